@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Memory;
 #[cfg(not(target_family = "wasm"))]
-use super::open::{Listed, OpenFile};
+use super::files::{Listed, OpenFile};
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
@@ -32,23 +32,23 @@ impl Memory {
         self.direct_options().on(device, name)
     }
 
-    /// An existing host file, its own bytes mapped: best on tmpfs or a DAX file system, where the
-    /// host has no second copy of them. For reading and writing; other processes are kept out by an
-    /// advisory lock.
+    /// Opens an existing host file for direct access, for reading and writing: its own bytes are
+    /// mapped. This is best on tmpfs or a DAX file system, where the host has no second copy of them.
+    /// An advisory lock keeps other processes out.
     ///
     /// A file that is open for direct access in this memory already is the same file again, with
-    /// what was chosen for it then: one that was opened for writing can be written by who asks for
-    /// reading alone, too.
+    /// the choices made then: a file first opened for writing can be written through every handle.
     ///
     /// # Errors
-    /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when it is open
-    /// through the page cache, or read-only, or with another choice for being cut short.
+    /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when the file is
+    /// open through the page cache, or read-only, or with another choice of [`OnShrink`].
     #[cfg(not(target_family = "wasm"))]
     pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.direct_options().open(path)
     }
 
-    /// Choices for a direct access file: group, access, what a write to a hole allocates, a guard.
+    /// Choices for a direct access file: group, access, what a write to a hole allocates, what
+    /// happens when the file shrinks.
     pub fn direct_options(&self) -> DirectOpener {
         DirectOpener {
             memory: self.clone(),
@@ -60,14 +60,14 @@ impl Memory {
 
 impl DirectOpener {
     /// The group that pays for the file's entries; the root group by default. The bytes themselves
-    /// are the device's. With one of another `Memory` nothing is opened:
+    /// are the device's. With a group of another `Memory`, opening fails:
     /// [`DaxError::OtherMemorysGroup`].
     pub fn group(mut self, group: &Group) -> DirectOpener {
         self.group = group.clone();
         self
     }
 
-    /// Reads and writes (the default), or reads alone.
+    /// Whether the file is opened for reading and writing (the default), or for reading alone.
     pub fn access(mut self, access: FileAccess) -> DirectOpener {
         self.setup.access = access;
         self
@@ -86,10 +86,10 @@ impl DirectOpener {
         self
     }
 
-    /// The most bytes that a host file can grow to while it is open: so much address space is taken
-    /// for it, and at least for what it has. By default 64 GiB, or four times its length if that is
-    /// more, so that a process (which has 128 TiB) can have hundreds of files open. Where address
-    /// space is limited (`ulimit -v`), less has to be said here.
+    /// The most bytes that a host file can grow to while it is open. So much address space is
+    /// reserved for it, and at least as much as its length. By default it is 64 GiB, or four times
+    /// the length if that is more, so that a process (which has 128 TiB) can have hundreds of files
+    /// open. Choose less where address space is limited (`ulimit -v`).
     pub fn capacity(mut self, bytes: u64) -> DirectOpener {
         self.setup.capacity = Some(bytes);
         self
@@ -130,7 +130,8 @@ impl DirectOpener {
             let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
             Ok((file, open))
         };
-        inner.open_once(Opened::begin(path, access, create)?, same, make)
+        let opened = Opened::begin(path, access, create)?;
+        inner.files.open_once(&inner.cache, opened, same, make)
     }
 
     fn check_process(&self, name: impl Fn() -> Arc<str>) -> Result<(), DaxError> {
@@ -150,7 +151,7 @@ impl DirectOpener {
         }
     }
 
-    /// The file that is open already, if it is open in the way wanted.
+    /// A handle of the file that is open already, if it is open in the way wanted.
     #[cfg(not(target_family = "wasm"))]
     fn same_file(&self, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
         let otherwise = |file: Arc<str>, how| Err(DaxError::OpenOtherwise { file, how });
@@ -173,7 +174,7 @@ impl DirectOpener {
         Ok(DaxFile::new(open))
     }
 
-    /// Makes a host file, or empties an existing one that nobody has open, for reading and writing.
+    /// Makes a host file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
     /// As [`Memory::open_direct`], and [`DaxError::NotEmptied`] for a file that is open for direct

@@ -1,6 +1,6 @@
-//! How much memory to have.
+//! The limit of a memory, in bytes or as a share.
 
-use super::MemoryError;
+use super::error::MemoryError;
 
 /// The limit of a [`Memory`](crate::Memory): bytes, or a share of what there is.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -32,7 +32,7 @@ impl Limit {
         Limit(Kind::Fraction(of_machine))
     }
 
-    /// The limit in bytes, whole pages, where there is so much memory.
+    /// The limit in bytes of a machine with so much memory. A share is rounded down to whole pages.
     pub(super) fn bytes(self, machine: Option<u64>) -> Result<u64, MemoryError> {
         let fraction = match self.0 {
             Kind::Bytes(bytes) => return Ok(bytes),

@@ -1,57 +1,37 @@
 //! The facade: one [`Memory`] ties frames, groups, cache and spaces together, and runs the service
 //! thread.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `options` | [`MemoryOptions`]: limit, threads; what is refused |
+//! | `error` | [`MemoryError`] |
 //! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
-//! | `direct` | opening direct access files |
-//! | `open` | opening files: one file per store identity (P27), cached or direct |
+//! | `files` | the table of open files: one file for each store identity (P27), cached or direct |
 //! | `service` | the service thread, and `tick()` in its place |
-//! | `stats` | [`MemoryStats`]: everything that counts itself, for people, programs and Prometheus |
+//! | `options` | [`MemoryOptions`]: limit, threads; making a memory |
+//! | `open` | opening files |
+//! | `direct` | opening direct access files |
+//! | `stats` | [`MemoryStats`]: all counters, for people, programs and Prometheus |
 //!
 //! A `Memory` is a handle. Files, views, spaces and accessors keep what they need alive by
 //! themselves; the service thread ends when the last of them is gone.
 //!
-//! Locking: the registry of open files has a mutex, held while a file is opened and never while one
-//! is read or written.
+//! Locking: the table of open files has a mutex, held while a file is opened and never while one is
+//! read or written.
 
 #[cfg(feature = "tables")]
 pub(crate) mod charging;
-#[cfg(all(test, not(loom), not(shuttle), not(miri)))]
-mod closing_tests;
 mod direct;
+mod error;
+mod files;
 mod limit;
+#[cfg(all(test, shuttle))]
+mod models;
 mod open;
-#[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
-mod opening_tests;
 mod options;
-#[cfg(all(test, not(shuttle)))]
-mod sampling_tests;
 mod service;
-#[cfg(all(test, shuttle))]
-mod shuttle_around;
-#[cfg(all(test, shuttle))]
-mod shuttle_changes;
-#[cfg(all(test, shuttle))]
-mod shuttle_coalesced;
-#[cfg(all(test, shuttle))]
-mod shuttle_direct;
-#[cfg(all(test, shuttle))]
-mod shuttle_forks;
-#[cfg(all(test, shuttle))]
-mod shuttle_opening;
-#[cfg(all(test, shuttle))]
-mod shuttle_sessions;
-#[cfg(all(test, shuttle))]
-mod shuttle_tests;
-#[cfg(all(test, shuttle))]
-mod shuttle_world;
 mod stats;
-#[cfg(all(test, not(loom), not(shuttle), not(miri)))]
-mod waiting_tests;
-
-use std::collections::HashMap;
+#[cfg(test)]
+mod tests;
 
 use crate::cache::{Cache, ErrorHook, FileError, PagedFile};
 use crate::group::{Group, GroupError, LimitError, Pressure};
@@ -59,15 +39,15 @@ use crate::reclaim::{MissCurve, Pool};
 use crate::space::{
     AddressWidth, Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions, check_group,
 };
-use crate::store::Identity;
+use crate::sync::Arc;
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Mutex};
 
 pub use self::direct::DirectOpener;
+pub use self::error::MemoryError;
+use self::files::OpenFiles;
 pub use self::limit::Limit;
-use self::open::OpenFile;
 pub use self::open::{FileOpener, OpenError};
-pub use self::options::{MINIMUM_LIMIT, MemoryError, MemoryOptions, Threads};
+pub use self::options::{MINIMUM_LIMIT, MemoryOptions, Threads};
 use self::service::Service;
 pub use self::stats::{LimitParts, MemoryStats};
 
@@ -96,20 +76,10 @@ struct MemoryInner {
     limit: u64,
     /// `None`: the program's own threads do its work.
     service: Option<Service>,
-    /// Open files by what they are stored in.
-    files: Mutex<HashMap<Identity, OpenFile>>,
+    files: OpenFiles,
 }
 
 impl Memory {
-    /// A memory that keeps all it has within `limit` (bytes, or a [`Limit`]), with one service
-    /// thread. At least [`MINIMUM_LIMIT`].
-    ///
-    /// # Errors
-    /// [`MemoryError`]: the limit is too small, larger than the machine, or address space for it is refused.
-    pub fn with_limit(limit: impl Into<Limit>) -> Result<Memory, MemoryError> {
-        MemoryOptions::new(limit).build()
-    }
-
     /// The group of the whole memory; its limit is the memory's.
     pub fn root_group(&self) -> &Group {
         &self.0.root
@@ -151,11 +121,11 @@ impl Memory {
         Ok(Space::new(&self.0.cache, group, options.width)?)
     }
 
-    /// Loads what [`Snapshot::save`] wrote, charged to the root group: see
-    /// [`Memory::load_snapshot_in`] for another. `open` gives the file that a mapped file's name
-    /// stands for: [`FileOpener::name`], or else the path it was opened by, or what its store is
-    /// called, where [`PagedFile::name`] escapes control characters. No mapping of it is locked,
-    /// and none has advice on how it will be read. Fork from the result, and those forks can be
+    /// Loads what [`Snapshot::save`] wrote, charged to the root group; [`Memory::load_snapshot_in`]
+    /// charges another. `open` returns the file for a mapped file's name: the name given by
+    /// [`FileOpener::name`], or else the path it was opened by, or the store's name. (Control
+    /// characters are not escaped in it, as [`PagedFile::name`] does.) No mapping of the snapshot
+    /// is locked or has advice on how it will be read. Spaces can be forked from the result, and
     /// restored to it.
     ///
     /// ```
@@ -182,10 +152,9 @@ impl Memory {
         self.load_snapshot_in(&self.0.root, from, open)
     }
 
-    /// Like [`Memory::load_snapshot`], charged to `group`: the pages that are loaded, and the
-    /// tables over them. The group also pays for what [`Snapshot::fork`] makes;
-    /// [`Snapshot::fork_into`] has another pay for a fork. Pages of files are paid for by the
-    /// files' own groups.
+    /// Like [`Memory::load_snapshot`], with the loaded pages and their tables charged to `group`.
+    /// The group also pays for what [`Snapshot::fork`] makes; [`Snapshot::fork_into`] has another
+    /// group pay for a fork. The files' own groups pay for pages of files.
     ///
     /// # Errors
     /// [`SnapshotFileError`], also when the group is full; nothing is kept then.
@@ -206,54 +175,54 @@ impl Memory {
         self.0.limit
     }
 
-    /// One tick of the clock: write-back of old blocks, eviction ahead of need, futures. With
-    /// [`Threads::None`] call it now and then, about once a second; with a service thread there is
-    /// no need to.
+    /// One tick of the clock: writes back old blocks, evicts ahead of need, wakes futures. With
+    /// [`Threads::None`] call it about once a second; with a service thread there is no need to.
     pub fn tick(&self) {
         self.0.cache.tick();
     }
 
-    /// Evicts pages until `bytes` are freed or nothing more can be; returns how many bytes were.
+    /// Evicts pages until `bytes` are freed or nothing more can be. Returns how many bytes were
+    /// freed.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         use crate::group::Reclaimer;
         let pages = crate::PageCount::ceil(bytes);
         self.0.pool.reclaim(self.0.root.id(), pages).bytes()
     }
 
-    /// How much of the time requests for memory stood still, in all groups.
+    /// How much of the time requests for memory were stalled, in all groups.
     pub fn pressure(&self) -> Pressure {
         self.0.root.pressure()
     }
 
-    /// Which share of the uses of file blocks would have missed with more memory, or with less:
-    /// from a sample since the start. `None` unless [`MemoryOptions::sample_misses`] asked for it.
+    /// The share of uses of file blocks that would have missed with more memory, or with less, from
+    /// a sample. `None` unless [`MemoryOptions::sample_misses`] asked for it.
     pub fn miss_curve(&self) -> Option<MissCurve> {
         self.0.pool.miss_curve()
     }
 
-    /// Takes the write errors that had no open handle left to report them, oldest first. The data
-    /// of a file that was dropped and could not be written is lost when its error is taken; see
-    /// [`FileError`]. Where several writes of such a file failed, its error is that of the last
-    /// one, so that a file takes no place from others. The latest 64 are kept; how many went before
-    /// they were taken is in [`Totals::error_untaken`](crate::Totals::error_untaken).
+    /// Takes the write errors that no open handle was left to report, oldest first. If a file was
+    /// dropped and its data could not be written, the data is lost when its error is taken; see
+    /// [`FileError`]. Each such file has one error, that of its last failed write. The latest 64
+    /// errors are kept; [`Totals::error_untaken`](crate::Totals::error_untaken) counts those dropped
+    /// before they were taken.
     pub fn take_errors(&self) -> Vec<FileError> {
         self.0.cache.take_errors()
     }
 
-    /// Has `hook` called with each write error from now on that no open handle can report: those of
-    /// a file whose last handle is gone. It runs on the service thread, or in [`Memory::tick`],
-    /// with no lock that a call of this library takes; the errors are in [`Memory::take_errors`] as
-    /// well. A later hook takes the place of an earlier one. It also runs where the last `Memory`
-    /// is dropped and, with [`Threads::None`], after that in the thread that drops the file. The
-    /// latest 64 wait for their call; how many went before it is in
-    /// [`Totals::error_untold`](crate::Totals::error_untold).
+    /// Calls `hook` from now on with each write error that no open handle can report, because the
+    /// file's last handle is gone. The hook runs on the service thread, or in [`Memory::tick`],
+    /// with no lock held that a call of this library takes. The errors are in
+    /// [`Memory::take_errors`] as well. A later hook replaces an earlier one. The hook also runs
+    /// where the last `Memory` is dropped and, with [`Threads::None`], after that in the thread that
+    /// drops the file. The latest 64 errors wait for their call;
+    /// [`Totals::error_untold`](crate::Totals::error_untold) counts those dropped before it.
     ///
     /// With [`Threads::None`] it also runs in a thread that waits for a future in place
     /// ([`Task::wait_timeout`](crate::Task::wait_timeout)), and a panic of it comes out there.
     ///
-    /// The memory keeps the hook. So a hook that has a `Memory`, a file, a space or an accessor
-    /// keeps the memory alive for ever, and itself with it: let it have a name for them, or a
-    /// [`Weak`](std::sync::Weak) reference to what has them.
+    /// The memory keeps the hook. So a hook that owns a `Memory`, a file, a space or an accessor
+    /// keeps the memory, and itself, alive for ever: give it a name for them, or a
+    /// [`Weak`](std::sync::Weak) reference to their owner.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory};
@@ -265,8 +234,8 @@ impl Memory {
         self.0.cache.set_error_hook(hook);
     }
 
-    /// Checks everything that is kept against what it can be computed from, with the service thread
-    /// kept from its work; nobody else may be using the memory.
+    /// Recomputes all cached state and compares, with the service thread paused. No other thread may
+    /// use the memory meanwhile.
     ///
     /// # Panics
     /// When an invariant is broken.
@@ -301,8 +270,8 @@ impl Drop for MemoryInner {
             return;
         }
         let mut panics = Panics::default();
-        // Files that mappings kept open are written now, by us: with `Threads::None` nobody else
-        // would.
+        // Files that mappings kept open are written here: with `Threads::None` no other thread would
+        // do it.
         match self.service {
             Some(_) => {
                 panics.catch(|| self.pool.run_deferred());
@@ -310,7 +279,7 @@ impl Drop for MemoryInner {
             }
             None => panics.catch(|| self.cache.abandon()),
         }
-        // The service thread looks whether anything is left to serve.
+        // The service thread checks whether anything is left to serve.
         self.pool.kick();
         panics.go_on();
     }

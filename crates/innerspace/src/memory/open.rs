@@ -1,77 +1,19 @@
-//! Opening files: by path or over any store, each store once.
-//!
-//! The table of files is locked while a file of the file system is opened, locked and put into it.
-//! A store of the user's may open other files when it is asked: it is asked with the table
-//! unlocked, and an [`OpenFile::Opening`] stands there meanwhile. If that is gone when the table is
-//! locked again, the store was open in between and may have changed: it is asked once more. Nobody
-//! waits for an `Opening`; of two who open a store at once the second finds the first one's file.
+//! Opening files: by path or over any store.
 
-use std::collections::HashMap;
 use std::io;
 #[cfg(not(target_family = "wasm"))]
 use std::path::Path;
 
 use thiserror::Error;
 
-use super::{Memory, MemoryInner};
-use crate::cache::{
-    Asked, FileAccess, FileCore, FileError, FileInner, FileOptions, PagedFile, WriteOrder,
-};
-#[cfg(not(target_family = "wasm"))]
-use crate::dax::DaxCore;
+use super::Memory;
+use super::files::{Found, Listed, OpenFile, is_opening, note_open, note_opening};
+use crate::cache::{Asked, FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
 use crate::group::Group;
+use crate::store::Store;
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{self, CacheMode, Create, Locked, Locking, Opened};
-use crate::store::{Identity, Store};
-#[cfg(not(target_family = "wasm"))]
-use crate::sync::thread;
-use crate::sync::{Arc, MutexGuard, Weak};
-
-/// A file that is open, or was: its last handle may be gone.
-pub(super) enum OpenFile {
-    /// Not yet, and not since this was put here: those who open it are asking its store.
-    Opening(Weak<()>),
-    /// Through the page cache, and what is there until it is closed, or longer.
-    Cached(Weak<FileInner>, Weak<FileCore>),
-    /// For direct access, and what is there until it is closed.
-    #[cfg(not(target_family = "wasm"))]
-    Direct(Weak<DaxCore>, Weak<()>),
-}
-
-/// A file of the table that is open.
-pub(super) enum Listed {
-    Cached(Arc<FileInner>),
-    #[cfg(not(target_family = "wasm"))]
-    Direct(Arc<DaxCore>),
-}
-
-/// The table of files, locked.
-type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>>;
-
-/// Whether a file is open already.
-enum Found<'memory, F> {
-    /// It is.
-    Same(F),
-    /// It is not; the table of files, locked.
-    Nothing(Files<'memory>),
-}
-
-impl OpenFile {
-    fn cached(file: &PagedFile) -> OpenFile {
-        let inner = file.inner();
-        OpenFile::Cached(Arc::downgrade(inner), Arc::downgrade(inner.core()))
-    }
-
-    /// Whether it is open, or somebody opens or closes it: who opens it has to find it.
-    fn is_in_use(&self) -> bool {
-        match self {
-            OpenFile::Opening(mark) => mark.strong_count() > 0,
-            OpenFile::Cached(_, core) => core.strong_count() > 0,
-            #[cfg(not(target_family = "wasm"))]
-            OpenFile::Direct(_, closed) => closed.strong_count() > 0,
-        }
-    }
-}
+use crate::store::{self, CacheMode, Create, Locked, Opened};
+use crate::sync::Arc;
 
 /// Why a file could not be opened.
 #[derive(Debug, Error)]
@@ -84,7 +26,7 @@ pub enum OpenError {
     /// The store or the options are wrong.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The group that was to pay belongs to another memory.
+    /// The group that was to pay for the file belongs to another memory.
     #[error("the group that was to pay for the file is of another memory")]
     OtherMemorysGroup,
     /// The same store is open in this memory already, with other options.
@@ -140,9 +82,9 @@ impl Memory {
     /// Opens an existing file for reading.
     ///
     /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one
-    /// set of dirty blocks. It is writable if it was opened so, and the group that pays for it
-    /// stays the one it was opened in. Its length is what the file system says: files of /proc say
-    /// 0, and show nothing.
+    /// set of dirty blocks. It is writable if it was first opened so, and the group that it was first
+    /// opened in pays for it. Its length is what the file system says: files of /proc say 0, and
+    /// show nothing.
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
@@ -186,21 +128,21 @@ impl FileOpener {
         self
     }
 
-    /// Reads alone (the default), or writes too.
+    /// Whether the file is opened for reading alone (the default), or for writing too.
     pub fn access(mut self, access: FileAccess) -> FileOpener {
         self.options = self.options.access(access);
         self
     }
 
-    /// When dirty blocks are written. [`WriteOrder::Background`], the default, takes the order of a
-    /// file that is open already; another that it has not is [`OpenError::OpenOtherwise`].
+    /// When dirty blocks are written. [`WriteOrder::Background`], the default, accepts the order of a
+    /// file that is open already. Another order than that file's is [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
         self.options = self.options.write_order(order);
         self
     }
 
-    /// The group that pays for the file's blocks; the root group by default. With one of another
-    /// `Memory` nothing is opened: [`OpenError::OtherMemorysGroup`].
+    /// The group that pays for the file's blocks; the root group by default. With a group of another
+    /// `Memory`, opening fails: [`OpenError::OtherMemorysGroup`].
     pub fn group(mut self, group: &Group) -> FileOpener {
         self.options = self.options.group(group);
         self
@@ -233,12 +175,18 @@ impl FileOpener {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
         loop {
-            let mark = match inner.look(identity, |listed| self.same_file(listed))? {
+            let mark = match inner
+                .files
+                .look(&inner.cache, identity, |listed| self.same_file(listed))?
+            {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(mut files) => note_opening(&mut files, identity),
             };
             let asked = Asked::new(store.clone(), &self.options)?;
-            let mut files = match inner.look(identity, |listed| self.same_file(listed))? {
+            let mut files = match inner
+                .files
+                .look(&inner.cache, identity, |listed| self.same_file(listed))?
+            {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(files) => files,
             };
@@ -269,7 +217,7 @@ impl FileOpener {
             .with_create(path.as_ref(), Create::Truncate)
     }
 
-    /// Opens a file by path for reading and writing, with what it holds; makes an empty one where
+    /// Opens a file by path for reading and writing, and keeps its content; makes an empty file if
     /// there is none.
     ///
     /// # Errors
@@ -283,7 +231,7 @@ impl FileOpener {
     #[cfg(not(target_family = "wasm"))]
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
-        // What is wrong with the options costs nobody a file.
+        // Wrong options are refused before a file is touched.
         self.check_process(|| store::shown(path))?;
         self.check_group()?;
         self.options.check(path)?;
@@ -303,7 +251,8 @@ impl FileOpener {
             let open = OpenFile::cached(&file);
             Ok((file, open))
         };
-        inner.open_once(Opened::begin(path, access, create)?, same, make)
+        let opened = Opened::begin(path, access, create)?;
+        inner.files.open_once(&inner.cache, opened, same, make)
     }
 
     fn check_process(&self, name: impl Fn() -> String) -> Result<(), OpenError> {
@@ -324,7 +273,7 @@ impl FileOpener {
         }
     }
 
-    /// The file that is open already, if it is open in the way wanted.
+    /// A handle of the file that is open already, if it is open in the way wanted.
     fn same_file(&self, listed: Listed) -> Result<PagedFile, OpenError> {
         let refuse = |name: &str, how| {
             Err(OpenError::OpenOtherwise {
@@ -344,128 +293,10 @@ impl FileOpener {
             return refuse(open.name(), "with another block size");
         }
         let order = self.options.order();
-        // `Background` holds nothing back, so whoever asks for it is content with any.
+        // `Background` asks for no order, so any order will do.
         if order != WriteOrder::Background && order != open.write_order {
             return refuse(open.name(), "with another write order");
         }
         Ok(PagedFile::new(&open))
-    }
-}
-
-/// Notes a file that was just opened, and forgets those that are closed.
-fn note_open(files: &mut HashMap<Identity, OpenFile>, identity: Identity, open: OpenFile) {
-    files.retain(|_, file| file.is_in_use());
-    files.insert(identity, open);
-}
-
-/// Notes that a store is about to be asked. The mark is good while the result of this lives, and is
-/// that of all who ask it now.
-fn note_opening(files: &mut HashMap<Identity, OpenFile>, identity: Identity) -> Arc<()> {
-    if let Some(OpenFile::Opening(mark)) = files.get(&identity)
-        && let Some(mark) = mark.upgrade()
-    {
-        return mark;
-    }
-    let mark = Arc::new(());
-    files.insert(identity, OpenFile::Opening(Arc::downgrade(&mark)));
-    mark
-}
-
-/// Whether the store has not been open since it was marked.
-fn is_opening(files: &HashMap<Identity, OpenFile>, identity: Identity, mark: &Arc<()>) -> bool {
-    let now = files.get(&identity);
-    matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))
-}
-
-impl MemoryInner {
-    /// The file at a path, once: what `same` makes of the one that is open already, or else what
-    /// `make` makes of it, locked against other processes.
-    ///
-    /// It is known by what was opened, for the path may name another file a moment later. A second
-    /// writable open of one file would meet our own lock: it is looked for before, in the table,
-    /// which stays locked until the file is in it.
-    #[cfg(not(target_family = "wasm"))]
-    pub(super) fn open_once<F, E: From<store::OpenError>>(
-        &self,
-        mut opened: Opened,
-        same: impl Fn(Listed) -> Result<F, E>,
-        make: impl FnOnce(Locked<'_>) -> Result<(F, OpenFile), E>,
-    ) -> Result<F, E> {
-        loop {
-            let identity = opened.identity();
-            let files = match identity {
-                None => None,
-                Some(identity) => match self.look(identity, &same)? {
-                    Found::Same(open) => return Ok(open),
-                    Found::Nothing(files) => Some(files),
-                },
-            };
-            let locked = match opened.lock()? {
-                Locking::Done(locked) => locked,
-                Locking::Other(other) => {
-                    opened = other;
-                    continue;
-                }
-            };
-            let (file, open) = make(locked)?;
-            if let (Some(mut files), Some(identity)) = (files, identity) {
-                note_open(&mut files, identity, open);
-            }
-            return Ok(file);
-        }
-    }
-
-    /// What `same` makes of the file that is open as `identity`. One that it refuses may be open
-    /// for nothing but mappings that nobody can find any more: those are let go, and the file is
-    /// looked for once more.
-    fn look<F, E>(
-        &self,
-        identity: Identity,
-        same: impl Fn(Listed) -> Result<F, E>,
-    ) -> Result<Found<'_, F>, E> {
-        let mut refused = false;
-        loop {
-            let (files, listed) = self.look_for(identity);
-            let Some(listed) = listed else {
-                return Ok(Found::Nothing(files));
-            };
-            drop(files);
-            match same(listed) {
-                Ok(open) => return Ok(Found::Same(open)),
-                Err(error) if refused => return Err(error),
-                // Outside every section, with nothing locked.
-                Err(_) => self.pool.run_deferred(),
-            }
-            refused = true;
-        }
-    }
-
-    /// The table of files, and what it says of an identity. A file whose last handle is gone may
-    /// still be writing, and has its store locked: that is waited for, with the table unlocked,
-    /// since stores are called meanwhile.
-    fn look_for(&self, identity: Identity) -> (Files<'_>, Option<Listed>) {
-        loop {
-            let files = self.files.lock();
-            match files.get(&identity) {
-                Some(OpenFile::Cached(file, _)) => match file.upgrade() {
-                    Some(file) => return (files, Some(Listed::Cached(file))),
-                    None if self.cache.is_closing(identity) => {
-                        drop(files);
-                        self.cache.wait_closed(identity);
-                    }
-                    None => return (files, None),
-                },
-                #[cfg(not(target_family = "wasm"))]
-                Some(OpenFile::Direct(file, closed)) => match file.upgrade() {
-                    Some(file) => return (files, Some(Listed::Direct(file))),
-                    None if closed.strong_count() > 0 => {
-                        drop(files);
-                        thread::yield_now();
-                    }
-                    None => return (files, None),
-                },
-                Some(OpenFile::Opening(_)) | None => return (files, None),
-            }
-        }
     }
 }

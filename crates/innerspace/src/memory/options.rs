@@ -1,28 +1,28 @@
-//! Choices for a memory, and the refusals.
+//! Choices for a memory, and making it.
 
-use std::collections::HashMap;
 use std::io;
 
-use thiserror::Error;
-
+use super::error::MemoryError;
+use super::files::OpenFiles;
+use super::limit::Limit;
 use super::service::Service;
-use super::{Limit, Memory, MemoryInner};
+use super::{Memory, MemoryInner};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions, LOOKASIDE_BYTES_PER_FRAME};
 use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SAMPLER_BYTES, SHADOW_BYTES_PER_FRAME};
-use crate::sync::{Arc, Mutex, Rank};
+use crate::sync::Arc;
 use crate::sys;
-use crate::units::{ByteSize, KIB, PAGE_SIZE};
+use crate::units::{KIB, PAGE_SIZE};
 
 /// The smallest limit of a memory: 256 KiB. With [`MemoryOptions::sample_misses`] it is larger.
 pub const MINIMUM_LIMIT: u64 = 256 * KIB;
 
 /// What every memory takes besides its frames: the wait table, counters, lists.
 const FIXED: u64 = 64 * KIB;
-/// Bytes of metadata a frame.
+/// Bytes of metadata for each frame.
 const METADATA: u64 = 64;
 
-/// Who does the work that nobody asked for: writing old blocks back, evicting ahead of need, waking
+/// Which threads do the background work: writing old blocks back, evicting ahead of need, waking
 /// futures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -30,8 +30,7 @@ pub enum Threads {
     /// One thread of the memory's own.
     #[default]
     Service,
-    /// The caller, in [`Memory::tick`]: everything runs in the program's own threads, and
-    /// deterministically in one.
+    /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
     None,
 }
 
@@ -44,73 +43,15 @@ pub struct MemoryOptions {
     sampling: bool,
 }
 
-/// Why a memory could not be made.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum MemoryError {
-    /// The limit leaves no room to work in.
-    #[error("limit {} is below the minimum of {}", Short(*limit), Short(*minimum))]
-    TooSmall {
-        /// The limit asked for, in bytes.
-        limit: u64,
-        /// The least with what was chosen, in bytes.
-        minimum: u64,
-    },
-    /// The limit is more than the machine, or the container, has.
-    #[error("limit {} is above the {} that this machine has", ByteSize(*limit), ByteSize(*machine))]
-    AboveMachine {
-        /// The limit asked for, in bytes.
-        limit: u64,
-        /// What there is, in bytes.
-        machine: u64,
-    },
-    /// The limit is a share that is no share, or of a machine that does not say how much memory it
-    /// has.
-    #[error("a limit of {fraction} of the machine: {reason}")]
-    Fraction {
-        /// The share asked for.
-        fraction: f64,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// The system refused address space or a thread.
-    #[error("no memory of {}: {source}", ByteSize(*limit))]
-    System {
-        /// The limit asked for, in bytes.
-        limit: u64,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-impl MemoryError {
-    /// The nearest kind of [`io::Error`].
-    pub fn kind(&self) -> io::ErrorKind {
-        match self {
-            MemoryError::TooSmall { .. } | MemoryError::Fraction { .. } => {
-                io::ErrorKind::InvalidInput
-            }
-            MemoryError::AboveMachine { .. } => io::ErrorKind::OutOfMemory,
-            MemoryError::System { source, .. } => source.kind(),
-        }
-    }
-}
-
-impl From<MemoryError> for io::Error {
-    fn from(error: MemoryError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
-
-/// A size without a needless fraction: `32 KiB`.
-struct Short(u64);
-
-impl std::fmt::Display for Short {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            bytes if bytes > 0 && bytes.is_multiple_of(KIB) => write!(f, "{} KiB", bytes / KIB),
-            bytes => write!(f, "{bytes} bytes"),
-        }
+impl Memory {
+    /// A memory that keeps all it has within `limit` (bytes, or a [`Limit`]), with one service
+    /// thread. At least [`MINIMUM_LIMIT`].
+    ///
+    /// # Errors
+    /// [`MemoryError`]: the limit is too small, larger than the machine, or address space for it is
+    /// refused.
+    pub fn with_limit(limit: impl Into<Limit>) -> Result<Memory, MemoryError> {
+        MemoryOptions::new(limit).build()
     }
 }
 
@@ -125,22 +66,22 @@ impl MemoryOptions {
         }
     }
 
-    /// What is evicted first.
+    /// How the memory chooses what to evict.
     pub fn policy(mut self, policy: EvictionPolicy) -> MemoryOptions {
         self.policy = policy;
         self
     }
 
-    /// Samples uses of file blocks, for [`Memory::miss_curve`]. Takes 408 KiB of the limit, which
-    /// has to be as much larger than [`MINIMUM_LIMIT`], and next to no time: for a four hundredth
-    /// of it calls count their uses, and each access to a sampled page through a mapping is a page
-    /// fault.
+    /// Samples uses of file blocks, for [`Memory::miss_curve`]. The sample takes 408 KiB of the
+    /// limit, which has to be larger than [`MINIMUM_LIMIT`] by as much. It takes next to no time:
+    /// during a four hundredth of the time, calls count their uses, and each access to a sampled
+    /// page through a mapping is a page fault.
     pub fn sample_misses(mut self) -> MemoryOptions {
         self.sampling = true;
         self
     }
 
-    /// Who does the background work.
+    /// Which threads do the background work.
     pub fn threads(mut self, threads: Threads) -> MemoryOptions {
         self.threads = threads;
         self
@@ -152,20 +93,20 @@ impl MemoryOptions {
     /// # Errors
     /// See [`MemoryError`].
     pub fn build(self) -> Result<Memory, MemoryError> {
-        let limit = self.limit.bytes(sys::memory::memory_of_machine())?;
+        let machine = sys::memory::memory_of_machine();
+        let limit = self.limit.bytes(machine)?;
         let sample = if self.sampling { SAMPLER_BYTES } else { 0 };
         let minimum = MINIMUM_LIMIT + sample;
         if limit < minimum {
             return Err(MemoryError::TooSmall { limit, minimum });
         }
-        match sys::memory::memory_of_machine() {
-            Some(machine) if limit > machine => {
-                return Err(MemoryError::AboveMachine { limit, machine });
-            }
-            _ => {}
+        if let Some(machine) = machine
+            && limit > machine
+        {
+            return Err(MemoryError::AboveMachine { limit, machine });
         }
         let system = |source| MemoryError::System { limit, source };
-        // One frame is the zero frame, which is not counted among the usable ones.
+        // One frame is the zero frame, which is not counted as usable.
         let frames = (limit - FIXED)
             / (PAGE_SIZE as u64 + METADATA + LOOKASIDE_BYTES_PER_FRAME + SHADOW_BYTES_PER_FRAME)
             - 1;
@@ -187,14 +128,13 @@ impl MemoryOptions {
             Threads::Service => Some(Service::start(cache.clone()).map_err(system)?),
             Threads::None => None,
         };
-        let files = Mutex::ranked(Rank::Registry, HashMap::new());
         Ok(Memory(Arc::new(MemoryInner {
             pool,
             cache,
             root,
             limit,
             service,
-            files,
+            files: OpenFiles::new(),
         })))
     }
 }
@@ -202,7 +142,6 @@ impl MemoryOptions {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::GIB;
 
     #[test]
     fn limits_that_cannot_be_are_refused_in_one_line() {
@@ -219,7 +158,6 @@ mod tests {
             "{error}"
         );
         assert!(matches!(error, MemoryError::AboveMachine { limit, .. } if limit == 1 << 20 << 30));
-        let _ = GIB;
     }
 
     fn works(options: MemoryOptions) {

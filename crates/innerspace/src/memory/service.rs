@@ -1,4 +1,4 @@
-//! The service thread: does what `tick()` does, once a second and whenever it is asked.
+//! The service thread. It does the work of `tick()` once a second, and whenever it is asked.
 
 use std::io;
 use std::mem::forget;
@@ -15,13 +15,13 @@ const TICK: Duration = Duration::from_secs(1);
 /// The handle of a service thread.
 #[derive(Debug)]
 pub(super) struct Service {
-    /// Held by the thread while it is at work.
+    /// Held by the thread while it works.
     at_work: Arc<Mutex<()>>,
 }
 
 impl Service {
-    /// Starts the thread. It ends when nobody but it has the cache: no memory handle, no file and
-    /// no space is left.
+    /// Starts the thread. It ends when it alone has the cache: no memory handle, no file and no
+    /// space is left.
     pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();
@@ -31,7 +31,7 @@ impl Service {
         Ok(Service { at_work })
     }
 
-    /// Keeps the thread from its work until the result is dropped.
+    /// Keeps the thread from working until the result is dropped.
     pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
         self.at_work.lock()
     }
@@ -41,7 +41,7 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     let mut next_tick = Instant::now() + TICK;
     loop {
         if let Some(cache) = Arc::get_mut(&mut cache) {
-            // What the last of them left to be told.
+            // Reports what the last handle left to be reported.
             survive(|| cache.call_out());
             return;
         }
@@ -62,10 +62,10 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     }
 }
 
-/// Does `work`, in which a waker, a store or a hook may panic: that is reported, and no reason to
-/// serve nobody any more.
+/// Does `work`, in which a waker, a store or a hook may panic. The panic is reported, and does not
+/// end the service.
 fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
-    // Foreign: to drop it may be the next panic.
+    // The payload is foreign: dropping it may panic again.
     catch_unwind(AssertUnwindSafe(work)).map_err(forget).ok()
 }
 

@@ -1,4 +1,4 @@
-//! Everything that counts itself, in one value.
+//! All counters and gauges of a memory, in one value.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub struct MemoryStats {
     pub peak: u64,
     /// Where the limit goes.
     pub parts: LimitParts,
-    /// Events since the start and pages by state, in the manner of vmstat.
+    /// Events since the start and pages by state, as in vmstat.
     pub totals: Totals,
     /// Every group, the root first.
     pub groups: Vec<GroupStats>,
@@ -30,8 +30,8 @@ pub struct MemoryStats {
     pub files: Vec<FileStats>,
 }
 
-/// Where the limit of a memory goes, in bytes; together they are the limit, less what is left of
-/// the last page.
+/// Where the limit of a memory goes, in bytes. The parts add up to the limit, less what is left over
+/// of the last page.
 ///
 /// `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,16 +47,16 @@ pub struct LimitParts {
     /// Charged, but on the heap: caches of translations, copies of views across blocks, the sample
     /// for the miss curve.
     pub heap: u64,
-    /// Charged in advance by threads that charge often; theirs until somebody needs it.
+    /// Charged in advance by threads that charge often; given back when other requests need it.
     pub stock: u64,
-    /// Nobody's.
+    /// Free pages.
     pub free: u64,
     /// Kept for writeback and bounce copies.
     pub reserve: u64,
-    /// Metadata of all pages, and the table of where blocks were last found.
+    /// Metadata of all pages, and the table that remembers where blocks were last found.
     pub metadata: u64,
-    /// What every memory takes: wait table, counters, lists, shadows of evicted blocks, the zero
-    /// page.
+    /// The fixed cost of every memory: wait table, counters, lists, shadows of evicted blocks, the
+    /// zero page.
     pub fixed: u64,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for LimitParts {
 }
 
 impl Memory {
-    /// All counters, folded now. Counting is cheap; this walks the groups and files.
+    /// All counters and gauges as of now. Counting is cheap; this call walks the groups and files.
     pub fn stats(&self) -> MemoryStats {
         let inner = &*self.0;
         let root = inner.root.stats();
@@ -135,11 +135,11 @@ impl Memory {
 }
 
 impl MemoryStats {
-    /// The Prometheus text format, version 0.0.4, of the totals and the groups. Files have no rows,
+    /// The totals and the groups in the Prometheus text format, version 0.0.4. Files have no rows,
     /// since two may have the same name; their figures are in [`MemoryStats::files`].
     pub fn prometheus(&self) -> String {
         let mut text = self.totals.prometheus();
-        // All rows of one metric stand together; the format asks for it.
+        // The format requires the rows of one metric to stand together.
         for (name, kind, help, value) in GROUP_METRICS {
             let name = format!("innerspace_group_{name}");
             text += &format!("# HELP {name} {help}.\n# TYPE {name} {kind}\n");

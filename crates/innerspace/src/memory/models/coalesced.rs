@@ -2,7 +2,7 @@
 //! under random schedules. Each access is by itself: a session is called in by every grace period,
 //! and looks its leaf up again.
 
-use super::shuttle_world::{PAGE, assert_nothing_left, explore, until};
+use super::{PAGE, assert_nothing_left, explore, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{Accessor, Advice, MIB, Map, Memory, MemoryOptions, Space, Threads, VirtAddr};

@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Memory, MemoryOptions, OpenError, Threads};
 use crate::cache::{FileAccess, PagedFile};
+use crate::memory::{Memory, MemoryOptions, OpenError, Threads};
 use crate::reclaim::Retired;
 use crate::store::{self, Access, CacheMode, Create, FileStore, hook};
 use crate::units::MIB;

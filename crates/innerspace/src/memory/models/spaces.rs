@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::shuttle_world::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered};
+use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered};
 use crate::store::MemoryStore;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};

@@ -1,7 +1,7 @@
 //! How leaves of forks part, under random schedules: a leaf that borrows nothing any more, one that
 //! trims what its last borrower needs, one that is absorbed.
 
-use super::shuttle_world::{PAGE, explore, explore_further, memory};
+use super::{PAGE, explore, explore_further, memory};
 use crate::sync::thread;
 use crate::{Accessor, Map, Memory, Space, VirtAddr};
 

@@ -1,9 +1,7 @@
 //! Changes under random schedules: pages that move under stores or are dropped, code that is stored
 //! to while it is watched.
 
-use super::shuttle_world::{
-    PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until,
-};
+use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, thread};
 use crate::{Advice, FaultKind, Map, Memory, PagedFile, Protection, Remap, VirtAddr};

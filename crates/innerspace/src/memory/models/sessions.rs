@@ -2,9 +2,7 @@
 //! random schedules. Each session has its page before the others begin, and uses it again and
 //! again.
 
-use super::shuttle_world::{
-    PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until,
-};
+use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{Accessor, FaultKind, Map, Protection, Session, VirtAddr};

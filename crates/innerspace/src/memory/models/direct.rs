@@ -1,6 +1,6 @@
 //! Direct access files under random schedules: faults against each other, calls, cuts and sync.
 
-use super::shuttle_world::{PAGE, SCHEDULES, explore, memory};
+use super::{PAGE, SCHEDULES, explore, memory};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{Accessor, DaxDevice, DaxFile, HoleWrites, Map, Memory, PAGE_SIZE, Space, VirtAddr};

@@ -1,4 +1,13 @@
-//! What the models of this layer are made of.
+//! Whole operations under random schedules, and what their models share.
+
+mod around;
+mod changes;
+mod coalesced;
+mod direct;
+mod forks;
+mod opening;
+mod sessions;
+mod spaces;
 
 use crate::store::MemoryStore;
 use crate::sync::Arc;
@@ -7,30 +16,26 @@ use crate::{
     FileAccess, Group, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
 };
 
-pub(super) const PAGE: u64 = PAGE_SIZE as u64;
+const PAGE: u64 = PAGE_SIZE as u64;
 /// Random schedules of a test.
-pub(super) const SCHEDULES: usize = 200;
+const SCHEDULES: usize = 200;
 
-pub(super) fn explore(test: fn()) {
+fn explore(test: fn()) {
     shuttle::check_random(test, SCHEDULES);
 }
 
 /// The same for what one of a hundred schedules shows.
-pub(super) fn explore_further(test: fn()) {
+fn explore_further(test: fn()) {
     shuttle::check_random(test, 6 * SCHEDULES);
 }
 
-pub(super) fn memory() -> Memory {
+fn memory() -> Memory {
     let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
     options.build().unwrap()
 }
 
 /// A file whose page n begins with the number n + 100.
-pub(super) fn numbered(
-    memory: &Memory,
-    group: &Group,
-    pages: u64,
-) -> (PagedFile, Arc<MemoryStore>) {
+fn numbered(memory: &Memory, group: &Group, pages: u64) -> (PagedFile, Arc<MemoryStore>) {
     let store = Arc::new(MemoryStore::with_len(pages * PAGE));
     for page in 0..pages {
         let number = (page + 100).to_le_bytes();
@@ -40,14 +45,14 @@ pub(super) fn numbered(
     (options.open_store(store.clone()).unwrap(), store)
 }
 
-pub(super) fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
+fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
     (space, at)
 }
 
 /// Values from 2 on, until the others say that they are done, and a few more.
-pub(super) fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
+fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
     let mut more = 4;
     (2u64..).take_while(move |_| {
         more -= done.load(Ordering::Acquire);
@@ -56,7 +61,7 @@ pub(super) fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
 }
 
 /// Everybody is gone: what is kept adds up, and nothing is left.
-pub(super) fn assert_nothing_left(memory: Memory) {
+fn assert_nothing_left(memory: Memory) {
     memory.validate();
     memory.validate(); // what the first one's flush retired
     assert_eq!(memory.root_group().usage(), 0);

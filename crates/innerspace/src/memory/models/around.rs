@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64 as PlainU64;
 
 use shuttle::rand::Rng;
 
-use super::shuttle_world::{PAGE, assert_nothing_left, explore, memory, numbered};
+use super::{PAGE, assert_nothing_left, explore, memory, numbered};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{FaultKind, Map, Memory, PagedFile};

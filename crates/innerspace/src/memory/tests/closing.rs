@@ -4,9 +4,9 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use super::{Memory, MemoryOptions, Threads};
 use crate::cache::{FileAccess, PagedFile};
 use crate::dax::{DaxDevice, DaxFile};
+use crate::memory::{Memory, MemoryOptions, Threads};
 use crate::reclaim::Retired;
 use crate::space::{Map, Space};
 use crate::store::{MemoryStore, Store, write_all_at};

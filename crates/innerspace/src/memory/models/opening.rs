@@ -1,6 +1,6 @@
 //! Opening under random schedules: one store, which is open at times.
 
-use super::shuttle_world::{assert_nothing_left, explore, memory};
+use super::{assert_nothing_left, explore, memory};
 use std::io;
 
 use crate::store::{Identity, MemoryStore, Store};

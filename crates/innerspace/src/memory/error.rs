@@ -1,0 +1,77 @@
+//! Why a memory could not be made.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::units::{ByteSize, KIB};
+
+/// Why a memory could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The limit leaves no room to work in.
+    #[error("limit {} is below the minimum of {}", Short(*limit), Short(*minimum))]
+    TooSmall {
+        /// The limit asked for, in bytes.
+        limit: u64,
+        /// The least limit with these options, in bytes.
+        minimum: u64,
+    },
+    /// The limit is more than the machine, or the container, has.
+    #[error("limit {} is above the {} that this machine has", ByteSize(*limit), ByteSize(*machine))]
+    AboveMachine {
+        /// The limit asked for, in bytes.
+        limit: u64,
+        /// The memory there is, in bytes.
+        machine: u64,
+    },
+    /// The limit is a share that is not above 0 and at most 1, or the system does not say how much
+    /// memory the machine has.
+    #[error("a limit of {fraction} of the machine: {reason}")]
+    Fraction {
+        /// The share asked for.
+        fraction: f64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The system refused address space or a thread.
+    #[error("cannot create a memory of {}: {source}", ByteSize(*limit))]
+    System {
+        /// The limit asked for, in bytes.
+        limit: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl MemoryError {
+    /// The nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            MemoryError::TooSmall { .. } | MemoryError::Fraction { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            MemoryError::AboveMachine { .. } => io::ErrorKind::OutOfMemory,
+            MemoryError::System { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl From<MemoryError> for io::Error {
+    fn from(error: MemoryError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}
+
+/// A size without a needless fraction: `32 KiB`.
+struct Short(u64);
+
+impl std::fmt::Display for Short {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            bytes if bytes > 0 && bytes.is_multiple_of(KIB) => write!(f, "{} KiB", bytes / KIB),
+            bytes => write!(f, "{bytes} bytes"),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of whole memories: opening, closing, waiting, sampling.
+
+#[cfg(all(not(loom), not(shuttle), not(miri)))]
+mod closing;
+#[cfg(all(unix, not(loom), not(shuttle), not(miri)))]
+mod opening;
+#[cfg(not(shuttle))]
+mod sampling;
+#[cfg(all(not(loom), not(shuttle), not(miri)))]
+mod waiting;
