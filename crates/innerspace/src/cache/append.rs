@@ -6,13 +6,14 @@
 //! makes the file longer in the same step. What goes on from one block into the next would be two.
 
 use super::block::Locked;
-use super::calls::{Holding, ROOMS};
+use super::calls::ROOMS;
 use super::core::FileCore;
 use super::errors::FileError;
 use super::index::Inserted;
 use super::lookup::{Basis, Get, Got, marks_after_publishing};
 use super::spare_nodes::SpareNodes;
 use super::wait::Wait;
+use crate::exec::reentry::FileLocked;
 use crate::frame::Writing;
 use crate::reclaim::{AllocMode, note_failure};
 use crate::sync::atomic::Ordering;
@@ -29,7 +30,7 @@ impl FileCore {
         let mut failed = None;
         let offset = self.with_room(|| {
             let _appending = self.append.lock();
-            let _holding = Holding::begin();
+            let _holding = FileLocked::begin();
             let offset = self.size();
             let mut done = 0;
             match self.append_all(bytes, offset, &mut done) {

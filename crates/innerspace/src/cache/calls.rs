@@ -8,69 +8,20 @@
 //! So files are locked from the top of such a stack downwards. Whoever wants memory, makes room for
 //! dirty blocks, or does the service's work, calls stores of files that he was not asked for, which
 //! may stand anywhere: also above one that this thread has locked (its append, its `invalidate`, or
-//! a direct file's layout: [`Holding`]) or is in a call of. There only those stores are called that
+//! a direct file's layout: [`FileLocked`](crate::exec::reentry::FileLocked)) or is in a call of. There only those stores are called that
 //! use no files, as far as they say or were seen to ([`FileCore::may_call_unasked`]). What the
 //! others have is written with nothing locked: an operation that found no memory gives its locks
 //! back, makes room, and tries again ([`with_room`]).
 
-use std::cell::{Cell, RefCell};
-use std::marker::PhantomData;
-
 use super::core::FileCore;
 use super::errors::FileError;
+use crate::exec::reentry::{self, InStoreCall, is_outermost};
 use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::{Pool, StoreScope, Trial};
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Apart, Arc};
+use crate::sync::Apart;
+use crate::sync::atomic::Ordering;
 use crate::sys::process::Process;
 use crate::units::PageCount;
-
-crate::sync::thread_local! {
-    /// The files in whose store calls this thread is.
-    static CALLS: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
-    /// How many locks of files that may be slept on this thread holds, those of blocks not counted.
-    static HOLDING: Cell<u32> = const { Cell::new(0) };
-    /// In how many callbacks of spaces this thread is: it needs no destructor, so that reading it
-    /// costs a load.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-}
-
-/// In how many callbacks of spaces this thread is, as the layer above says: those of devices, and
-/// those of stores for a fault or a change. There that space refuses to be used.
-#[inline(always)]
-pub(crate) fn depth_in_spaces() -> usize {
-    // A thread that is ending counts as in one.
-    DEPTH.try_with(Cell::get).unwrap_or(1)
-}
-
-pub(crate) fn set_depth_in_spaces(depth: usize) {
-    let _ = DEPTH.try_with(|known| known.set(depth));
-}
-
-/// Whether this thread is in a callback of a space and in none of a store, as a device's handler
-/// is.
-pub(super) fn is_below_device() -> bool {
-    depth_in_spaces() > 0 && !is_in_any()
-}
-
-/// A file whose store is being called.
-struct Called {
-    /// By address.
-    file: usize,
-    uses_files: Arc<AtomicBool>,
-}
-
-/// A call of a store uses a file. Stores may forget to say that they do
-/// ([`Store::uses_files`](crate::store::Store::uses_files)): from here on it is known.
-#[inline]
-fn note_use() {
-    let _ = CALLS.try_with(|calls| {
-        for called in calls.borrow().iter() {
-            // Relaxed: who learns it late does what was right for a store that uses none.
-            called.uses_files.store(true, Ordering::Relaxed);
-        }
-    });
-}
 
 /// How often an operation makes room for itself.
 pub(super) const ROOMS: u32 = 8;
@@ -78,67 +29,12 @@ pub(super) const ROOMS: u32 = 8;
 /// Pages of such room beside two blocks: nodes of the index, and what others take meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
-/// While it lives, this thread has a file locked.
-#[must_use = "the file is taken for unlocked when this is dropped"]
-pub(crate) struct Holding(PhantomData<*const ()>);
-
-impl Holding {
-    #[inline]
-    pub(crate) fn begin() -> Holding {
-        note_use();
-        let _ = HOLDING.try_with(|holding| holding.set(holding.get() + 1));
-        Holding(PhantomData)
-    }
-}
-
-impl Drop for Holding {
-    #[inline]
-    fn drop(&mut self) {
-        let _ = HOLDING.try_with(|holding| holding.set(holding.get() - 1));
-    }
-}
-
-/// Whether this thread is in a call of some file's store.
-fn is_in_any() -> bool {
-    CALLS
-        .try_with(|calls| !calls.borrow().is_empty())
-        .unwrap_or(false)
-}
-
-/// Whether this thread is in calls of stores, none of them of the file at this address. A future
-/// about that file is not served to such a thread, which would be passed over; so its poll does the
-/// work itself.
-pub(super) fn is_below_others(address: usize) -> bool {
-    let below = CALLS.try_with(|calls| {
-        let calls = calls.borrow();
-        !calls.is_empty() && calls.iter().all(|called| called.file != address)
-    });
-    below.unwrap_or(false)
-}
-
-/// Whether this thread has no file locked and is in no call of a store.
-pub(super) fn is_free() -> bool {
-    let holding = HOLDING.try_with(Cell::get).unwrap_or(0);
-    holding == 0 && !is_in_any()
-}
-
 /// While it lives, this thread calls the store of a file.
 #[must_use = "the call ends when this is dropped"]
 pub(super) struct StoreCall {
-    file: usize,
+    _call: InStoreCall,
     _scope: StoreScope,
     _apart: Apart,
-}
-
-impl Drop for StoreCall {
-    fn drop(&mut self) {
-        // A thread that is ending has no list, and began none.
-        let _ = CALLS.try_with(|calls| {
-            let mut calls = calls.borrow_mut();
-            let at = calls.iter().rposition(|called| called.file == self.file);
-            calls.remove(at.expect("a call ends once, on its thread"));
-        });
-    }
 }
 
 impl FileCore {
@@ -149,13 +45,8 @@ impl FileCore {
 
     /// Begins a call of the file's store: no reclaim below it, and no way back into the file.
     pub(super) fn store_call(&self) -> StoreCall {
-        let file = self.address();
-        note_use();
-        let uses_files = self.uses_files.clone();
-        let called = Called { file, uses_files };
-        let _ = CALLS.try_with(|calls| calls.borrow_mut().push(called));
         StoreCall {
-            file,
+            _call: InStoreCall::begin(self.address(), self.uses_files.clone()),
             _scope: self.pool.store_scope(),
             _apart: Apart::begin(),
         }
@@ -163,10 +54,7 @@ impl FileCore {
 
     /// Whether this thread is in a call of the file's store.
     pub(super) fn in_store_call(&self) -> bool {
-        let file = self.address();
-        let listed =
-            CALLS.try_with(|calls| calls.borrow().iter().any(|called| called.file == file));
-        listed.unwrap_or(false)
+        reentry::is_in_store_call(self.address())
     }
 
     /// Refuses everything to a child of fork(2): neither the bytes in memory nor the threads of the
@@ -201,7 +89,7 @@ impl FileCore {
 
     /// Whether this thread may call the file's store for somebody else's sake.
     pub(super) fn may_call_unasked(&self) -> bool {
-        let may = !self.uses_files.load(Ordering::Relaxed) || is_free();
+        let may = !self.uses_files.load(Ordering::Relaxed) || is_outermost();
         if !may {
             StoreScope::note_skipped();
         }
@@ -242,7 +130,7 @@ impl FileCore {
         }
         if self.cache.workers().has_threads() {
             self.cache.wait_for_landing();
-        } else if is_free() {
+        } else if is_outermost() {
             self.cache.run_jobs();
         } else {
             while self.requests.store_calls.run_one() {}
@@ -272,7 +160,7 @@ pub(crate) fn with_room<T, E>(
         };
         if rooms == ROOMS
             || StoreScope::skipped() == before
-            || !is_free()
+            || !is_outermost()
             || pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0)
         {
             return result;

@@ -12,7 +12,7 @@
 //! | file | what |
 //! |---|---|
 //! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `task`, `waiting` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls, and waiting a while for them |
-//! | `asked`, `reached`, `core`, `stats`, `service`, `serving` | what a store says before it is a file, and how calls have it; a file's state; its counters; what files share; who does its work |
+//! | `asked`, `reached`, `core`, `stats`, `service` | what a store says before it is a file, and how calls have it; a file's state; its counters; what files share, and the work done for them |
 //! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
 //! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
 //! | `view`, `read`, `passing`, `write`, `append`, `new_blocks` | zero-copy and copies; reads that cache nothing; writers that move away from views; at the end of the file; blocks made whole, many at once |
@@ -103,7 +103,6 @@ mod ready;
 mod requests;
 mod runs;
 mod service;
-mod serving;
 mod spare_nodes;
 mod stats;
 mod steady;
@@ -126,7 +125,7 @@ pub use array::{Array, Element};
 pub(crate) use asked::Asked;
 pub(crate) use beside::Beside;
 pub use blocks::BlockReader;
-pub(crate) use calls::{Holding, depth_in_spaces, set_depth_in_spaces, with_room};
+pub(crate) use calls::with_room;
 pub use cursor::Cursor;
 pub use dirty::WriteOrder;
 pub(crate) use errors::{ErrorCursor, ErrorSequence};

@@ -22,13 +22,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::calls;
 use super::errors::{FileError, StoreAction, store_panicked};
 use super::file::Handle;
-use super::serving::Serving;
 use super::view::{MAX_COPY, View};
 use super::wait::Wait;
 use super::waiting::{TimedOut, wait_for};
+use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crate::sync::due::Due;
@@ -284,7 +283,7 @@ impl Job for Take {
     fn run(self: Box<Self>) {
         if let Some(request) = self.0.upgrade() {
             let cache = request.handle.core.cache.clone();
-            let _here = Serving::begin(&cache);
+            let _here = cache.serving();
             request.run();
         }
     }
@@ -369,7 +368,7 @@ impl Future for Ready {
             return Poll::Ready(result);
         }
         if self.handle.core.cache.is_served_here()
-            || calls::is_below_others(self.handle.core.address())
+            || reentry::is_in_other_store_calls(self.handle.core.address())
         {
             // A request's turn would come after whatever waits for it here.
             let known = self.request.as_ref().and_then(|of| of.take_result());

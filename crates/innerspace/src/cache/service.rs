@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::calls;
 use super::core::FileCore;
 use super::errors::{ErrorLog, FileError};
-use super::serving::Serving;
 use super::write::DirtyLevel;
+use crate::exec::reentry::{self, Serving};
 use crate::exec::{Job, Lane, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{Pool, Step, StoreScope, Untried};
@@ -303,11 +302,22 @@ impl Cache {
         panics.go_on();
     }
 
+    /// Marks this thread as doing the work of this cache until the result is dropped.
+    pub(super) fn serving(&self) -> Serving {
+        Serving::begin(std::ptr::from_ref(self) as usize)
+    }
+
+    /// Whether this thread is doing the work of this cache: waiting for that work here would never
+    /// end.
+    pub(super) fn is_served_here(&self) -> bool {
+        reentry::is_serving(std::ptr::from_ref(self) as usize)
+    }
+
     /// Calls a waker. Where locks may be held (in a call of a store, below reclaim, with a file
     /// locked) the service is left to call it. That is so in a job, too: an operation that has a
     /// file locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, waker: Waker) {
-        if StoreScope::is_any_open() || !calls::is_free() {
+        if StoreScope::is_any_open() || !reentry::is_outermost() {
             self.wakes.lock().push(waker);
             self.pool.kick();
             return;
@@ -588,7 +598,7 @@ impl Cache {
         if self.is_foreign() {
             return Step::Idle;
         }
-        let _here = Serving::begin(self);
+        let _here = self.serving();
         let mut panics = Panics::default();
         if self.unserved.swap(false, Ordering::Acquire) {
             panics.catch(|| self.run_jobs());
@@ -611,7 +621,7 @@ impl Cache {
         if self.is_foreign() {
             return;
         }
-        let _here = Serving::begin(self);
+        let _here = self.serving();
         let mut panics = Panics::default();
         #[cfg(all(
             target_os = "linux",
@@ -636,7 +646,7 @@ impl Cache {
         if self.is_foreign() {
             return;
         }
-        let _here = Serving::begin(self);
+        let _here = self.serving();
         let mut panics = Panics::default();
         self.serve_queued(&mut panics);
         panics.catch(|| self.call_out());
@@ -645,10 +655,10 @@ impl Cache {
 
     /// Runs the jobs that are queued now, where no thread does.
     pub(super) fn run_jobs(&self) {
-        if StoreScope::is_any_open() || calls::depth_in_spaces() > 0 {
+        if StoreScope::is_any_open() || reentry::callback_depth() > 0 {
             return;
         }
-        let _here = Serving::begin(self);
+        let _here = self.serving();
         let mut panics = Panics::default();
         // As many as there are: who is served may ask for more at once.
         for _ in 0..self.workers.queued() {

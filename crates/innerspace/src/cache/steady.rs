@@ -1,7 +1,7 @@
 //! Who keeps truncate, punch, discard and invalidate of a file away, or is the one.
 
-use super::calls::Holding;
 use super::core::FileCore;
+use crate::exec::reentry::FileLocked;
 use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the
@@ -11,7 +11,7 @@ pub(super) enum Steady<'f> {
     /// Others may fill and write, too.
     Shared {
         _guard: RwLockReadGuard<'f, ()>,
-        _holding: Holding,
+        _holding: FileLocked,
     },
     #[cfg(mutant = "P15")]
     Nobody,
@@ -19,7 +19,7 @@ pub(super) enum Steady<'f> {
     Alone {
         _cutting: SaidSo<'f>,
         _guard: RwLockWriteGuard<'f, ()>,
-        _holding: Holding,
+        _holding: FileLocked,
     },
 }
 
@@ -41,7 +41,7 @@ impl FileCore {
         #[cfg(not(mutant = "P15"))]
         Steady::Shared {
             _guard: self.invalidate.read(),
-            _holding: Holding::begin(),
+            _holding: FileLocked::begin(),
         }
     }
 
@@ -49,7 +49,7 @@ impl FileCore {
     pub(super) fn try_steady(&self) -> Option<Steady<'_>> {
         self.invalidate.try_read().map(|guard| Steady::Shared {
             _guard: guard,
-            _holding: Holding::begin(),
+            _holding: FileLocked::begin(),
         })
     }
 
@@ -60,7 +60,7 @@ impl FileCore {
         Steady::Alone {
             _cutting: SaidSo(self),
             _guard: guard,
-            _holding: Holding::begin(),
+            _holding: FileLocked::begin(),
         }
     }
 }

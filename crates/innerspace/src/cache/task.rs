@@ -21,11 +21,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::calls;
 use super::errors::FileError;
 use super::service::Cache;
-use super::serving::Serving;
 use super::waiting::{TimedOut, wait_for};
+use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -88,7 +87,7 @@ struct Queued {
 impl Job for Queued {
     fn run(self: Box<Self>) {
         if let (Some(cache), Some(call)) = (self.cache.upgrade(), self.call.upgrade()) {
-            let _here = Serving::begin(&cache);
+            let _here = cache.serving();
             call.run(&cache);
         }
     }
@@ -274,7 +273,9 @@ impl<T: Send + 'static, E: Send + 'static> Future for Task<T, E> {
         if self.cache.is_foreign() {
             return self.call.refuse(&self.cache, context);
         }
-        if is_first && (self.cache.is_served_here() || calls::is_below_others(self.address)) {
+        if is_first
+            && (self.cache.is_served_here() || reentry::is_in_other_store_calls(self.address))
+        {
             self.call.run(&self.cache);
         }
         if let Poll::Ready(result) = self.call.look(context) {

@@ -17,9 +17,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::calls;
 use super::service::Cache;
-use super::serving::Serving;
+use crate::exec::reentry;
 use crate::frame::{SleepEnd, Sleeper, deadline};
 use crate::sync::Arc;
 
@@ -60,13 +59,13 @@ pub(crate) fn wait_for<F: Future + Unpin>(
 ) -> Result<F::Output, TimedOut> {
     let end = deadline(timeout);
     let mut is_over = false;
-    let is_alone = !cache.is_served() && calls::is_below_device();
+    let is_alone = !cache.is_served() && reentry::is_in_device();
     loop {
         // A new one each time: the last may have been woken already.
         let sleeper = Sleeper::new();
         let waker = Waker::from(std::sync::Arc::new(Bell(sleeper.clone())));
         let polled = {
-            let _here = is_alone.then(|| Serving::begin(cache));
+            let _here = is_alone.then(|| cache.serving());
             Pin::new(&mut *future).poll(&mut Context::from_waker(&waker))
         };
         if let Poll::Ready(output) = polled {

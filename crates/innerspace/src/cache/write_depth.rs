@@ -12,7 +12,6 @@ use std::ops::Range;
 use super::core::FileCore;
 use super::dirty::{WriteOrder, WriteReason};
 use super::requests::FLIGHT_PART;
-use super::serving::Serving;
 use super::writeback::{LockMode, RunEnd};
 use crate::exec::Turn;
 use crate::sync::{Arc, Condvar, Mutex};
@@ -131,7 +130,7 @@ impl FileCore {
         for _ in 0..helpers {
             let (core, spread) = (core.clone(), spread.clone());
             let help = Box::new(move || {
-                let _here = Serving::begin(&core.cache);
+                let _here = core.cache.serving();
                 core.write_claimed(&spread, reason, run);
             });
             let lane = &self.requests.store_calls;

@@ -15,7 +15,6 @@ use super::dirty::{Dirty, WriteReason, WriteRules};
 use super::errors::{FileError, HeldReason, StoreAction, store_panicked};
 use super::lookup::{Get, Got};
 use super::mappers::Revoke;
-use super::serving::Serving;
 use super::stats::count;
 use super::write::DirtyLevel;
 use crate::exec::Turn;
@@ -260,7 +259,7 @@ impl FileCore {
             return;
         }
         let flush = Box::new(move || {
-            let _here = Serving::begin(&core.cache);
+            let _here = core.cache.serving();
             let ended = FlushEnd(&core);
             let mut written = true;
             while written && !core.is_closed() && core.dirty_level() > DirtyLevel::Low {

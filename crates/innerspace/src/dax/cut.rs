@@ -21,7 +21,8 @@ use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
-use crate::cache::{Holding, Wait, is_in_task};
+use crate::cache::{Wait, is_in_task};
+use crate::exec::reentry::FileLocked;
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -129,7 +130,7 @@ impl DaxCore {
     /// Forgets what is known of clean pages, so that the next access asks the extent map again.
     /// Dirty entries stay.
     pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
-        let (_layout, _holding) = (self.layout.write(), Holding::begin());
+        let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
         let _no_sync = self.no_sync();
         self.extents.forget(pages.clone());
         self.cut_out(pages, Removal::ForgetClean)
@@ -144,7 +145,7 @@ impl DaxCore {
 
     /// A write that was to reach `end` failed: what it allocated past the file's end goes.
     pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
-        let (_layout, _holding) = (self.layout.write(), Holding::begin());
+        let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
         if end <= self.size() {
             return Ok(());
         }
@@ -190,12 +191,12 @@ impl DaxCore {
         touched: impl Fn() -> Range<u64>,
         what: DaxAction,
         until: Option<Instant>,
-    ) -> Result<(RwLockWriteGuard<'_, ()>, Holding), DaxError> {
+    ) -> Result<(RwLockWriteGuard<'_, ()>, FileLocked), DaxError> {
         loop {
             let layout = self.layout.write();
             let pages = self.widened(touched());
             let Some(pinned) = self.pins.first_in(&pages) else {
-                return Ok((layout, Holding::begin()));
+                return Ok((layout, FileLocked::begin()));
             };
             drop(layout);
             let own = self.pins.holds_own(&pages);

@@ -16,9 +16,10 @@ use super::extents::ScatteredMap;
 #[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
 use super::stripes::Count;
-#[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
-use crate::cache::{Cache, ErrorCursor, FaultKind, Holding, Wait};
+use crate::cache::{Cache, ErrorCursor, FaultKind, Wait};
+#[cfg(not(target_family = "wasm"))]
+use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
 use crate::group::Group;
 #[cfg(not(target_family = "wasm"))]
@@ -393,7 +394,7 @@ impl DaxFile {
     pub(super) fn pin_pages(&self, bytes: Range<u64>, wait: Wait) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         let _layout = core.share_layout(bytes.start, wait)?;
-        let _holding = Holding::begin();
+        let _holding = FileLocked::begin();
         if bytes.start > bytes.end || bytes.end > core.size() {
             let len = bytes.end.saturating_sub(bytes.start);
             return Err(core.past_end(bytes.start, len));

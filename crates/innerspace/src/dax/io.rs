@@ -17,7 +17,8 @@ use super::error::{DaxAction, DaxError};
 use super::extents::Extent;
 use super::fault::BecameDirty;
 use super::grab::{Wanted, range_start};
-use crate::cache::{FaultKind, Holding, Wait};
+use crate::cache::{FaultKind, Wait};
+use crate::exec::reentry::FileLocked;
 use crate::store::KnownSince;
 use crate::sync::atomic::Ordering;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -152,7 +153,7 @@ impl DaxCore {
         }
         let end = self.end_of_write(buf, offset)?;
         let written = self.with_room(|| {
-            let (_layout, _holding) = (self.layout.read(), Holding::begin());
+            let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
             self.write_pages(buf, offset, end, Wait::Yes)
         });
         // Blocks past the end are nobody's.
@@ -170,7 +171,7 @@ impl DaxCore {
         }
         let end = self.end_of_write(buf, offset)?;
         let _layout = self.share_layout(offset, Wait::No)?;
-        let _holding = Holding::begin();
+        let _holding = FileLocked::begin();
         let end = end.min(self.size());
         match end.checked_sub(offset) {
             // Each access to a guarded one is a call of the host.
@@ -487,7 +488,7 @@ impl DaxCore {
         let written = self.with_room(|| {
             // With the layout held the file does not become shorter, so this does not make it
             // longer.
-            let (_layout, _holding) = (self.layout.read(), Holding::begin());
+            let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
             let inside = self.size().saturating_sub(offset).min(from.len() as u64);
             if inside == 0 {
                 return Ok(0); // `offset` itself may be past the end

@@ -12,6 +12,7 @@
 //! | `lanes` | [`Workers`], [`Lane`], [`Job`]: queues, shares, the threads |
 //! | `in_flight` | [`InFlight`]: requests by the blocks that they have, until each has ended once |
 //! | `after` | wakers that a job leaves behind, called when its share of the lane is free again |
+//! | `reentry` | the guard against re-entry: which callbacks, store calls and file locks a thread is inside |
 //!
 //! **Locking.** One mutex for all lanes of a memory, a leaf: no job, drop of a job or waker runs
 //! under it. `in_flight` has its own.
@@ -32,6 +33,8 @@ mod in_flight;
 mod lanes;
 #[cfg(all(test, loom))]
 mod loom_models;
+#[cfg(not(loom))]
+pub(crate) mod reentry;
 
 #[cfg(all(
     target_os = "linux",

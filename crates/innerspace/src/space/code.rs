@@ -33,8 +33,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::exec::reentry::is_in_callback;
 use crate::space::access::accessor::Accessor;
-use crate::space::access::device;
 use crate::space::access::single::Single;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::table::pte::{self, VALID_W};
@@ -192,7 +192,7 @@ impl Accessor {
     /// The [`Fault`] of a fetch there.
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
         let space = self.core.space.clone();
-        if device::is_inside(&space) {
+        if is_in_callback(space.id) {
             // Also where the page is at hand: the change that the callback works for has the
             // writer.
             let kind = FaultKind::Reentered;

@@ -20,9 +20,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::exec::reentry::InCallback;
 use crate::group::{GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool};
-use crate::space::access::device::Inside;
 use crate::space::change::mapping::checked_range;
 use crate::space::snapshot::diff::merged;
 use crate::space::table::pte::{self, VALID_W};
@@ -332,7 +332,7 @@ impl SpaceInner {
         let refused = log.make_room(self, AllocMode::NoWait).is_err();
         drop(log);
         if refused {
-            let _inside = Inside::quiet(self);
+            let _inside = InCallback::begin(self.id);
             let room = self
                 .pool
                 .charge(self.group_id(), PageCount(1), AllocMode::Wait);

@@ -31,9 +31,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
+use crate::exec::reentry::InCallback;
 use crate::group::{Charge, Group, GroupId};
 use crate::reclaim::{AllocMode, PoolFrame};
-use crate::space::access::device::Inside;
 use crate::space::change::mapping::checked_range;
 use crate::space::change::steps::Structure;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
@@ -399,7 +399,7 @@ impl<'pool> PinnedCopies<'pool> {
             .map(|(at, _)| at & !(table::span(1) - 1))
             .collect();
         leaves.dedup();
-        let _inside = Inside::quiet(space);
+        let _inside = InCallback::begin(space.id);
         let frames = |count: usize| {
             let alloc = |_| space.pool.alloc(group.id(), 0, AllocMode::Wait);
             (0..count).map(alloc).collect::<Result<Vec<_>, _>>()

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
-use crate::cache::calls::Holding;
 use crate::cache::{FaultKind, FileError, Reading, Wait};
+use crate::exec::reentry::FileLocked;
 use crate::group::Reclaimer;
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
@@ -334,7 +334,7 @@ fn a_job_that_is_run_with_a_file_locked_wakes_nobody() {
     let runs: [&dyn Fn(); 2] = [
         &|| {
             let _held = core(&file).append.lock();
-            let _holding = Holding::begin();
+            let _holding = FileLocked::begin();
             run();
         },
         &|| {

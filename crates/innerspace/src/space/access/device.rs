@@ -9,16 +9,15 @@
 //! While a thread is in a device's handler (or in a store's callback for a fault or a change of the
 //! space), it may not use the same space: its accesses fail, and so do changes of the mappings. To
 //! find out, the space's other accessors are asked to look at their mail, which leads their next
-//! access past [`is_inside`].
+//! access past [`is_in_callback`](crate::exec::reentry::is_in_callback).
 
-use std::cell::RefCell;
 use std::fmt;
 
 use super::session::Interrupted;
 use super::single::{Core, Sectioned};
 use crate::VirtAddr;
-use crate::cache::{depth_in_spaces, set_depth_in_spaces};
 use crate::dax::{DaxFile, DaxRef};
+use crate::exec::reentry::InCallback;
 use crate::space::SpaceInner;
 use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::vma::area::Protection;
@@ -177,7 +176,7 @@ pub(in crate::space) struct DeviceState {
 impl DeviceState {
     /// Asks the device, which is mapped in `space`. With no lock held.
     pub(in crate::space) fn of(space: &SpaceInner, device: DeviceRef) -> DeviceState {
-        let _inside = Inside::new(space);
+        let _inside = enter_device(space);
         let state = match &*device.0 {
             Target::Device(device) => device.snapshot(),
             Target::File(_) => Vec::new(), // its bytes are the file's
@@ -187,7 +186,7 @@ impl DeviceState {
 
     /// Takes the device back, which is mapped in `space`. With no lock held.
     pub(in crate::space) fn bring_back(&self, space: &SpaceInner) {
-        let _inside = Inside::new(space);
+        let _inside = enter_device(space);
         if let Target::Device(device) = &*self.device.0 {
             device.restore(&self.state);
         }
@@ -210,60 +209,17 @@ pub(in crate::space) struct DeviceCall {
     pub(in crate::space) offset: u64,
 }
 
-crate::sync::thread_local! {
-    /// The spaces in whose callbacks this thread is.
-    static INSIDE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Whether this thread is in a callback of the space.
-#[inline(always)]
-pub(in crate::space) fn is_inside(space: &SpaceInner) -> bool {
-    depth_in_spaces() != 0 && is_listed(space)
-}
-
-#[cold]
-fn is_listed(space: &SpaceInner) -> bool {
-    // A thread that is ending has no list: what it would find is not told.
-    let listed = INSIDE.try_with(|inside| inside.borrow().contains(&space.id));
-    listed.unwrap_or(false)
-}
-
-/// While it lives, this thread is in a callback of the space.
-pub(in crate::space) struct Inside(u64);
-
-impl Inside {
-    pub(in crate::space) fn new(space: &SpaceInner) -> Inside {
-        let inside = Inside::quiet(space);
-        // Their next access looks here, whatever they remember.
-        let accessors = space.accessors.lock();
-        if accessors.len() > 1 {
-            accessors
-                .iter()
-                .for_each(|accessor| accessor.request_safepoint());
-        }
-        inside
+/// Marks this thread as inside a device's handler of the space until the result is dropped.
+fn enter_device(space: &SpaceInner) -> InCallback {
+    let inside = InCallback::begin(space.id);
+    // The next access of each looks at that, whatever it has cached.
+    let accessors = space.accessors.lock();
+    if accessors.len() > 1 {
+        accessors
+            .iter()
+            .for_each(|accessor| accessor.request_safepoint());
     }
-
-    /// For a store's callback, or what may come to one: an access that finds what it wants without
-    /// a fault does not come here.
-    pub(in crate::space) fn quiet(space: &SpaceInner) -> Inside {
-        let _ = INSIDE.try_with(|inside| {
-            inside.borrow_mut().push(space.id);
-            set_depth_in_spaces(inside.borrow().len());
-        });
-        Inside(space.id)
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        let _ = INSIDE.try_with(|inside| {
-            let mut inside = inside.borrow_mut();
-            let place = inside.iter().rposition(|id| *id == self.0);
-            inside.remove(place.expect("left once, by the thread that entered"));
-            set_depth_in_spaces(inside.len());
-        });
-    }
+    inside
 }
 
 /// The sizes in which a run of bytes is accessed: at most 8, each aligned to its size. Offset and
@@ -298,7 +254,7 @@ impl Core {
         act: impl FnOnce() -> Result<(), Cause>,
     ) -> Result<(), Fault> {
         let suspended = Interrupted::new(self, S::suspend, S::unsuspend);
-        let inside = Inside::new(&suspended.core.space);
+        let inside = enter_device(&suspended.core.space);
         let done = act();
         drop(inside);
         drop(suspended);

@@ -1,10 +1,10 @@
 //! Many reads at once: what is not in memory is asked for together, before the first is waited for.
 
 use super::accessor::Accessor;
-use super::device::{self, Inside};
 use super::single::{Core, Sectioned, Single};
 use crate::VirtAddr;
 use crate::cache::{FileInner, Wait};
+use crate::exec::reentry::{InCallback, is_in_callback};
 use crate::space::core::error::Fault;
 use crate::space::page_start;
 use crate::space::tlb::translator::Need;
@@ -67,11 +67,11 @@ impl Core {
         }
         missing.sort_unstable();
         missing.dedup();
-        if missing.len() < 2 || device::is_inside(&self.space) {
+        if missing.len() < 2 || is_in_callback(self.space.id) {
             return;
         }
         for (file, pages) in self.files_of(&missing) {
-            let _inside = Inside::quiet(&self.space);
+            let _inside = InCallback::begin(self.space.id);
             file.fill_together(&pages);
         }
     }

@@ -10,10 +10,10 @@
 use std::hint::cold_path;
 
 use super::across::crosses;
-use super::device;
 use super::session::Interrupted;
 pub(in crate::space) use super::what::What;
 use crate::cache::Wait;
+use crate::exec::reentry::is_in_callback;
 use crate::reclaim::AllocMode;
 use crate::space::SpaceInner;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
@@ -301,7 +301,7 @@ impl Core {
     }
 
     fn find_page(&mut self, at: VirtAddr, what: What, wait: Wait) -> Option<Page> {
-        if device::is_inside(&self.space) {
+        if is_in_callback(self.space.id) {
             // The mail stays unread, so that the next access comes here, too.
             self.fault = what.fault(FaultKind::Reentered, at);
             return None;
@@ -349,7 +349,7 @@ impl Core {
     /// looked for. In a section before and after.
     #[inline(never)]
     fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        if device::is_inside(&self.space) {
+        if is_in_callback(self.space.id) {
             return None;
         }
         match driver::store_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0) {
@@ -370,7 +370,7 @@ impl Core {
     /// In a section before and after.
     #[inline(never)]
     fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
-        if device::is_inside(&self.space)
+        if is_in_callback(self.space.id)
             || !driver::load_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0)
         {
             return None;

@@ -8,9 +8,9 @@
 
 use super::steps::EVERYWHERE;
 use crate::VirtAddr;
+use crate::exec::reentry::InCallback;
 use crate::group::{Group, LimitError};
 use crate::reclaim::AllocMode;
-use crate::space::access::device::Inside;
 use crate::space::core::options::check_group;
 use crate::space::pin::PinnedCopies;
 use crate::space::table::Nodes;
@@ -64,7 +64,7 @@ impl Space {
         let mut pinned = PinnedCopies::set_aside(parent, &mut writer, what, group)?;
         let mut vmas = writer.vmas.with_ledger(Ledger::new(pool, group));
         if matches!(role, Role::Live { .. }) && vmas.has_locked() {
-            let _inside = Inside::quiet(parent);
+            let _inside = InCallback::begin(parent.id);
             unlock_all(&mut vmas)?;
         }
         let root = nodes.publish(root);

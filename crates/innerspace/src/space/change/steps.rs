@@ -25,7 +25,7 @@
 //! by right waits for a grace period whether it has found them or not.
 //!
 //! Whatever waits for memory with the writer held counts as a callback of the space
-//! (`device::Inside`): reclaim calls stores, and one that changed the same space would wait for
+//! (`exec::reentry`): reclaim calls stores, and one that changed the same space would wait for
 //! itself.
 //!
 //! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done
@@ -39,8 +39,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::revoke::FileUse;
+use crate::exec::reentry::InCallback;
 use crate::reclaim::{AllocMode, Pool, Retired};
-use crate::space::access::device::Inside;
 use crate::space::pin::PinnedLeaves;
 use crate::space::table::pte::{self, Holds};
 use crate::space::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
@@ -246,7 +246,7 @@ impl SpaceInner {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
-        let inside = Inside::quiet(self);
+        let inside = InCallback::begin(self.id);
         vmas.ledger().settle(mode)?;
         drop(inside);
         for file in changed.added.iter().filter_map(Vma::file) {
@@ -325,7 +325,7 @@ impl SpaceInner {
         wanted: usize,
         mode: AllocMode,
     ) -> Result<(), SpaceError> {
-        let _inside = Inside::quiet(self);
+        let _inside = InCallback::begin(self.id);
         while spares.aside.len() < wanted {
             spares
                 .aside

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use super::error::{Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
 use super::options::AddressWidth;
 use crate::cache::Cache;
+use crate::exec::reentry::is_in_callback;
 use crate::group::{Group, GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::space::access::accessor::Accessor;
-use crate::space::access::device;
 use crate::space::change::steps::Structure;
 use crate::space::code::Code;
 use crate::space::dirty::DirtyLog;
@@ -235,7 +235,7 @@ impl SpaceInner {
             let pid = maker.id();
             return Err(SpaceError::OtherProcess { what, pid });
         }
-        match device::is_inside(self) {
+        match is_in_callback(self.id) {
             true => Err(SpaceError::Reentered { what, at, len }),
             false => Ok(()),
         }

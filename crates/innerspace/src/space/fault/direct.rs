@@ -9,7 +9,7 @@ use super::driver::{FaultState, FilePage, Step, done_if};
 use crate::FrameId;
 use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxError, DaxPages, DaxRef, LARGE_PAGES, Reach};
-use crate::space::access::device::Inside;
+use crate::exec::reentry::InCallback;
 use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::page_start;
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
@@ -31,7 +31,7 @@ impl FaultState<'_> {
         reach: Reach,
     ) -> Result<(), Fault> {
         self.file = FilePage::None;
-        let _inside = Inside::quiet(self.space);
+        let _inside = InCallback::begin(self.space.id);
         let pages = match self.wait {
             Wait::Yes => file
                 .fault(page, kind, reach, self.what.more.into())

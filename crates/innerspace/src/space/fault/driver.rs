@@ -37,9 +37,10 @@ use crate::cache::{
     Reading, Wait,
 };
 use crate::dax::{DaxPages, DaxRef, Reach};
+use crate::exec::reentry::InCallback;
 use crate::reclaim::PoolFrame;
 use crate::space::SpaceInner;
-use crate::space::access::device::{DeviceCall, Inside};
+use crate::space::access::device::DeviceCall;
 use crate::space::access::single::What;
 use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::page_start;
@@ -236,7 +237,7 @@ impl<'space> FaultState<'space> {
 
     pub(super) fn have_block(&mut self, want: FileWant) -> Result<(), Fault> {
         self.file = FilePage::None;
-        let _inside = Inside::quiet(self.space);
+        let _inside = InCallback::begin(self.space.id);
         let FileWant {
             page, kind, around, ..
         } = &want;

@@ -1,0 +1,194 @@
+//! The guard against re-entry: which callbacks, store calls and file locks this thread is inside.
+//!
+//! A store's callback that came back to its own file, or a device's handler that came back to its
+//! own space, would wait for itself. Each layer lists what it enters here, and refuses what would
+//! wait. Files and spaces are plain numbers in this module: a file is named by its address, a space
+//! by its identifier.
+//!
+//! A thread that is ending has lost its lists. It counts as being inside nothing, except that
+//! [`callback_depth`] is then not 0, which sends the caller the long way.
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+crate::sync::thread_local! {
+    /// The files whose stores this thread is calling.
+    static STORE_CALLS: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
+    /// How many locks of files that a thread may sleep on this thread holds. Block locks are not
+    /// counted.
+    static FILE_LOCKS: Cell<u32> = const { Cell::new(0) };
+    /// The spaces in whose callbacks this thread is.
+    static CALLBACKS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The length of `CALLBACKS`. It needs no destructor, so reading it costs one load.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// The caches whose queued work this thread is doing, by address.
+    static SERVED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A file whose store is being called.
+struct Called {
+    file: usize,
+    uses_files: Arc<AtomicBool>,
+}
+
+/// Notes that the stores being called use files, which a store may have forgotten to declare.
+#[inline]
+fn note_use() {
+    let _ = STORE_CALLS.try_with(|calls| {
+        for called in calls.borrow().iter() {
+            // Relaxed: a thread that learns it late did what is right for a store that uses none.
+            called.uses_files.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Marks this thread as holding a file's lock until dropped.
+#[must_use = "the file counts as unlocked when this is dropped"]
+pub(crate) struct FileLocked(PhantomData<*const ()>);
+
+impl FileLocked {
+    #[inline]
+    pub(crate) fn begin() -> FileLocked {
+        note_use();
+        let _ = FILE_LOCKS.try_with(|locks| locks.set(locks.get() + 1));
+        FileLocked(PhantomData)
+    }
+}
+
+impl Drop for FileLocked {
+    #[inline]
+    fn drop(&mut self) {
+        let _ = FILE_LOCKS.try_with(|locks| locks.set(locks.get() - 1));
+    }
+}
+
+/// Marks this thread as calling the store of a file until dropped.
+#[must_use = "the call ends when this is dropped"]
+pub(crate) struct InStoreCall(usize);
+
+impl InStoreCall {
+    /// Begins a call of the store of the file at address `file`. `uses_files` is set if the store
+    /// uses a file of this library in the call.
+    pub(crate) fn begin(file: usize, uses_files: Arc<AtomicBool>) -> InStoreCall {
+        note_use();
+        let called = Called { file, uses_files };
+        let _ = STORE_CALLS.try_with(|calls| calls.borrow_mut().push(called));
+        InStoreCall(file)
+    }
+}
+
+impl Drop for InStoreCall {
+    fn drop(&mut self) {
+        let _ = STORE_CALLS.try_with(|calls| {
+            let mut calls = calls.borrow_mut();
+            let at = calls.iter().rposition(|called| called.file == self.0);
+            calls.remove(at.expect("a call ends once, on its thread"));
+        });
+    }
+}
+
+/// Whether this thread is calling the store of the file at this address.
+pub(crate) fn is_in_store_call(file: usize) -> bool {
+    STORE_CALLS
+        .try_with(|calls| calls.borrow().iter().any(|called| called.file == file))
+        .unwrap_or(false)
+}
+
+/// Whether this thread is calling the store of any file.
+fn is_in_any_store_call() -> bool {
+    STORE_CALLS
+        .try_with(|calls| !calls.borrow().is_empty())
+        .unwrap_or(false)
+}
+
+/// Whether this thread is calling stores, but not that of the file at this address.
+pub(crate) fn is_in_other_store_calls(file: usize) -> bool {
+    is_in_any_store_call() && !is_in_store_call(file)
+}
+
+/// Whether this thread holds no file's lock and is in no store call.
+pub(crate) fn is_outermost() -> bool {
+    FILE_LOCKS.try_with(Cell::get).unwrap_or(0) == 0 && !is_in_any_store_call()
+}
+
+/// Marks this thread as inside a callback of a space until dropped: a device's handler, or a
+/// store's callback for a fault or a change.
+#[must_use = "the callback ends when this is dropped"]
+pub(crate) struct InCallback(u64);
+
+impl InCallback {
+    pub(crate) fn begin(space: u64) -> InCallback {
+        change_callbacks(|spaces| spaces.push(space));
+        InCallback(space)
+    }
+}
+
+impl Drop for InCallback {
+    fn drop(&mut self) {
+        change_callbacks(|spaces| {
+            let at = spaces.iter().rposition(|space| *space == self.0);
+            spaces.remove(at.expect("left once, by the thread that entered"));
+        });
+    }
+}
+
+fn change_callbacks(change: impl FnOnce(&mut Vec<u64>)) {
+    let _ = CALLBACKS.try_with(|spaces| {
+        let mut spaces = spaces.borrow_mut();
+        change(&mut spaces);
+        let _ = DEPTH.try_with(|depth| depth.set(spaces.len()));
+    });
+}
+
+/// How many callbacks of spaces this thread is in.
+#[inline(always)]
+pub(crate) fn callback_depth() -> usize {
+    DEPTH.try_with(Cell::get).unwrap_or(1)
+}
+
+/// Whether this thread is in a callback of the space.
+#[inline(always)]
+pub(crate) fn is_in_callback(space: u64) -> bool {
+    callback_depth() != 0 && is_listed(space)
+}
+
+#[cold]
+fn is_listed(space: u64) -> bool {
+    CALLBACKS
+        .try_with(|spaces| spaces.borrow().contains(&space))
+        .unwrap_or(false)
+}
+
+/// Whether this thread is in a callback of a space and in no store call, as a device's handler is.
+pub(crate) fn is_in_device() -> bool {
+    callback_depth() > 0 && !is_in_any_store_call()
+}
+
+/// Marks this thread as doing the queued work of a cache until dropped.
+#[must_use = "the work ends when this is dropped"]
+pub(crate) struct Serving;
+
+impl Serving {
+    /// Begins the work of the cache at this address.
+    pub(crate) fn begin(cache: usize) -> Serving {
+        let _ = SERVED.try_with(|served| served.borrow_mut().push(cache));
+        Serving
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = SERVED.try_with(|served| served.borrow_mut().pop());
+    }
+}
+
+/// Whether this thread is doing the queued work of the cache at this address: waiting for that work
+/// here would never end.
+pub(crate) fn is_serving(cache: usize) -> bool {
+    SERVED
+        .try_with(|served| served.borrow().contains(&cache))
+        .unwrap_or(false)
+}
