@@ -47,10 +47,6 @@ pub(crate) fn thread_time<T>(
 }
 
 /// Like [`thread_time`] by the clock on the wall: for work that waits for devices.
-#[cfg_attr(
-    not(feature = "tables"),
-    expect(dead_code, reason = "the tables wait for devices")
-)]
 pub(crate) fn wall_time<T>(
     operations: u64,
     work: impl FnOnce() -> Result<T, Box<dyn Error>>,
@@ -78,10 +74,6 @@ pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome
 
 /// The same after as many that do not count: what the others of the row left in the processor's
 /// caches is not in the figures.
-#[cfg_attr(
-    not(feature = "tables"),
-    expect(dead_code, reason = "a table alone is measured so")
-)]
 pub(crate) fn summed_warm(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
     summed(times, &mut sample)?;
     summed(times, sample)

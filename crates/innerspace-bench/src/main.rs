@@ -6,27 +6,20 @@
 //! stays 0.
 
 mod access;
-#[cfg(feature = "tables")]
 mod dd;
-#[cfg(feature = "tables")]
 mod direct;
 #[cfg(target_os = "linux")]
 mod disk;
 mod fork_table;
-#[cfg(feature = "tables")]
 mod groups;
 mod harness;
 mod hit_ratio;
 mod host;
 mod page_fault;
-#[cfg(feature = "tables")]
 mod page_lock;
 mod report;
 mod translation;
-#[cfg(feature = "tables")]
 mod vma_cache;
-#[cfg(feature = "tables")]
-mod vma_traces;
 
 use std::error::Error;
 use std::fs::File;
@@ -41,10 +34,6 @@ use crate::harness::Plan;
 use crate::report::Report;
 use crate::translation::HostPages;
 
-#[cfg(not(feature = "tables"))]
-const MORE: &str =
-    "Built with --features tables there are more: dd, direct, page-lock, vma-cache, groups";
-#[cfg(feature = "tables")]
 const MORE: &str = "BENCHMARKS.md says what T1 to T5 are";
 
 #[derive(Debug, Parser)]
@@ -64,20 +53,17 @@ enum TableArguments {
     },
     /// T1: a file a tenth of memory written and discarded, old way and new, beside tmpfs and the
     /// disk's file system
-    #[cfg(feature = "tables")]
     Dd {
         #[command(flatten)]
         common: CommonArguments,
     },
     /// T4: a hole read through a mapping, old way and new, beside tmpfs; direct access beside
     /// memory
-    #[cfg(feature = "tables")]
     Direct {
         #[command(flatten)]
         common: CommonArguments,
     },
     /// T3: the page lock, old ways and new, beside bare atomics and the kernel
-    #[cfg(feature = "tables")]
     PageLock {
         #[command(flatten)]
         common: CommonArguments,
@@ -88,21 +74,18 @@ enum TableArguments {
         common: CommonArguments,
     },
     /// T5: the cache of mappings, old way and new, on ebizzy and on the tree alone
-    #[cfg(feature = "tables")]
     VmaCache {
         #[command(flatten)]
         common: CommonArguments,
     },
     /// What `perf script` prints of a program's mappings and faults, as a trace for T5: see
     /// traces/record.sh
-    #[cfg(feature = "tables")]
     ReduceTrace,
     /// Forks and copy-on-write, beside fork(2)
     Fork {
         #[command(flatten)]
         common: CommonArguments,
     },
-    #[cfg(feature = "tables")]
     /// Charging, at every depth and on two threads, and what runs beside hits
     Groups {
         #[command(flatten)]
@@ -174,14 +157,12 @@ impl TableArguments {
             TableArguments::Access { common }
             | TableArguments::PageFault { common }
             | TableArguments::Fork { common }
-            | TableArguments::Translation { common, .. } => (common.json.as_deref(), &common.only),
-            #[cfg(feature = "tables")]
-            TableArguments::Dd { common }
+            | TableArguments::Translation { common, .. }
+            | TableArguments::Dd { common }
             | TableArguments::Direct { common }
             | TableArguments::PageLock { common }
             | TableArguments::VmaCache { common }
             | TableArguments::Groups { common } => (common.json.as_deref(), &common.only),
-            #[cfg(feature = "tables")]
             TableArguments::ReduceTrace => (None, ""),
             TableArguments::HitRatio { json, only, .. } => (json.as_deref(), only),
             #[cfg(target_os = "linux")]
@@ -231,21 +212,15 @@ fn run_disk(arguments: &disk::DiskArguments) -> Result<(), Box<dyn Error>> {
 fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn Error>> {
     let table = match table {
         TableArguments::Access { common } => access::table(common.plan(), &common.only)?,
-        #[cfg(feature = "tables")]
         TableArguments::Dd { common } => dd::table(common.plan(), &common.only)?,
-        #[cfg(feature = "tables")]
         TableArguments::Direct { common } => direct::table(common.plan(), &common.only)?,
-        #[cfg(feature = "tables")]
         TableArguments::PageLock { common } => page_lock::table(common.plan(), &common.only)?,
         TableArguments::PageFault { common } => page_fault::table(common.plan(), &common.only)?,
-        #[cfg(feature = "tables")]
         TableArguments::VmaCache { common } => vma_cache::table(common.plan(), &common.only)?,
-        #[cfg(feature = "tables")]
         TableArguments::ReduceTrace => {
-            return Ok((vma_traces::reduce(std::io::stdin().lock())?, None));
+            return Ok((vma_cache::reduce(std::io::stdin().lock())?, None));
         }
         TableArguments::Fork { common } => fork_table::table(common.plan(), &common.only)?,
-        #[cfg(feature = "tables")]
         TableArguments::Groups { common } => groups::table(common.plan(), &common.only)?,
         TableArguments::HitRatio { quick, only, .. } => {
             let table = hit_ratio::table(only, if *quick { 8 } else { 1 })?;

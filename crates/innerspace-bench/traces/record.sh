@@ -17,6 +17,6 @@ data=$(mktemp)
 perf record -q -d -m 4096 -o "$data" -e exceptions:page_fault_user $calls \
     -e sched:sched_process_fork -- "$@" > /dev/null
 perf script -i "$data" --show-mmap-events --ns -F comm,pid,tid,time,event,trace |
-    cargo run --quiet --release -p innerspace-bench --features tables -- reduce-trace |
+    cargo run --quiet --release -p innerspace-bench -- reduce-trace |
     gzip -9n > "$here/$name.gz"
 rm "$data"

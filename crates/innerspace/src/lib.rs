@@ -145,9 +145,6 @@ mod stats;
 pub mod store;
 mod sync;
 mod sys;
-#[cfg(all(feature = "tables", not(loom)))]
-#[doc(hidden)]
-pub mod tables;
 mod units;
 
 #[cfg(not(loom))]

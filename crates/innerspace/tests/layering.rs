@@ -21,7 +21,7 @@ const LAYERS: [&[&str]; 10] = [
     &["cache"],
     &["dax"],
     &["space"],
-    &["memory", "tables"],
+    &["memory"],
 ];
 
 /// Where `unsafe` may stand, as the beginning of a path below `src`.

@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use std::error::Error;
 
 use innerspace::store::MemoryStore;
-use innerspace::tables::flush_lines;
 use innerspace::{
     Accessor, DaxDevice, DaxFile, FileAccess, HoleWrites, MIB, Map, Memory, PagedFile, Session,
     VirtAddr,
 };
 
+use super::flush::flush_lines;
 use crate::harness::{
     Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, below, memory, thread_time, xorshift,
 };

@@ -1,9 +1,9 @@
 //! A hole of 1 GiB, read through a mapping: 8 bytes of each page, in order.
 
 use std::error::Error;
+use std::io;
 
-use innerspace::store::MemoryStore;
-use innerspace::tables::{HoleRead, set_hole_read};
+use innerspace::store::{MemoryStore, Store};
 use innerspace::{DaxFile, MIB, Map, Memory, PagedFile, Space, VirtAddr};
 
 use crate::harness::{
@@ -34,6 +34,22 @@ struct Holes {
     space: Space,
     direct: DaxFile,
     cached: PagedFile,
+    zeros: PagedFile,
+}
+
+/// Zeros that are said to be no hole.
+struct Zeros(u64);
+
+impl Store for Zeros {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let len = (self.0.saturating_sub(offset)).min(buf.len() as u64) as usize;
+        buf[..len].fill(0);
+        Ok(len)
+    }
 }
 
 /// What a contender maps.
@@ -41,6 +57,8 @@ struct Holes {
 enum File {
     Direct,
     Cached,
+    /// The old way.
+    Zeros,
 }
 
 impl Holes {
@@ -51,12 +69,14 @@ impl Holes {
         let space = memory.space()?;
         let direct = super::hole(&memory, bytes, MIB)?;
         let cached = memory.options().open(MemoryStore::with_len(bytes))?;
+        let zeros = memory.options().open(Zeros(bytes))?;
         Ok(Holes {
             pages,
             _memory: memory,
             space,
             direct,
             cached,
+            zeros,
         })
     }
 
@@ -68,6 +88,7 @@ impl Holes {
         match file {
             File::Direct => Map::direct(&self.direct).shared(),
             File::Cached => Map::file(&self.cached).shared(),
+            File::Zeros => Map::file(&self.zeros).shared(),
         }
     }
 
@@ -105,10 +126,8 @@ impl Holes {
         &self,
         look: impl FnOnce(VirtAddr) -> Result<T, Box<dyn Error>>,
     ) -> Result<(Sample, T), Box<dyn Error>> {
-        set_hole_read(HoleRead::CachedPage);
-        let sample = self.read(self.map(File::Cached), 0, look);
-        set_hole_read(HoleRead::ZeroFrame);
-        self.cached.invalidate(..)?;
+        let sample = self.read(self.map(File::Zeros), 0, look);
+        self.zeros.invalidate(..)?;
         sample
     }
 

@@ -5,12 +5,15 @@
 //! |---|---|
 //! | `holes` | a hole of 1 GiB: time a page, and what is resident afterwards |
 //! | `content` | loads, stores and syncs of a file that is all there |
+//! | `flush` | flushing lines of memory, for what `content` compares with |
 //! | `threads` | two threads that fault in different ranges of 2 MiB |
 //!
-//! The old way is a cached page of zeros for each page of the hole. "Kernel" is a mapping of a
+//! The old way is a cached page of zeros for each page of the hole: a store that tells of no holes
+//! has that. "Kernel" is a mapping of a
 //! sparse file in memory, which tmpfs serves in that same way.
 
 mod content;
+mod flush;
 mod holes;
 mod threads;
 

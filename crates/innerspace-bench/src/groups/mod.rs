@@ -1,25 +1,29 @@
-//! What groups cost: charging at every depth and on two threads, both orders, eviction behind the
-//! hit path, and the sample.
+//! What groups cost: charging at every depth and on two threads, both orders, faults of a space
+//! deep in the tree, eviction behind the hit path, and the sample.
 //!
-//! Instructions, which a busy machine does not change:
-//! `valgrind --tool=callgrind --toggle-collect='*Charging*' innerspace-bench groups --quick --only NAME`.
+//! Charging cannot be reached from outside the library without a fault, so the rows of charging
+//! alone are of prototypes: the library's way, with a stock for each thread, and the old ways.
 
 mod beside_hits;
+mod charging;
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use innerspace::MIB;
-use innerspace::tables::Charging;
+use innerspace::{Advice, MIB, Map};
 
-use crate::access::threads::{Clock, together};
+use self::charging::{Charging, Frames};
+use crate::access::{Clock, together};
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, thread_time};
+use crate::host::PAGE;
 use crate::report::Table;
 
 /// Charges between two times of giving back.
 const RUN: u64 = 4096;
-/// What there is for the pages of charges.
-const MEMORY: u64 = 256 * MIB;
+/// The limit of the root of the prototypes, in pages.
+const LIMIT: u64 = 1 << 16;
+/// Pages of the mapping that is faulted in.
+const PAGES: u64 = 256;
 
 /// Measures the rows whose names contain `only`.
 pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
@@ -31,6 +35,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     for clock in [Clock::Wall, Clock::Cpu] {
         two_threads(plan, clock, &mut rows)?;
     }
+    depths(plan, &mut rows)?;
     beside_hits::measure(plan, &mut rows)?;
     Ok(Table {
         name: "groups".into(),
@@ -38,17 +43,18 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-fn timed(plan: Plan, per_run: u64, work: impl Fn(u64)) -> Outcome {
+fn timed(plan: Plan, per_run: u64, work: impl Fn(u64) -> Option<()>) -> Outcome {
     let runs = plan.operations(200);
     thread_time(runs * per_run, || {
-        (0..runs).for_each(|_| work(per_run));
-        Ok(())
+        (0..runs)
+            .try_for_each(|_| work(per_run))
+            .ok_or_else(|| "a limit was met".into())
     })
 }
 
 fn charges(plan: Plan, depth: usize, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let memory = memory(MEMORY)?;
-    let charging = Charging::new(&memory, depth);
+    let charging = Charging::new(depth, LIMIT);
+    let stock = charging.stock();
     let counter = AtomicU64::new(0);
     rows.add(Row {
         name: format!("charge a page, {depth} levels below the root"),
@@ -59,52 +65,54 @@ fn charges(plan: Plan, depth: usize, rows: &mut Rows) -> Result<(), Box<dyn Erro
                     (0..times).for_each(|_| {
                         counter.fetch_add(1, Ordering::AcqRel);
                     });
+                    Some(())
                 })
             }),
             Contender::new("every level", || {
                 timed(plan, RUN, |times| charging.charge_every_level(times))
             }),
-            Contender::new("innerspace", || {
-                timed(plan, RUN, |times| charging.charge(times))
-            }),
+            Contender::new(STOCK, || timed(plan, RUN, |times| stock.charge(times))),
         ],
-        subject: "innerspace",
+        subject: STOCK,
         baseline: "one atomic addition",
         budget: Budget::Absolute(5.0),
     })
 }
 
+const STOCK: &str = "from stock";
+
 fn orders(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let memory = memory(MEMORY)?;
-    let charging = Charging::new(&memory, 4);
+    let charging = Charging::new(4, LIMIT);
+    let frames = Frames::new(charging.stock());
     rows.add(Row {
         name: "take and give back a charged page".into(),
         unit: Unit::Nanoseconds,
         contenders: vec![
             Contender::new("charged last", || {
-                timed(plan, RUN, |times| charging.allocate_charging_last(times))
+                timed(plan, RUN, |times| frames.charge_last(times))
             }),
-            Contender::new("innerspace", || {
-                timed(plan, RUN, |times| charging.allocate(times))
+            Contender::new("charged first", || {
+                timed(plan, RUN, |times| frames.charge_first(times))
             }),
         ],
-        subject: "innerspace",
+        subject: "charged first",
         baseline: "charged last",
         budget: Budget::None,
     })
 }
 
 fn two_threads(plan: Plan, clock: Clock, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let memory = memory(MEMORY)?;
-    let charging = Charging::new(&memory, 4);
+    let charging = Charging::new(4, LIMIT);
     let runs = plan.operations(400);
     let on = |threads: usize| {
         let charging = &charging;
         move || {
             let worker = || {
                 move || {
-                    (0..runs).for_each(|_| charging.charge(RUN));
-                    Ok(())
+                    let stock = charging.stock();
+                    (0..runs)
+                        .try_for_each(|_| stock.charge(RUN))
+                        .ok_or_else(|| "a limit was met".to_owned())
                 }
             };
             together(clock, runs * RUN, (0..threads).map(|_| worker()).collect())
@@ -118,12 +126,49 @@ fn two_threads(plan: Plan, clock: Clock, rows: &mut Rows) -> Result<(), Box<dyn 
         name: format!("two threads, charges of one group, {what}"),
         unit: Unit::Nanoseconds,
         contenders: vec![
-            Contender::new("innerspace, one thread", on(1)),
-            Contender::new("innerspace", on(2)),
+            Contender::new("from stock, one thread", on(1)),
+            Contender::new(STOCK, on(2)),
         ],
-        subject: "innerspace",
-        baseline: "innerspace, one thread",
+        subject: STOCK,
+        baseline: "from stock, one thread",
         budget,
+    })
+}
+
+/// Faults of a space whose group is deep in the tree, beside those of one in the root.
+fn depths(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let memory = memory(16 * MIB)?;
+    let mut groups = vec![memory.root_group().clone()];
+    for level in 1..=8 {
+        let group = groups[level - 1].child(&format!("level-{level}"), 8 * MIB)?;
+        groups.push(group);
+    }
+    let bytes = PAGES * PAGE as u64;
+    let times = plan.operations(400);
+    let mut contenders = Vec::new();
+    for (name, group) in [("in the root", &groups[0]), ("innerspace", &groups[8])] {
+        let space = memory.space_in(group)?;
+        let at = space.map(Map::anonymous(bytes).writable())?;
+        contenders.push(Contender::new(name, move || {
+            let mut accessor = space.accessor();
+            thread_time(times * PAGES, || {
+                for _ in 0..times {
+                    for page in 0..PAGES {
+                        accessor.store(at + page * PAGE as u64, 1_u8)?;
+                    }
+                    space.advise(at, bytes, Advice::DontNeed)?;
+                }
+                Ok(())
+            })
+        }));
+    }
+    rows.add(Row {
+        name: "fault in and drop a page, 8 levels below the root".into(),
+        unit: Unit::Nanoseconds,
+        contenders,
+        subject: "innerspace",
+        baseline: "in the root",
+        budget: Budget::None,
     })
 }
 
@@ -134,7 +179,7 @@ mod tests {
     #[test]
     fn every_row_runs() {
         let table = table(Plan::smoke(), "").unwrap();
-        assert_eq!(table.rows.len(), 8);
+        assert_eq!(table.rows.len(), 9);
         for row in &table.rows {
             assert!(row.ratio().is_some(), "{}", row.name);
         }

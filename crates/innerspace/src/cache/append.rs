@@ -10,7 +10,7 @@ use super::calls::ROOMS;
 use super::core::FileCore;
 use super::errors::FileError;
 use super::index::Inserted;
-use super::lookup::{Basis, Get, Got, marks_after_publishing};
+use super::lookup::{Basis, Get, Got};
 use super::spare_nodes::SpareNodes;
 use super::wait::Wait;
 use crate::exec::reentry::FileLocked;
@@ -133,7 +133,7 @@ impl FileCore {
     /// A complete block with these bytes, which nobody can find yet.
     fn begin_block(&self, offset: u64, bytes: &[u8]) -> Result<FrameId, FileError> {
         // A mapping may show a hole there, which would have to go first.
-        if !self.mappers.is_empty() || marks_after_publishing() {
+        if !self.mappers.is_empty() {
             return Err(self.would_block(offset));
         }
         let alloc = self

@@ -141,13 +141,6 @@ impl Drop for LockedBlock {
     }
 }
 
-/// Whether a hole that is read gets a page of its own, as in the old way.
-#[cfg(feature = "tables")]
-fn caches_holes() -> bool {
-    use crate::frame::old_ways::{HoleRead, hole_read_way};
-    hole_read_way() == HoleRead::CachedPage
-}
-
 impl FileCore {
     /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no
     /// section is open and no block locked. Without waiting it may be [`FileError::WouldBlock`],
@@ -257,8 +250,6 @@ impl FileCore {
                         self.pool.counters.count(Event::PgMajFault);
                     } else {
                         match kind {
-                            #[cfg(feature = "tables")]
-                            FaultKind::Read if caches_holes() => self.cache_hole(block)?,
                             FaultKind::Read => {
                                 let holes = self.known_holes(block, around);
                                 // Whoever makes a block here from now on takes the hole away from
@@ -311,16 +302,6 @@ impl FileCore {
         let pages = (block - before) << self.order..(block + 1 + behind) << self.order;
         let end = self.size().div_ceil(1 << PAGE_SHIFT);
         pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
-    }
-
-    /// The old way: a page of zeros for a hole that is read.
-    #[cfg(feature = "tables")]
-    fn cache_hole(&self, block: u64) -> Result<(), FileError> {
-        if let Some(mut new) = self.create(block, Get::CREATE)? {
-            new.bytes_mut().fill(0);
-            drop(new.finish());
-        }
-        Ok(())
     }
 
     /// Makes a locked block ready for the fault, and says what barrier number a store has; `None`:

@@ -86,16 +86,6 @@ impl Get {
     }
 }
 
-/// Whether new blocks get their accessed mark in the old way, with atomics, after they were
-/// published: for the published tables alone.
-#[inline(always)]
-pub(super) fn marks_after_publishing() -> bool {
-    #[cfg(feature = "tables")]
-    return crate::frame::old_ways::mark_way() == crate::frame::old_ways::Mark::AfterPublish;
-    #[cfg(not(feature = "tables"))]
-    false
-}
-
 impl BitOr for Get {
     type Output = Get;
 
@@ -423,8 +413,7 @@ impl FileCore {
         let mode = get.alloc_mode();
         let mut owned = self.pool.alloc(self.group.id(), self.order, mode)?;
         // Before anybody can see it: plain stores, no atomics (P2).
-        let wanted = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
-        let referenced = wanted && !marks_after_publishing();
+        let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
         owned.set_flags(if referenced {
             FlagSet::LOCKED | FlagSet::REFERENCED
         } else {
@@ -439,9 +428,6 @@ impl FileCore {
         }
         if !self.insert(block, frame, get, basis)? {
             return Ok(None);
-        }
-        if wanted && !referenced {
-            self.pool.mark_accessed(frame);
         }
         let mut held = BlockRef::new(self, frame, block);
         if get.has(Get::DONTCACHE) {

@@ -32,7 +32,7 @@ use super::core::FileCore;
 use super::dirty::DirtyIndex;
 use super::errors::FileError;
 use super::index::RunInserted;
-use super::lookup::{Basis, marks_after_publishing};
+use super::lookup::Basis;
 use super::spare_nodes::SpareNodes;
 use super::steady::Steady;
 use super::write::{Caches, Source};
@@ -176,7 +176,6 @@ impl FileCore {
             || offset < size
             || self.inside_block(offset | size) > 0
             || !self.mappers.is_empty()
-            || marks_after_publishing()
         {
             return Ok(false);
         }
@@ -283,16 +282,11 @@ impl FileCore {
     /// Publishes a block that has its bytes. Nobody finds it yet.
     #[inline(always)]
     pub(super) fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
-        let referenced = !marks_after_publishing();
-        owned.set_flags(match referenced {
-            true => FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED,
-            false => FlagSet::UPTODATE | FlagSet::DIRTY,
-        });
+        owned.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED);
         owned.set_kind(Kind::Cached);
         owned.set_owner(self.owner.0);
         owned.set_index(block);
-        // Who marks it later has to hold it; else it is not touched once others can find it.
-        owned.publish(HoldState::cached(if referenced { 1 } else { 2 }))
+        owned.publish(HoldState::cached(1))
     }
 
     /// Under the mutex of the index, into which these blocks of a writer just came: the file is
@@ -337,12 +331,6 @@ impl FileCore {
         let result = self.insert_dirty(&mut run, end, basis, &mut shadows);
         for frame in &frames[run.done..] {
             self.take_back(*frame);
-        }
-        if marks_after_publishing() {
-            for frame in frames {
-                self.pool.mark_accessed(*frame);
-                self.put(*frame);
-            }
         }
         for shadow in shadows {
             // To be written, so it stays inactive: its frame, which may be gone, is not touched.

@@ -306,10 +306,6 @@ impl<'a> FrameLock<'a> {
     pub(crate) fn unlock(&self) {
         #[cfg(debug_assertions)]
         self.check_locked();
-        #[cfg(feature = "tables")]
-        if self.unlock_the_old_way() {
-            return;
-        }
         if lock_byte::unlock(self.byte()) == Contention::Waiters {
             self.wake_cleared(Bit::Locked);
         }
@@ -323,24 +319,6 @@ impl<'a> FrameLock<'a> {
             "unlock of {:?}, which is not locked",
             self.id
         );
-    }
-
-    /// Releases the lock in the way that the tables compare with, if one is chosen. Right, but
-    /// slower.
-    #[cfg(feature = "tables")]
-    fn unlock_the_old_way(&self) -> bool {
-        use super::old_ways::{Unlock, unlock_way};
-        let way = unlock_way();
-        if way == Unlock::OneOperation {
-            return false;
-        }
-        self.byte().fetch_and(!LOCKED, Ordering::Release);
-        // The waiters bit must not be read before the lock bit is clear for all to see.
-        crate::sync::atomic::fence(Ordering::SeqCst);
-        if way == Unlock::ClearThenLook || self.byte().load(Ordering::Relaxed) & WAITERS != 0 {
-            self.wake_cleared(Bit::Locked);
-        }
-        true
     }
 
     /// Releases the lock of a block that was read and is not UPTODATE yet; sets UPTODATE (or ERROR)

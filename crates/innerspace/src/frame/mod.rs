@@ -18,7 +18,6 @@
 //! | `pinned` | slices and stores on published frames, kept apart by the hold word |
 //! | `detached` | views of blocks that have left their files |
 //! | `lock`, `wait_table` | the lock bit, the writeback bit, and those who wait for them |
-//! | `old_ways` | how it was done before, for the published tables (feature `tables`) |
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached,
 //! anonymous, table, index node; told by `Kind`), viewed-only (published, in no file, with views),
@@ -66,8 +65,6 @@ mod loom_models;
 mod magazine;
 mod marks;
 mod meta;
-#[cfg(feature = "tables")]
-pub(crate) mod old_ways;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
@@ -97,8 +94,6 @@ pub(crate) use list::FrameList;
 pub(crate) use listing::Listing;
 #[cfg(not(loom))]
 pub(crate) use loads::LOAD;
-#[cfg(feature = "tables")]
-pub(crate) use lock::FrameLock;
 #[cfg(not(loom))]
 pub(crate) use lock::WaitResult;
 pub(crate) use lock::{ReadEnd, deadline};

@@ -242,24 +242,6 @@ impl GroupTree {
         })
     }
 
-    /// Charges every level, past the stock: the old way.
-    #[cfg(feature = "tables")]
-    pub(crate) fn try_charge_levels(
-        &self,
-        group: GroupId,
-        pages: PageCount,
-    ) -> Result<Charge<'_>, Refused> {
-        let charged = self.charge_levels(thread_number(), group, pages, Ceiling::Enforced);
-        let over_high = charged.map_err(|group| Refused { group })?;
-        Ok(Charge {
-            tree: self,
-            group,
-            pages,
-            over_high,
-            source: Source::Levels,
-        })
-    }
-
     /// The stock has too little: a batch, the pages alone, or the pages after what others have in
     /// stock was given back.
     #[cold]

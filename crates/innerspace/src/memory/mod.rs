@@ -18,8 +18,6 @@
 //! Locking: the table of open files has a mutex, held while a file is opened and never while one is
 //! read or written.
 
-#[cfg(feature = "tables")]
-pub(crate) mod charging;
 mod direct;
 mod error;
 mod files;

@@ -69,9 +69,6 @@ mod tests;
 mod tlb;
 mod vma;
 
-#[cfg(feature = "tables")]
-pub(crate) use self::vma::replay;
-
 use self::core::space::{Role, SpaceInner, Tables, page_start};
 
 pub use self::access::accessor::Accessor;

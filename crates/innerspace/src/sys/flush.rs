@@ -95,17 +95,6 @@ pub(crate) unsafe fn flush(address: *const u8, len: usize) -> bool {
     unsafe { Flusher::best().flush(address, len) }
 }
 
-/// Flushes the lines of `bytes` as a sync of a direct access file does those of its blocks, and
-/// waits for that; whether there is an instruction.
-#[cfg(feature = "tables")]
-#[inline]
-pub fn flush_lines(bytes: &[u8]) -> bool {
-    // SAFETY: the bytes are borrowed.
-    let flushed = unsafe { flush(bytes.as_ptr(), bytes.len()) };
-    fence();
-    flushed
-}
-
 #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
 mod platform {
     use std::arch::asm;

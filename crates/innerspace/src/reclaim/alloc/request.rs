@@ -278,18 +278,6 @@ impl Pool {
         self.note_charged(&charge);
         Ok(PoolFrame::new(self, frame, charge))
     }
-
-    /// One page, the old way, or nothing: for comparison. The frame is taken and marked up to date,
-    /// and then may be refused.
-    #[cfg(feature = "tables")]
-    pub(crate) fn alloc_charging_last(&self, group: GroupId) -> Option<PoolFrame<'_>> {
-        let mut frame = self.frames.alloc(0, Source::Ordinary)?;
-        frame.set_flags(crate::frame::FlagSet::UPTODATE);
-        crate::sync::atomic::fence(crate::sync::atomic::Ordering::SeqCst);
-        let charge = self.groups.try_charge(group, PageCount(1)).ok()?;
-        self.kick_if_low();
-        Some(PoolFrame::new(self, frame, charge))
-    }
 }
 
 /// The cold path.

@@ -375,16 +375,6 @@ impl VmaCache {
         Some(place)
     }
 
-    /// Where the mapping begins and ends that is in the slot that the hint of `at` names, as
-    /// [`VmaCache::find`] would find it.
-    #[cfg(feature = "tables")]
-    #[inline(always)]
-    pub(in crate::space) fn find_hinted(&self, sequence: &Sequence, at: u64) -> Option<(u64, u64)> {
-        let place = self.hinted(sequence, at)?;
-        let start = self.hinted.starts[place];
-        Some((start, start + self.hinted.lengths[place]))
-    }
-
     /// Whether nothing was changed since the slots were filled.
     #[inline(always)]
     fn is_good(&self, sequence: &Sequence) -> bool {

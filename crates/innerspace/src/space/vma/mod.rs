@@ -3,8 +3,6 @@
 pub(in crate::space) mod area;
 pub(in crate::space) mod cache;
 pub(in crate::space) mod ledger;
-#[cfg(feature = "tables")]
-pub(crate) mod replay;
 pub(in crate::space) mod rmap;
 pub(in crate::space) mod set;
 pub(in crate::space) mod tree;

@@ -1,7 +1,8 @@
 //! Table T5: the cache of mappings that a fault looks at before the tree.
 //!
-//! Each row replays the lookups and changes of one workload through three schemes: no cache, one
-//! mapping for the whole space (the old way), and four slots for each thread. Its name has the hit
+//! Each row replays the lookups and changes of one workload through prototypes of three schemes: no
+//! cache, one mapping for the whole space (the old way), and four slots for each thread, as the
+//! library has them. Its name has the hit
 //! rates: a call counts when it is made, before any check. The figure is the time of a lookup,
 //! changes left out.
 //!
@@ -15,24 +16,26 @@
 //! What was published is for a whole build (88.09 %), a boot (73.45 %) and data mining (91.15 %),
 //! on a machine of 80 threads; the nearest of ours is the compiler run.
 
+mod replay;
+mod traces;
+
 use std::error::Error;
 use std::io::Read;
 
 use flate2::read::GzDecoder;
 
-use innerspace::tables::{VmaReplay, VmaScheme};
-
+use self::replay::{Replay, Scheme};
+pub(crate) use self::traces::reduce;
 use crate::harness::{
     Budget, Contender, Outcome, Plan, Row, Rows, Sample, Seeds, Unit, thread_time, xorshift,
 };
 use crate::host::PAGE;
 use crate::report::Table;
-use crate::vma_traces;
 
-const SCHEMES: [(&str, VmaScheme); 3] = [
-    ("no cache", VmaScheme::None),
-    ("one per space", VmaScheme::OnePerSpace),
-    ("innerspace", VmaScheme::PerThread),
+const SCHEMES: [(&str, Scheme); 3] = [
+    ("no cache", Scheme::None),
+    ("one per space", Scheme::OnePerSpace),
+    ("four per thread", Scheme::PerThread),
 ];
 
 /// Pages of a chunk: ebizzy's 256 KiB records.
@@ -61,10 +64,10 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
 
 /// What the programs did; see `traces/README.md`.
 const TRACES: [(&str, &[u8]); 4] = [
-    ("gcc", include_bytes!("../traces/gcc.gz")),
-    ("rustc", include_bytes!("../traces/rustc.gz")),
-    ("git log", include_bytes!("../traces/git.gz")),
-    ("python", include_bytes!("../traces/python.gz")),
+    ("gcc", include_bytes!("../../traces/gcc.gz")),
+    ("rustc", include_bytes!("../../traces/rustc.gz")),
+    ("git log", include_bytes!("../../traces/git.gz")),
+    ("python", include_bytes!("../../traces/python.gz")),
 ];
 
 /// Which chunk a thread works on.
@@ -89,7 +92,7 @@ fn own(thread: u64) -> u64 {
 /// A thread copies a chunk to memory of its own, which it maps for that, looks for a key in it, and
 /// unmaps it.
 fn run_ebizzy(
-    replay: &mut VmaReplay,
+    replay: &mut Replay,
     threads: u64,
     choice: Choice,
     faults: u64,
@@ -143,7 +146,7 @@ fn run_ebizzy(
 }
 
 /// Each thread reads the chunk at its address, and writes its copy.
-fn copy_chunks(replay: &mut VmaReplay, chunks: &[u64]) -> Result<(), Box<dyn Error>> {
+fn copy_chunks(replay: &mut Replay, chunks: &[u64]) -> Result<(), Box<dyn Error>> {
     for page in 0..CHUNK {
         let offset = page * PAGE as u64;
         for (thread, chunk) in chunks.iter().enumerate() {
@@ -155,7 +158,7 @@ fn copy_chunks(replay: &mut VmaReplay, chunks: &[u64]) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-fn rate(replay: &VmaReplay) -> f64 {
+fn rate(replay: &Replay) -> f64 {
     let found = replay.lookups();
     100.0 * found.hits as f64 / found.calls as f64
 }
@@ -164,20 +167,20 @@ fn row<'a>(
     name: &str,
     threads: usize,
     budget: Budget,
-    mut run: impl FnMut(&mut VmaReplay, u64) -> Outcome + Clone + 'a,
+    mut run: impl FnMut(&mut Replay, u64) -> Outcome + Clone + 'a,
 ) -> Row<'a> {
     let mut rates = String::new();
     for (scheme, kind) in &SCHEMES[1..] {
-        let mut replay = VmaReplay::new(*kind, threads);
+        let mut replay = Replay::new(*kind, threads);
         if run(&mut replay, 1).is_ok() {
             rates += &format!("; {scheme} hits {:.2} %", rate(&replay));
         }
     }
-    let contender = |(scheme, kind): (&'static str, VmaScheme)| {
+    let contender = |(scheme, kind): (&'static str, Scheme)| {
         let mut run = run.clone();
         let mut seeds = Seeds::default();
         Contender::new(scheme, move || {
-            let mut replay = VmaReplay::new(kind, threads);
+            let mut replay = Replay::new(kind, threads);
             run(&mut replay, seeds.next())
         })
     };
@@ -185,7 +188,7 @@ fn row<'a>(
         name: format!("{name}{rates}"),
         unit: Unit::Nanoseconds,
         contenders: SCHEMES.map(contender).into_iter().collect(),
-        subject: "innerspace",
+        subject: "four per thread",
         baseline: "no cache",
         budget,
     }
@@ -229,23 +232,23 @@ fn anywhere(plan: Plan, mappings: u64) -> Row<'static> {
 fn recorded(plan: Plan, name: &str, trace: &[u8]) -> Result<Row<'static>, Box<dyn Error>> {
     let mut text = String::new();
     GzDecoder::new(trace).read_to_string(&mut text)?;
-    let events = vma_traces::parse(&text)?;
-    let faults = vma_traces::replay(&events, VmaScheme::None);
+    let events = traces::parse(&text)?;
+    let faults = traces::replay(&events, Scheme::None);
     let mut rates = format!(", {} faults, {} lost", faults.calls, faults.lost);
     for (scheme, kind) in &SCHEMES[1..] {
-        let done = vma_traces::replay(&events, *kind);
+        let done = traces::replay(&events, *kind);
         rates += &format!(
             "; {scheme} hits {:.2} %",
             100.0 * done.hits as f64 / done.calls as f64
         );
     }
     let rounds = plan.operations(2_000_000).div_ceil(events.len() as u64);
-    let contender = |(scheme, kind): (&'static str, VmaScheme)| {
+    let contender = |(scheme, kind): (&'static str, Scheme)| {
         let events = events.clone();
         Contender::new(scheme, move || {
             thread_time(rounds * events.len() as u64, || {
                 Ok((0..rounds)
-                    .map(|_| vma_traces::replay(&events, kind).hits)
+                    .map(|_| traces::replay(&events, kind).hits)
                     .sum::<u64>())
             })
         })
@@ -254,7 +257,7 @@ fn recorded(plan: Plan, name: &str, trace: &[u8]) -> Result<Row<'static>, Box<dy
         name: format!("recorded, {name}{rates}"),
         unit: Unit::Nanoseconds,
         contenders: SCHEMES.map(contender).into_iter().collect(),
-        subject: "innerspace",
+        subject: "four per thread",
         baseline: "no cache",
         budget: Budget::None,
     })
@@ -270,7 +273,7 @@ mod tests {
         assert_eq!(table.rows.len(), 9 + 3 + TRACES.len());
         for row in &table.rows {
             assert!(row.ratio().is_some(), "{}", row.name);
-            assert!(row.name.contains("innerspace hits "), "{}", row.name);
+            assert!(row.name.contains("four per thread hits "), "{}", row.name);
         }
         let with_budget = table.rows.iter().filter(|row| row.met().is_some());
         assert_eq!(with_budget.count(), 3);

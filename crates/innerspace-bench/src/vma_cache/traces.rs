@@ -17,8 +17,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::BufRead;
 
-use innerspace::VmaLookups;
-use innerspace::tables::{VmaReplay, VmaScheme};
+use super::replay::{Lookups, Replay, Scheme};
 
 use crate::host::PAGE;
 
@@ -87,20 +86,20 @@ pub(crate) struct Replayed {
 }
 
 /// Replays a trace: each space with threads of its own, which take turns as they did.
-pub(crate) fn replay(events: &[Event], scheme: VmaScheme) -> Replayed {
+pub(crate) fn replay(events: &[Event], scheme: Scheme) -> Replayed {
     let threads = |event: &Event| match event {
         Event::Turn { thread, .. } => thread + 1,
         _ => 0,
     };
     let threads = events.iter().map(threads).max().unwrap_or(0);
-    let new = || VmaReplay::new(scheme, threads);
+    let new = || Replay::new(scheme, threads);
     let mut done = Replayed::default();
-    let mut count = |ended: &VmaReplay| {
-        let VmaLookups { calls, hits, .. } = ended.lookups();
+    let mut count = |ended: &Replay| {
+        let Lookups { calls, hits } = ended.lookups();
         done.calls += calls;
         done.hits += hits;
     };
-    let mut spaces: Vec<VmaReplay> = Vec::new();
+    let mut spaces: Vec<Replay> = Vec::new();
     let (mut thread, mut space, mut lost) = (0, 0, 0);
     let page = PAGE as u64;
     for event in events {
@@ -350,7 +349,7 @@ mod tests {
                         F 55b503454\nC 1\nT 1 1\nF 7ffe6b400\nT 2 0\nU 55b503438 13\nF 55b503438\n";
         assert_eq!(text, expected);
         let events = parse(&text).unwrap();
-        let done = replay(&events, VmaScheme::PerThread);
+        let done = replay(&events, Scheme::PerThread);
         assert_eq!((done.calls, done.hits, done.lost), (3, 0, 1));
     }
 
