@@ -112,10 +112,7 @@ struct LaneState {
 impl LaneState {
     fn may_start(&self) -> bool {
         match self.queue.front() {
-            // mutant: R9 (test: lanes_that_hang_keep_no_other_from_its_turn; loom: a_waiter_and_a_worker_share_a_lane) a lane has no share, it takes what it wants
-            Some((Turn::Shared, _)) => {
-                (self.running < self.limit || cfg!(mutant = "R9")) && !self.is_alone
-            }
+            Some((Turn::Shared, _)) => self.running < self.limit && !self.is_alone,
             Some((Turn::Alone, _)) => self.running == 0,
             None => false,
         }
@@ -202,8 +199,8 @@ impl State {
             return false;
         }
         let is_full = self.threads >= MOST_THREADS;
-        let wants = self.has_threads
-            && (!is_full || self.starting == 0 && !cfg!(mutant = "R9") && self.move_idle_lane_up());
+        let wants =
+            self.has_threads && (!is_full || self.starting == 0 && self.move_idle_lane_up());
         self.threads += usize::from(wants);
         self.starting += usize::from(wants);
         wants

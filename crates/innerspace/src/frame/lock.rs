@@ -218,11 +218,6 @@ impl<'a> FrameLock<'a> {
         loop {
             let end = sleeper.sleep(deadline);
             let mut queue = self.queue();
-            // mutant: L6 (loom: a_timeout_that_races_with_a_handoff_has_the_lock)
-            if cfg!(mutant = "L6") && end == SleepEnd::TimedOut {
-                queue.remove_exclusive(key, ticket);
-                return LockResult::TimedOut;
-            }
             if sleeper.was_handed() {
                 return LockResult::Locked;
             }
@@ -243,17 +238,9 @@ impl<'a> FrameLock<'a> {
 
     /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
     fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
-        // mutant: L3 (loom: an_unlock_wakes_who_waits_for_the_lock, may abort)
-        #[cfg(mutant = "L3")]
-        if self.take_in_turn(queue, None) {
-            return true;
-        }
         // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind
         // the mutex.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
-        #[cfg(mutant = "L3")]
-        return false;
-        #[cfg(not(mutant = "L3"))]
         self.take_in_turn(queue, None)
     }
 
@@ -266,12 +253,6 @@ impl<'a> FrameLock<'a> {
             Some(own) => queue.head_ticket(key) == Some(own),
             None => {
                 let patience = self.waits.patience();
-                // mutant: L7 (loom: nobody_passes_a_waiter_that_has_no_patience_left)
-                let patience = if cfg!(mutant = "L7") {
-                    u32::MAX
-                } else {
-                    patience
-                };
                 queue.head(key).is_none_or(|head| head.passed < patience)
             }
         };
@@ -430,16 +411,12 @@ impl<'a> FrameLock<'a> {
         // Acquire: another thread may have cleared the bit since; what it did before is passed on
         // to those woken here.
         let now = self.byte().load(Ordering::Acquire);
-        // mutant: L12 (loom: a_late_wake_does_not_end_a_wait_for_the_next_writeback)
-        if cfg!(not(mutant = "L12")) && now & bit.flag().0 != 0 {
+        if now & bit.flag().0 != 0 {
             // Set again by somebody whose release will see WAITERS, and who woke nobody.
-            // mutant: L3-cleared (loom: who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again, may abort)
-            if cfg!(not(mutant = "L3-cleared")) {
-                let wake = queue.take_cleared(key);
-                self.tidy(&queue);
-                drop(queue);
-                wake.wake();
-            }
+            let wake = queue.take_cleared(key);
+            self.tidy(&queue);
+            drop(queue);
+            wake.wake();
             return;
         }
         let mut wake = queue.take_shared(key);
@@ -474,11 +451,7 @@ impl<'a> FrameLock<'a> {
     /// may be freed and live another life: nothing here touches it again.
     pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
         let sleeper = Sleeper::new();
-        // mutant: L9 (loom: nothing_touches_the_frame_after_the_put, may abort)
-        #[cfg(mutant = "L9")]
-        let dropped = put();
         let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));
-        #[cfg(not(mutant = "L9"))]
         let dropped = put();
         if ticket.is_some() {
             // The frame is not freed before the entry is out of the queue: see the module.

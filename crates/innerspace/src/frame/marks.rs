@@ -36,8 +36,7 @@ impl Meta {
             return;
         }
         self.hold.warm();
-        // mutant: H1 (loom: a_hot_block_has_no_mark_to_make) a mark that was taken away meanwhile is not seen
-        if !self.is_marked() && !cfg!(mutant = "H1") {
+        if !self.is_marked() {
             self.hold.cool();
         }
     }
@@ -45,8 +44,7 @@ impl Meta {
     /// Takes marks of use away, and returns the flags before. The frame may be another one by now.
     pub(crate) fn take_mark(&self, mark: FlagSet) -> FlagSet {
         let before = self.flags.test_and_clear(mark);
-        // mutant: H2 (test: a_page_in_use_is_hot_until_a_mark_is_taken_from_it) it stays hot
-        if before.contains(ALWAYS) && !cfg!(mutant = "H2") {
+        if before.contains(ALWAYS) {
             self.hold.cool();
         }
         before

@@ -290,12 +290,7 @@ impl Meta {
     /// Makes an owned frame visible. Nothing plain may be stored after it (I2).
     #[inline(always)]
     pub(super) fn publish(&self, initial: HoldState) {
-        // mutant: P3 (loom: a_published_frame_has_what_its_owner_set_and_loses_nothing)
-        #[cfg(mutant = "P3")]
-        let flags = self.flags.load();
         self.hold.publish(initial);
-        #[cfg(mutant = "P3")]
-        self.flags.store_owned(flags);
     }
 
     /// Starts a life: the metadata of an owned frame with nothing set.

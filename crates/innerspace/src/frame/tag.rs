@@ -144,10 +144,6 @@ impl Slot for raw::AtomicU64 {
 /// A block comes to a slot in which there is none: `tag` sets its frame's tag.
 #[inline(always)]
 pub(crate) fn fill(slot: &impl Slot, word: u64, tag: impl Fn()) {
-    // mutant: G4 (loom: a_tag_is_in_step_with_the_index) the tag comes before the slot
-    if cfg!(mutant = "G4") {
-        tag();
-    }
     // Release: pairs with the acquire loads of readers; the frame was published before.
     slot.store(word, Ordering::Release);
     tag();
@@ -156,36 +152,18 @@ pub(crate) fn fill(slot: &impl Slot, word: u64, tag: impl Fn()) {
 /// A block goes from a slot: `untag` clears its frame's tag. Answers with the word that was there.
 #[inline(always)]
 pub(crate) fn empty(slot: &impl Slot, word: u64, untag: impl Fn()) -> u64 {
-    // mutant: G2 (shuttle: a_block_that_is_gone_is_not_guessed; loom: a_tag_is_in_step_with_the_index) the tag goes after the slot
-    if !cfg!(mutant = "G2") {
-        untag();
-    }
+    untag();
     interleave();
-    let before = slot.swap(word, Ordering::AcqRel);
-    if cfg!(mutant = "G2") {
-        (0..10).for_each(|_| interleave());
-        untag();
-    }
-    before
+    slot.swap(word, Ordering::AcqRel)
 }
 
 /// A block moves to another frame: `untag` clears the tag of the old one, and `tag` sets that of
 /// the new one. As [`empty`].
 #[inline(always)]
 pub(crate) fn refill(slot: &impl Slot, word: u64, untag: impl Fn(), tag: impl Fn()) -> u64 {
-    // mutant: G5 (loom: a_tag_moves_in_step_with_the_index) the old frame's tag goes after the slot
-    // mutant: G6 (loom: a_tag_moves_in_step_with_the_index) the new one's comes before it
-    if !cfg!(mutant = "G5") {
-        untag();
-    }
-    if cfg!(mutant = "G6") {
-        tag();
-    }
+    untag();
     interleave();
     let before = slot.swap(word, Ordering::AcqRel);
-    if cfg!(mutant = "G5") {
-        untag();
-    }
     tag();
     before
 }
@@ -233,9 +211,8 @@ impl Meta {
 
     #[inline(always)]
     fn held_of(&self, sought: Tag, held: bool) -> HeldOf {
-        // mutant: G1 (loom: a_block_that_was_viewed_by_its_tag_stays_that_block; loom: a_block_that_was_got_by_its_tag_stays_that_block)
         match held {
-            true if self.tag() == sought || cfg!(mutant = "G1") => HeldOf::Sought,
+            true if self.tag() == sought => HeldOf::Sought,
             true => HeldOf::Other,
             false => HeldOf::Refused,
         }

@@ -237,9 +237,9 @@ impl Stocks {
     ) -> Stocked {
         let change = self.change(number, group, |word| {
             let count = u64::from(word.count()).saturating_add(pages);
-            // mutant: M6 (loom: loom_a_deleted_group_keeps_no_stock)
-            let refused = cfg!(not(mutant = "M6")) && levels.is_deleted(group);
-            let fits = word.group() == group && count <= self.room(word).into() && !refused;
+            let fits = word.group() == group
+                && count <= self.room(word).into()
+                && !levels.is_deleted(group);
             fits.then(|| word.plus(pages))
         });
         match change {
@@ -262,7 +262,7 @@ impl Stocks {
     /// slots emptied since it was asked.
     #[inline(always)]
     fn look_again(&self, levels: &impl Levels, number: usize, group: GroupId) {
-        if number >= OWNERS && cfg!(not(mutant = "M6")) && levels.is_deleted(group) {
+        if number >= OWNERS && levels.is_deleted(group) {
             empty(levels, way(self.slots(number), group), |found| {
                 found == group
             });
@@ -395,9 +395,8 @@ impl Stocks {
         // slot.
         let charged = own.load(Ordering::Acquire);
         let in_stock = match self.place(number) {
-            // mutant: M14 (loom: loom_what_is_given_back_is_in_use_beside_a_drain_and_a_refill)
-            Place::Shared(_) if cfg!(not(mutant = "M14")) => 0,
-            _ => self.count(number, group),
+            Place::Shared(_) => 0,
+            Place::Owned(_) => self.count(number, group),
         };
         charged.saturating_sub(in_stock)
     }
@@ -539,10 +538,6 @@ impl Stocks {
                 thread::yield_now();
             }
             let moves = self.moves.look();
-            // mutant: M7 (test: what_other_threads_have_in_stock_is_no_reason_to_refuse; loom: loom_a_request_that_fits_is_not_refused_for_what_is_in_stock)
-            if cfg!(mutant = "M7") {
-                return Err(refused);
-            }
             let drained = self.drain_stopped(levels, refused, &draining);
             // Also with nothing drained: a refill that was waited for has given its batch back, if
             // it found us draining.

@@ -379,10 +379,6 @@ impl Domain {
         // Acquire: pairs with `begun`, so that this grace period covers what was unreachable when
         // it was called.
         let number = self.grace_periods.fetch_add(1, Ordering::AcqRel) + 1;
-        if cfg!(mutant = "A2") {
-            // mutant: A2 (loom: a2_) no grace period
-            return;
-        }
         // Sections take locks from `paths` inwards.
         order::may_wait(Rank::Paths);
         #[cfg(not(loom))]

@@ -68,16 +68,9 @@ impl<const N: usize> Pending<N> {
     #[inline(always)]
     pub(crate) fn add(&self, entry: u32, mark: impl FnOnce()) -> Room {
         let number = self.number.load(Ordering::Relaxed);
-        // mutant: P17 (loom: what_is_added_beside_a_drain_is_not_lost) the entry can be found before the mark
-        if cfg!(mutant = "P17") {
-            self.place(number).store(entry, Ordering::Release);
-            self.number.store(number + 1, Ordering::Release);
-            mark();
-        } else {
-            mark();
-            self.place(number).store(entry, Ordering::Release);
-            self.number.store(number + 1, Ordering::Release);
-        }
+        mark();
+        self.place(number).store(entry, Ordering::Release);
+        self.number.store(number + 1, Ordering::Release);
         match (number as usize + 1) % N {
             0 => Room::None,
             _ => Room::Left,

@@ -134,13 +134,10 @@ impl Drains {
         self.count.fetch_add(1, Ordering::Relaxed);
         let draining = Draining(self);
         self.mode.heavy();
-        // mutant: M5 (loom: loom_draining_beside_charges_neither_loses_nor_doubles_a_page; loom: a_magazine_loses_nothing_to_who_empties_it)
-        if cfg!(not(mutant = "M5")) {
-            for one in owned {
-                // Acquire: pairs with the drop of `Entered`.
-                while one.busy.load(Ordering::Acquire) != 0 {
-                    thread::yield_now();
-                }
+        for one in owned {
+            // Acquire: pairs with the drop of `Entered`.
+            while one.busy.load(Ordering::Acquire) != 0 {
+                thread::yield_now();
             }
         }
         draining

@@ -96,16 +96,10 @@ fn a1_a_store_is_written_or_the_page_is_dirty_again() {
         };
         let mut dirty = block.lock();
         valid_w.store(false, Ordering::Relaxed);
-        if cfg!(not(mutant = "A1")) {
-            domain.synchronize();
-        }
+        domain.synchronize();
         *dirty = false;
         let written = byte.load(Ordering::Relaxed);
         drop(dirty);
-        if cfg!(mutant = "A1") {
-            // mutant: A1 (loom: a1_) clear dirty before the grace period
-            domain.synchronize();
-        }
         writer.join().unwrap();
         let lost = byte.load(Ordering::Relaxed) != written && !*block.lock();
         assert!(!lost, "a store was neither written nor dirty");
@@ -125,13 +119,11 @@ fn a3_a_fill_outlives_no_revocation() {
         let reader = {
             let (entry, page) = (entry.clone(), page.clone());
             thread::spawn(move || {
-                // mutant: A3 (loom: a3_) the entry is read before the section is open, and cached inside it
-                let early = cfg!(mutant = "A3").then(|| entry.load(Ordering::Relaxed));
                 sections.enter();
                 if sections.has_mail() {
                     sections.drain(|_| ()); // nothing is cached yet
                 }
-                let mut cached = early.unwrap_or_else(|| entry.load(Ordering::Relaxed));
+                let mut cached = entry.load(Ordering::Relaxed);
                 for access in 0..2 {
                     if access == 1 {
                         sections.enter();
@@ -183,10 +175,7 @@ fn a4_no_store_of_the_parent_reaches_the_child_after_fork() {
         };
         shared.store(true, Ordering::Relaxed);
         parent.post(Post::All);
-        if cfg!(not(mutant = "A4")) {
-            // mutant: A4 (loom: a4_) fork returns without a grace period
-            domain.synchronize();
-        }
+        domain.synchronize();
         let at_fork = page.load(Ordering::Relaxed);
         writer.join().unwrap();
         assert_eq!(
@@ -228,10 +217,7 @@ fn a6_an_upgrade_is_seen_by_who_synchronised_with_it() {
             })
         };
         leaf.store(1, Ordering::Relaxed);
-        if cfg!(not(mutant = "A6")) {
-            // mutant: A6 (loom: a6_) no post on upgrade
-            theirs.post(Post::One(0));
-        }
+        theirs.post(Post::One(0));
         pages[1].store(7, Ordering::Relaxed);
         ready.store(true, Ordering::Release);
         reader.join().unwrap();

@@ -26,23 +26,10 @@ fn accessed(address: *const u8, size: usize) {
 
 /// Reads the shared word at `address`. Safety: aligned, valid for reads, never accessed plainly.
 #[inline(always)]
-#[cfg(not(mutant = "A16"))]
 unsafe fn get_word(address: *const u64) -> u64 {
     accessed(address.cast(), WORD);
     // SAFETY: the caller's promise.
     unsafe { AtomicU64::from_ptr(address.cast_mut()).load(Ordering::Relaxed) }
-}
-
-// The word as two halves, one after the other.
-// mutant: A16 (test: each_word_in_the_range_is_one_access)
-#[cfg(mutant = "A16")]
-unsafe fn get_word(address: *const u64) -> u64 {
-    // SAFETY: the halves of a word that the caller vouches for.
-    let [first, second] = [0, 4].map(|i| unsafe { get_piece(address.cast::<u8>().add(i), 4) });
-    let mut word = [0; WORD];
-    word[..4].copy_from_slice(&first);
-    word[4..].copy_from_slice(&second);
-    u64::from_ne_bytes(word)
 }
 
 /// Writes the shared word at `address`. Safety: aligned, valid for writes, never accessed plainly.
