@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::VirtAddr;
 use crate::cache::{Task, TimedOut, wait_for};
 use crate::exec::Turn;
+use crate::space::access::forms::NonBlocking;
 use crate::space::access::single::{Core, Sectioned, Single};
-use crate::space::at_once::AtOnce;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::space::{Space, SpaceError};
 use crate::sync::Arc;
@@ -184,7 +184,7 @@ impl Future for SpaceReady {
         let (at, len, access) = (*at, *len, *access);
         let call = match call {
             Some(call) => call,
-            None => match space.take_ready::<AtOnce<Single>>(at, len, access) {
+            None => match space.take_ready::<Single<NonBlocking>>(at, len, access) {
                 Err(fault) if fault.would_block() => call.insert(space.defer(move |space| {
                     let taken = space.take_ready::<Single>(at, len, access);
                     taken.map_err(|fault| space.not_ready(fault))

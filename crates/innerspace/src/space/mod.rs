@@ -20,7 +20,6 @@
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
 //! | `mappers` | the way back: from a file's pages to the words that show them |
 //! | `access`, `across`; `accessor`, `session`, `bulk`, `gather` | one access; one in two pages; the handles to it: loads, stores, copies, many reads at once |
-//! | `at_once` | the accesses that never wait |
 //! | `futures` | calls in the background, and waiting for pages |
 //! | `atomics`, `values` | atomic accesses; types of a program's own |
 //! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
@@ -41,7 +40,7 @@
 //!
 //! | who | may wait | says that it would | waits as a future |
 //! |---|---|---|---|
-//! | an access | `load`, `store`, `read`, ... | `try_load`, `try_store`, `try_read`, ... (`at_once`) | [`Space::ready`] |
+//! | an access | `load`, `store`, `read`, ... | `try_load`, `try_store`, `try_read`, ... (`access::forms`) | [`Space::ready`] |
 //! | many accesses | `gather`, `copy_from` | `try_gather`, `try_copy_from` | [`Space::defer`] |
 //! | a change, a sync, a watch | `unmap`, `sync`, `populate`, `watch_code`, ... | - | the same |
 //!
@@ -53,7 +52,6 @@
 //! gives frames. A space does no I/O of its own and starts no thread.
 
 mod access;
-mod at_once;
 mod change;
 mod code;
 mod core;

@@ -1,6 +1,7 @@
 //! The handle through which one thread at a time loads and stores.
 
-use super::session::Session;
+use super::forms::forms;
+use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single};
 use crate::space::SpaceInner;
 use crate::space::core::error::Fault;
@@ -15,6 +16,28 @@ use crate::{Explanation, Space, VirtAddr};
 /// not at all ([`Accessor::store`] says what holds with devices). Bytes that other accessors write
 /// at the same time are seen old or new, aligned words of up to eight bytes never torn. Values are
 /// in the host's byte order.
+///
+/// # Without waiting
+///
+/// Each access has a `try_` form that never waits; a hit costs the same. What takes no waiting is
+/// done: a page of zeros, a new page or a copy where a frame is free, a page of a file that is
+/// cached. Anything else is a [`Fault`] of the kind
+/// [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), with no byte changed at and after its
+/// address: what has to be read from a store; memory that has to be evicted first; a block that is
+/// locked, being written, or viewed, for a store; a store to a hole; a change of the mappings that
+/// is under way; what a direct access file has to ask its device, or to prepare for a store.
+/// [`Space::ready`] is a future that waits for it. A store that would block may leave its block
+/// marked as changed, so that it is written to its file once more than it had to be.
+///
+/// The calls of a [`Device`](crate::Device), or of a file with
+/// [`OnShrink::Error`](crate::OnShrink::Error), are made as ever, and take what they take. Two more
+/// things are done rather than refused. Where a group is near its limit, charges that other threads
+/// hold in stock are taken back before a frame is refused, which waits a moment for threads in the
+/// middle of a charge. And where a direct access file was kept open by nothing but a mapping that
+/// is unmapped during the access, the access closes it: gives its blocks back, or unmaps and closes
+/// the host file.
+///
+/// # Drop
 ///
 /// Dropping an accessor, also by a panic, leaves nothing behind. An idle accessor delays nobody.
 ///
@@ -99,123 +122,86 @@ impl Accessor {
     }
 }
 
-/// The accesses, for accessors and for sessions.
-macro_rules! accesses {
-    ($type:ty, $mode:ty) => {
-        impl $type {
-            /// Loads a value at any alignment.
-            ///
-            /// # Errors
-            /// The [`Fault`](crate::Fault) of the first byte that cannot be loaded.
-            #[inline]
-            pub fn load<T: crate::Scalar>(
-                &mut self,
-                at: crate::VirtAddr,
-            ) -> Result<T, crate::Fault> {
-                self.load_here::<$mode, T>(at)
-            }
+forms! { Accessor, Single; Session<'_>, InSession => {
+    /// Loads a value at any alignment.
+    ///
+    /// # Errors
+    /// The [`Fault`](crate::Fault) of the first byte that cannot be loaded.
+    fn load, try_load<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        self.load_here::<M, T>(at)
+    }
 
-            /// Loads a value at any alignment from where execution is allowed, as an instruction is
-            /// fetched.
-            ///
-            /// # Errors
-            /// The [`Fault`](crate::Fault) of the first byte that cannot be fetched.
-            #[inline]
-            pub fn fetch<T: crate::Scalar>(
-                &mut self,
-                at: crate::VirtAddr,
-            ) -> Result<T, crate::Fault> {
-                self.core.fetch::<$mode, T>(at)
-            }
+    /// Loads a value at any alignment from where execution is allowed, as an instruction is
+    /// fetched.
+    ///
+    /// # Errors
+    /// The [`Fault`](crate::Fault) of the first byte that cannot be fetched.
+    fn fetch, try_fetch<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        self.core.fetch::<M, T>(at)
+    }
 
-            /// Stores a value at any alignment, wholly or not at all.
-            ///
-            /// Of a value that lies in two pages, nothing is stored before both are known to take
-            /// it. What a [`Device`](crate::Device) refuses is known only by its call: where one
-            /// part is memory, the device gets its own first, and memory is left as it was if that
-            /// is refused; of two devices, the second may refuse when the first has its part. A
-            /// direct access file that is guarded counts as a device here, and its last page gets
-            /// its part first, so that a file that was cut short takes all or nothing. What the
-            /// memory's file, or another thread's change of the mapping, brings about during the
-            /// device's call is not foreseen.
-            ///
-            /// # Errors
-            /// The [`Fault`](crate::Fault) of the first byte that cannot be stored.
-            #[inline]
-            pub fn store<T: crate::Scalar>(
-                &mut self,
-                at: crate::VirtAddr,
-                value: T,
-            ) -> Result<(), crate::Fault> {
-                self.store_here::<$mode, T>(at, value)
-            }
+    /// Stores a value at any alignment, wholly or not at all.
+    ///
+    /// Of a value that lies in two pages, nothing is stored before both are known to take
+    /// it. What a [`Device`](crate::Device) refuses is known only by its call: where one
+    /// part is memory, the device gets its own first, and memory is left as it was if that
+    /// is refused; of two devices, the second may refuse when the first has its part. A
+    /// direct access file that is guarded counts as a device here, and its last page gets
+    /// its part first, so that a file that was cut short takes all or nothing. What the
+    /// memory's file, or another thread's change of the mapping, brings about during the
+    /// device's call is not foreseen.
+    ///
+    /// # Errors
+    /// The [`Fault`](crate::Fault) of the first byte that cannot be stored.
+    fn store, try_store<T: Scalar>(&mut self, at: VirtAddr, value: T) -> Result<(), Fault> {
+        self.store_here::<M, T>(at, value)
+    }
 
-            /// Copies bytes out of the space into `buffer`.
-            ///
-            /// # Errors
-            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read;
-            /// everything before it is in `buffer`.
-            #[inline]
-            pub fn read(
-                &mut self,
-                at: crate::VirtAddr,
-                buffer: &mut [u8],
-            ) -> Result<(), crate::Fault> {
-                self.core.read::<$mode>(at, buffer)
-            }
+    /// Copies bytes out of the space into `buffer`.
+    ///
+    /// # Errors
+    /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read;
+    /// everything before it is in `buffer`.
+    fn read, try_read(&mut self, at: VirtAddr, buffer: &mut [u8]) -> Result<(), Fault> {
+        self.core.read::<M>(at, buffer)
+    }
 
-            /// Copies bytes into the space.
-            ///
-            /// # Errors
-            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be
-            /// written; everything before it is.
-            #[inline]
-            pub fn write(&mut self, at: crate::VirtAddr, bytes: &[u8]) -> Result<(), crate::Fault> {
-                self.core.write::<$mode>(at, bytes)
-            }
+    /// Copies bytes into the space.
+    ///
+    /// # Errors
+    /// A [`Fault`](crate::Fault) with the address of the first byte that could not be
+    /// written; everything before it is.
+    fn write, try_write(&mut self, at: VirtAddr, bytes: &[u8]) -> Result<(), Fault> {
+        self.core.write::<M>(at, bytes)
+    }
 
-            /// Sets `len` bytes to `byte`.
-            ///
-            /// # Errors
-            /// As for [`Self::write`].
-            pub fn fill(
-                &mut self,
-                at: crate::VirtAddr,
-                byte: u8,
-                len: usize,
-            ) -> Result<(), crate::Fault> {
-                self.core.fill::<$mode>(at, byte, len)
-            }
+    /// Sets `len` bytes to `byte`.
+    ///
+    /// # Errors
+    /// As for [`Self::write`].
+    fn fill, try_fill(&mut self, at: VirtAddr, byte: u8, len: usize) -> Result<(), Fault> {
+        self.core.fill::<M>(at, byte, len)
+    }
 
-            /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
-            ///
-            /// # Errors
-            /// A [`Fault`](crate::Fault) with the address that could not be read or written. What
-            /// was copied before it stays.
-            pub fn copy(
-                &mut self,
-                to: crate::VirtAddr,
-                from: crate::VirtAddr,
-                len: usize,
-            ) -> Result<(), crate::Fault> {
-                self.core.copy::<$mode>(to, from, len)
-            }
+    /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
+    ///
+    /// # Errors
+    /// A [`Fault`](crate::Fault) with the address that could not be read or written. What
+    /// was copied before it stays.
+    fn copy, try_copy(&mut self, to: VirtAddr, from: VirtAddr, len: usize) -> Result<(), Fault> {
+        self.core.copy::<M>(to, from, len)
+    }
 
-            /// Compares bytes of the space with `bytes`, in the order of slices.
-            ///
-            /// # Errors
-            /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read,
-            /// if all before it are equal.
-            pub fn compare(
-                &mut self,
-                at: crate::VirtAddr,
-                bytes: &[u8],
-            ) -> Result<std::cmp::Ordering, crate::Fault> {
-                self.core.compare::<$mode>(at, bytes)
-            }
-        }
-    };
-}
-pub(in crate::space) use accesses;
-
-accesses!(Accessor, Single);
+    /// Compares bytes of the space with `bytes`, in the order of slices.
+    ///
+    /// # Errors
+    /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read,
+    /// if all before it are equal.
+    fn compare, try_compare(
+        &mut self,
+        at: VirtAddr,
+        bytes: &[u8],
+    ) -> Result<std::cmp::Ordering, Fault> {
+        self.core.compare::<M>(at, bytes)
+    }
+} }

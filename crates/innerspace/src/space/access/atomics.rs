@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::accessor::Accessor;
+use super::forms::forms;
 use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single, What};
 use crate::VirtAddr;
@@ -102,190 +103,99 @@ impl Core {
     }
 }
 
-/// The atomic accesses, for accessors and for sessions.
-macro_rules! atomics {
-    ($type:ty, $mode:ty) => {
-        impl $type {
-            /// Loads a value atomically.
-            ///
-            /// # Errors
-            /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
-            ///
-            /// # Panics
-            /// With an order that releases, as for the atomics of the standard library.
-            #[inline]
-            pub fn load_atomic<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core.load_atomic::<$mode, T>(at, order)
-            }
+forms! { Accessor, Single; Session<'_>, InSession => {
+    /// Loads a value atomically.
+    ///
+    /// # Errors
+    /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
+    ///
+    /// # Panics
+    /// With an order that releases, as for the atomics of the standard library.
+    fn load_atomic, try_load_atomic<T: AtomicScalar>(
+        &mut self,
+        at: VirtAddr,
+        order: Ordering,
+    ) -> Result<T, Fault> {
+        self.core.load_atomic::<M, T>(at, order)
+    }
 
-            /// Stores a value atomically.
-            ///
-            /// # Errors
-            /// As for [`Self::load_atomic`].
-            ///
-            /// # Panics
-            /// With an order that acquires, as for the atomics of the standard library.
-            #[inline]
-            pub fn store_atomic<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                value: T,
-                order: Ordering,
-            ) -> Result<(), Fault> {
-                self.core.store_atomic::<$mode, T>(at, value, order)
-            }
+    /// Stores a value atomically.
+    ///
+    /// # Errors
+    /// As for [`Self::load_atomic`].
+    ///
+    /// # Panics
+    /// With an order that acquires, as for the atomics of the standard library.
+    fn store_atomic, try_store_atomic<T: AtomicScalar>(
+        &mut self,
+        at: VirtAddr,
+        value: T,
+        order: Ordering,
+    ) -> Result<(), Fault> {
+        self.core.store_atomic::<M, T>(at, value, order)
+    }
 
-            /// Replaces `old` by `new` in one atomic step. The inner result is the value before:
-            /// `Ok` if it was `old` and is replaced, `Err`, loaded in the order `failure`, if it
-            /// was another.
-            ///
-            /// # Errors
-            /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
-            /// Devices have no such access.
-            ///
-            /// # Panics
-            /// If `failure` releases, as for the atomics of the standard library.
-            #[inline]
-            pub fn compare_exchange<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                old: T,
-                new: T,
-                success: Ordering,
-                failure: Ordering,
-            ) -> Result<Result<T, T>, Fault> {
-                let orders = [success, failure];
-                self.core
-                    .compare_exchange::<$mode, T>(at, [old, new], orders)
-            }
+    /// Replaces `old` by `new` in one atomic step. The inner result is the value before:
+    /// `Ok` if it was `old` and is replaced, `Err`, loaded in the order `failure`, if it
+    /// was another.
+    ///
+    /// # Errors
+    /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
+    /// Devices have no such access.
+    ///
+    /// # Panics
+    /// If `failure` releases, as for the atomics of the standard library.
+    fn compare_exchange, try_compare_exchange<T: AtomicScalar>(
+        &mut self,
+        at: VirtAddr,
+        old: T,
+        new: T,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<Result<T, T>, Fault> {
+        let orders = [success, failure];
+        self.core.compare_exchange::<M, T>(at, [old, new], orders)
+    }
+} }
 
-            /// Replaces the value in one atomic step, and returns the value before.
+/// The read-modify-writes. `$how` is what [`Modify`] calls them.
+macro_rules! modifies {
+    ($($(#[$doc:meta])* $name:ident, $try_name:ident: $how:ident;)+) => {
+        forms! { Accessor, Single; Session<'_>, InSession => { $(
+            $(#[$doc])*
             ///
             /// # Errors
             /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn swap<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                new: T,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core.modify::<$mode, T>(at, Modify::Swap, new, order)
-            }
-
-            /// Adds, wrapping, in one atomic step, and returns the value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_add<T: AtomicScalar>(
+            fn $name, $try_name<T: AtomicScalar>(
                 &mut self,
                 at: VirtAddr,
                 operand: T,
                 order: Ordering,
             ) -> Result<T, Fault> {
-                self.core
-                    .modify::<$mode, T>(at, Modify::Add, operand, order)
+                self.core.modify::<M, T>(at, Modify::$how, operand, order)
             }
-
-            /// Subtracts, wrapping, in one atomic step, and returns the value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_sub<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                operand: T,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core
-                    .modify::<$mode, T>(at, Modify::Subtract, operand, order)
-            }
-
-            /// Clears the bits that `operand` does not have in one atomic step, and returns the
-            /// value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_and<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                operand: T,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core
-                    .modify::<$mode, T>(at, Modify::And, operand, order)
-            }
-
-            /// Sets the bits that `operand` has in one atomic step, and returns the value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_or<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                operand: T,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core.modify::<$mode, T>(at, Modify::Or, operand, order)
-            }
-
-            /// Flips the bits that `operand` has in one atomic step, and returns the value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_xor<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                operand: T,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core
-                    .modify::<$mode, T>(at, Modify::Xor, operand, order)
-            }
-
-            /// Replaces the value by the smaller of it and `operand` in one atomic step, and
-            /// returns the value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_min<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                operand: T,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core
-                    .modify::<$mode, T>(at, Modify::Min, operand, order)
-            }
-
-            /// Replaces the value by the larger of it and `operand` in one atomic step, and returns
-            /// the value before.
-            ///
-            /// # Errors
-            /// As for [`Self::compare_exchange`].
-            #[inline]
-            pub fn fetch_max<T: AtomicScalar>(
-                &mut self,
-                at: VirtAddr,
-                operand: T,
-                order: Ordering,
-            ) -> Result<T, Fault> {
-                self.core
-                    .modify::<$mode, T>(at, Modify::Max, operand, order)
-            }
-        }
+        )+ } }
     };
 }
 
-atomics!(Accessor, Single);
-atomics!(Session<'_>, InSession);
+modifies! {
+    /// Replaces the value in one atomic step, and returns the value before.
+    swap, try_swap: Swap;
+    /// Adds, wrapping, in one atomic step, and returns the value before.
+    fetch_add, try_fetch_add: Add;
+    /// Subtracts, wrapping, in one atomic step, and returns the value before.
+    fetch_sub, try_fetch_sub: Subtract;
+    /// Clears the bits that `operand` does not have in one atomic step, and returns the value
+    /// before.
+    fetch_and, try_fetch_and: And;
+    /// Sets the bits that `operand` has in one atomic step, and returns the value before.
+    fetch_or, try_fetch_or: Or;
+    /// Flips the bits that `operand` has in one atomic step, and returns the value before.
+    fetch_xor, try_fetch_xor: Xor;
+    /// Replaces the value by the smaller of it and `operand` in one atomic step, and returns the
+    /// value before.
+    fetch_min, try_fetch_min: Min;
+    /// Replaces the value by the larger of it and `operand` in one atomic step, and returns the
+    /// value before.
+    fetch_max, try_fetch_max: Max;
+}

@@ -3,28 +3,28 @@
 use std::cmp::Ordering;
 
 use super::accessor::Accessor;
+use super::forms::forms;
 use super::single::{Core, Sectioned, Single, What};
 use crate::space::core::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
-impl Accessor {
+forms! { Accessor, Single => {
     /// Copies `len` bytes of another accessor's space, or of the same one, into this accessor's.
     /// Ranges of one space must not overlap: for those there is [`Accessor::copy`].
     ///
     /// # Errors
     /// A [`Fault`] of either space, with the address that could not be read or written:
     /// [`Fault::access`] tells which. What was copied before it stays.
-    pub fn copy_from(
+    fn copy_from, try_copy_from(
         &mut self,
         to: VirtAddr,
         source: &mut Accessor,
         from: VirtAddr,
         len: usize,
     ) -> Result<(), Fault> {
-        self.core
-            .copy_from::<Single>(to, &mut source.core, from, len)
+        self.core.copy_from::<M>(to, &mut source.core, from, len)
     }
-}
+} }
 
 impl Core {
     pub(in crate::space) fn copy_from<S: Sectioned>(

@@ -1,6 +1,7 @@
 //! Many reads at once: what is not in memory is asked for together, before the first is waited for.
 
 use super::accessor::Accessor;
+use super::forms::forms;
 use super::single::{Core, Sectioned, Single};
 use crate::VirtAddr;
 use crate::cache::{FileInner, Wait};
@@ -11,12 +12,13 @@ use crate::space::tlb::translator::Need;
 use crate::space::vma::area::{MappedFile, Protection};
 use crate::sync::Arc;
 
-impl Accessor {
+forms! { Accessor, Single => {
     /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other.
     /// Pages of files that are not in memory are asked of their stores first, up to 64 in one
     /// batch, so that a store that can have several reads under way has them; only as far as the
     /// memory is there without waiting, in a batch no more than an eighth of the nearest limit of
-    /// the file's groups, and half of that limit in all.
+    /// the file's groups, and half of that limit in all. `try_gather` asks no store; this call in a
+    /// [`Task`](crate::Task) does it in the background.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
@@ -32,10 +34,10 @@ impl Accessor {
     /// # Errors
     /// The [`Fault`] of the first byte, in the order given, that cannot be read; everything before
     /// it is in its buffer.
-    pub fn gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
-        self.core.gather::<Single>(reads)
+    fn gather, try_gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
+        self.core.gather::<M>(reads)
     }
-}
+} }
 
 impl Core {
     pub(in crate::space) fn gather<S: Sectioned>(

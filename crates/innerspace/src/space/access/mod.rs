@@ -5,6 +5,7 @@ pub(in crate::space) mod across;
 pub(in crate::space) mod atomics;
 pub(in crate::space) mod bulk;
 pub(in crate::space) mod device;
+pub(in crate::space) mod forms;
 pub(in crate::space) mod gather;
 pub(in crate::space) mod session;
 pub(in crate::space) mod single;

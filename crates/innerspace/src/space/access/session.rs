@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::accessor::accesses;
+use super::forms::{Blocking, Mode};
 use super::single::{Core, Sectioned};
 use crate::VirtAddr;
 use crate::cache::Wait;
@@ -17,6 +17,9 @@ use crate::sys::copy::Scalar;
 /// next access, its end, a fault in it, or a call of this library in the same thread that has to
 /// wait. So keep a session for a run of accesses, and do not sleep or wait for another thread by
 /// other means while one is open.
+///
+/// Each access has a `try_` form that never waits, as those of an
+/// [`Accessor`](crate::Accessor#without-waiting) have.
 ///
 /// A session stays on the thread that opened it, whose other calls may have to close it for a
 /// while:
@@ -44,10 +47,10 @@ pub struct Session<'accessor> {
 }
 
 /// The section is open already.
-pub(in crate::space) enum InSession {}
+pub(in crate::space) struct InSession<M = Blocking>(PhantomData<M>);
 
-impl Sectioned for InSession {
-    const WAIT: Wait = Wait::Yes;
+impl<M: Mode> Sectioned for InSession<M> {
+    const WAIT: Wait = M::WAIT;
 
     #[inline(always)]
     fn enter(_: &mut Translator) {}
@@ -183,8 +186,8 @@ impl<'accessor> Session<'accessor> {
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
             // The mail itself is read by the next access, which then looks at the gate as well.
-            InSession::pause(&mut self.core.translator);
-            InSession::resume(&mut self.core.translator);
+            <InSession>::pause(&mut self.core.translator);
+            <InSession>::resume(&mut self.core.translator);
         }
     }
 }
@@ -197,5 +200,3 @@ impl Drop for Session<'_> {
         }
     }
 }
-
-accesses!(Session<'_>, InSession);

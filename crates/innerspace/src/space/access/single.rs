@@ -8,8 +8,10 @@
 //! else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 use std::hint::cold_path;
+use std::marker::PhantomData;
 
 use super::across::crosses;
+use super::forms::{Blocking, Mode};
 use super::session::Interrupted;
 pub(in crate::space) use super::what::What;
 use crate::cache::Wait;
@@ -86,10 +88,10 @@ pub(in crate::space) trait Sectioned {
 }
 
 /// Each access has its own section.
-pub(in crate::space) enum Single {}
+pub(in crate::space) struct Single<M = Blocking>(PhantomData<M>);
 
-impl Sectioned for Single {
-    const WAIT: Wait = Wait::Yes;
+impl<M: Mode> Sectioned for Single<M> {
+    const WAIT: Wait = M::WAIT;
 
     #[inline(always)]
     fn enter(translator: &mut Translator) {

@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::accessor::Accessor;
 use super::across::crosses;
+use super::forms::forms;
 use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single, What};
-use crate::space::at_once::AtOnce;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
@@ -64,129 +64,75 @@ impl Core {
     }
 }
 
-/// The accesses, for accessors and for sessions.
-macro_rules! values {
-    ($type:ty, $mode:ty) => {
-        impl $type {
-            /// Loads a value of any type that may have any bytes, at any alignment.
-            ///
-            /// ```
-            /// # use innerspace::{MIB, Map, Memory};
-            /// use zerocopy::{FromBytes, Immutable, IntoBytes};
-            ///
-            /// #[derive(FromBytes, IntoBytes, Immutable, PartialEq, Debug)]
-            /// #[repr(C)]
-            /// struct Descriptor {
-            ///     address: u64,
-            ///     len: u32,
-            ///     flags: u16,
-            ///     next: u16,
-            /// }
-            ///
-            /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-            /// # let space = Memory::with_limit(4 * MIB)?.space()?;
-            /// # let at = space.map(Map::anonymous(MIB))?;
-            /// # let mut a = space.accessor();
-            /// let descriptor = Descriptor { address: 0x1000, len: 64, flags: 1, next: 2 };
-            /// a.store_value(at, &descriptor)?;
-            /// assert_eq!(a.load_value::<Descriptor>(at)?, descriptor);
-            /// # Ok(()) }
-            /// ```
-            ///
-            /// # Errors
-            /// The [`Fault`] of the first byte that cannot be loaded.
-            pub fn load_value<T: FromBytes>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-                self.core.load_value::<$mode, T>(at)
-            }
+forms! { Accessor, Single; Session<'_>, InSession => {
+    /// Loads a value of any type that may have any bytes, at any alignment.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Map, Memory};
+    /// use zerocopy::{FromBytes, Immutable, IntoBytes};
+    ///
+    /// #[derive(FromBytes, IntoBytes, Immutable, PartialEq, Debug)]
+    /// #[repr(C)]
+    /// struct Descriptor {
+    ///     address: u64,
+    ///     len: u32,
+    ///     flags: u16,
+    ///     next: u16,
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// # let at = space.map(Map::anonymous(MIB))?;
+    /// # let mut a = space.accessor();
+    /// let descriptor = Descriptor { address: 0x1000, len: 64, flags: 1, next: 2 };
+    /// a.store_value(at, &descriptor)?;
+    /// assert_eq!(a.load_value::<Descriptor>(at)?, descriptor);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first byte that cannot be loaded.
+    fn load_value, try_load_value<T: FromBytes>(&mut self, at: VirtAddr) -> Result<T, Fault> {
+        self.core.load_value::<M, T>(at)
+    }
 
-            /// Stores a value of any type that is bytes without padding, at any alignment, wholly
-            /// or not at all (to devices as [`Self::store`] says, and a device may take a part of
-            /// what is not a scalar). It has at most 4096 bytes, which is checked when it is
-            /// compiled.
-            ///
-            /// # Errors
-            /// The [`Fault`] of the first byte that cannot be stored.
-            pub fn store_value<T: IntoBytes + Immutable>(
-                &mut self,
-                at: VirtAddr,
-                value: &T,
-            ) -> Result<(), Fault> {
-                self.core.store_value::<$mode, T>(at, value)
-            }
+    /// Stores a value of any type that is bytes without padding, at any alignment, wholly
+    /// or not at all (to devices as [`Self::store`] says, and a device may take a part of
+    /// what is not a scalar). It has at most 4096 bytes, which is checked when it is
+    /// compiled.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first byte that cannot be stored.
+    fn store_value, try_store_value<T: IntoBytes + Immutable>(
+        &mut self,
+        at: VirtAddr,
+        value: &T,
+    ) -> Result<(), Fault> {
+        self.core.store_value::<M, T>(at, value)
+    }
 
-            /// Loads values into a slice.
-            ///
-            /// # Errors
-            /// The [`Fault`] of the first byte that cannot be loaded; everything before it is in
-            /// `values`.
-            pub fn read_slice<T: FromBytes + IntoBytes>(
-                &mut self,
-                at: VirtAddr,
-                values: &mut [T],
-            ) -> Result<(), Fault> {
-                self.core.read::<$mode>(at, values.as_mut_bytes())
-            }
+    /// Loads values into a slice.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first byte that cannot be loaded; everything before it is in
+    /// `values`.
+    fn read_slice, try_read_slice<T: FromBytes + IntoBytes>(
+        &mut self,
+        at: VirtAddr,
+        values: &mut [T],
+    ) -> Result<(), Fault> {
+        self.core.read::<M>(at, values.as_mut_bytes())
+    }
 
-            /// Stores the values of a slice.
-            ///
-            /// # Errors
-            /// The [`Fault`] of the first byte that cannot be stored; everything before it is.
-            pub fn write_slice<T: IntoBytes + Immutable>(
-                &mut self,
-                at: VirtAddr,
-                values: &[T],
-            ) -> Result<(), Fault> {
-                self.core.write::<$mode>(at, values.as_bytes())
-            }
-
-            /// [`Self::load_value`] that never waits.
-            ///
-            /// # Errors
-            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
-            pub fn try_load_value<T: FromBytes>(&mut self, at: VirtAddr) -> Result<T, Fault> {
-                self.core.load_value::<AtOnce<$mode>, T>(at)
-            }
-
-            /// [`Self::store_value`] that never waits.
-            ///
-            /// # Errors
-            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
-            pub fn try_store_value<T: IntoBytes + Immutable>(
-                &mut self,
-                at: VirtAddr,
-                value: &T,
-            ) -> Result<(), Fault> {
-                self.core.store_value::<AtOnce<$mode>, T>(at, value)
-            }
-
-            /// [`Self::read_slice`] that never waits: what comes before the fault's address is in
-            /// `values`.
-            ///
-            /// # Errors
-            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
-            pub fn try_read_slice<T: FromBytes + IntoBytes>(
-                &mut self,
-                at: VirtAddr,
-                values: &mut [T],
-            ) -> Result<(), Fault> {
-                self.core.read::<AtOnce<$mode>>(at, values.as_mut_bytes())
-            }
-
-            /// [`Self::write_slice`] that never waits: what comes before the fault's address is
-            /// stored.
-            ///
-            /// # Errors
-            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
-            pub fn try_write_slice<T: IntoBytes + Immutable>(
-                &mut self,
-                at: VirtAddr,
-                values: &[T],
-            ) -> Result<(), Fault> {
-                self.core.write::<AtOnce<$mode>>(at, values.as_bytes())
-            }
-        }
-    };
-}
-
-values!(Accessor, Single);
-values!(Session<'_>, InSession);
+    /// Stores the values of a slice.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first byte that cannot be stored; everything before it is.
+    fn write_slice, try_write_slice<T: IntoBytes + Immutable>(
+        &mut self,
+        at: VirtAddr,
+        values: &[T],
+    ) -> Result<(), Fault> {
+        self.core.write::<M>(at, values.as_bytes())
+    }
+} }

@@ -1,10 +1,10 @@
 //! Spaces of anonymous memory, against what they should be; files are tested through the facade.
 
-mod at_once;
 mod chains;
 mod coalesced;
 mod direct;
 mod failpoints;
+mod nonblocking;
 mod noting;
 mod old_mappings;
 mod refused;

@@ -1,0 +1,62 @@
+//! The two forms of an access: one that may wait, and one that never does.
+//!
+//! An access is written once, over a [`Sectioned`](super::single::Sectioned) that says how it makes
+//! its section and whether it may wait. [`forms!`] gives it its two public names: `load`, and
+//! `try_load`, which fails with [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock). A hit is
+//! the same code in both. On a miss both take the same steps (`fault`), and `try_load` ends where
+//! one would have to sleep.
+
+use crate::cache::Wait;
+
+/// Whether an access may wait for what it misses.
+pub(in crate::space) trait Mode {
+    const WAIT: Wait;
+}
+
+/// The access waits.
+pub(in crate::space) enum Blocking {}
+
+impl Mode for Blocking {
+    const WAIT: Wait = Wait::Yes;
+}
+
+/// The access fails where it would have to wait.
+pub(in crate::space) enum NonBlocking {}
+
+impl Mode for NonBlocking {
+    const WAIT: Wait = Wait::No;
+}
+
+/// Defines accesses of some handles, each under two names: the first form waits, the second does
+/// not. `M` in a body is the handle's [`Sectioned`](super::single::Sectioned) in the mode of the
+/// form.
+macro_rules! forms {
+    ($($type:ty, $section:ident);+ => $accesses:tt) => {
+        $(forms! { @handle $type, $section, $accesses })+
+    };
+    (@handle $type:ty, $section:ident, { $(
+        $(#[$attribute:meta])*
+        fn $name:ident, $try_name:ident $(<$T:ident: $bound:ident $(+ $more:ident)*>)?
+            (&mut $self:ident $(, $argument:ident: $kind:ty)* $(,)?) -> $result:ty $body:block
+    )+ }) => {
+        impl $type { $(
+            $(#[$attribute])*
+            #[inline]
+            pub fn $name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
+                type M = $section<$crate::space::access::forms::Blocking>;
+                $body
+            }
+
+            #[doc = concat!("[`Self::", stringify!($name), "`] that never waits.")]
+            ///
+            /// # Errors
+            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+            #[inline]
+            pub fn $try_name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
+                type M = $section<$crate::space::access::forms::NonBlocking>;
+                $body
+            }
+        )+ }
+    };
+}
+pub(in crate::space) use forms;
