@@ -13,8 +13,8 @@
 //! others have is written with nothing locked: an operation that found no memory gives its locks
 //! back, makes room, and tries again ([`with_room`]).
 
-use super::core::FileCore;
-use super::errors::FileError;
+use crate::cache::core::FileCore;
+use crate::cache::errors::FileError;
 use crate::exec::reentry::{self, InStoreCall, is_outermost};
 use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::{Pool, StoreScope, Trial};

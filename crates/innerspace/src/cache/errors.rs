@@ -45,7 +45,7 @@ impl fmt::Display for StoreAction {
     }
 }
 
-/// An operation on a [`PagedFile`](super::PagedFile) that did not succeed.
+/// An operation on a [`PagedFile`](crate::cache::PagedFile) that did not succeed.
 ///
 /// Offsets and lengths are in bytes. Cheap to clone: one failed read answers everyone who waited
 /// for it.
@@ -96,7 +96,7 @@ pub enum FileError {
     },
     /// The store was changed by somebody else since it was opened, so old and new bytes would be
     /// mixed. Look at the new contents with
-    /// [`PagedFile::invalidate`](super::PagedFile::invalidate).
+    /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate).
     #[error(
         "{file}: wanted {} at {} but the file was changed by somebody else since it was opened",
         Bytes(*len), Grouped(*offset)
@@ -297,9 +297,9 @@ impl fmt::Display for Asked {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HeldReason {
-    /// [`WriteOrder::OnSync`](super::WriteOrder::OnSync): a sync writes it.
+    /// [`WriteOrder::OnSync`](crate::cache::WriteOrder::OnSync): a sync writes it.
     UntilSync,
-    /// [`WriteOrder::Ordered`](super::WriteOrder::Ordered): the lowest barrier number not yet
+    /// [`WriteOrder::Ordered`](crate::cache::WriteOrder::Ordered): the lowest barrier number not yet
     /// released.
     UntilRelease {
         /// The number.

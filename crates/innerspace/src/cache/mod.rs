@@ -9,17 +9,18 @@
 //! [`Mappers`]: how the cache takes translations away. [`Cache`]: what the files of one memory share, and the work a
 //! service thread does for them.
 //!
-//! | file | what |
+//! | room | what |
 //! |---|---|
-//! | `file`, `try_forms`, `options`, `array`, `blocks`, `cursor`, `ready`, `task`, `waiting` | the public side: handle, calls that never wait, choices, typed access, a thread's last blocks, `std::io`, futures of bytes and of calls, and waiting a while for them |
-//! | `asked`, `reached`, `core`, `stats`, `service` | what a store says before it is a file, and how calls have it; a file's state; its counters; what files share, and the work done for them |
-//! | `index`, `spare_nodes`, `lookup`, `block` | block number to frame, and what it is made of; the one lookup and its flags; guards |
-//! | `fill`, `extents`, `stream` | from the store: one read per block, holes, read-ahead |
-//! | `view`, `read`, `passing`, `write`, `append`, `new_blocks` | zero-copy and copies; reads that cache nothing; writers that move away from views; at the end of the file; blocks made whole, many at once |
-//! | `dirty`, `runs`, `writeback`, `write_depth`, `trouble`, `syncs`, `errors` | what is unwritten, and its order; writing it, several runs at once, less often while that fails; making it durable; who hears of failures |
-//! | `truncate`, `punched`, `steady` | taking parts away; what was punched and no sync has covered; who keeps that away |
-//! | `calls` | a store must not come back to its file; whose stores are called unasked |
-//! | `fault`, `beside`, `mappers`, `owner` | page faults; what they map with their own; mappings, reclaim |
+//! | `core` | a file's state, what a store says before it is a file, the file's locks, its counters |
+//! | `index`, `lookup` | block number to frame; the one lookup, its flags, and guards on what it finds |
+//! | `read` | from the store: holes, one read per block, requests in flight, read-ahead; views and copies |
+//! | `write` | writers that move away from views, appends, new blocks made whole |
+//! | `dirty` | what is unwritten, and its order; writing it back, syncs, punches to repeat, backing off from a failing store |
+//! | `map` | page faults and what they map around; mappers; eviction |
+//! | `truncate` | taking parts of a file away |
+//! | `file`, `ready`, `task`, `try_forms`, `waiting` | the public side: handle, choices, typed access, `std::io`, futures, and calls that never wait |
+//! | `service`, `calls` | what the files of a memory share; the work done for them; a store must not come back to its file |
+//! | `errors` | what can go wrong, and who hears of it |
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or
 //! kept by views alone:
@@ -38,7 +39,7 @@
 //!
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
 //! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
-//! [`Steady`](steady::Steady); an append in one step asks under the mutex of the index whether
+//! [`Steady`](self::core::locks::Steady); an append in one step asks under the mutex of the index whether
 //! somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf
 //! within this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block
 //! locks at once are taken in ascending order, all but the first by `try_lock`, or under
@@ -74,76 +75,48 @@
 //! **Not here.** No thread, no registry of open files, no page tables, no retry of a failed write
 //! beyond keeping it dirty.
 
-mod append;
-mod array;
-mod asked;
-mod beside;
-mod block;
-mod blocks;
 mod calls;
 mod core;
-mod cursor;
 mod dirty;
 mod errors;
-mod extents;
-mod fault;
 mod file;
-mod fill;
 pub(crate) mod index;
 mod lookup;
-mod mappers;
-mod new_blocks;
-mod options;
-mod owner;
-mod passing;
-mod punched;
-mod reached;
+mod map;
 mod read;
 mod ready;
-mod requests;
-mod runs;
 mod service;
-mod spare_nodes;
-mod stats;
-mod steady;
-mod stream;
-mod syncs;
 mod task;
-mod trouble;
 mod truncate;
 mod try_forms;
-mod validate;
-mod view;
 mod wait;
 mod waiting;
 mod write;
-mod write_depth;
-mod writeback;
 
 pub(crate) use self::core::FileCore;
-pub use array::{Array, Element};
-pub(crate) use asked::Asked;
-pub(crate) use beside::Beside;
-pub use blocks::BlockReader;
+pub use self::core::counters::FileStats;
+pub(crate) use self::core::store_probe::Asked;
 pub(crate) use calls::with_room;
-pub use cursor::Cursor;
-pub use dirty::WriteOrder;
+pub use dirty::index::WriteOrder;
 pub(crate) use errors::{ErrorCursor, ErrorSequence};
 pub use errors::{FileError, HeldReason, StoreAction};
-pub(crate) use fault::{FaultKind, FaultPage, Hole, LockedBlock};
-pub(crate) use file::FileInner;
-pub use file::PagedFile;
-pub(crate) use mappers::{MapperId, MapperList, Mappers, Revoke};
-pub use options::FileAccess;
-pub(crate) use options::FileOptions;
+pub use file::array::{Array, Element};
+pub use file::cursor::Cursor;
+pub(crate) use file::handle::FileInner;
+pub use file::handle::PagedFile;
+pub use file::options::FileAccess;
+pub(crate) use file::options::FileOptions;
+pub(crate) use index::spare_nodes::SpareNodes;
+pub(crate) use map::fault::{FaultKind, FaultPage, Hole, LockedBlock};
+pub(crate) use map::fault_around::Beside;
+pub(crate) use map::mappers::{MapperId, MapperList, Mappers, Revoke};
+pub use read::block_reader::BlockReader;
+pub(crate) use read::read_ahead::Reading;
+pub use read::view::View;
 pub use ready::Ready;
 pub(crate) use service::{Cache, ErrorHook};
-pub(crate) use spare_nodes::SpareNodes;
-pub use stats::FileStats;
-pub(crate) use stream::Reading;
 pub use task::Task;
 pub(crate) use task::is_in_task;
-pub use view::View;
 pub(crate) use wait::Wait;
 pub use waiting::TimedOut;
 pub(crate) use waiting::wait_for;
@@ -152,7 +125,4 @@ pub(crate) use waiting::wait_for;
 mod tests;
 
 #[cfg(all(test, not(loom)))]
-mod pairs;
-
-#[cfg(all(test, shuttle))]
 mod models;

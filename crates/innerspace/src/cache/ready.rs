@@ -12,8 +12,8 @@
 //! lock held. Who fills or cuts notes who is due to be woken, and wakes when the operation has let
 //! go of everything; who closes, when the store can be opened again. Requests that land leave it to
 //! the end of their job, or to another one
-//! ([`wake_due_elsewhere`](super::core::FileCore::wake_due_elsewhere)). So does who may hold locks
-//! of another file, in a call of its store or below reclaim ([`Cache::wake`](super::Cache::wake)).
+//! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)). So does who may hold locks
+//! of another file, in a call of its store or below reclaim ([`Cache::wake`](crate::cache::Cache::wake)).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,11 +22,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::errors::{FileError, StoreAction, store_panicked};
-use super::file::Handle;
-use super::view::{MAX_COPY, View};
-use super::wait::Wait;
-use super::waiting::{TimedOut, wait_for};
+use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::cache::file::handle::Handle;
+use crate::cache::read::view::{MAX_COPY, View};
+use crate::cache::wait::Wait;
+use crate::cache::waiting::{TimedOut, wait_for};
 use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -114,7 +114,7 @@ const MOST_BLOCKS: u64 = MAX_COPY / PAGE_SIZE as u64 + 1;
 
 /// The requests of one file. Leaf locks, not held while a waker is called.
 #[derive(Debug, Default)]
-pub(super) struct ReadyList {
+pub(crate) struct ReadyList {
     count: AtomicUsize,
     /// Some request may be due to be woken.
     any_due: AtomicBool,
@@ -258,7 +258,7 @@ impl ReadyList {
     }
 }
 
-/// A future that becomes a [`View`]; see [`PagedFile::ready`](super::PagedFile::ready).
+/// A future that becomes a [`View`]; see [`PagedFile::ready`](crate::cache::PagedFile::ready).
 ///
 /// It needs no runtime: any executor can poll it. The blocks that are missing are read side by
 /// side, as many as the store serves at a time, by threads of the memory's or by `tick()`; what
@@ -322,10 +322,10 @@ impl Ready {
 
     /// Waits in place, without an executor, until the view is there or `timeout` is over. It can be
     /// waited for again then, or dropped at any time; see
-    /// [`Task::wait_timeout`](super::Task::wait_timeout).
+    /// [`Task::wait_timeout`](crate::cache::Task::wait_timeout).
     ///
     /// # Errors
-    /// When the time is over; inside, those of [`PagedFile::view`](super::PagedFile::view).
+    /// When the time is over; inside, those of [`PagedFile::view`](crate::cache::PagedFile::view).
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<View, FileError>, TimedOut> {
         let core = self.handle.core.clone();
         wait_for(self, &core.cache, timeout)

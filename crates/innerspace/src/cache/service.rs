@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::core::FileCore;
-use super::errors::{ErrorLog, FileError};
-use super::write::DirtyLevel;
+use crate::cache::core::FileCore;
+use crate::cache::errors::{ErrorLog, FileError};
+use crate::cache::write::write_at::DirtyLevel;
 use crate::exec::reentry::{self, Serving};
 use crate::exec::{Job, Lane, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};

@@ -9,15 +9,15 @@
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
 
-use super::block::{BlockRef, Locked};
-use super::core::{FileCore, MAX_SIZE};
-use super::errors::{FileError, StoreAction};
-use super::lookup::{Get, Got};
-use super::mappers::Revoke;
-use super::steady::Steady;
-use super::wait::Wait;
-use super::write::Source;
-use super::writeback::LockMode;
+use crate::cache::core::locks::Steady;
+use crate::cache::core::{FileCore, MAX_SIZE};
+use crate::cache::dirty::writeback::LockMode;
+use crate::cache::errors::{FileError, StoreAction};
+use crate::cache::lookup::block::{BlockRef, Locked};
+use crate::cache::lookup::get::{Get, Got};
+use crate::cache::map::mappers::Revoke;
+use crate::cache::wait::Wait;
+use crate::cache::write::write_at::Source;
 use crate::frame::{Dropped, FlagSet};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::store::SyncWhat;

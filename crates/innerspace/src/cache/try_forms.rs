@@ -9,13 +9,13 @@
 
 use std::ops::{Range, RangeBounds};
 
-use super::core::FileCore;
-use super::errors::FileError;
-use super::file::PagedFile;
-use super::owner::Evicting;
-use super::task::Task;
-use super::view::View;
-use super::wait::Wait;
+use crate::cache::core::FileCore;
+use crate::cache::errors::FileError;
+use crate::cache::file::handle::PagedFile;
+use crate::cache::map::evict::Evicting;
+use crate::cache::read::view::View;
+use crate::cache::task::Task;
+use crate::cache::wait::Wait;
 use crate::exec::Turn;
 use crate::store::SyncWhat;
 use crate::units::PageCount;

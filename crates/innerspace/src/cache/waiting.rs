@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::service::Cache;
+use crate::cache::service::Cache;
 use crate::exec::reentry;
 use crate::frame::{SleepEnd, Sleeper, deadline};
 use crate::sync::Arc;

@@ -3,8 +3,8 @@
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
 use super::*;
-use crate::cache::syncs::NoIo;
-use crate::cache::writeback::LockMode;
+use crate::cache::dirty::sync::NoIo;
+use crate::cache::dirty::writeback::LockMode;
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;
 use crate::store::SyncWhat;

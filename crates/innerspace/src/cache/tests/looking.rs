@@ -1,7 +1,7 @@
 //! The lookup's flags, one by one.
 
 use super::*;
-use crate::cache::lookup::{Basis, Get, Got};
+use crate::cache::lookup::get::{Basis, Get, Got};
 use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
 use crate::group::Reclaimer;
 use crate::reclaim::{AllocMode, EvictionPolicy};

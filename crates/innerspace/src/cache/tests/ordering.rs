@@ -268,7 +268,7 @@ fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
     for round in 0..60u64 {
         first.write_at(&[9; 4096], 0).unwrap();
         first.write_at(&[9; 4096], (round + 1) * 2 * 4096).unwrap();
-        core(&first).write_onwards(crate::cache::dirty::WriteReason::Pressure, 1);
+        core(&first).write_onwards(crate::cache::dirty::index::WriteReason::Pressure, 1);
     }
     let dirty = core(&first).dirty_blocks();
     assert!(dirty < 55, "{dirty} of 61 blocks are left");

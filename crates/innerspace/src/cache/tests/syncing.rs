@@ -5,11 +5,11 @@ use std::sync::mpsc;
 
 use super::panicking::{Panicking, Times};
 use super::*;
-use crate::cache::dirty::WriteReason;
-use crate::cache::fill::Miss;
-use crate::cache::lookup::Get;
-use crate::cache::owner::Evicting;
-use crate::cache::stream::Stream;
+use crate::cache::dirty::index::WriteReason;
+use crate::cache::lookup::get::Get;
+use crate::cache::map::evict::Evicting;
+use crate::cache::read::fill::Miss;
+use crate::cache::read::read_ahead::Stream;
 use crate::cache::{FileError, StoreAction};
 use crate::reclaim::{AllocMode, Owner};
 use crate::store::SyncWhat;

@@ -5,7 +5,7 @@ use std::pin::pin;
 use super::blocking::{Bell, poll};
 use super::*;
 use crate::cache::FileError;
-use crate::cache::lookup::Get;
+use crate::cache::lookup::get::Get;
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::sync::failpoint;

@@ -1,0 +1,587 @@
+//! The state of one cached file, and the small steps every operation is made of.
+
+pub(crate) mod counters;
+pub(crate) mod locks;
+pub(crate) mod store_handle;
+pub(crate) mod store_probe;
+mod validate;
+
+use std::io;
+use std::ops::Range;
+
+use crate::cache::core::counters::FileCounters;
+use crate::cache::core::store_handle::Reached;
+use crate::cache::core::store_probe::Asked;
+use crate::cache::dirty::index::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
+use crate::cache::dirty::sync::Syncs;
+use crate::cache::dirty::write_backoff::Trouble;
+use crate::cache::errors::{ErrorSequence, FileError, StoreAction};
+use crate::cache::file::options::{FileAccess, FileOptions};
+use crate::cache::index::{Guarded, Index, Nodes};
+use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
+use crate::cache::read::holes::{Extents, ShownHoles};
+use crate::cache::read::read_ahead::Stream;
+use crate::cache::read::requests::Requests;
+use crate::cache::ready::ReadyList;
+use crate::cache::service::Cache;
+use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
+use crate::group::{Group, GroupId};
+use crate::reclaim::{Owner, OwnerId, Pool};
+use crate::stats::Event;
+use crate::store::{Accepted, Identity, StoreError};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, Weak};
+use crate::units::{FrameId, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
+
+/// The largest size of a file in bytes.
+pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
+
+/// The request size in bytes of stores that have no preference, and the largest of all.
+const DEFAULT_REQUEST: u64 = MIB;
+const MOST_REQUEST: u64 = 64 * MIB;
+
+/// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle
+/// and mapping go ([`FileInner`](crate::cache::FileInner)).
+pub(crate) struct FileCore {
+    // Immutable.
+    pub(crate) me: Weak<FileCore>,
+    /// The number frames carry.
+    pub(crate) owner: OwnerId,
+    /// The name as it was given.
+    pub(crate) own_name: Arc<str>,
+    /// The same in messages.
+    pub(crate) name: Arc<str>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) pool: Arc<Pool>,
+    /// Keeps the group; pays for blocks and index nodes.
+    pub(crate) group: Group,
+    /// The group and those above it, for the dirty limits.
+    pub(crate) groups: Vec<GroupId>,
+    /// log2 of the pages in a block.
+    pub(crate) order: u8,
+    /// log2 of the bytes in a block.
+    block_shift: u32,
+    /// The last byte in a block.
+    last_in_block: u64,
+    pub(crate) access: FileAccess,
+    pub(crate) write_order: WriteOrder,
+    pub(crate) identity: Option<Identity>,
+
+    // Each of these has its own protection.
+    /// Where the bytes are; `None` once the file is closed. A leaf lock, held to clone it.
+    store: Mutex<Option<Arc<Reached>>>,
+    /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by
+    /// `set_len`, under `invalidate`, exclusive.
+    pub(crate) size: AtomicU64,
+    /// What the store holds: bytes at and after it are not read from there. Changes as `size` does,
+    /// and after a write.
+    pub(crate) stored: AtomicU64,
+    /// The blocks, and under the same mutex what is dirty of them: a new block of a writer enters
+    /// both at once.
+    pub(crate) index: Index<DirtyIndex>,
+    /// Notified when a write of a block ends; goes with the mutex of `index`.
+    pub(crate) write_ended: Condvar,
+    pub(crate) mappers: MapperList,
+    /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`).
+    /// Exclusive: truncate, punch, discard, invalidate. Outside the block lock.
+    pub(crate) invalidate: RwLock<()>,
+    /// Bumped when something may have stopped being a hole, under the mutex of `index`: see
+    /// [`FileCore::hole_still`].
+    pub(crate) hole_epoch: AtomicU64,
+    /// What may be mapped as a hole.
+    pub(crate) shown_holes: ShownHoles,
+    /// The last block has old bytes past the end of the file, which somebody views: to be cleared
+    /// before the file grows.
+    pub(crate) tail_left: AtomicBool,
+    pub(crate) extents: Mutex<Extents>,
+    /// Why blocks that waiters still hold could not be filled (P20).
+    pub(crate) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
+    pub(crate) errors: ErrorSequence,
+    /// Ordered files: the number that writes carry now, and the highest released one.
+    pub(crate) barrier: AtomicU64,
+    pub(crate) released: AtomicU64,
+    /// Where the next write that no sync asks for begins.
+    pub(crate) write_from: AtomicU64,
+    pub(crate) trouble: Trouble,
+    /// Whether accepted writes have to be kept until a sync.
+    pub(crate) accepted: Accepted,
+    /// Whether a call of the store may want other files.
+    pub(crate) uses_files: Arc<AtomicBool>,
+    pub(crate) syncs: Syncs,
+    /// A job writes what is dirty of the file.
+    pub(crate) is_flushing: AtomicBool,
+    /// Serialises appends, and keeps the end where it is meanwhile.
+    pub(crate) append: Mutex<()>,
+    pub(crate) requests: Requests,
+    /// Requests that the store serves at a time.
+    pub(crate) at_a_time: u32,
+    /// The largest request in blocks.
+    pub(crate) request_blocks: u64,
+    pub(crate) ready: ReadyList,
+    /// Read-ahead of mappings, which have no handle.
+    pub(crate) stream: Stream,
+    /// Readers that may remember blocks, and hold each once.
+    pub(crate) block_readers: AtomicU64,
+    pub(crate) counters: FileCounters,
+}
+
+impl FileCore {
+    /// A file with nothing cached. The store is not called.
+    pub(crate) fn new(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> Arc<FileCore> {
+        let Asked {
+            store,
+            own_name,
+            name,
+            order,
+            len,
+            identity,
+            accepted,
+            uses_files,
+            limits,
+        } = asked;
+        let pool = cache.pool().clone();
+        let group = options
+            .group
+            .clone()
+            .unwrap_or_else(|| cache.root_group().clone());
+        let groups = std::iter::successors(Some(&group), |group| group.parent());
+        let groups = groups.map(Group::id).collect();
+        let tags_of = |owner: OwnerId| match order {
+            0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
+            _ => Tags::none(),
+        };
+        let preferred = match limits.preferred_size as u64 {
+            0 => DEFAULT_REQUEST,
+            bytes => bytes.min(MOST_REQUEST),
+        };
+        let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
+            let owner = pool.register_owner(me.clone() as Weak<dyn Owner>);
+            FileCore {
+                me: me.clone(),
+                owner,
+                own_name,
+                name,
+                cache: cache.clone(),
+                pool,
+                identity,
+                group,
+                groups,
+                order,
+                block_shift: PAGE_SHIFT + u32::from(order),
+                last_in_block: ((PAGE_SIZE as u64) << order) - 1,
+                access: options.access,
+                write_order: options.write_order,
+                size: AtomicU64::new(len),
+                stored: AtomicU64::new(len),
+                index: Index::ranked(Rank::Dirty, tags_of(owner)),
+                write_ended: Condvar::new(),
+                mappers: MapperList::default(),
+                invalidate: RwLock::ranked(Rank::Invalidate, ()),
+                hole_epoch: AtomicU64::new(0),
+                block_readers: AtomicU64::new(0),
+                shown_holes: ShownHoles::default(),
+                tail_left: AtomicBool::new(false),
+                extents: Mutex::default(),
+                fill_errors: Mutex::default(),
+                errors: ErrorSequence::default(),
+                barrier: AtomicU64::new(0),
+                released: AtomicU64::new(0),
+                write_from: AtomicU64::new(0),
+                trouble: Trouble::default(),
+                accepted,
+                uses_files: Arc::new(AtomicBool::new(uses_files)),
+                syncs: Syncs::default(),
+                is_flushing: AtomicBool::new(false),
+                store: Mutex::new(Some(Arc::new(Reached::new(store)))),
+                append: Mutex::ranked(Rank::Append, ()),
+                requests: Requests::new(cache.workers().lane(limits.requests)),
+                at_a_time: limits.requests,
+                request_blocks: (preferred >> (PAGE_SHIFT + u32::from(order))).max(1),
+                ready: ReadyList::default(),
+                stream: Stream::default(),
+                counters: FileCounters::default(),
+            }
+        });
+        cache.add_file(&core);
+        core
+    }
+
+    // --- sizes and numbers
+
+    /// The file's length in bytes.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        // Acquire: pairs with the release of whoever grew the file; the bytes were written before.
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// The file's length is `size` bytes from now on. Release: pairs with the load in `size`.
+    #[inline]
+    pub(crate) fn set_size(&self, size: u64) {
+        if size > TAGGED_BYTES {
+            self.index.tags().end();
+        }
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// Whether its frames are those of this memory.
+    pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
+    /// The name in messages.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// What may be done with the file.
+    pub(crate) fn access(&self) -> FileAccess {
+        self.access
+    }
+
+    #[inline]
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.pool.frames
+    }
+
+    /// log2 of the block size in bytes.
+    #[inline]
+    pub(crate) fn block_shift(&self) -> u32 {
+        self.block_shift
+    }
+
+    /// The block size in bytes.
+    #[inline]
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.last_in_block + 1
+    }
+
+    /// The offset in its block of a byte of the file.
+    #[inline]
+    pub(crate) fn inside_block(&self, offset: u64) -> u64 {
+        offset & self.last_in_block
+    }
+
+    /// The bytes from `offset` to the end of its block.
+    pub(crate) fn left_in_block(&self, offset: u64) -> usize {
+        (self.block_bytes() - self.inside_block(offset)) as usize
+    }
+
+    /// Pages in a block.
+    pub(crate) fn block_pages(&self) -> u64 {
+        1 << self.order
+    }
+
+    /// The file's pages in a range of blocks.
+    pub(crate) fn pages_of(&self, blocks: Range<u64>) -> Range<u64> {
+        blocks.start << self.order..blocks.end.saturating_mul(self.block_pages())
+    }
+
+    /// The blocks a byte range touches.
+    pub(crate) fn blocks_of(&self, bytes: Range<u64>) -> Range<u64> {
+        if bytes.is_empty() {
+            return 0..0;
+        }
+        bytes.start >> self.block_shift()..((bytes.end - 1) >> self.block_shift()) + 1
+    }
+
+    /// One past the last block a file can have.
+    pub(crate) fn end_block(&self) -> u64 {
+        (MAX_SIZE >> self.block_shift()) + 1
+    }
+
+    /// The lowest limit of the groups that pay for the file, in bytes.
+    pub(crate) fn nearest_limit(&self) -> u64 {
+        let limits = self.groups.iter();
+        let limits = limits.filter_map(|group| self.pool.groups.max(*group));
+        limits.min().map_or(u64::MAX, PageCount::bytes)
+    }
+
+    /// Where the file's bytes are.
+    pub(crate) fn store(&self) -> Result<Arc<Reached>, FileError> {
+        self.store.lock().clone().ok_or_else(|| self.closed())
+    }
+
+    /// As long as it can be upgraded, the store is in use by this file.
+    pub(crate) fn in_use(&self) -> Weak<()> {
+        let store = self.store.lock();
+        store.as_deref().map_or_else(Weak::new, Reached::in_use)
+    }
+
+    /// Lets go of the store: the file is closed.
+    pub(crate) fn drop_store(&self) {
+        let store = self.store.lock().take();
+        drop(store);
+    }
+
+    // --- errors
+
+    pub(crate) fn past_end(&self, offset: u64, len: u64, size: u64) -> FileError {
+        FileError::PastEnd {
+            file: self.name.clone(),
+            offset,
+            len,
+            size,
+        }
+    }
+
+    /// Words a store's failure for this file.
+    pub(crate) fn store_error(
+        &self,
+        action: StoreAction,
+        offset: u64,
+        len: u64,
+        error: io::Error,
+    ) -> FileError {
+        let file = self.name.clone();
+        match error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<StoreError>())
+        {
+            Some(StoreError::Shrank {
+                now, was, since, ..
+            }) => FileError::Shrank {
+                file,
+                offset,
+                len,
+                now: *now,
+                was: *was,
+                since: *since,
+            },
+            Some(StoreError::ShortRead { got, len: size, .. }) => FileError::Short {
+                file,
+                offset,
+                len,
+                got: *got,
+                size: *size,
+            },
+            Some(StoreError::Changed) => FileError::Changed { file, offset, len },
+            _ => FileError::Store {
+                file,
+                action,
+                offset,
+                len,
+                source: Arc::new(error),
+            },
+        }
+    }
+
+    /// Refuses to go on in a file that is open for reading alone, or from inside its store.
+    pub(crate) fn check_writable(&self) -> Result<(), FileError> {
+        self.check_not_reentrant()?;
+        match self.access {
+            FileAccess::ReadWrite => Ok(()),
+            FileAccess::ReadOnly => Err(FileError::ReadOnly {
+                file: self.name.clone(),
+            }),
+        }
+    }
+
+    // --- references
+
+    /// Drops a reference on a block, and the block with the last one.
+    #[inline]
+    pub(crate) fn put(&self, frame: FrameId) {
+        if self.frames().meta(frame).hold.put() == Dropped::Last {
+            self.put_last(frame);
+        }
+    }
+
+    #[cold]
+    fn put_last(&self, frame: FrameId) {
+        self.pool.free(frame);
+    }
+
+    // --- mappings
+
+    /// Registers a mapper of the file.
+    pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
+        let id = self.mappers.add(mapper);
+        // Whoever puts a block into the index looks for mappers before it lets go of this mutex: it
+        // sees this one, or the faults of this one see the block. See `FileCore::end_hole`.
+        drop(self.dirty());
+        id
+    }
+
+    /// Removes a mapper, whose translations of this file are gone.
+    pub(crate) fn remove_mapper(&self, id: MapperId) {
+        self.mappers.remove(id);
+    }
+
+    /// Whether a mapping keeps a page of the block in memory.
+    pub(crate) fn is_locked_in_memory(&self, block: u64) -> bool {
+        self.mappers.has_locked(self.pages_in(block))
+    }
+
+    /// Takes translations of whole blocks away. A grace period has to follow.
+    pub(crate) fn revoke(&self, blocks: Range<u64>, how: Revoke) {
+        self.mappers.revoke(self.pages_of(blocks), how);
+    }
+
+    /// Takes the right to store to pages away. Whoever does without them for more than a new fault
+    /// waits for a grace period.
+    pub(crate) fn revoke_write(&self, pages: Range<u64>) {
+        self.mappers.revoke(pages, Revoke::Write);
+    }
+
+    /// Takes all translations of whole blocks away, and waits until nobody uses them any more (I6).
+    pub(crate) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
+        if !self.mappers.is_empty() {
+            self.revoke(blocks, how);
+            self.pool.domain.synchronize();
+        }
+    }
+
+    // --- dirty state
+
+    /// The dirty index, locked, and with it the index.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn dirty(&self) -> MutexGuard<'_, Guarded<DirtyIndex>> {
+        self.index.lock()
+    }
+
+    /// The rules for a writer with this reason, as they are now.
+    pub(crate) fn rules(&self, reason: WriteReason) -> WriteRules {
+        let released = self.released.load(Ordering::Acquire);
+        WriteRules {
+            order: self.write_order,
+            released,
+            reason,
+        }
+    }
+
+    /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock and
+    /// has changed, or is about to let others change, the bytes.
+    pub(crate) fn mark_dirty(&self, block: u64, frame: FrameId) {
+        let ordered = self.write_order == WriteOrder::Ordered;
+        let flags = &self.frames().meta(frame).flags;
+        if flags.load().contains(FlagSet::DIRTY) && !ordered {
+            return;
+        }
+        self.mark_dirty_as(self.dirty_entry(), block, frame);
+    }
+
+    /// What the dirty index notes of a write that happens now.
+    #[inline]
+    pub(crate) fn dirty_entry(&self) -> Dirty {
+        Dirty {
+            since: self.pool.now(),
+            barrier: match self.write_order {
+                WriteOrder::Ordered => self.barrier.load(Ordering::Acquire),
+                WriteOrder::Background | WriteOrder::OnSync => 0,
+            },
+        }
+    }
+
+    /// [`FileCore::mark_dirty`] with an entry of the caller's.
+    pub(crate) fn mark_dirty_as(&self, entry: Dirty, block: u64, frame: FrameId) {
+        let flags = &self.frames().meta(frame).flags;
+        let mut dirty = self.dirty();
+        if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
+            self.count_dirty();
+        }
+        dirty.insert(block, entry);
+    }
+
+    /// Forgets that a block is dirty, or not synced: it is being removed from the file. The caller
+    /// holds the block's lock.
+    pub(crate) fn forget_dirty(&self, block: u64, frame: FrameId) {
+        let flags = &self.frames().meta(frame).flags;
+        if self.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
+            return;
+        }
+        let mut dirty = self.dirty();
+        if flags
+            .test_and_clear(FlagSet::DIRTY)
+            .contains(FlagSet::DIRTY)
+        {
+            self.count_clean();
+        }
+        dirty.remove(block);
+    }
+
+    /// One block more is dirty. Under the mutex of `dirty`, as are all changes of the flag.
+    pub(crate) fn count_dirty(&self) {
+        self.count_dirty_run(1);
+    }
+
+    /// So many blocks more are dirty, likewise.
+    #[inline]
+    pub(crate) fn count_dirty_run(&self, blocks: usize) {
+        let pages = (blocks as u64) << self.order;
+        self.cache.count_dirty(&self.groups, pages);
+        self.pool.counters.add(Event::PgDirtied, pages);
+    }
+
+    /// One block less is dirty.
+    pub(crate) fn count_clean(&self) {
+        self.count_clean_run(1);
+    }
+
+    /// So many blocks less are dirty.
+    pub(crate) fn count_clean_run(&self, blocks: usize) {
+        let pages = (blocks as u64) << self.order;
+        self.cache.count_clean(&self.groups, pages);
+        self.pool.counters.add(Event::PgCleaned, pages);
+    }
+
+    /// Dirty blocks, those being written not counted.
+    pub(crate) fn dirty_blocks(&self) -> u64 {
+        self.dirty().len() as u64
+    }
+
+    /// Whether a write of some block is under way.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.dirty().writing() > 0
+    }
+}
+
+impl Drop for FileCore {
+    fn drop(&mut self) {
+        // Closing removes every block. If it did not get so far (it panicked), views may still look
+        // at one, and nobody will ever say when they are gone: the memory stays for good, and the
+        // number in their tags is nobody else's.
+        if self.index.counts().blocks > 0 {
+            std::mem::forget(self.pool.clone());
+        } else {
+            // Not before: whoever has the file, closed or not, seeks blocks by its number.
+            self.pool.unregister_owner(self.owner);
+        }
+    }
+}
+
+impl Nodes for Frames {
+    #[inline(always)]
+    fn words_at(
+        &self,
+        node: FrameOffset,
+    ) -> Option<&[crate::sync::raw::AtomicU64; crate::cache::index::NODE_WORDS]> {
+        Frames::words_at(self, node)
+    }
+
+    fn live(&self, node: FrameId) -> u32 {
+        self.meta(node).extra.load(Ordering::Relaxed) as u32
+    }
+
+    fn set_live(&self, node: FrameId, live: u32) {
+        self.meta(node)
+            .extra
+            .store(u64::from(live), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn set_tag(&self, frame: FrameId, tag: Tag) {
+        self.meta(frame).set_tag(tag);
+    }
+}
+
+impl std::fmt::Debug for FileCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileCore")
+            .field("name", &self.name)
+            .field("size", &self.size())
+            .field("block_bytes", &self.block_bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,69 @@
+//! What a store says of itself before it becomes a file.
+//!
+//! A store may be made of other files, and open them when it is asked: nothing is locked then, and
+//! nothing where it is dropped because it cannot be opened.
+
+use std::borrow::Cow;
+
+use crate::cache::core::MAX_SIZE;
+use crate::cache::errors::{FileError, StoreAction};
+use crate::cache::file::options::{FileAccess, FileOptions};
+use crate::store::{Accepted, Identity, Limits, Store, shown_name};
+use crate::sync::Arc;
+
+/// A store that can be opened, and what it said.
+pub(crate) struct Asked {
+    pub(crate) store: Arc<dyn Store>,
+    /// As it was given.
+    pub(crate) own_name: Arc<str>,
+    /// As it is in messages.
+    pub(crate) name: Arc<str>,
+    /// The order of a block, which the options say.
+    pub(crate) order: u8,
+    /// Bytes.
+    pub(crate) len: u64,
+    pub(crate) identity: Option<Identity>,
+    pub(crate) accepted: Accepted,
+    pub(crate) uses_files: bool,
+    pub(crate) limits: Limits,
+}
+
+impl Asked {
+    /// Asks a store whether it can be opened in this way.
+    pub(crate) fn new(store: Arc<dyn Store>, options: &FileOptions) -> Result<Asked, FileError> {
+        let own_name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
+        let name = match shown_name(&own_name) {
+            Cow::Borrowed(_) => own_name.clone(),
+            Cow::Owned(name) => name.into(),
+        };
+        let order = options.block_order(&name)?;
+        if options.access == FileAccess::ReadWrite && !store.writable() {
+            return Err(FileError::NotWritable { file: name });
+        }
+        let len = store.len().map_err(|source| FileError::Store {
+            file: name.clone(),
+            action: StoreAction::Query,
+            offset: 0,
+            len: 0,
+            source: Arc::new(source),
+        })?;
+        if len > MAX_SIZE {
+            return Err(FileError::TooLarge {
+                file: name,
+                offset: 0,
+                len,
+            });
+        }
+        Ok(Asked {
+            identity: store.identity(),
+            accepted: store.accepted(),
+            uses_files: store.uses_files(),
+            limits: store.limits(),
+            store,
+            own_name,
+            name,
+            order,
+            len,
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! Punches that a failed sync may undo (P18), and how they are made again.
+//!
+//! The store is told to punch, and perhaps answers by writing zeros. A sync that fails may drop
+//! those as it drops any write, and the old bytes are back. Of what was written the cache keeps the
+//! blocks until a sync has succeeded; of what was punched it keeps no block, so it notes the range.
+//! A noted block that is not cached is a hole, whatever the store says: nobody reads the old bytes,
+//! also not between the failed sync and the next punch.
+//!
+//! | state | made by | left by |
+//! |---|---|---|
+//! | emptied | the store's answer to a punch, with the number of the next sync | a good sync that began since; a failed sync: lost |
+//! | lost | a failed sync; a punch beside one; a write into an emptied block that failed half-way, perhaps | the punch made again: emptied |
+//!
+//! From both: a write of the block that the store has accepted (from there on it is the cache's to
+//! keep), and a cut that takes the block off the file.
+//!
+//! **Made again** by the next sync that a user asks for and by the close, before anything is
+//! written, and before an invalidation or a discard. Who does it has the file to himself, and holds
+//! the locks of the cached blocks of a range while he looks once more what is lost there and has it
+//! punched. So no write back is under way in it; one that has ended has taken its block out. A
+//! block in the range that is dirty is in no store anyway, and is written after. Should the store
+//! refuse, the range stays lost, and the sync fails.
+//!
+//! **Bounded.** A file has [`MOST`] ranges at most when a punch begins: it makes them durable
+//! first, and fails where that does. A write into an emptied range parts it, but its block stays
+//! cached until a good sync, which ends the range, too. A write into a lost range parts it as long
+//! as there are less than [`MOST`]. Later ones leave the range as it is, and their blocks are in
+//! doubt: they stay cached, and are written once more after the punch.
+//!
+//! A store that keeps what it has accepted ([`Accepted::Kept`]) has nothing noted. Lengths are not
+//! noted: that a sync which fails does not undo them is a rule of
+//! [`Store::set_len`](crate::store::Store::set_len).
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::locks::Steady;
+use crate::cache::dirty::runs::Runs;
+use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::store::{Accepted, SyncWhat};
+use crate::sync::failpoint;
+
+/// The most ranges that are noted of a file when a punch begins.
+const MOST: usize = 256;
+
+/// The blocks that the store was told to punch and no sync has covered. Kept with the file's
+/// extents, under their mutex.
+#[derive(Debug, Default)]
+pub(crate) struct Punched {
+    /// Those that are holes in the store, if no sync fails, with how many syncs had begun.
+    emptied: Runs<u64>,
+    /// Those that a failed sync may have brought back.
+    lost: Runs<()>,
+    /// Syncs begun.
+    begun: u64,
+    /// Syncs failed.
+    failed: u64,
+}
+
+impl Punched {
+    /// Whether the block is a hole if it is not cached.
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        self.emptied.contains(block) || self.lost.contains(block)
+    }
+
+    /// Where the range ends that has the block.
+    pub(crate) fn end_of(&self, block: u64) -> Option<u64> {
+        let emptied = self.emptied.run_end(block);
+        emptied.or_else(|| self.lost.run_end(block))
+    }
+
+    /// Whether one of the blocks is noted.
+    pub(crate) fn meets(&self, blocks: Range<u64>) -> bool {
+        self.emptied.runs_in(blocks.clone()).next().is_some() || self.is_lost_in(blocks)
+    }
+
+    /// Whether one of the blocks has to be punched again.
+    pub(crate) fn is_lost_in(&self, blocks: Range<u64>) -> bool {
+        self.lost.runs_in(blocks).next().is_some()
+    }
+
+    /// Whether something has to be punched again.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// What has to be punched again of a range.
+    fn lost_in(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
+        self.lost.runs_in(blocks).map(|(run, ())| run).collect()
+    }
+
+    fn is_full(&self) -> bool {
+        self.emptied.runs() + self.lost.runs() >= MOST
+    }
+
+    /// The store has punched blocks, asked when `failed` syncs had failed.
+    fn note(&mut self, blocks: Range<u64>, failed: u64) {
+        self.forget(blocks.clone());
+        match self.failed == failed {
+            true => self.emptied.note_run(blocks, self.begun),
+            // Nobody knows which was first.
+            false => self.lost.note_run(blocks, ()),
+        }
+    }
+
+    /// The blocks have gone from the file, or are the cache's to keep.
+    pub(crate) fn forget(&mut self, blocks: Range<u64>) {
+        self.emptied.remove_all(blocks.clone());
+        self.lost.remove_all(blocks);
+    }
+
+    /// The store has accepted what was written to blocks; false if they are to be punched again all
+    /// the same.
+    #[must_use]
+    pub(crate) fn written(&mut self, blocks: Range<u64>) -> bool {
+        self.emptied.remove_all(blocks.clone());
+        if self.lost.runs() >= MOST && self.is_lost_in(blocks.clone()) {
+            return false;
+        }
+        self.lost.remove_all(blocks);
+        true
+    }
+
+    /// A write to blocks has failed, and the store may have a part of it.
+    pub(crate) fn written_in_part(&mut self, blocks: Range<u64>) {
+        let parts: Vec<_> = self.emptied.runs_in(blocks).collect();
+        for (part, _) in parts {
+            self.forget(part.clone());
+            self.lost.note_run(part, ());
+        }
+    }
+
+    /// A sync begins; what it is to be called when it has succeeded.
+    pub(crate) fn begin_sync(&mut self) -> u64 {
+        self.begun += 1;
+        self.begun - 1
+    }
+
+    /// The sync has succeeded.
+    pub(crate) fn synced(&mut self, through: u64) {
+        self.emptied.retain(|number| number > through);
+    }
+
+    /// A sync has failed.
+    pub(crate) fn sync_failed(&mut self) {
+        self.failed += 1;
+        for (blocks, _) in std::mem::take(&mut self.emptied).all() {
+            self.lost.note_run(blocks, ());
+        }
+    }
+
+    /// Checks what is noted of a file of so many blocks at rest.
+    pub(crate) fn validate(&self, blocks: u64) {
+        let lost = self.lost.all().map(|(run, ())| run);
+        let emptied = self.emptied.all().map(|(run, _)| run);
+        for run in lost.chain(emptied) {
+            assert!(run.end <= blocks, "P18: {run:?} is noted past the end");
+        }
+        let is_lost = |(run, _): (Range<u64>, u64)| self.is_lost_in(run);
+        assert!(!self.emptied.all().any(is_lost), "P18: noted twice");
+    }
+}
+
+/// A punch made again. Dropped, what has become of it is in the error sequence; without an answer,
+/// the store panicked.
+struct Again<'f> {
+    file: &'f FileCore,
+    result: Option<Result<(), FileError>>,
+}
+
+impl Drop for Again<'_> {
+    fn drop(&mut self) {
+        let panicked = || {
+            let (what, error) = (StoreAction::Punch, store_panicked());
+            Err(self.file.store_error(what, 0, 0, error))
+        };
+        if let Err(error) = self.result.take().unwrap_or_else(panicked) {
+            self.file.errors.record(error);
+        }
+    }
+}
+
+impl FileCore {
+    /// Has the store punch blocks as far as the file reaches, and what is `known` of the store. The
+    /// caller has the file to itself, and the locks of those that are cached.
+    pub(crate) fn punch_store(
+        &self,
+        blocks: Range<u64>,
+        known: u64,
+        _alone: &Steady<'_>,
+    ) -> Result<(), FileError> {
+        let start = blocks.start << self.block_shift();
+        let end = (blocks.end << self.block_shift())
+            .min(known)
+            .min(self.size());
+        if end <= start {
+            return Ok(());
+        }
+        let failed = self.extents.lock().punched.failed;
+        let punched = {
+            let store = self.store()?;
+            let _call = self.store_call();
+            let _changing = self.syncs.changing();
+            store.punch(start, end - start)
+        };
+        failpoint!(Punched);
+        punched.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))?;
+        if self.accepted == Accepted::UntilSync {
+            let blocks = self.blocks_of(start..end);
+            self.extents.lock().punched.note(blocks, failed);
+        }
+        Ok(())
+    }
+
+    /// Punches again what a failed sync may have brought back. A failure is left in the error
+    /// sequence. No lock is held.
+    pub(crate) fn punch_again(&self) {
+        if !self.extents.lock().punched.has_lost() {
+            return;
+        }
+        let alone = self.alone();
+        let lost = self.extents.lock().punched.lost_in(0..u64::MAX);
+        let mut again = Again {
+            file: self,
+            result: None,
+        };
+        let mut runs = lost.into_iter();
+        again.result = Some(runs.try_for_each(|run| self.punch_lost(run, &alone)));
+    }
+
+    /// The same of one range, a batch of cached blocks at a time.
+    fn punch_lost(&self, run: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
+        let mut next = run.start;
+        while next < run.end {
+            let start = next;
+            let _locked = self.lock_batch(&mut next, run.end);
+            // Writes that were under way may have taken blocks out.
+            let lost = self.extents.lock().punched.lost_in(start..next);
+            for part in lost {
+                // A sync that failed, or a write, may have left more in the store than is known of.
+                self.punch_store(part, u64::MAX, alone)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was punched, if no more can be noted. No lock is held.
+    pub(crate) fn make_room_for_punch(&self) -> Result<(), FileError> {
+        if !self.extents.lock().punched.is_full() {
+            return Ok(());
+        }
+        let failures = self.errors.count();
+        self.punch_again();
+        self.sync_store(SyncWhat::Data)?;
+        match self.errors.latest() {
+            Some(error) if self.errors.count() != failures => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the store may not have all that the file is.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.dirty().last_unwritten().is_some() || self.extents.lock().punched.has_lost()
+    }
+}

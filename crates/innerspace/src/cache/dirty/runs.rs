@@ -1,0 +1,287 @@
+//! Sets of blocks as runs of neighbours of which the same is noted: a file that is written from
+//! front to back has one run, and another block of it makes that one longer.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::cache::dirty::index::Dirty;
+
+/// What is noted of each block of a set.
+#[derive(Debug)]
+pub(crate) struct Runs<T> {
+    /// The runs by their first blocks. They do not overlap; neighbours of the same note may stay
+    /// apart.
+    runs: BTreeMap<u64, Run<T>>,
+    blocks: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run<T> {
+    /// The block after the last.
+    end: u64,
+    note: T,
+}
+
+impl<T> Default for Runs<T> {
+    fn default() -> Runs<T> {
+        Runs {
+            runs: BTreeMap::new(),
+            blocks: 0,
+        }
+    }
+}
+
+impl<T: Copy + PartialEq> Runs<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+
+    /// Blocks in the set.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks
+    }
+
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        self.run_of(block).is_some()
+    }
+
+    /// What is noted of a block.
+    pub(crate) fn get(&self, block: u64) -> Option<T> {
+        self.run_of(block).map(|(_, run)| run.note)
+    }
+
+    /// The highest block.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.runs.last_key_value().map(|(_, run)| run.end - 1)
+    }
+
+    /// The runs that reach into a range, the parts of them that lie in it, ascending.
+    pub(crate) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
+        let (from, to) = (range.start, range.end);
+        let first = self.run_of(from).map_or(from, |(start, _)| start);
+        let runs = self.runs.range(first..);
+        runs.take_while(move |(start, _)| **start < to)
+            .map(move |(start, run)| ((*start).max(from)..run.end.min(to), run.note))
+    }
+
+    /// All runs, ascending.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
+        self.runs_in(0..u64::MAX)
+    }
+
+    /// All blocks, ascending.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.all().flat_map(|(blocks, _)| blocks)
+    }
+
+    /// Adds blocks, of which none is there.
+    pub(crate) fn note_run(&mut self, blocks: Range<u64>, note: T) {
+        self.blocks += (blocks.end - blocks.start) as usize;
+        // Mostly they follow the last run.
+        if let Some(mut last) = self.runs.last_entry()
+            && last.get().end == blocks.start
+            && last.get().note == note
+        {
+            last.get_mut().end = blocks.end;
+            return;
+        }
+        if let Some((_, run)) = self.runs.range_mut(..blocks.end).next_back() {
+            assert!(run.end <= blocks.start, "I5: {blocks:?} is there already");
+            if run.end == blocks.start && run.note == note {
+                run.end = blocks.end;
+                return;
+            }
+        }
+        let end = blocks.end;
+        self.runs.insert(blocks.start, Run { end, note });
+    }
+
+    /// Takes a block out.
+    pub(crate) fn remove(&mut self, block: u64) -> Option<T> {
+        self.take_run(block..block + 1).map(|(_, note)| note)
+    }
+
+    /// Takes out what a range begins with as far as the same is noted of it: up to which block, and
+    /// what. `None` where its first block is not there.
+    pub(crate) fn take_run(&mut self, blocks: Range<u64>) -> Option<(u64, T)> {
+        let (start, run) = self.run_of(blocks.start)?;
+        let end = run.end.min(blocks.end);
+        if start == blocks.start {
+            self.runs.remove(&start);
+        } else if let Some(before) = self.runs.get_mut(&start) {
+            before.end = blocks.start;
+        }
+        if end < run.end {
+            self.runs.insert(end, run);
+        }
+        self.blocks -= (end - blocks.start) as usize;
+        Some((end, run.note))
+    }
+
+    /// Takes out all blocks of a range that are there.
+    pub(crate) fn remove_all(&mut self, blocks: Range<u64>) {
+        let mut rest = blocks;
+        while let Some(part) = self.first_part(rest.clone()) {
+            rest.start = part.end;
+            self.take_run(part);
+        }
+    }
+
+    /// What the first run that reaches into a range has of it.
+    fn first_part(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.runs_in(range).next().map(|(blocks, _)| blocks)
+    }
+
+    /// Where the run ends that a block is in.
+    pub(crate) fn run_end(&self, block: u64) -> Option<u64> {
+        self.run_of(block).map(|(_, run)| run.end)
+    }
+
+    /// Takes out the blocks of whose note `keep` says no.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
+        let blocks = &mut self.blocks;
+        self.runs.retain(|start, run| {
+            let keep = keep(run.note);
+            if !keep {
+                *blocks -= (run.end - start) as usize;
+            }
+            keep
+        });
+    }
+
+    /// The run that a block is in, and its first block.
+    fn run_of(&self, block: u64) -> Option<(u64, Run<T>)> {
+        let (start, run) = self.runs.range(..=block).next_back()?;
+        (block < run.end).then_some((*start, *run))
+    }
+
+    /// Runs that are kept.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+impl Runs<Dirty> {
+    /// Adds a block; one that is there keeps its age, and the higher barrier of the two.
+    pub(crate) fn note(&mut self, block: u64, entry: Dirty) {
+        if let Some((_, run)) = self.runs.range_mut(..=block).next_back() {
+            if run.end == block && run.note == entry {
+                run.end += 1;
+                self.blocks += 1;
+                return;
+            }
+            if block < run.end {
+                let known = run.note;
+                if entry.barrier > known.barrier {
+                    self.remove(block);
+                    self.add(
+                        block,
+                        Dirty {
+                            since: known.since,
+                            barrier: entry.barrier,
+                        },
+                    );
+                }
+                return;
+            }
+        }
+        self.add(block, entry);
+    }
+
+    /// Adds a block that is not there.
+    fn add(&mut self, block: u64, note: Dirty) {
+        let end = block + 1;
+        self.runs.insert(block, Run { end, note });
+        self.blocks += 1;
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn entry(since: u64, barrier: u64) -> Dirty {
+        Dirty { since, barrier }
+    }
+
+    #[test]
+    fn what_is_written_in_order_is_one_run() {
+        let mut runs = Runs::<Dirty>::default();
+        for block in 10..500 {
+            runs.note(block, entry(1, 0));
+        }
+        for block in (500..1000).step_by(10) {
+            runs.note_run(block..block + 10, entry(1, 0));
+        }
+        assert_eq!((runs.runs(), runs.len(), runs.last()), (1, 990, Some(999)));
+        assert_eq!(runs.remove(500), Some(entry(1, 0)));
+        assert_eq!((runs.runs(), runs.len()), (2, 989));
+        assert_eq!(runs.remove(500), None);
+        let around: Vec<_> = runs.runs_in(498..503).map(|(blocks, _)| blocks).collect();
+        assert_eq!(around, [498..500, 501..503]);
+    }
+
+    #[test]
+    fn runs_are_the_same_as_a_map_of_blocks() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = move |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed >> 16) % below
+        };
+        let (mut runs, mut map) = (Runs::<Dirty>::default(), BTreeMap::<u64, Dirty>::new());
+        for _ in 0..20_000 {
+            let (block, noted) = (next(40), entry(next(2), next(3)));
+            let run = block..block + next(4);
+            match next(5) {
+                4 => {
+                    let gone = map.range(run.clone()).map(|(block, _)| *block);
+                    gone.collect::<Vec<u64>>()
+                        .iter()
+                        .for_each(|block| assert!(map.remove(block).is_some()));
+                    runs.remove_all(run);
+                }
+                0 => assert_eq!(runs.remove(block), map.remove(&block)),
+                1 if !run.is_empty() && map.range(run.clone()).next().is_none() => {
+                    runs.note_run(run.clone(), noted);
+                    map.extend(run.map(|block| (block, noted)));
+                }
+                _ => {
+                    runs.note(block, noted);
+                    let known = map.entry(block).or_insert(noted);
+                    known.barrier = known.barrier.max(noted.barrier);
+                }
+            }
+            let range = next(40)..next(45);
+            let in_map = map.iter().filter(|(block, _)| range.contains(block));
+            let in_runs = runs.runs_in(range.clone());
+            let in_runs = in_runs.flat_map(|(blocks, note)| blocks.map(move |block| (block, note)));
+            assert!(in_runs.eq(in_map.map(|(block, entry)| (*block, *entry))));
+            assert!(runs.blocks().eq(map.keys().copied()));
+            assert_eq!(runs.len(), map.len());
+            assert_eq!(runs.is_empty(), map.is_empty());
+            assert_eq!(runs.last(), map.keys().next_back().copied());
+            assert_eq!(runs.get(block), map.get(&block).copied());
+            assert_eq!(runs.contains(block), map.contains_key(&block));
+        }
+    }
+
+    #[test]
+    fn a_run_is_taken_as_far_as_one_note_goes() {
+        let mut runs = Runs::default();
+        runs.note_run(10..20, 1u64);
+        runs.note_run(20..30, 2);
+        assert_eq!(runs.take_run(9..30), None);
+        assert_eq!(runs.take_run(12..15), Some((15, 1)));
+        assert_eq!(runs.take_run(16..40), Some((20, 1)));
+        assert_eq!(runs.take_run(20..40), Some((30, 2)));
+        assert!(runs.blocks().eq([10, 11, 15]));
+        assert_eq!((runs.len(), runs.runs()), (3, 2));
+        runs.note_run(40..50, 7);
+        runs.retain(|note| note > 1);
+        assert!(runs.blocks().eq(40..50));
+        assert_eq!(runs.len(), 10);
+    }
+}

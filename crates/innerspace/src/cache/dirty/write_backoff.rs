@@ -1,0 +1,81 @@
+//! A store that keeps failing: how often it is asked again.
+//!
+//! A write that nobody asked for by a sync (the flusher's, a writer's over the dirty limit,
+//! reclaim's) is left out after one that failed: the next attempt, then the next three, seven and
+//! so on; a write that succeeds ends it. A tick of the clock gives one attempt in any case. Who
+//! needs memory meanwhile is told why there is none; a sync always tries.
+
+use crate::sync::Mutex;
+
+/// log2 of the attempts left out at most, plus 1.
+const MOST_FAILURES: u32 = 10;
+
+/// One file's. A leaf lock, held for a look.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Attempts in a row that wrote nothing and failed.
+    failures: u32,
+    /// Attempts to leave out yet.
+    left_out: u32,
+    /// The tick of the last failure.
+    at: u64,
+}
+
+impl Trouble {
+    /// Whether an attempt may be made at tick `now` that no sync asks for.
+    pub(crate) fn may_try(&self, now: u64) -> bool {
+        let mut state = self.0.lock();
+        if state.left_out == 0 || now != state.at {
+            return true;
+        }
+        state.left_out -= 1;
+        false
+    }
+
+    /// How an attempt at tick `now` went, in blocks.
+    pub(crate) fn note(&self, written: u64, failed: u64, now: u64) {
+        if written == 0 && failed == 0 {
+            return;
+        }
+        let mut state = self.0.lock();
+        if written > 0 {
+            *state = State::default();
+        } else {
+            state.failures = (state.failures + 1).min(MOST_FAILURES);
+            state.left_out = (1 << state.failures) - 1;
+            state.at = now;
+        }
+    }
+
+    /// Whether the last attempt failed.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.lock().failures > 0
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rare_until_one_succeeds_or_time_passes() {
+        let trouble = Trouble::default();
+        let mut made = Vec::new();
+        for attempt in 0..1000 {
+            if trouble.may_try(7) {
+                made.push(attempt);
+                trouble.note(0, 3, 7);
+            }
+        }
+        assert_eq!(made, [0, 2, 6, 14, 30, 62, 126, 254, 510]);
+        assert!(trouble.is_on() && !trouble.may_try(7));
+        assert!(trouble.may_try(8), "a tick later");
+        trouble.note(0, 1, 8);
+        assert!(!trouble.may_try(8));
+        trouble.note(1, 5, 8);
+        assert!(trouble.may_try(8) && !trouble.is_on());
+    }
+}

@@ -1,0 +1,168 @@
+//! Several runs of dirty blocks on their way to the store at once.
+//!
+//! A sync of more than one run has jobs in the file's lane write beside the caller: as many as the
+//! store takes calls at a time, and as far as the memory that they hold stays a small part of the
+//! nearest limit. Each claims the next run, which no other job gets, and writes it as if it were
+//! alone. The caller claims runs too, so all get written even if no thread is free. At the end it
+//! waits for runs that others have claimed, and for no job that has not begun. A file whose writes
+//! are ordered has one run in flight.
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::dirty::index::{WriteOrder, WriteReason};
+use crate::cache::dirty::writeback::{LockMode, RunEnd};
+use crate::cache::read::requests::FLIGHT_PART;
+use crate::exec::Turn;
+use crate::sync::{Arc, Condvar, Mutex};
+
+/// Jobs that write beside the caller, at most: more keep no disk busier.
+const MOST_HELPERS: u64 = 7;
+
+/// What a caller and its helpers write.
+struct Spread {
+    state: Mutex<State>,
+    /// Notified when a run that was claimed has ended.
+    ended: Condvar,
+}
+
+struct State {
+    /// What nobody has claimed.
+    left: Range<u64>,
+    /// Blocks that may still be claimed.
+    allowed: u64,
+    /// Runs that were claimed and have not ended.
+    claimed: u32,
+    total: RunEnd,
+}
+
+/// A run that is the holder's to write. Dropped, it has ended.
+struct Claim<'s> {
+    spread: &'s Spread,
+    blocks: Range<u64>,
+    end: RunEnd,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut state = self.spread.state.lock();
+        state.claimed -= 1;
+        state.total.written += self.end.written;
+        state.total.failed += self.end.failed;
+        drop(state);
+        self.spread.ended.notify_all();
+    }
+}
+
+impl Spread {
+    /// The next run of at most `most` blocks, as `next_run` finds it.
+    fn claim(
+        &self,
+        most: u64,
+        next_run: impl FnOnce(Range<u64>, usize) -> Vec<u64>,
+    ) -> Option<Claim<'_>> {
+        let mut state = self.state.lock();
+        let most = most.min(state.allowed);
+        if most == 0 {
+            return None;
+        }
+        let run = next_run(state.left.clone(), most as usize);
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            state.left.start = state.left.end;
+            return None;
+        };
+        let blocks = *first..last + 1;
+        state.left.start = blocks.end;
+        state.allowed -= run.len() as u64;
+        state.claimed += 1;
+        Some(Claim {
+            spread: self,
+            blocks,
+            end: RunEnd::default(),
+        })
+    }
+
+    /// Nothing more is written for a reason that gives up at a failure.
+    fn give_up(&self) {
+        self.state.lock().allowed = 0;
+    }
+
+    /// What was done, when nobody is at it any more.
+    fn wait_ended(&self) -> RunEnd {
+        let mut state = self.state.lock();
+        while state.claimed > 0 {
+            state = self.ended.wait(state);
+        }
+        RunEnd {
+            next: state.left.start,
+            ..state.total
+        }
+    }
+}
+
+impl FileCore {
+    /// Like [`FileCore::write_range`] for a caller that holds no lock of a block, with several runs
+    /// in flight.
+    pub(crate) fn write_in_depth(
+        &self,
+        blocks: Range<u64>,
+        reason: WriteReason,
+        max_blocks: u64,
+    ) -> RunEnd {
+        let run = self.max_run(reason);
+        let helpers = self.helpers(run, max_blocks.min(self.dirty_blocks()));
+        let core = match helpers {
+            0 => None,
+            _ => self.me.upgrade(),
+        };
+        let Some(core) = core else {
+            return self.write_range(blocks, reason, LockMode::Sleep, max_blocks);
+        };
+        let spread = Arc::new(Spread {
+            state: Mutex::new(State {
+                left: blocks,
+                allowed: max_blocks,
+                claimed: 0,
+                total: RunEnd::default(),
+            }),
+            ended: Condvar::new(),
+        });
+        for _ in 0..helpers {
+            let (core, spread) = (core.clone(), spread.clone());
+            let help = Box::new(move || {
+                let _here = core.cache.serving();
+                core.write_claimed(&spread, reason, run);
+            });
+            let lane = &self.requests.store_calls;
+            self.cache.push(lane, Turn::Shared, help);
+        }
+        self.write_claimed(&spread, reason, run);
+        spread.wait_ended()
+    }
+
+    /// Writes runs until there are no more.
+    fn write_claimed(&self, spread: &Spread, reason: WriteReason, run: u64) {
+        let rules = self.rules(reason);
+        let next_run = |left, most| self.dirty().next_run(left, most, &rules);
+        while let Some(mut claim) = spread.claim(run, next_run) {
+            let blocks = claim.blocks.clone();
+            claim.end = self.write_range(blocks, reason, LockMode::Sleep, u64::MAX);
+            let in_vain = claim.end.written == 0 && claim.end.failed > 0;
+            if reason != WriteReason::Sync && in_vain {
+                spread.give_up();
+            }
+        }
+    }
+
+    /// Jobs that are worth to have beside the caller, for so many dirty blocks in runs of `run`.
+    fn helpers(&self, run: u64, dirty: u64) -> u64 {
+        if self.write_order == WriteOrder::Ordered || !self.cache.workers().has_threads() {
+            return 0;
+        }
+        let others = dirty.div_ceil(run).saturating_sub(1);
+        let room = self.nearest_limit() / FLIGHT_PART / (run << self.block_shift());
+        let calls = u64::from(self.at_a_time);
+        let most = room.min(calls).saturating_sub(1);
+        others.min(most).min(MOST_HELPERS)
+    }
+}

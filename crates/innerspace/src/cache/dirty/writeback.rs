@@ -1,0 +1,619 @@
+//! Writing dirty blocks back, and waiting for it.
+//!
+//! One run of adjacent blocks, in order (I6): lock them; revoke the right to store through
+//! mappings, one grace period for all; pin the bytes; clear DIRTY and set WRITEBACK; unlock; write;
+//! and for each block either done, or DIRTY and ERROR again. The pin is a view: it keeps every
+//! writer out of the bytes while the store reads them, so checksums hold. Whoever wants to write
+//! such a block waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::count;
+use crate::cache::dirty::index::{Dirty, WriteReason, WriteRules};
+use crate::cache::errors::{FileError, HeldReason, StoreAction, store_panicked};
+use crate::cache::lookup::block::{BlockRef, Locked};
+use crate::cache::lookup::get::{Get, Got};
+use crate::cache::map::mappers::Revoke;
+use crate::cache::write::write_at::DirtyLevel;
+use crate::exec::Turn;
+use crate::frame::{FlagSet, Pinned};
+use crate::reclaim::Pool;
+use crate::stats::Event;
+use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, failpoint};
+use crate::units::MIB;
+
+/// The most bytes one call of a store writes, unless a sync asks for it; one block at least.
+const MAX_RUN: u64 = MIB;
+
+/// The most bytes one call of a store writes for a sync: nobody waits for less, and a device is
+/// faster with more at once.
+const MAX_SYNC_RUN: u64 = 4 * MIB;
+
+/// More than [`MAX_RUN`] is this part of every limit at most: what is being written can be neither
+/// changed nor evicted.
+const SYNC_RUN_PART: u64 = 16;
+
+/// Runs that a flusher writes before it looks again whether it has to.
+const FLUSH_RUNS: u64 = 8;
+
+/// Failed calls of the store after which a run is given up that no sync asks for.
+const PATIENCE: u32 = 4;
+
+/// Why a block stays dirty whose bytes cannot be held for the store.
+const TOO_MANY_VIEWS: &str = "more views of its block than can be counted";
+
+/// Whether the first lock of a run may sleep. The others never do: two runs may cross.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LockMode {
+    /// The caller holds no lock of a block.
+    Sleep,
+    /// The caller may hold locks of blocks.
+    Try,
+}
+
+/// What one run came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RunEnd {
+    /// Blocks written.
+    pub(crate) written: u64,
+    /// Blocks whose write failed.
+    pub(crate) failed: u64,
+    /// Where to go on.
+    pub(crate) next: u64,
+}
+
+/// A block whose write is under way; if that is not told, it has failed.
+struct InFlight<'f> {
+    held: BlockRef<'f>,
+    pinned: Option<Pinned<Pool>>,
+    /// What the dirty index said.
+    entry: Dirty,
+    /// Bytes of the block that are inside the file.
+    len: usize,
+    failed: bool,
+}
+
+impl InFlight<'_> {
+    fn bytes(&self) -> &[u8] {
+        let pinned = self.pinned.as_ref().expect("pinned until the write ends");
+        &pinned[..self.len]
+    }
+
+    /// Whether `next` is the block behind this one, and ended in the same way.
+    fn goes_on(&self, next: &Self) -> bool {
+        self.held.block + 1 == next.held.block && self.failed == next.failed
+    }
+
+    /// The write was good. The flag is set by a write that failed alone, and one is under way at a
+    /// time: this one.
+    fn clear_error(&self) {
+        let flags = &self.held.meta().flags;
+        if flags.load().contains(FlagSet::ERROR) {
+            flags.clear(FlagSet::ERROR);
+        }
+    }
+}
+
+/// Blocks of one run, ascending, whose writes end together.
+struct InFlights<'f> {
+    file: &'f FileCore,
+    blocks: Vec<InFlight<'f>>,
+    /// The store has answered, and what it refused is known to all handles.
+    answered: bool,
+}
+
+impl Drop for InFlights<'_> {
+    fn drop(&mut self) {
+        let file = self.file;
+        if let (false, [first, .., last] | [first @ last]) = (self.answered, &self.blocks[..]) {
+            // A panic since the writes began. The store is called there, and little else is done:
+            // it is what is named.
+            let offset = first.held.block << file.block_shift();
+            let end = (last.held.block << file.block_shift()) + last.len as u64;
+            let (what, error) = (StoreAction::Write, store_panicked());
+            file.errors
+                .record(file.store_error(what, offset, end - offset, error));
+        }
+        // Before WRITEBACK ends: a writer that waited for it must find the bytes unpinned.
+        self.blocks.iter_mut().for_each(|one| one.pinned = None);
+        let mut dirty = file.dirty();
+        for run in self.blocks.chunk_by(InFlight::goes_on) {
+            let blocks = run[0].held.block..run[run.len() - 1].held.block + 1;
+            dirty.end_write(blocks.clone());
+            if !run[0].failed {
+                run.iter().for_each(InFlight::clear_error);
+                if file.accepted == Accepted::UntilSync {
+                    dirty.accept(blocks.clone());
+                }
+                if !file.extents.lock().punched.written(blocks.clone()) {
+                    dirty.doubt(blocks);
+                }
+                continue;
+            }
+            file.extents.lock().punched.written_in_part(blocks);
+            for one in run {
+                let flags = &one.held.meta().flags;
+                let before = flags.test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
+                if !before.contains(FlagSet::DIRTY) {
+                    file.count_dirty();
+                }
+                dirty.insert_unwritten(one.held.block, one.entry);
+            }
+        }
+        // What a writer took for a hole before this may be evicted soon, and is none any more,
+        // whoever made the block, and on what.
+        file.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        drop(dirty);
+        for one in &self.blocks {
+            file.frames().end_writeback(one.held.frame);
+        }
+        file.write_ended.notify_all();
+    }
+}
+
+/// A flush is over, also if a store panicked.
+struct FlushEnd<'f>(&'f FileCore);
+
+impl Drop for FlushEnd<'_> {
+    fn drop(&mut self) {
+        self.0.is_flushing.store(false, Ordering::Release);
+    }
+}
+
+impl FileCore {
+    /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and
+    /// failed. What no sync asks for is left out for a while after a failure.
+    pub(crate) fn write_range(
+        &self,
+        blocks: Range<u64>,
+        reason: WriteReason,
+        mode: LockMode,
+        max_blocks: u64,
+    ) -> RunEnd {
+        let mut total = RunEnd {
+            next: blocks.start,
+            ..RunEnd::default()
+        };
+        if reason != WriteReason::Sync && !self.trouble.may_try(self.pool.now()) {
+            return total;
+        }
+        let max_run = self.max_run(reason);
+        while total.next < blocks.end && total.written + total.failed < max_blocks {
+            let rules = self.rules(reason);
+            let left = max_blocks - total.written - total.failed;
+            let max = max_run.min(left) as usize;
+            let run = self.dirty().next_run(total.next..blocks.end, max, &rules);
+            if run.is_empty() {
+                total.next = blocks.end;
+                break;
+            }
+            let end = self.write_run(&run, &rules, mode);
+            total.written += end.written;
+            total.failed += end.failed;
+            total.next = end.next;
+            if reason != WriteReason::Sync && end.written == 0 && end.failed > 0 {
+                break;
+            }
+        }
+        let now = self.pool.now();
+        self.trouble.note(total.written, total.failed, now);
+        total
+    }
+
+    /// The most blocks of one run.
+    pub(crate) fn max_run(&self, reason: WriteReason) -> u64 {
+        let bytes = match reason {
+            WriteReason::Sync => self.max_sync_run(),
+            WriteReason::Flusher { .. } | WriteReason::Pressure => MAX_RUN,
+        };
+        (bytes >> self.block_shift()).max(1)
+    }
+
+    /// The most bytes of one run of a sync, by the nearest limit of the groups that pay for the
+    /// file.
+    fn max_sync_run(&self) -> u64 {
+        (self.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN)
+    }
+
+    /// Like [`FileCore::write_range`] over the whole file, from where the last call ended: a block
+    /// that is written again and again does not keep those behind it waiting.
+    pub(crate) fn write_onwards(&self, reason: WriteReason, max_blocks: u64) -> RunEnd {
+        let end_block = self.end_block();
+        let from = self.write_from.load(Ordering::Relaxed).min(end_block);
+        let mut total = self.write_in_depth(from..end_block, reason, max_blocks);
+        if total.written == 0 && total.failed == 0 && from > 0 {
+            total = self.write_in_depth(0..from, reason, max_blocks);
+        }
+        let next = if total.next >= end_block {
+            0
+        } else {
+            total.next
+        };
+        self.write_from.store(next, Ordering::Relaxed);
+        total
+    }
+
+    /// A writer's share: up to one run of whatever may go. Blocks written.
+    pub(crate) fn write_some(&self) -> u64 {
+        let reason = WriteReason::Pressure;
+        self.write_onwards(reason, self.max_run(reason)).written
+    }
+
+    /// A flusher's share: as many runs as are in flight at once, at most. Blocks written.
+    fn write_more(&self) -> u64 {
+        let reason = WriteReason::Pressure;
+        let most = FLUSH_RUNS * self.max_run(reason);
+        self.write_onwards(reason, most).written
+    }
+
+    /// Has a job of the file's lane write until no group has too much dirty, if none is at it.
+    pub(crate) fn flush_in_its_lane(&self) {
+        let Some(core) = self.me.upgrade() else {
+            return;
+        };
+        if self.is_flushing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let flush = Box::new(move || {
+            let _here = core.cache.serving();
+            let ended = FlushEnd(&core);
+            let mut written = true;
+            while written && !core.is_closed() && core.dirty_level() > DirtyLevel::Low {
+                written = core.write_more() > 0;
+            }
+            if !written {
+                core.cache.note_futile_flush();
+            }
+            drop(ended);
+        });
+        self.cache
+            .push(&self.requests.store_calls, Turn::Shared, flush);
+    }
+
+    /// Writes one run of adjacent blocks, as far as their locks can be had.
+    fn write_run(&self, run: &[u64], rules: &WriteRules, mode: LockMode) -> RunEnd {
+        let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
+        let mut next = run[0];
+        for &block in run {
+            let may_sleep = locked.is_empty() && mode == LockMode::Sleep;
+            match self.lock_dirty(block, may_sleep) {
+                Some(Some(one)) => locked.push(one),
+                // Not dirty any more: the run ends here, or begins later.
+                Some(None) if locked.is_empty() => {}
+                _ => break,
+            }
+            next = block + 1;
+        }
+        if locked.is_empty() {
+            // A block that could not be locked is passed over, so that the caller gets on.
+            return RunEnd {
+                next: next.max(run[0] + 1),
+                ..RunEnd::default()
+            };
+        }
+        self.end_store_translations(&locked);
+        let mut in_flight = self.begin_writes(locked, rules);
+        let (written, failed) = self.write_in_flight(&mut in_flight.blocks, rules.reason);
+        in_flight.answered = true;
+        drop(in_flight);
+        RunEnd {
+            written,
+            failed,
+            next,
+        }
+    }
+
+    /// A dirty, stable block, locked. `Some(None)`: it is not dirty; `None`: its lock, or the write
+    /// under way, is not to be waited for.
+    fn lock_dirty(&self, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
+        let get = if may_sleep {
+            Get::LOCK
+        } else {
+            Get::LOCK | Get::NOWAIT
+        };
+        match self.get_page(block, get) {
+            Ok(Got::Locked(locked)) => {
+                let flags = locked.meta().flags.load();
+                if !flags.contains(FlagSet::DIRTY) {
+                    return Some(None);
+                }
+                if flags.contains(FlagSet::WRITEBACK) {
+                    if !may_sleep {
+                        return None;
+                    }
+                    locked.wait_stable();
+                }
+                Some(Some(locked))
+            }
+            Ok(_) => Some(None),
+            Err(_) => None,
+        }
+    }
+
+    /// Takes the right to store through mappings away from locked blocks; one grace period for all.
+    fn end_store_translations(&self, locked: &[Locked<'_>]) {
+        let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
+        let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
+            return;
+        };
+        let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
+        self.revoke(first..last + 1, Revoke::Write);
+        // mutant: A1 no grace period before DIRTY is cleared
+        if !cfg!(mutant = "A1") {
+            self.pool.domain.synchronize();
+        }
+        for one in locked.iter().filter(wmapped) {
+            self.zero_past_end(one);
+            one.meta().hold.clear_wmapped();
+        }
+    }
+
+    /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. What must not go after all is left
+    /// as it is.
+    fn begin_writes<'f>(&'f self, locked: Vec<Locked<'f>>, rules: &WriteRules) -> InFlights<'f> {
+        let mut ready = Vec::with_capacity(locked.len());
+        for one in locked {
+            let start = one.block() << self.block_shift();
+            let len = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
+            if len == 0 {
+                // It is being cut off, and its write would not begin.
+                continue;
+            }
+            match Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize) {
+                Some(pinned) => ready.push((one, pinned, len)),
+                // Another time; but a sync must not say that it is written.
+                None if rules.reason == WriteReason::Sync => {
+                    let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
+                    let error = self.store_error(StoreAction::Write, start, len as u64, error);
+                    self.errors.record(error);
+                }
+                None => {}
+            }
+        }
+        failpoint!(WriteBeginning);
+        let mut in_flight = InFlights {
+            file: self,
+            blocks: Vec::with_capacity(ready.len()),
+            answered: false,
+        };
+        let entries = self.begin_in_index(&ready, rules);
+        for ((one, pinned, len), entry) in ready.into_iter().zip(entries) {
+            let Some(entry) = entry else {
+                continue;
+            };
+            in_flight.blocks.push(InFlight {
+                held: one.unlock(),
+                pinned: Some(pinned),
+                entry,
+                len,
+                failed: true,
+            });
+        }
+        in_flight
+    }
+
+    /// Turns DIRTY into WRITEBACK for locked blocks, ascending, in one step for the dirty index;
+    /// what was noted of each that may go.
+    fn begin_in_index(
+        &self,
+        ready: &[(Locked<'_>, Pinned<Pool>, usize)],
+        rules: &WriteRules,
+    ) -> Vec<Option<Dirty>> {
+        let mut entries = Vec::with_capacity(ready.len());
+        let mut dirty = self.dirty();
+        for run in ready.chunk_by(|(one, ..), (next, ..)| one.block() + 1 == next.block()) {
+            let first = run[0].0.block();
+            let mut rest = run;
+            while let Some((one, ..)) = rest.first() {
+                let Some((end, entry)) =
+                    dirty.begin_write_if(one.block()..first + run.len() as u64, rules)
+                else {
+                    entries.push(None);
+                    rest = &rest[1..];
+                    continue;
+                };
+                let (begun, behind) = rest.split_at((end - one.block()) as usize);
+                for (one, ..) in begun {
+                    one.meta().flags.clear(FlagSet::DIRTY);
+                    self.frames().set_writeback(one.frame());
+                    entries.push(Some(entry));
+                }
+                self.count_clean_run(begun.len());
+                rest = behind;
+            }
+        }
+        entries
+    }
+
+    /// Calls the store for blocks in flight, run by run.
+    fn write_in_flight(&self, in_flight: &mut [InFlight<'_>], reason: WriteReason) -> (u64, u64) {
+        let (mut written, mut failed) = (0, 0);
+        let mut patience = match reason {
+            WriteReason::Sync => u32::MAX,
+            WriteReason::Flusher { .. } | WriteReason::Pressure => PATIENCE,
+        };
+        let mut rest = in_flight;
+        while !rest.is_empty() {
+            let adjacent = rest.windows(2).take_while(|pair| {
+                pair[0].held.block + 1 == pair[1].held.block
+                    && pair[0].len as u64 == self.block_bytes()
+            });
+            let len = adjacent.count() + 1;
+            let (run, behind) = rest.split_at_mut(len);
+            rest = behind;
+            let good = self.write_split(run, &mut patience);
+            written += good;
+            failed += len as u64 - good;
+        }
+        count(&self.counters.written, written);
+        count(&self.counters.write_errors, failed);
+        self.pool
+            .counters
+            .add(Event::PgOut, written * self.block_pages());
+        self.pool.counters.add(Event::WriteError, failed);
+        (written, failed)
+    }
+
+    /// Writes adjacent blocks; where that fails, half by half, so that a bad block does not take
+    /// its neighbours along. Each failure takes from the patience; with none left the rest is not
+    /// tried. Blocks written.
+    fn write_split(&self, run: &mut [InFlight<'_>], patience: &mut u32) -> u64 {
+        if *patience == 0 {
+            return 0;
+        }
+        match self.store_run(run) {
+            Ok(()) => run.len() as u64,
+            Err(error) => {
+                *patience -= 1;
+                if run.len() == 1 || *patience == 0 {
+                    self.errors.record(error);
+                    return 0;
+                }
+                let (first, second) = run.split_at_mut(run.len() / 2);
+                self.write_split(first, patience) + self.write_split(second, patience)
+            }
+        }
+    }
+
+    /// Writes adjacent blocks with one call (or as many as a store of short writes takes).
+    fn store_run(&self, run: &mut [InFlight<'_>]) -> Result<(), FileError> {
+        let store = self.store()?;
+        let offset = run[0].held.block << self.block_shift();
+        let len: u64 = run.iter().map(|one| one.len as u64).sum();
+        count(&self.counters.store_writes, 1);
+        let result = {
+            let mut slices: Vec<IoSlice<'_>> =
+                run.iter().map(|one| IoSlice::new(one.bytes())).collect();
+            let _call = self.store_call();
+            let _changing = self.syncs.changing();
+            write_all_vectored_at(&**store, &mut slices, offset)
+        };
+        // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile
+        // may reach over it.
+        self.extents.lock().cut_hole(&(offset..offset + len));
+        result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
+        self.stored.fetch_max(offset + len, Ordering::AcqRel);
+        run.iter_mut().for_each(|one| one.failed = false);
+        Ok(())
+    }
+
+    /// Writes what is dirty in `blocks` now, waits for the writes others have under way there,
+    /// tries those again that failed, and then, with `what`, makes the store durable. Failures are
+    /// left in the error sequence; what may not be written is an error.
+    pub(crate) fn sync_blocks(
+        &self,
+        blocks: Range<u64>,
+        what: Option<SyncWhat>,
+    ) -> Result<(), FileError> {
+        if self.access == crate::cache::file::options::FileAccess::ReadOnly {
+            return Ok(());
+        }
+        self.check_not_reentrant()?;
+        // In this order: what is written into a range that is punched again may be in doubt for it.
+        self.punch_again();
+        self.take_doubted_back(LockMode::Sleep);
+        // What is released from here on may be written too late for this sync, by whoever.
+        let rules = self.rules(WriteReason::Sync);
+        let (cuts, mut unwritten) = {
+            let dirty = self.dirty();
+            (dirty.cuts(), dirty.unwritten())
+        };
+        unwritten += self.write_dirty_now(&blocks).failed;
+        // mutant: P16-sync (test: a_refused_cut_loses_nothing_beside_it) a sync succeeds without what a cut has put off
+        let put_off = self.dirty().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
+        if put_off {
+            failpoint!(PutOff);
+            // When the cut is over. No other one comes between this time: a sync ends.
+            let _steady = self.steady();
+            unwritten += self.write_dirty_now(&blocks).failed;
+        }
+        // Before the writes of others are waited for: what is not dirty here is written by their
+        // end.
+        let mut held = self.held_in(blocks.clone(), &rules);
+        failpoint!(OwnWritten);
+        self.wait_written(blocks.clone());
+        failpoint!(OthersWritten);
+        if self.dirty().unwritten() != unwritten {
+            // Writes that others had under way, and that failed. They may have given up where a
+            // sync does not.
+            self.write_dirty_now(&blocks);
+            held = self.held_in(blocks.clone(), &rules);
+            failpoint!(OwnWritten);
+            self.wait_written(blocks);
+        }
+        if let Some(what) = what {
+            self.sync_store(what)?;
+        }
+        held.map_or(Ok(()), Err)
+    }
+
+    /// Writes what is dirty in `blocks` now. What is appended meanwhile is left: it may come as
+    /// fast as it can be written.
+    fn write_dirty_now(&self, blocks: &Range<u64>) -> RunEnd {
+        let end = self.dirty().last().map_or(0, |last| last + 1);
+        let blocks = blocks.start..blocks.end.min(end);
+        self.write_in_depth(blocks, WriteReason::Sync, u64::MAX)
+    }
+
+    /// The error for a writer that finds everything held back, if that is so.
+    pub(crate) fn held_error(&self) -> Option<FileError> {
+        self.held_in(0..u64::MAX, &self.rules(WriteReason::Pressure))
+    }
+
+    /// The error for who wants blocks written, and some of them are held back.
+    fn held_in(&self, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
+        let held = self.dirty().held(blocks, rules);
+        held.map(|held| self.held(held))
+    }
+
+    /// The same for so many blocks.
+    pub(crate) fn held(&self, (blocks, reason): (u64, HeldReason)) -> FileError {
+        FileError::Held {
+            file: self.name.clone(),
+            dirty: blocks << self.block_shift(),
+            reason,
+        }
+    }
+
+    /// The error for a writer that finds the store refusing what is unwritten, if that is so.
+    pub(crate) fn unwritten_error(&self) -> Option<FileError> {
+        let blocks = self.dirty_blocks();
+        if blocks == 0 || !self.trouble.is_on() {
+            return None;
+        }
+        Some(FileError::Unwritten {
+            file: self.name.clone(),
+            dirty: blocks << self.block_shift(),
+            source: Arc::new(self.errors.latest()?),
+        })
+    }
+
+    /// Waits until every write of a block in `blocks` that is under way now has ended.
+    pub(crate) fn wait_written(&self, blocks: Range<u64>) {
+        let mut dirty = self.dirty();
+        let through = dirty.last_write();
+        while dirty.is_writing(blocks.clone(), through) {
+            failpoint!(Awaiting);
+            dirty = self.write_ended.wait(dirty);
+        }
+    }
+
+    /// Stores through mappings take the slow path again, so that they carry the barrier number of
+    /// now, which the caller has set.
+    ///
+    /// No block is locked. A fault marks its block with the number, and makes the page writable
+    /// later, in a section in which it looks at the number again. A section that does not see the
+    /// new one began before the first grace period: its page is writable before that ends, and the
+    /// right is taken away. A mapper that this does not see in the list maps afterwards.
+    pub(crate) fn restamp_mappings(&self) {
+        if !self.mappers.is_empty() {
+            self.pool.domain.synchronize();
+            self.mappers.revoke(0..u64::MAX, Revoke::Write);
+            self.pool.domain.synchronize();
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A file as an array of plain numbers.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::cache::errors::FileError;
+use crate::cache::file::handle::PagedFile;
+use crate::cache::wait::Wait;
+use crate::units::KIB;
+
+mod sealed {
+    pub trait Sealed: Copy + Send + Sync + 'static {
+        /// The number from its little-endian bytes; `bytes` has exactly its size.
+        fn from_le(bytes: &[u8]) -> Self;
+        /// Its little-endian bytes; `bytes` has exactly its size.
+        fn to_le(self, bytes: &mut [u8]);
+    }
+}
+
+/// A plain number: an integer of 1 to 16 bytes, `f32` or `f64`. It cannot be implemented elsewhere.
+pub trait Element: sealed::Sealed {}
+
+macro_rules! elements {
+    ($($number:ty)*) => {
+        $(
+            impl sealed::Sealed for $number {
+                #[inline]
+                fn from_le(bytes: &[u8]) -> $number {
+                    let mut own = [0; size_of::<$number>()];
+                    own.copy_from_slice(bytes);
+                    <$number>::from_le_bytes(own)
+                }
+
+                #[inline]
+                fn to_le(self, bytes: &mut [u8]) {
+                    bytes.copy_from_slice(&self.to_le_bytes());
+                }
+            }
+            impl Element for $number {}
+        )*
+    };
+}
+
+elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
+
+/// The largest element in bytes. Their sizes are powers of two, and each lies at a multiple of its
+/// own: none is in two blocks.
+const MAX_ELEMENT: usize = 16;
+/// Bytes that a write makes of its elements at once, or a block, if that is more.
+const PIECE: u64 = 64 * KIB;
+
+/// A file seen as numbers stored one behind the other, little-endian. Made by [`PagedFile::array`];
+/// its length is the file's at that moment, and stays: an array does not make its file longer.
+///
+/// ```
+/// use innerspace::{MIB, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("samples.f32");
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.create(&path)?;
+/// file.set_len(4 * 1000)?;                           // a thousand zeros
+/// let samples = file.array::<f32>()?;
+/// samples.set(7, 0.5)?;
+/// samples.write(8, &[1.0, 2.0])?;
+/// let mut first = [0.0; 10];
+/// samples.read(0, &mut first)?;
+/// assert_eq!(first[6..], [0.0, 0.5, 1.0, 2.0]);
+/// assert!(samples.set(1000, 3.0).is_err());
+/// file.sync_all()?;                                  // as for any write
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Array<T> {
+    file: PagedFile,
+    len: u64,
+    _element: PhantomData<T>,
+}
+
+impl<T: Element> Array<T> {
+    pub(crate) fn new(file: PagedFile) -> Result<Array<T>, FileError> {
+        let (size, element) = (file.len(), size_of::<T>() as u64);
+        if !size.is_multiple_of(element) {
+            return Err(FileError::NotWhole {
+                file: file.name().into(),
+                size,
+                element,
+            });
+        }
+        Ok(Array {
+            file,
+            len: size / element,
+            _element: PhantomData,
+        })
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The element with number `index`.
+    ///
+    /// # Errors
+    /// [`FileError::NoSuchElement`], and those of [`PagedFile::read_exact_at`].
+    #[inline]
+    pub fn get(&self, index: u64) -> Result<T, FileError> {
+        self.element(index, Wait::Yes)
+    }
+
+    /// Like [`Array::get`], but never waits. What would block is there when [`PagedFile::ready`] is
+    /// done for its bytes.
+    ///
+    /// # Errors
+    /// As [`Array::get`], and [`FileError::WouldBlock`].
+    pub fn try_get(&self, index: u64) -> Result<T, FileError> {
+        self.element(index, Wait::No)
+    }
+
+    #[inline(always)]
+    fn element(&self, index: u64, wait: Wait) -> Result<T, FileError> {
+        let offset = self.offset_of(index)?;
+        let mut bytes = [0; MAX_ELEMENT];
+        let bytes = &mut bytes[..size_of::<T>()];
+        self.file.read_exact(bytes, offset, wait)?;
+        Ok(T::from_le(bytes))
+    }
+
+    /// Reads the elements from number `first` on into `into`.
+    ///
+    /// # Errors
+    /// As [`Array::get`].
+    pub fn read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
+        self.elements(first, into, Wait::Yes)
+    }
+
+    /// Like [`Array::read`], but never waits. What would block is there when [`PagedFile::ready`]
+    /// is done for its bytes.
+    ///
+    /// # Errors
+    /// As [`Array::get`], and [`FileError::WouldBlock`]; `into` may be partly filled then.
+    pub fn try_read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
+        self.elements(first, into, Wait::No)
+    }
+
+    fn elements(&self, first: u64, into: &mut [T], wait: Wait) -> Result<(), FileError> {
+        let bytes = self.bytes_of(first, into.len())?;
+        let mut to = into.iter_mut();
+        let collect = |piece: &[u8]| {
+            for (from, to) in piece.chunks_exact(size_of::<T>()).zip(&mut to) {
+                *to = T::from_le(from);
+            }
+        };
+        self.file.handle().scan_all(bytes, collect, wait)
+    }
+
+    /// Where the element with number `index` is in the file.
+    #[inline(always)]
+    fn offset_of(&self, index: u64) -> Result<u64, FileError> {
+        match index < self.len {
+            true => Ok(index * size_of::<T>() as u64),
+            false => Err(self.no_such(index)),
+        }
+    }
+
+    /// Where the `count` elements from number `first` on are in the file.
+    fn bytes_of(&self, first: u64, count: usize) -> Result<Range<u64>, FileError> {
+        let size = size_of::<T>() as u64;
+        match first.checked_add(count as u64) {
+            Some(end) if end <= self.len => Ok(first * size..end * size),
+            _ => Err(self.no_such(first)),
+        }
+    }
+
+    #[cold]
+    fn no_such(&self, first: u64) -> FileError {
+        FileError::NoSuchElement {
+            file: self.file.name().into(),
+            // The first that is not there.
+            index: first.max(self.len),
+            len: self.len,
+        }
+    }
+
+    /// Sets the element with number `index`. A sync of the file makes it durable.
+    ///
+    /// # Errors
+    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] where the file was cut since, and those
+    /// of [`PagedFile::write_at`]. The element is as it was then.
+    pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
+        self.set_element(index, value, Wait::Yes)
+    }
+
+    /// Like [`Array::set`], but never waits: where the element's block is cached and nobody views
+    /// it. Else [`PagedFile::ready`] for its bytes reads it; drop the view before you try again.
+    /// Where so much is unwritten that a writer has to write some itself, it is for [`Array::set`].
+    ///
+    /// # Errors
+    /// As [`Array::set`], and [`FileError::WouldBlock`].
+    pub fn try_set(&self, index: u64, value: T) -> Result<(), FileError> {
+        self.set_element(index, value, Wait::No)
+    }
+
+    #[inline(always)]
+    fn set_element(&self, index: u64, value: T, wait: Wait) -> Result<(), FileError> {
+        let offset = self.offset_of(index)?;
+        let mut bytes = [0; MAX_ELEMENT];
+        let bytes = &mut bytes[..size_of::<T>()];
+        value.to_le(bytes);
+        match wait {
+            Wait::Yes => self.file.core().overwrite_at(bytes, offset),
+            Wait::No => self.try_overwrite(bytes, offset),
+        }
+    }
+
+    /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them
+    /// durable. Takes memory for up to 64 KiB of them, or for a block of the file, of the program's
+    /// own.
+    ///
+    /// # Errors
+    /// As [`Array::set`]; [`FileError::NoMemory`]. Where not all of them are in the array nothing
+    /// is written; else those before the failure may have been.
+    pub fn write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
+        let Range { start, end } = self.bytes_of(first, from.len())?;
+        let (size, piece) = (size_of::<T>(), self.file.block_size().max(PIECE));
+        let mut bytes = self.buffer(piece.min(end - start))?;
+        let (mut at, mut rest) = (start, from);
+        loop {
+            // Pieces end with blocks, so that none but the first and the last has to be read for
+            // its other part.
+            let left = (piece - at % piece).min(end - at) as usize;
+            let (now, later) = rest.split_at(left / size);
+            let bytes = &mut bytes[..left];
+            put_all(now, bytes);
+            self.file.core().overwrite_at(bytes, at)?;
+            (at, rest) = (at + left as u64, later);
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Like [`Array::write`], but never waits: inside one cached block that nobody views, or
+    /// nothing. Else [`PagedFile::ready`] for its bytes reads it; drop the view before you try
+    /// again. Elements of two blocks, or where so much is unwritten that a writer has to write some
+    /// itself, are for [`Array::write`].
+    ///
+    /// # Errors
+    /// As [`Array::write`], and [`FileError::WouldBlock`].
+    pub fn try_write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
+        let Range { start, end } = self.bytes_of(first, from.len())?;
+        if end - start > self.file.block_size() {
+            return Err(self.file.core().would_block(start));
+        }
+        let mut bytes = self.buffer(end - start)?;
+        put_all(from, &mut bytes);
+        self.try_overwrite(&bytes, start)
+    }
+
+    fn try_overwrite(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        let (len, size) = (bytes.len() as u64, self.file.len());
+        if len > 0 && offset + len > size {
+            return Err(self.file.core().past_end(offset, len, size));
+        }
+        // That makes no file longer.
+        self.file.try_write_at(bytes, offset)
+    }
+
+    /// Room for the bytes of elements.
+    fn buffer(&self, len: u64) -> Result<Vec<u8>, FileError> {
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(len as usize).is_err() {
+            return Err(FileError::NoMemory {
+                file: self.file.core().name.clone(),
+                len,
+            });
+        }
+        bytes.resize(len as usize, 0);
+        Ok(bytes)
+    }
+}
+
+/// The bytes of `from`, which `into` has room for.
+fn put_all<T: Element>(from: &[T], into: &mut [u8]) {
+    let places = into.chunks_exact_mut(size_of::<T>());
+    for (value, place) in from.iter().zip(places) {
+        value.to_le(place);
+    }
+}
+
+impl<T> fmt::Debug for Array<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array({} elements of {})", self.len, self.file.name())
+    }
+}

@@ -1,0 +1,628 @@
+//! The handle on a cached file, and the file's life.
+//!
+//! ```text
+//!  PagedFile ──> FileInner ──> FileCore <── Handle <── Ready
+//!  Space's mappings ──^            ^── reclaim (weak)
+//!  View ┄┄> Pool
+//! ```
+//!
+//! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is
+//! written, blocks are freed, the store is let go. Futures keep the [`FileCore`] alone. Views keep
+//! nothing while their file has their block; when it loses the block, or ends, the block and the
+//! memory are theirs (`frame::Keeper`).
+
+use std::fmt;
+use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::FileStats;
+use crate::cache::core::store_probe::Asked;
+use crate::cache::dirty::index::WriteOrder;
+use crate::cache::errors::{ErrorCursor, FileError};
+use crate::cache::file::array::{Array, Element};
+use crate::cache::file::cursor::Cursor;
+use crate::cache::file::options::{FileAccess, FileOptions};
+use crate::cache::map::evict::Evicting;
+use crate::cache::read::block_reader::BlockReader;
+use crate::cache::read::read_ahead::Stream;
+use crate::cache::read::view::View;
+use crate::cache::ready::Ready;
+use crate::cache::service::Cache;
+use crate::cache::wait::Wait;
+use crate::group::Group;
+use crate::store::{Store, SyncWhat};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::panics::Panics;
+use crate::sync::{Arc, failpoint};
+use crate::units::PageCount;
+
+/// One handle's own state.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) core: Arc<FileCore>,
+    cursor: ErrorCursor,
+    pub(crate) stream: Stream,
+    /// Where the last read by copy ended.
+    pub(crate) read_end: AtomicU64,
+}
+
+impl Handle {
+    fn new(core: &Arc<FileCore>) -> Arc<Handle> {
+        Arc::new(Handle {
+            core: core.clone(),
+            cursor: core.errors.sample(),
+            stream: Stream::default(),
+            read_end: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// The file's latest failure, if this handle has not heard of it.
+    pub(crate) fn check_errors(&self) -> Result<(), FileError> {
+        self.core.errors.check(&self.cursor)
+    }
+}
+
+/// An open file: what handles and mappings share. Dereferences to its [`FileCore`].
+#[derive(Debug)]
+pub(crate) struct FileInner {
+    core: Arc<FileCore>,
+}
+
+impl FileInner {
+    /// Opens a store as a file of `cache`. The caller sees to it that no other file is open on the
+    /// same store (P27).
+    pub(crate) fn open(
+        cache: &Arc<Cache>,
+        store: Arc<dyn Store>,
+        options: &FileOptions,
+    ) -> Result<PagedFile, FileError> {
+        Ok(FileInner::over(cache, Asked::new(store, options)?, options))
+    }
+
+    /// The same, of a store that was asked before. It is not called, so that locks may be held.
+    pub(crate) fn over(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> PagedFile {
+        let core = FileCore::new(cache, asked, options);
+        PagedFile::new(&Arc::new(FileInner { core }))
+    }
+
+    /// The file's state.
+    pub(crate) fn core(&self) -> &Arc<FileCore> {
+        &self.core
+    }
+
+    /// Whether the file takes writes.
+    pub(crate) fn writable(&self) -> bool {
+        self.core.access() == FileAccess::ReadWrite
+    }
+}
+
+impl Deref for FileInner {
+    type Target = FileCore;
+
+    fn deref(&self) -> &FileCore {
+        &self.core
+    }
+}
+
+impl Drop for FileInner {
+    fn drop(&mut self) {
+        // A child of fork(2) keeps what it has: to end it would take threads, and write to the
+        // parent's file.
+        if self.core.check_process().is_err() {
+            std::mem::forget(self.core.clone());
+            return;
+        }
+        // The last reference may go in an odd place (below reclaim, with a block locked): closing
+        // is deferred. A `PagedFile` that is the last one closes by itself.
+        if !self.core.is_closed() {
+            let core = self.core.clone();
+            let owner = core.owner;
+            self.core.pool.defer(Some(owner), move || core.close());
+        }
+    }
+}
+
+impl FileCore {
+    /// Whether the last handle is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.ready.is_closed()
+    }
+
+    /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be
+    /// written is lost, and said so in the memory's error list. No section is open and no lock
+    /// held. Panics of foreign code go on when the file is closed.
+    fn close(&self) {
+        self.ready.begin_close();
+        // Who has asked under this mutex, before, whether the file is closed, has put its blocks
+        // in.
+        drop(self.index.lock());
+        let mut panics = Panics::default();
+        // Whoever failed, at first it is no more than an attempt. A store that panics has failed,
+        // too.
+        panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
+        if self.has_unwritten() {
+            self.write_last(&mut panics);
+        }
+        self.detach_requests();
+        self.remove_blocks(0..u64::MAX);
+        debug_assert_eq!(self.index.counts().blocks, 0, "blocks of a closed file");
+        self.index.write().drop_shadows(self.frames(), 0);
+        panics.catch(|| self.drop_store());
+        self.cache.remove_file(self);
+        // Now that the store can be opened again, which is what they may do at once.
+        self.ready.wake_closed(&mut panics);
+        panics.catch(|| self.cache.end_if_abandoned());
+        panics.go_on();
+    }
+
+    /// Writes what is left of a file that is being closed, once more and without others, whose
+    /// failures may be among the reasons why it is left. Now what is not written is lost.
+    fn write_last(&self, panics: &mut Panics) {
+        self.dirty().begin_closing();
+        self.wait_written(0..u64::MAX);
+        failpoint!(Closing);
+        let failures = self.errors.count();
+        let mut outcome = Ok(());
+        panics.catch(|| outcome = self.sync_blocks(0..self.end_block(), None));
+        if self.has_unwritten()
+            && let Err(error) = self.errors.check(&ErrorCursor::behind(failures))
+        {
+            self.cache.log_error(error);
+        }
+        if let Err(error) = outcome {
+            self.cache.log_error(error);
+        }
+    }
+}
+
+/// A cached file: reads, writes, views, with a hard limit on the memory it takes and errors as
+/// values.
+///
+/// Clones are handles of their own on the same file: each hears of a failed write once. All
+/// operations may be called from many threads; a read that overlaps a write of another thread may
+/// see part of it, and so may the copy that a view over several blocks is (a [`View`] inside one
+/// block never does). The last handle (and mapping) to be dropped writes unwritten data back, but
+/// does not make it durable: use [`PagedFile::sync_all`].
+///
+/// ```
+/// use innerspace::{FileError, MIB, Memory};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("table.db");
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.create(&path)?;                  // open, open_rw, or options() for more
+/// file.write_at(b"hello", 8192)?;                    // in the cache; zeros before it
+/// assert_eq!(file.append(b", world")?, 8197);
+/// file.sync_all()?;                                  // in the file, durably
+///
+/// let mut page = [0; 4096];
+/// assert_eq!(file.read_at(&mut page, 8192)?, 12);    // less than asked for at the end
+/// let view = file.view(8192..8197)?;                 // no copy inside one block
+/// file.set_len(0)?;
+/// assert_eq!(view[..], *b"hello");                   // a view stays as it is
+/// assert!(matches!(file.view(0..1), Err(FileError::PastEnd { .. })));
+/// # Ok(()) }
+/// ```
+pub struct PagedFile {
+    /// Taken by `drop` alone.
+    inner: Option<Arc<FileInner>>,
+    handle: Arc<Handle>,
+}
+
+impl fmt::Debug for PagedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PagedFile")
+            .field("name", &self.name())
+            .field("len", &self.len())
+            .field("access", &self.access())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Clone for PagedFile {
+    fn clone(&self) -> PagedFile {
+        PagedFile::new(self.inner())
+    }
+}
+
+impl Drop for PagedFile {
+    fn drop(&mut self) {
+        let Some(last) = self.inner.take().and_then(Arc::into_inner) else {
+            return;
+        };
+        if last.core.check_process().is_err() {
+            return;
+        }
+        // From inside its store, or one that its own may want, it is closed later: see
+        // `FileInner::drop`.
+        if !last.core.in_store_call() && last.core.may_call_unasked() {
+            last.core.close();
+            // After the last of the memory nobody may come by any more.
+            last.core.pool.run_deferred_calls();
+        }
+    }
+}
+
+impl PagedFile {
+    /// A new handle on an open file.
+    pub(crate) fn new(inner: &Arc<FileInner>) -> PagedFile {
+        let handle = Handle::new(&inner.core);
+        PagedFile {
+            inner: Some(inner.clone()),
+            handle,
+        }
+    }
+
+    /// What handles and mappings share.
+    pub(crate) fn inner(&self) -> &Arc<FileInner> {
+        self.inner.as_ref().expect("taken by `drop` alone")
+    }
+
+    /// The same handle once more: what one hears of is told once.
+    pub(crate) fn same_handle(&self) -> PagedFile {
+        PagedFile {
+            inner: Some(self.inner().clone()),
+            handle: self.handle.clone(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &FileCore {
+        &self.handle.core
+    }
+
+    /// This handle's own state.
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// The bytes meant by `range`: an open end is the end of the file.
+    #[inline]
+    pub(crate) fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
+        let end_of_file = || self.len();
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => end_of_file().max(start),
+        };
+        if start > end {
+            return Err(FileError::BadRange {
+                file: self.core().name.clone(),
+                start,
+                end,
+            });
+        }
+        Ok(start..end)
+    }
+
+    /// The name in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was
+    /// opened by, or what its store is called, with control characters escaped.
+    pub fn name(&self) -> &str {
+        &self.core().name
+    }
+
+    /// The length in bytes, unwritten data included.
+    pub fn len(&self) -> u64 {
+        self.core().size()
+    }
+
+    /// Whether the file has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The unit of caching in bytes.
+    pub fn block_size(&self) -> u64 {
+        self.core().block_bytes()
+    }
+
+    /// What may be done with the file.
+    pub fn access(&self) -> FileAccess {
+        self.core().access
+    }
+
+    /// When dirty blocks are written.
+    pub fn write_order(&self) -> WriteOrder {
+        self.core().write_order
+    }
+
+    /// The group that pays for the file's blocks.
+    pub fn group(&self) -> &Group {
+        &self.core().group
+    }
+
+    /// What the file holds and has done.
+    pub fn stats(&self) -> FileStats {
+        self.core().stats()
+    }
+
+    /// An immutable view of a range, which must be inside the file as a whole. Inside one block it
+    /// is not copied; over several blocks it is, into memory charged to the file's group, and can
+    /// be at most 2 MiB long; what is copied may be part of what another thread writes at the same
+    /// time.
+    ///
+    /// # Errors
+    /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or what the store
+    /// said.
+    #[inline(always)]
+    pub fn view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
+        self.handle.view(self.bytes(range)?, Wait::Yes)
+    }
+
+    /// A future that becomes a view of the range. It needs no runtime; the memory's service thread
+    /// (or `tick()`) does the work.
+    pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
+        Ready::new(self.handle.clone(), self.bytes(range))
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it.
+    ///
+    /// # Errors
+    /// [`FileError::Limit`], or what the store said.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.handle.read_at(buf, offset, Wait::Yes)
+    }
+
+    /// Reads exactly `buf.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_at`], and [`FileError::PastEnd`].
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
+        self.read_exact(buf, offset, Wait::Yes)
+    }
+
+    /// The bytes of a range, which must be inside the file as a whole; any length, in memory of the
+    /// caller's own.
+    ///
+    /// There is no `try_` form: [`PagedFile::try_read_exact_at`] reads into a buffer.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_exact_at`], and [`FileError::NoMemory`].
+    pub fn read_to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>, FileError> {
+        let Range { start, end } = self.bytes(range)?;
+        let len = end - start;
+        if end > self.len() {
+            return Err(self.core().past_end(start, len, self.len()));
+        }
+        let mut bytes = Vec::new();
+        let room = usize::try_from(len).unwrap_or(usize::MAX);
+        if bytes.try_reserve_exact(room).is_err() {
+            let file = self.core().name.clone();
+            return Err(FileError::NoMemory { file, len });
+        }
+        bytes.resize(room, 0);
+        self.read_exact_at(&mut bytes, start)?;
+        Ok(bytes)
+    }
+
+    #[inline]
+    pub(crate) fn read_exact(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        wait: Wait,
+    ) -> Result<(), FileError> {
+        let got = self.handle.read_at(buf, offset, wait)?;
+        if got < buf.len() {
+            return Err(self.core().past_end(offset, buf.len() as u64, self.len()));
+        }
+        Ok(())
+    }
+
+    /// Hands the bytes of a range to `each`, in order, in pieces of at most a block. The fastest
+    /// way to read much.
+    ///
+    /// There is no `try_` form, which could not say how far it came: [`PagedFile::try_view`] takes
+    /// the pieces one by one.
+    ///
+    /// # Errors
+    /// As [`PagedFile::view`]; pieces before the failure have been handed over.
+    pub fn scan(
+        &self,
+        range: impl RangeBounds<u64>,
+        each: impl FnMut(&[u8]),
+    ) -> Result<(), FileError> {
+        self.handle.scan_all(self.bytes(range)?, each, Wait::Yes)
+    }
+
+    /// Like [`PagedFile::scan`] until `each` breaks: what it breaks with is the result.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use innerspace::{MIB, Memory, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(4 * MIB)?;
+    /// let file = memory.options().open(MemoryStore::from_bytes(b"key=value"))?;
+    /// let mut before = 0;
+    /// let found = file.scan_until(.., |piece| match piece.iter().position(|byte| *byte == b'=') {
+    ///     Some(at) => ControlFlow::Break(before + at),
+    ///     None => {
+    ///         before += piece.len();
+    ///         ControlFlow::Continue(())
+    ///     }
+    /// })?;
+    /// assert_eq!(found, ControlFlow::Break(3));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PagedFile::scan`].
+    pub fn scan_until<B>(
+        &self,
+        range: impl RangeBounds<u64>,
+        each: impl FnMut(&[u8]) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>, FileError> {
+        self.handle.scan(self.bytes(range)?, each, Wait::Yes)
+    }
+
+    /// The file as an array of plain numbers, stored little-endian. Its length must be a whole
+    /// number of them.
+    ///
+    /// # Errors
+    /// [`FileError::NotWhole`].
+    pub fn array<T: Element>(&self) -> Result<Array<T>, FileError> {
+        Array::new(self.clone())
+    }
+
+    /// Lookups of blocks for one thread, which remember the last 16.
+    pub fn block_reader(&self) -> BlockReader {
+        BlockReader::new(self.clone())
+    }
+
+    /// A position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+    pub fn cursor(&self) -> Cursor {
+        Cursor::new(self.clone())
+    }
+
+    /// Writes all of `bytes` at `offset`, making the file longer where needed. The bytes are in the
+    /// cache when this returns; a sync makes them durable.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`], [`FileError::Held`],
+    /// or what the store said when a partly written block had to be read first. A part before the
+    /// failure may have been written.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
+        self.core().write_at(bytes, offset)
+    }
+
+    /// Writes all of `bytes` at the end of the file, in one piece among appends and
+    /// [`PagedFile::set_len`]; returns where they are. A write past the end beside it may take the
+    /// same place.
+    ///
+    /// # Errors
+    /// As [`PagedFile::write_at`].
+    pub fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.core().append(bytes)
+    }
+
+    /// Cuts the file, or lengthens it with zeros. Views keep what they show.
+    ///
+    /// There is no `try_` form: it calls the store.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] where a block has to
+    /// be moved away from its views, or what the store said; then nothing has changed.
+    pub fn set_len(&self, len: u64) -> Result<(), FileError> {
+        self.core().set_len(len)
+    }
+
+    /// Makes a range read as zeros and gives its room in the store back, as far as the store can.
+    /// The length stays. After 256 ranges that lie apart and that no sync has covered, what was
+    /// punched is made durable first.
+    ///
+    /// There is no `try_` form: it calls the store. [`PagedFile::try_write_at`] can clear parts of
+    /// blocks.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the
+    /// range may be zero already.
+    pub fn punch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
+        self.core().punch(self.bytes(range)?)
+    }
+
+    /// Writes unwritten data, and makes it durable with what is needed to read it back (fdatasync).
+    ///
+    /// # Errors
+    /// The latest failed write since this handle last heard of one, by whoever; the data stays
+    /// dirty and is tried again by the next sync. [`FileError::Held`] for what the write order
+    /// holds back.
+    pub fn sync_data(&self) -> Result<(), FileError> {
+        self.sync(0..self.core().end_block(), SyncWhat::Data)
+    }
+
+    /// Writes unwritten data, and makes it and everything the store keeps about the file durable
+    /// (fsync).
+    ///
+    /// # Errors
+    /// As [`PagedFile::sync_data`].
+    pub fn sync_all(&self) -> Result<(), FileError> {
+        self.sync(0..self.core().end_block(), SyncWhat::All)
+    }
+
+    /// Like [`PagedFile::sync_data`] for the blocks of a range: those alone are written, and only
+    /// their writes are waited for. The sync of the store that follows has no range: it makes
+    /// durable whatever the store has taken, and is waited for in full.
+    ///
+    /// # Errors
+    /// As [`PagedFile::sync_data`].
+    pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
+        let blocks = self.core().blocks_of(self.bytes(range)?);
+        self.sync(blocks, SyncWhat::Data)
+    }
+
+    fn sync(&self, blocks: Range<u64>, what: SyncWhat) -> Result<(), FileError> {
+        let outcome = self.core().sync_blocks(blocks, Some(what));
+        self.core().cache.serve_if_abandoned();
+        self.handle.check_errors()?;
+        outcome
+    }
+
+    /// Gives all unwritten data of the file up, on purpose: it is as the store has it. Where that
+    /// is older bytes which the store may lose yet, because no sync has covered them, it is synced
+    /// first; should that fail, every handle hears of it by its next sync.
+    ///
+    /// There is no `try_` form: it asks the store for its length.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`], or what the store said when asked for its length.
+    pub fn discard(&self) -> Result<(), FileError> {
+        self.core().discard()
+    }
+
+    /// Forgets what is cached of a range, for stores that others change, and takes the store's
+    /// length over. What is unwritten stays, as does what was written and no sync has covered;
+    /// views keep what they show. Returns how much was forgotten.
+    ///
+    /// There is no `try_` form: it asks the store for its length.
+    ///
+    /// # Errors
+    /// What the store said when asked for its length.
+    pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
+        self.core()
+            .invalidate(self.core().blocks_of(self.bytes(range)?))
+    }
+
+    /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in
+    /// use, and that a sync has covered if their store may lose what none has. Returns how much.
+    /// Where blocks are mapped, it waits until no access uses them.
+    ///
+    /// # Errors
+    /// [`FileError::BadRange`].
+    pub fn evict(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
+        self.core().check_process()?;
+        let blocks = self.core().blocks_of(self.bytes(range)?);
+        Ok(self.core().evict_range(blocks, Evicting::All))
+    }
+
+    /// Reads a range into the cache ahead of use. A hint: what does not fit is left.
+    ///
+    /// There is no `try_` form: to read is all it does.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
+        let bytes = self.bytes(range)?;
+        let bytes = bytes.start..bytes.end.min(self.len());
+        self.core().prefetch(self.core().blocks_of(bytes))
+    }
+
+    /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]); it never
+    /// goes down. Blocks written under it stay in memory until [`PagedFile::release_through`] it.
+    /// Stores through shared mappings carry it, too.
+    pub fn set_barrier(&self, number: u64) {
+        // SeqCst: see `restamp_mappings`.
+        self.core().barrier.fetch_max(number, Ordering::SeqCst);
+        if self.core().write_order == WriteOrder::Ordered {
+            self.core().restamp_mappings();
+        }
+    }
+
+    /// Lets blocks with barrier numbers up to `number` be written.
+    pub fn release_through(&self, number: u64) {
+        self.core().released.fetch_max(number, Ordering::AcqRel);
+    }
+}

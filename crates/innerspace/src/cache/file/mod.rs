@@ -1,0 +1,6 @@
+//! The public side: the handle, how a file is opened, typed access, and `std::io`.
+
+pub(crate) mod array;
+pub(crate) mod cursor;
+pub(crate) mod handle;
+pub(crate) mod options;

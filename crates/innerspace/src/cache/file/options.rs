@@ -1,0 +1,119 @@
+//! How a file is opened.
+
+use crate::cache::dirty::index::WriteOrder;
+use crate::cache::errors::FileError;
+use crate::group::Group;
+use crate::sync::Arc;
+use crate::units::{KIB, MIB, PAGE_SHIFT, PAGE_SIZE};
+
+/// What may be done with a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FileAccess {
+    /// Reads alone.
+    #[default]
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// Choices for a [`PagedFile`](crate::cache::PagedFile); the default is a read-only file of 4 KiB blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct FileOptions {
+    pub(crate) block_size: u64,
+    pub(crate) access: FileAccess,
+    pub(crate) write_order: WriteOrder,
+    pub(crate) group: Option<Group>,
+    pub(crate) name: Option<String>,
+}
+
+impl Default for FileOptions {
+    fn default() -> FileOptions {
+        FileOptions {
+            block_size: PAGE_SIZE as u64,
+            access: FileAccess::ReadOnly,
+            write_order: WriteOrder::Background,
+            group: None,
+            name: None,
+        }
+    }
+}
+
+impl FileOptions {
+    /// The defaults.
+    pub(crate) fn new() -> FileOptions {
+        FileOptions::default()
+    }
+
+    /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, kept and
+    /// written as one; views inside one block are not copied.
+    pub(crate) fn block_size(mut self, bytes: u64) -> FileOptions {
+        self.block_size = bytes;
+        self
+    }
+
+    /// Reads alone, or writes too.
+    pub(crate) fn access(mut self, access: FileAccess) -> FileOptions {
+        self.access = access;
+        self
+    }
+
+    /// When dirty blocks are written.
+    pub(crate) fn write_order(mut self, order: WriteOrder) -> FileOptions {
+        self.write_order = order;
+        self
+    }
+
+    /// The group that pays for the file's blocks; the whole memory's group by default.
+    pub(crate) fn group(mut self, group: &Group) -> FileOptions {
+        self.group = Some(group.clone());
+        self
+    }
+
+    /// The name in messages; the store's own by default.
+    pub(crate) fn name(mut self, name: &str) -> FileOptions {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Reads alone, or writes too.
+    pub(crate) fn file_access(&self) -> FileAccess {
+        self.access
+    }
+
+    /// The block size as asked for.
+    pub(crate) fn bytes_a_block(&self) -> u64 {
+        self.block_size
+    }
+
+    /// The write order asked for.
+    pub(crate) fn order(&self) -> WriteOrder {
+        self.write_order
+    }
+
+    /// The group asked for.
+    pub(crate) fn payer(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
+    /// Says what is wrong with them for a file at `path`, before it is opened.
+    #[cfg(not(target_family = "wasm"))]
+    pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {
+        let name = match &self.name {
+            Some(name) => crate::store::shown_name(name).into(),
+            None => crate::store::shown(path).into(),
+        };
+        self.block_order(&name).map(drop)
+    }
+
+    /// log2 of the pages in a block.
+    pub(crate) fn block_order(&self, file: &Arc<str>) -> Result<u8, FileError> {
+        let size = self.block_size;
+        if !size.is_power_of_two() || !(4 * KIB..=2 * MIB).contains(&size) {
+            return Err(FileError::BadBlockSize {
+                file: file.clone(),
+                size,
+            });
+        }
+        Ok((size.trailing_zeros() - PAGE_SHIFT) as u8)
+    }
+}

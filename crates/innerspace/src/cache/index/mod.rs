@@ -1,0 +1,402 @@
+//! The index of a file: block number to word, a radix tree whose nodes are frames of the arena.
+//!
+//! | word | bits 0..4 | bits 4..12 | bits 12..44 |
+//! |---|---|---|---|
+//! | empty | 0 | 0 | 0 |
+//! | block | 1 | 0 | frame |
+//! | shadow of an evicted block | 2 | when it was evicted, in evictions (60 bits) | |
+//! | node | 3 | height: 1 for a node of block words, one more for each level above | frame |
+//!
+//! So the upper bits of a block's or node's word are the offset of its bytes in the arena
+//! ([`FrameOffset`]).
+//!
+//! The root word is a node, or the word of block 0 itself: a file of one block needs no node.
+//!
+//! **Readers** walk inside a section and take no lock: a node is unlinked, then a grace period
+//! passes, then its frame is reused. What a reader finds can be gone a moment later, so it takes a
+//! reference on the frame and reads the same slot again (I10). **Writers** hold the index mutex
+//! ([`Index::write`]); the nodes an insertion may need are allocated before. They keep the tags of
+//! the frames in step with the words, for readers who guess where a block is (`frame::tag`). A node
+//! goes when its last block goes, with the shadows left in it: shadows never cost a node of their
+//! own. The memory keeps so many of all its files and has the oldest taken out
+//! (`Pool::shadows_left`).
+
+pub(crate) mod spare_nodes;
+mod writer;
+
+pub(crate) use writer::IndexWriter;
+
+use std::hint::cold_path;
+use std::ops::{Deref, DerefMut, Range};
+
+use crate::frame::{FrameOffset, Tag, Tags};
+use crate::sync::raw::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, Rank};
+use crate::units::FrameId;
+
+/// log2 of the words in a node.
+const NODE_SHIFT: u32 = 9;
+/// The words in a node.
+pub(crate) const NODE_WORDS: usize = 1 << NODE_SHIFT;
+/// The height that covers every block number of the largest file.
+const MAX_HEIGHT: u32 = 6;
+
+const TAG_BLOCK: u64 = 1;
+const TAG_SHADOW: u64 = 2;
+const TAG_NODE: u64 = 3;
+
+/// A word of the index, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Word {
+    /// Nothing is cached there.
+    Empty,
+    /// A cached block; the frame is its first.
+    Block(FrameId),
+    /// A block was evicted at this count of evictions. Reads as absent.
+    Shadow(u64),
+    /// A node with the given height.
+    Node(FrameId, u32),
+}
+
+impl Word {
+    /// Takes a word apart.
+    #[inline]
+    pub(crate) fn decode(word: u64) -> Word {
+        let frame = FrameOffset::in_word(word).id();
+        match word & 15 {
+            TAG_BLOCK => Word::Block(frame),
+            TAG_SHADOW => Word::Shadow(word >> 4),
+            TAG_NODE => Word::Node(frame, (word & FrameOffset::LOW_BITS) as u32 >> 4),
+            _ => Word::Empty,
+        }
+    }
+
+    /// Puts a word together.
+    #[inline(always)]
+    pub(crate) fn encode(self) -> u64 {
+        match self {
+            Word::Empty => 0,
+            Word::Block(frame) => FrameOffset::of(frame).bytes() | TAG_BLOCK,
+            Word::Shadow(when) => when << 4 | TAG_SHADOW,
+            Word::Node(frame, height) => {
+                FrameOffset::of(frame).bytes() | u64::from(height) << 4 | TAG_NODE
+            }
+        }
+    }
+
+    /// The first frame of the block that a word names; if it names none, what is in no arena.
+    #[inline(always)]
+    pub(crate) fn block_at(word: u64) -> FrameOffset {
+        FrameOffset::in_form(word, TAG_BLOCK)
+    }
+}
+
+/// Where nodes live.
+pub(crate) trait Nodes {
+    /// The words of a node.
+    #[inline]
+    fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS] {
+        let words = self.words_at(FrameOffset::of(node));
+        words.unwrap_or_else(|| panic!("node {node:?} is outside the arena"))
+    }
+    /// The same, where a word names the node; `None` where there can be none.
+    fn words_at(&self, node: FrameOffset) -> Option<&[AtomicU64; NODE_WORDS]>;
+    /// The node's count of words that are blocks or nodes. Touched under the index mutex only.
+    fn live(&self, node: FrameId) -> u32;
+    /// Sets the count.
+    fn set_live(&self, node: FrameId, live: u32);
+    /// Sets the tag of a block's frame.
+    fn set_tag(&self, frame: FrameId, tag: Tag);
+}
+
+/// See the module. Its mutex guards `beside` as well: what changes with the index, and would need a
+/// mutex of its own.
+#[derive(Debug)]
+pub(crate) struct Index<T = ()> {
+    root: AtomicU64,
+    tags: Tags,
+    writer: Mutex<Guarded<T>>,
+}
+
+/// What the mutex of an [`Index`] guards; dereferences to what is not the index's own.
+#[derive(Debug, Default)]
+pub(crate) struct Guarded<T> {
+    counts: Counts,
+    beside: T,
+}
+
+impl<T> Deref for Guarded<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.beside
+    }
+}
+
+impl<T> DerefMut for Guarded<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.beside
+    }
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index::ranked(Rank::Index, Tags::none())
+    }
+}
+
+/// What an index holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) blocks: u64,
+    pub(crate) shadows: u64,
+    pub(crate) nodes: u64,
+}
+
+/// What became of an insertion.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// The block is in; the shadow it replaced.
+    Done(Option<u64>),
+    /// A block is there already; nothing was changed.
+    Occupied(FrameId),
+    /// More spare nodes are needed, this many in all; nothing was changed.
+    NeedNodes(usize),
+}
+
+/// What became of the insertion of a run of blocks.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RunInserted {
+    /// Blocks that are in, from the first on.
+    pub(crate) blocks: usize,
+    /// More spare nodes are needed for the next one, this many in all. If not, and blocks are left,
+    /// one is there already.
+    pub(crate) need_nodes: Option<usize>,
+}
+
+/// The node of the given height that a word names; if it names none, what is in no arena.
+#[inline(always)]
+fn node_of_height(word: u64, height: u32) -> FrameOffset {
+    FrameOffset::in_form(word, Word::Node(FrameId(0), height).encode())
+}
+
+/// Levels needed for a block number.
+fn height_for(block: u64) -> u32 {
+    (u64::BITS - block.leading_zeros()).div_ceil(NODE_SHIFT)
+}
+
+/// The word of a node of `height` that leads to `block`.
+fn position(block: u64, height: u32) -> usize {
+    (block >> ((height - 1) * NODE_SHIFT)) as usize & (NODE_WORDS - 1)
+}
+
+/// Whether a word is a block or a node.
+fn is_live(word: u64) -> bool {
+    matches!(Word::decode(word), Word::Block(_) | Word::Node(..))
+}
+
+/// The height of the subtree under a word; 0 for a word that is no node.
+fn height_of(word: u64) -> u32 {
+    match Word::decode(word) {
+        Word::Node(_, height) => height,
+        _ => 0,
+    }
+}
+
+impl<T: Default> Index<T> {
+    /// An empty index whose mutex has this place in the lock order, and whose blocks get these
+    /// tags.
+    pub(crate) fn ranked(rank: Rank, tags: Tags) -> Index<T> {
+        Index {
+            root: AtomicU64::new(0),
+            tags,
+            writer: Mutex::ranked(rank, Guarded::default()),
+        }
+    }
+}
+
+impl<T> Index<T> {
+    /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section
+    /// is open.
+    #[inline(always)]
+    pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
+        // Acquire, here and below: pairs with the release stores of `IndexWriter`; a node's words
+        // were written before its link.
+        let root = self.root.load(Ordering::Acquire);
+        // The usual size, 2 MiB to 1 GiB in small blocks, without a loop: the instructions of a hit
+        // are counted.
+        let Some(top) = nodes.words_at(node_of_height(root, 2)) else {
+            cold_path();
+            return self.slot_at_any_height(nodes, root, block);
+        };
+        let link = top.get((block >> NODE_SHIFT) as usize)?;
+        let bottom = node_of_height(link.load(Ordering::Acquire), 1);
+        Some(&nodes.words_at(bottom)?[block as usize & (NODE_WORDS - 1)])
+    }
+
+    // Inlined: a call would have what it is called from save registers at each of its own.
+    #[inline(always)]
+    fn slot_at_any_height<'a>(
+        &'a self,
+        nodes: &'a impl Nodes,
+        root: u64,
+        block: u64,
+    ) -> Option<&'a AtomicU64> {
+        let Word::Node(_, height) = Word::decode(root) else {
+            return (block == 0).then_some(&self.root);
+        };
+        let mut shift = (height - 1) * NODE_SHIFT;
+        // None: the tree is not so high.
+        let words = nodes.words_at(FrameOffset::in_word(root))?;
+        let mut slot = words.get((block >> shift) as usize)?;
+        while shift > 0 {
+            let word = slot.load(Ordering::Acquire);
+            let Word::Node(..) = Word::decode(word) else {
+                return None;
+            };
+            shift -= NODE_SHIFT;
+            slot = &nodes.words_at(FrameOffset::in_word(word))?
+                [(block >> shift) as usize & (NODE_WORDS - 1)];
+        }
+        Some(slot)
+    }
+
+    /// The tags of its blocks.
+    #[inline(always)]
+    pub(crate) fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// The word of `block` now.
+    #[inline]
+    pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
+        let slot = self.slot(nodes, block);
+        slot.map_or(Word::Empty, |slot| {
+            // The root word may have become a node since it was chosen as a slot.
+            match Word::decode(slot.load(Ordering::Acquire)) {
+                Word::Node(..) => Word::Empty,
+                word => word,
+            }
+        })
+    }
+
+    /// The first block at or after `from` and before `to`. Needs a section, as [`Index::slot`]
+    /// does.
+    pub(crate) fn next_block(
+        &self,
+        nodes: &impl Nodes,
+        from: u64,
+        to: u64,
+    ) -> Option<(u64, FrameId)> {
+        if from >= to {
+            return None;
+        }
+        let root = self.root.load(Ordering::Acquire);
+        next_below(nodes, root, 0, &(from..to))
+    }
+
+    /// Starts a change; other writers wait.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn write(&self) -> IndexWriter<'_, T> {
+        IndexWriter {
+            root: &self.root,
+            tags: &self.tags,
+            guarded: self.writer.lock(),
+        }
+    }
+
+    /// Locks the mutex for the sake of what it guards besides.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded<T>> {
+        self.writer.lock()
+    }
+
+    /// Blocks, shadows and nodes in the index.
+    pub(crate) fn counts(&self) -> Counts {
+        self.writer.lock().counts
+    }
+
+    /// Recounts everything, and panics where a count or the form of the tree is wrong. Nobody may
+    /// be changing it.
+    pub(crate) fn validate(&self, nodes: &impl Nodes) {
+        let writer = self.write();
+        let mut found = Counts::default();
+        recount(nodes, self.root.load(Ordering::Relaxed), &mut found);
+        assert_eq!(found, writer.guarded.counts, "index counts");
+    }
+}
+
+/// The first block of `range`, which is not empty, in the subtree under `word`, whose first block
+/// number is `base`.
+fn next_below(
+    nodes: &impl Nodes,
+    word: u64,
+    base: u64,
+    range: &Range<u64>,
+) -> Option<(u64, FrameId)> {
+    match Word::decode(word) {
+        Word::Block(frame) => range.contains(&base).then_some((base, frame)),
+        Word::Empty | Word::Shadow(_) => None,
+        Word::Node(node, height) => {
+            let span_shift = (height - 1) * NODE_SHIFT;
+            let place = |block: u64| block.saturating_sub(base) >> span_shift;
+            let first = place(range.start).min(NODE_WORDS as u64);
+            let words = nodes.words(node);
+            let end = match range.end > base {
+                true => (place(range.end - 1) + 1).min(NODE_WORDS as u64),
+                false => 0,
+            };
+            (first..end).find_map(|place| {
+                let child = words[place as usize].load(Ordering::Acquire);
+                if child == 0 {
+                    return None;
+                }
+                next_below(nodes, child, base + (place << span_shift), range)
+            })
+        }
+    }
+}
+
+fn recount(nodes: &impl Nodes, word: u64, found: &mut Counts) -> bool {
+    match Word::decode(word) {
+        Word::Empty => false,
+        Word::Block(_) => {
+            found.blocks += 1;
+            true
+        }
+        Word::Shadow(_) => {
+            found.shadows += 1;
+            false
+        }
+        Word::Node(node, height) => {
+            assert!(
+                (1..=MAX_HEIGHT).contains(&height),
+                "node of height {height}"
+            );
+            found.nodes += 1;
+            let mut live = 0;
+            for word in nodes.words(node) {
+                let word = word.load(Ordering::Relaxed);
+                if height_of(word) > 0 {
+                    assert_eq!(height_of(word), height - 1, "a child one level down");
+                } else {
+                    assert!(
+                        word == 0 || height == 1,
+                        "a word of a block above the lowest level"
+                    );
+                }
+                live += u32::from(recount(nodes, word, found));
+            }
+            assert_eq!(live, nodes.live(node), "live words of a node");
+            assert!(live > 0, "an empty node was kept");
+            true
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;

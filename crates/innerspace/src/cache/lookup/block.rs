@@ -1,0 +1,296 @@
+//! Guards on one block of a file: held, locked, and newly made.
+
+use std::fmt;
+
+use crate::cache::core::FileCore;
+use crate::cache::errors::FileError;
+use crate::frame::{Bit, Dropped, Filling, FlagSet, HoldState, Meta, ReadEnd};
+use crate::units::FrameId;
+
+/// A reference on a block that is, or was a moment ago, in its file's index.
+#[derive(Debug)]
+pub(crate) struct BlockRef<'f> {
+    pub(crate) file: &'f FileCore,
+    pub(crate) frame: FrameId,
+    pub(crate) block: u64,
+    pub(crate) after: AfterUse,
+}
+
+/// What becomes of a block when its reference is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AfterUse {
+    /// It stays cached.
+    Keep,
+    /// It is evicted unless somebody else has used it (DONTCACHE).
+    DropUnlessWanted,
+}
+
+impl<'f> BlockRef<'f> {
+    /// Takes over a reference.
+    pub(crate) fn new(file: &'f FileCore, frame: FrameId, block: u64) -> BlockRef<'f> {
+        BlockRef {
+            file,
+            frame,
+            block,
+            after: AfterUse::Keep,
+        }
+    }
+
+    /// The metadata of the first frame.
+    pub(crate) fn meta(&self) -> &'f Meta {
+        self.file.frames().meta(self.frame)
+    }
+
+    /// Whether the bytes are there.
+    pub(crate) fn is_up_to_date(&self) -> bool {
+        self.meta().flags.load().contains(FlagSet::UPTODATE)
+    }
+
+    /// Whether it is locked by the operation that made it, and its bytes are not there yet.
+    pub(crate) fn is_being_filled(&self) -> bool {
+        let flags = self.meta().flags.load();
+        flags.contains(FlagSet::LOCKED)
+            && !flags.contains(FlagSet::UPTODATE)
+            && !flags.contains(FlagSet::ERROR)
+    }
+
+    /// The frame and the block's number, for somebody who takes the reference over.
+    pub(crate) fn into_parts(self) -> (FrameId, u64) {
+        debug_assert_eq!(self.after, AfterUse::Keep, "nobody would evict it");
+        let parts = (self.frame, self.block);
+        std::mem::forget(self);
+        parts
+    }
+
+    /// The same reference, of a block that is not to stay cached.
+    pub(crate) fn passing(mut self) -> BlockRef<'f> {
+        self.after = AfterUse::DropUnlessWanted;
+        self
+    }
+
+    /// The same reference, of a block that may stay cached.
+    pub(crate) fn kept(mut self) -> BlockRef<'f> {
+        self.after = AfterUse::Keep;
+        self
+    }
+
+    /// Waits until a bit is clear.
+    pub(crate) fn wait(&self, bit: Bit) {
+        self.file.frames().wait(self.frame, bit);
+    }
+}
+
+impl Drop for BlockRef<'_> {
+    fn drop(&mut self) {
+        self.file.put(self.frame);
+        if self.after == AfterUse::DropUnlessWanted {
+            self.file.drop_unless_wanted(self.frame, self.block);
+        }
+    }
+}
+
+/// A locked block that is in its file's index and up to date: nobody removes, moves or replaces it.
+/// Unlocks when dropped.
+#[derive(Debug)]
+pub(crate) struct Locked<'f> {
+    /// Gone once the lock was given up in another way than by dropping this.
+    held: Option<BlockRef<'f>>,
+}
+
+impl<'f> Locked<'f> {
+    /// Takes over a lock.
+    pub(crate) fn new(held: BlockRef<'f>) -> Locked<'f> {
+        debug_assert!(
+            held.meta()
+                .flags
+                .load()
+                .contains(FlagSet::LOCKED | FlagSet::UPTODATE)
+        );
+        Locked { held: Some(held) }
+    }
+
+    fn held(&self) -> &BlockRef<'f> {
+        self.held
+            .as_ref()
+            .expect("taken by those who consume the guard alone")
+    }
+
+    /// The block's first frame: its hold word and flags are the block's.
+    pub(crate) fn frame(&self) -> FrameId {
+        self.held().frame
+    }
+
+    /// The metadata of the first frame.
+    pub(crate) fn meta(&self) -> &'f Meta {
+        self.held().meta()
+    }
+
+    /// The block's number in its file.
+    pub(crate) fn block(&self) -> u64 {
+        self.held().block
+    }
+
+    /// Waits until no write of the block is under way.
+    pub(crate) fn wait_stable(&self) {
+        if self.meta().flags.load().contains(FlagSet::WRITEBACK) {
+            self.held().wait(Bit::Writeback);
+        }
+    }
+
+    /// Unlocks and keeps the reference.
+    pub(crate) fn unlock(mut self) -> BlockRef<'f> {
+        let held = self
+            .held
+            .take()
+            .expect("taken by those who consume the guard alone");
+        held.file.frames().unlock(held.frame);
+        held
+    }
+
+    /// Unlocks a block that was frozen: there is no reference left to drop.
+    pub(crate) fn unlock_frozen(mut self) {
+        let held = self
+            .held
+            .take()
+            .expect("taken by those who consume the guard alone");
+        held.file.frames().unlock(held.frame);
+        std::mem::forget(held);
+    }
+
+    /// The frame and the block's number, for a guard of another type that takes lock and reference
+    /// over.
+    pub(crate) fn into_parts(mut self) -> (FrameId, u64) {
+        let held = self
+            .held
+            .take()
+            .expect("taken by those who consume the guard alone");
+        held.into_parts()
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = &self.held {
+            held.file.frames().unlock(held.frame);
+        }
+    }
+}
+
+/// A block that was just made: in the index, locked, not up to date. Finish it, or dropping it
+/// takes it out again.
+pub(crate) struct NewBlock<'f> {
+    held: Option<BlockRef<'f>>,
+    /// The right to the bytes; gone once the block is finished or has failed.
+    filling: Option<Filling<'f>>,
+}
+
+impl<'f> NewBlock<'f> {
+    pub(crate) fn new(held: BlockRef<'f>) -> NewBlock<'f> {
+        let filling = Filling::adopt(held.file.frames(), held.frame);
+        NewBlock {
+            held: Some(held),
+            filling: Some(filling),
+        }
+    }
+
+    fn held(&self) -> &BlockRef<'f> {
+        self.held
+            .as_ref()
+            .expect("a new block is held until it is finished")
+    }
+
+    pub(crate) fn block(&self) -> u64 {
+        self.held().block
+    }
+
+    pub(crate) fn frame(&self) -> FrameId {
+        self.held().frame
+    }
+
+    /// The block's bytes: whatever was in the frame before.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.filling.as_mut().expect("not finished").bytes_mut()
+    }
+
+    /// Takes over a block that was given to a request by [`NewBlock::into_frame`].
+    pub(crate) fn adopt(file: &'f FileCore, frame: FrameId, block: u64) -> NewBlock<'f> {
+        NewBlock::new(BlockRef::new(file, frame, block))
+    }
+
+    /// The block's first frame, for a request that takes the right to its bytes over, and the
+    /// reference.
+    pub(crate) fn into_frame(mut self) -> FrameId {
+        self.filling = None;
+        let mut held = self.held.take();
+        let held = held
+            .take()
+            .expect("a new block is held until it is finished");
+        let frame = held.frame;
+        std::mem::forget(held);
+        frame
+    }
+
+    /// Another reference on the block, for whoever will use it.
+    pub(crate) fn reference(&self) -> Option<BlockRef<'f>> {
+        let held = self.held();
+        let taken = held.meta().hold.try_get_cached();
+        taken.then(|| BlockRef::new(held.file, held.frame, held.block))
+    }
+
+    /// The bytes are right: waiters go on.
+    pub(crate) fn finish(self) -> BlockRef<'f> {
+        let held = self.finish_unnoted();
+        held.file.ready.filled(held.block..held.block + 1);
+        held
+    }
+
+    /// The same; the caller tells those who wait as futures.
+    pub(crate) fn finish_unnoted(mut self) -> BlockRef<'f> {
+        if let Some(filling) = self.filling.take() {
+            filling.finish();
+        }
+        let held = self.held.take();
+        let held = held.expect("a new block is held until it is finished");
+        held.file.note_made();
+        held
+    }
+
+    /// The bytes could not be had: the block goes, and whoever waits for it gets `error` (P20).
+    pub(crate) fn fail(mut self, error: &FileError) {
+        self.abandon(Some(error));
+    }
+
+    fn abandon(&mut self, error: Option<&FileError>) {
+        let (Some(mut held), Some(_)) = (self.held.take(), self.filling.take()) else {
+            return;
+        };
+        held.after = AfterUse::Keep;
+        let (file, frame, block) = (held.file, held.frame, held.block);
+        if let Some(error) = error {
+            file.fill_errors.lock().push((frame, error.clone()));
+        }
+        file.unlink(block, frame, None);
+        let dropped = file.pool.uncache(frame);
+        debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+        file.frames().end_read(frame, ReadEnd::Failed);
+        file.note_made();
+        drop(held);
+        file.ready.filled(block..block + 1);
+    }
+}
+
+impl Drop for NewBlock<'_> {
+    fn drop(&mut self) {
+        // A panic of the store, or an operation that gave up: waiters try again themselves.
+        self.abandon(None);
+    }
+}
+
+impl fmt::Debug for NewBlock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NewBlock({:?})", self.held)
+    }
+}
+
+/// The hold of a block at rest but for one user: the index and the user.
+pub(crate) const INDEX_AND_USER: HoldState = HoldState::cached(2);

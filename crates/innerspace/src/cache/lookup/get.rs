@@ -1,0 +1,556 @@
+//! The one lookup: [`FileCore::get_page`], with flags that choose, and thin wrappers.
+//!
+//! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the
+//! slot again: if the word is still the same, the frame was this block when the reference was
+//! taken, and the reference keeps it from becoming anything else (I10). A small read guesses the
+//! frame first, and the frame's tag says the same (`frame::tag`). A lock taken afterwards proves
+//! nothing about the time in between, so it looks once more (P5).
+
+use std::hint::cold_path;
+use std::ops::BitOr;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::count;
+use crate::cache::errors::FileError;
+use crate::cache::index::spare_nodes::SpareNodes;
+use crate::cache::index::{Inserted, Word};
+use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
+use crate::cache::read::fill::Miss;
+use crate::cache::wait::Wait;
+use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind, Uses};
+use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
+use crate::sync::atomic::Ordering;
+use crate::sync::raw;
+use crate::sync::{Backoff, interleave};
+use crate::units::{FrameId, PAGE_SIZE, PageCount};
+
+/// What a lookup does with what it finds, and with what it does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Get(u16);
+
+impl Get {
+    /// Find it, nothing more.
+    pub(crate) const NONE: Get = Get(0);
+    /// Mark it accessed; a block that is made is born referenced.
+    pub(crate) const ACCESSED: Get = Get(1 << 0);
+    /// Return it locked.
+    pub(crate) const LOCK: Get = Get(1 << 1);
+    /// Make it when absent: locked, not up to date.
+    pub(crate) const CREATE: Get = Get(1 << 2);
+    /// The caller will dirty it: a refault is no activation.
+    pub(crate) const WRITE: Get = Get(1 << 3);
+    /// Never sleep.
+    pub(crate) const NOWAIT: Get = Get(1 << 4);
+    /// An allocation may not start I/O.
+    pub(crate) const NOIO: Get = Get(1 << 5);
+    /// Wait until no write of it is under way.
+    pub(crate) const STABLE: Get = Get(1 << 6);
+    /// Like CREATE, but filled and returned unlocked.
+    pub(crate) const FOR_MAP: Get = Get(1 << 7);
+    /// Drop it after use unless somebody else wants it.
+    pub(crate) const DONTCACHE: Get = Get(1 << 8);
+    /// It is made before anybody asked for it.
+    pub(crate) const AHEAD: Get = Get(1 << 9);
+
+    /// Whether all of `other` is set.
+    #[inline]
+    pub(crate) fn has(self, other: Get) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// What is set of `other`.
+    pub(crate) fn of(self, other: Get) -> Get {
+        Get(self.0 & other.0)
+    }
+
+    /// [`Get::NOWAIT`] if the caller may not wait.
+    pub(crate) fn waiting(wait: Wait) -> Get {
+        match wait {
+            Wait::Yes => Get::NONE,
+            Wait::No => Get::NOWAIT,
+        }
+    }
+
+    fn wants_lock(self) -> bool {
+        (self.has(Get::LOCK) || self.has(Get::CREATE)) && !self.has(Get::FOR_MAP)
+    }
+
+    fn alloc_mode(self) -> AllocMode {
+        if self.has(Get::NOWAIT) {
+            AllocMode::NoWait
+        } else if self.has(Get::NOIO) {
+            AllocMode::NoIo
+        } else {
+            AllocMode::Wait
+        }
+    }
+}
+
+impl BitOr for Get {
+    type Output = Get;
+
+    fn bitor(self, other: Get) -> Get {
+        Get(self.0 | other.0)
+    }
+}
+
+/// What the bytes of a block that is being made take for granted about the store, which another
+/// thread may change as long as the block is not in the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Basis {
+    /// Nothing: the block is filled from the store afterwards, or covered as a whole.
+    Nothing,
+    /// The store has no bytes at or after this offset.
+    StoredUpTo(u64),
+    /// The store has a hole there, at this epoch of the file's holes.
+    Hole {
+        /// The epoch, read before the store was asked.
+        epoch: u64,
+    },
+}
+
+/// What a lookup came back with.
+#[derive(Debug)]
+pub(crate) enum Got<'f> {
+    /// Nothing is cached there.
+    Absent,
+    /// The block, held.
+    Held(BlockRef<'f>),
+    /// The block, held, locked, up to date and still in its file.
+    Locked(Locked<'f>),
+    /// It was made just now.
+    #[cfg_attr(
+        any(not(test), shuttle),
+        expect(dead_code, reason = "made by the flag CREATE")
+    )]
+    Created(NewBlock<'f>),
+}
+
+/// From so many bytes on, a copy takes its place in the processor's cache from what blocks are
+/// guessed by.
+const MUCH: usize = PAGE_SIZE / 4;
+
+/// What one look at the index found.
+enum Looked {
+    Absent,
+    /// The block; the reference on it is the caller's.
+    Held(FrameId),
+    /// A frame that is another block by now; the reference on it is the caller's.
+    Stale(FrameId),
+    /// It is being evicted: its word goes next.
+    Dying,
+}
+
+impl FileCore {
+    /// The only lookup. See [`Get`].
+    pub(crate) fn get_page(&self, block: u64, get: Get) -> Result<Got<'_>, FileError> {
+        loop {
+            match self.lookup(block) {
+                Some(held) => {
+                    if let Some(got) = self.take_found(held, get)? {
+                        return Ok(got);
+                    }
+                }
+                None if get.has(Get::FOR_MAP) => {
+                    let steady = self.steady();
+                    let miss = Miss::of(&self.stream);
+                    self.fill_absent(block, Get::NONE, &steady, miss)?;
+                }
+                None if get.has(Get::CREATE) => {
+                    if let Some(new) = self.create(block, get)? {
+                        return Ok(Got::Created(new));
+                    }
+                }
+                None => return Ok(Got::Absent),
+            }
+        }
+    }
+}
+
+/// The flags in their usual combinations.
+#[cfg_attr(
+    any(not(test), shuttle),
+    expect(dead_code, reason = "the lookup's vocabulary is kept whole")
+)]
+impl FileCore {
+    /// The block if it is cached.
+    pub(crate) fn find(&self, block: u64) -> Result<Option<BlockRef<'_>>, FileError> {
+        match self.get_page(block, Get::NONE)? {
+            Got::Held(held) => Ok(Some(held)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The block if it is cached, locked.
+    pub(crate) fn find_lock(&self, block: u64) -> Result<Option<Locked<'_>>, FileError> {
+        match self.get_page(block, Get::LOCK)? {
+            Got::Locked(locked) => Ok(Some(locked)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The block, locked; made when absent.
+    pub(crate) fn find_or_create(&self, block: u64) -> Result<Got<'_>, FileError> {
+        self.get_page(block, Get::LOCK | Get::ACCESSED | Get::CREATE)
+    }
+
+    /// Like [`FileCore::find_or_create`] without sleeping, I/O, or a mark.
+    pub(crate) fn grab_nowait(&self, block: u64) -> Result<Got<'_>, FileError> {
+        self.get_page(block, Get::LOCK | Get::CREATE | Get::NOIO | Get::NOWAIT)
+    }
+
+    /// The block for a writer: locked, stable, and made when absent.
+    pub(crate) fn grab_for_write(&self, block: u64) -> Result<Got<'_>, FileError> {
+        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::CREATE | Get::STABLE;
+        self.get_page(block, get)
+    }
+}
+
+impl FileCore {
+    /// The frame of the block that is cached at `block` now, if a guess or one look in a short
+    /// section finds it; the reference on it is the caller's, who will copy `len` bytes. `block`
+    /// was inside the file when its size was read.
+    #[inline(always)]
+    pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
+        let tag = self.index.tags().sought(block);
+        let frame = match len < MUCH {
+            true => self.frames().guess_frame(tag),
+            false => self.frames().guess_frame_in_run(tag),
+        };
+        match self.frames().meta(frame).try_get_of(tag) {
+            HeldOf::Sought => return Some(frame),
+            HeldOf::Other => self.put(frame),
+            HeldOf::Refused => {}
+        }
+        cold_path();
+        let found = self.look_in_index_once(block)?;
+        self.note_found(block, found);
+        Some(found)
+    }
+
+    /// The index led to this frame: who seeks the block next guesses it.
+    pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
+        let tag = self.index.tags().sought(block);
+        if tag.is_somewhere() {
+            self.frames().note_found(tag, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn look_in_index_once(&self, block: u64) -> Option<FrameId> {
+        let section = self.pool.domain.look()?;
+        let looked = self.look_in_section(block);
+        drop(section);
+        match looked {
+            Looked::Held(frame) => Some(frame),
+            Looked::Absent | Looked::Dying => None,
+            Looked::Stale(frame) => {
+                self.put(frame);
+                None
+            }
+        }
+    }
+
+    /// A reference on the block that is cached at `block` now.
+    pub(crate) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let looked = match self.pool.domain.look() {
+                Some(_section) => self.look_in_section(block),
+                None => self.look_in_reader(block),
+            };
+            match looked {
+                Looked::Held(frame) => return Some(BlockRef::new(self, frame, block)),
+                Looked::Absent => return None,
+                Looked::Stale(frame) => self.put(frame),
+                Looked::Dying => backoff.snooze(),
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn look_in_reader(&self, block: u64) -> Looked {
+        let _section = self.pool.domain.reader();
+        self.look_in_section(block)
+    }
+
+    #[inline(always)]
+    fn look_in_section(&self, block: u64) -> Looked {
+        let frames = self.frames();
+        let Some(slot) = self.index.slot(frames, block) else {
+            return Looked::Absent;
+        };
+        let word = slot.load(raw::Ordering::Acquire);
+        let Word::Block(frame) = Word::decode(word) else {
+            return Looked::Absent;
+        };
+        interleave();
+        if !frames.meta(frame).hold.try_get_cached() {
+            return Looked::Dying;
+        }
+        if slot.load(raw::Ordering::Acquire) != word {
+            return Looked::Stale(frame);
+        }
+        Looked::Held(frame)
+    }
+
+    /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and
+    /// its lock.
+    pub(crate) fn is_still(&self, block: u64, frame: FrameId) -> bool {
+        let load = || self.index.load(self.frames(), block);
+        let word = match self.pool.domain.look() {
+            Some(_section) => load(),
+            None => {
+                let _section = self.pool.domain.reader();
+                load()
+            }
+        };
+        word == Word::Block(frame)
+    }
+
+    /// Does to a found block what `get` says; `None`: it went away meanwhile, look again.
+    fn take_found<'f>(
+        &'f self,
+        held: BlockRef<'f>,
+        get: Get,
+    ) -> Result<Option<Got<'f>>, FileError> {
+        let block = held.block;
+        let got = if get.wants_lock() {
+            match self.lock_found(held, get)? {
+                Some(locked) => Got::Locked(locked),
+                None => return Ok(None),
+            }
+        } else {
+            if get.has(Get::FOR_MAP) && !held.is_up_to_date() {
+                return self.wait_filled(&held).map(|()| None);
+            }
+            Got::Held(held)
+        };
+        let meta = match &got {
+            Got::Locked(locked) => locked.meta(),
+            Got::Held(held) => held.meta(),
+            Got::Absent | Got::Created(_) => return Ok(Some(got)),
+        };
+        if get.has(Get::STABLE) && meta.flags.load().contains(FlagSet::WRITEBACK) {
+            if get.has(Get::NOWAIT) {
+                return Err(self.would_block_in(block));
+            }
+            match &got {
+                Got::Locked(locked) => locked.wait_stable(),
+                Got::Held(held) => held.wait(Bit::Writeback),
+                Got::Absent | Got::Created(_) => {}
+            }
+        }
+        if get.has(Get::ACCESSED) {
+            match &got {
+                Got::Locked(locked) => self.pool.mark_accessed(locked.frame()),
+                Got::Held(held) => self.pool.mark_accessed(held.frame),
+                Got::Absent | Got::Created(_) => {}
+            }
+        }
+        Ok(Some(got))
+    }
+
+    /// Locks a found block; `None` when it is no longer the file's.
+    fn lock_found<'f>(
+        &'f self,
+        held: BlockRef<'f>,
+        get: Get,
+    ) -> Result<Option<Locked<'f>>, FileError> {
+        if get.has(Get::NOWAIT) {
+            if !self.frames().try_lock(held.frame) {
+                return Err(self.would_block_in(held.block));
+            }
+        } else {
+            if !held.is_up_to_date() {
+                self.wait_made(&held);
+            }
+            self.frames().lock(held.frame);
+        }
+        // mutant: P5 (test: a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file)
+        if !cfg!(mutant = "P5") && !self.is_still(held.block, held.frame) {
+            self.frames().unlock(held.frame);
+            self.check_fill_error(&held)?;
+            return Ok(None);
+        }
+        Ok(Some(Locked::new(held)))
+    }
+
+    /// Waits until a block that is being filled is filled, or has failed.
+    pub(crate) fn wait_filled(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
+        self.wait_made(held);
+        if held.is_up_to_date() {
+            Ok(())
+        } else {
+            self.check_fill_error(held)
+        }
+    }
+
+    /// The error that took a held block away while it was being filled.
+    fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
+        if held.is_up_to_date() {
+            return Ok(());
+        }
+        let errors = self.fill_errors.lock();
+        match errors.iter().find(|(frame, _)| *frame == held.frame) {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a block, to be filled as a whole; `None` when another thread made one first.
+    pub(crate) fn create(&self, block: u64, get: Get) -> Result<Option<NewBlock<'_>>, FileError> {
+        self.create_on(block, get, Basis::Nothing)
+    }
+
+    /// Like [`FileCore::create`]; `None` also when `basis` does not hold any more.
+    pub(crate) fn create_on(
+        &self,
+        block: u64,
+        get: Get,
+        basis: Basis,
+    ) -> Result<Option<NewBlock<'_>>, FileError> {
+        let mode = get.alloc_mode();
+        let mut owned = self.pool.alloc(self.group.id(), self.order, mode)?;
+        // Before anybody can see it: plain stores, no atomics (P2).
+        let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
+        owned.set_flags(if referenced {
+            FlagSet::LOCKED | FlagSet::REFERENCED
+        } else {
+            FlagSet::LOCKED
+        });
+        owned.set_kind(Kind::Cached);
+        owned.set_owner(self.owner.0);
+        owned.set_index(block);
+        let frame = owned.publish(INDEX_AND_USER);
+        if get.has(Get::AHEAD) {
+            self.frames().meta(frame).uses.set(Uses::AHEAD);
+        }
+        if !self.insert(block, frame, get, basis)? {
+            return Ok(None);
+        }
+        let mut held = BlockRef::new(self, frame, block);
+        if get.has(Get::DONTCACHE) {
+            held.after = AfterUse::DropUnlessWanted;
+        }
+        Ok(Some(NewBlock::new(held)))
+    }
+
+    /// Whether what a block is made on is still so. Asked under the index mutex, with nothing at
+    /// the block's place: whoever made a block there meanwhile, wrote it and evicted it again, has
+    /// moved the mark before it took the block out.
+    pub(crate) fn holds(&self, basis: Basis) -> bool {
+        match basis {
+            Basis::Nothing => true,
+            Basis::StoredUpTo(end) => self.stored.load(Ordering::Acquire) <= end,
+            Basis::Hole { epoch } => self.hole_epoch.load(Ordering::SeqCst) == epoch,
+        }
+    }
+
+    /// Puts a published, locked block with two references (the index's and the caller's) into the
+    /// index and on the LRU. If another is there, its basis is gone, a node cannot be had, or the
+    /// file is closed, the block is freed; the last two are errors.
+    pub(crate) fn insert(
+        &self,
+        block: u64,
+        frame: FrameId,
+        get: Get,
+        basis: Basis,
+    ) -> Result<bool, FileError> {
+        let mut spares = SpareNodes::new(&self.pool, self.group.id());
+        let result = loop {
+            match self.try_insert(block, frame, basis, &mut spares) {
+                Some(Inserted::Done(shadow)) => break Ok(Some(shadow)),
+                None if self.is_closed() => break Err(self.closed()),
+                Some(Inserted::Occupied(_)) | None => break Ok(None),
+                Some(Inserted::NeedNodes(count)) => {
+                    if let Err(error) = spares.have(count, get.alloc_mode()) {
+                        break Err(FileError::from(error));
+                    }
+                }
+            }
+        };
+        drop(spares);
+        match result {
+            Ok(Some(shadow)) => {
+                self.note_refault(frame, shadow, get);
+                self.pool.lru_add(frame);
+                Ok(true)
+            }
+            other => {
+                // Nobody found it through the index, but a lookup with an old word may hold it for
+                // a moment.
+                let dropped = self.pool.uncache(frame);
+                debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+                self.frames().unlock(frame);
+                self.put(frame);
+                other.map(|_| false)
+            }
+        }
+    }
+
+    /// One attempt to put a block into the index; `None`: its basis does not hold any more.
+    pub(crate) fn try_insert(
+        &self,
+        block: u64,
+        frame: FrameId,
+        basis: Basis,
+        spares: &mut SpareNodes<'_>,
+    ) -> Option<Inserted> {
+        let mut writer = self.index.write();
+        let holds = !self.is_closed() && self.holds(basis);
+        holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
+    }
+
+    /// A block that comes back soon after its eviction was wanted: it starts on the active list,
+    /// unless it is only to be written (P10), or not to stay.
+    fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
+        let Some(evicted_at) = shadow else {
+            return;
+        };
+        let decision = self.count_refault(evicted_at);
+        // What is read ahead is not used yet.
+        let is_use = !get.has(Get::WRITE) && !get.has(Get::DONTCACHE) && !get.has(Get::AHEAD);
+        if decision == Refault::Activate && is_use {
+            self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
+            let pages = PageCount(self.block_pages());
+            self.pool.count_active_refault(pages);
+        }
+    }
+
+    /// Counts a block that comes back, and says where it belongs.
+    pub(crate) fn count_refault(&self, evicted_at: u64) -> Refault {
+        count(&self.counters.refaulted, 1);
+        let pages = PageCount(self.block_pages());
+        self.pool.refault_decision(evicted_at, pages)
+    }
+
+    /// Takes a block out of the index and off the LRU. The caller holds the block's lock, and drops
+    /// the index's reference afterwards (`uncache`, or before by `freeze`).
+    pub(crate) fn unlink(&self, block: u64, frame: FrameId, shadow: Option<u64>) {
+        let mut freed = Vec::new();
+        self.index
+            .write()
+            .remove(self.frames(), block, frame, shadow, &mut freed);
+        if self.frames().meta(frame).hold.load().views() > 0 {
+            // Views keep it from here on: still listed, so that a full group can say who holds it.
+            self.pool.lru_set(frame, Evictable::No);
+        } else {
+            self.pool.lru_remove(frame);
+        }
+        self.retire_nodes(freed);
+    }
+
+    /// Hands unlinked nodes over to be freed after a grace period.
+    pub(crate) fn retire_nodes(&self, nodes: Vec<FrameId>) {
+        for node in nodes {
+            let dropped = self.frames().meta(node).hold.put();
+            assert_eq!(
+                dropped,
+                Dropped::Last,
+                "an index node is held by its index alone"
+            );
+            self.pool.retire(Retired::Frame(node));
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! From the number of a block to the block: the lookup, and the guards on what it finds.
+
+pub(crate) mod block;
+pub(crate) mod get;

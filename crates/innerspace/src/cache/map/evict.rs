@@ -1,0 +1,226 @@
+//! What reclaim asks of a file: age, evict, clean, flush.
+//!
+//! Frames come named, not held: each may be somebody else's by now. A reference on a cached frame,
+//! its owner and place, its lock without waiting, and the index once more: then it is the file's,
+//! and stays so.
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::count;
+use crate::cache::dirty::index::WriteReason;
+use crate::cache::dirty::writeback::LockMode;
+use crate::cache::lookup::block::{BlockRef, Locked};
+use crate::cache::map::mappers::Revoke;
+use crate::frame::{FlagSet, Uses};
+use crate::reclaim::{CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
+use crate::stats::Event;
+use crate::units::{FrameId, PageCount};
+
+/// What is evicted of the blocks that are named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Evicting {
+    /// All that are clean and not viewed: who has mapped them loses his translations, and a grace
+    /// period is waited for.
+    All,
+    /// The same but for those that are mapped; nobody is waited for.
+    Unmapped,
+    /// The same of this block, which was not to be cached: it leaves no shadow, for nobody has
+    /// missed anything when it comes back. A frame that has become another block's meanwhile stays.
+    Passing { block: u64 },
+}
+
+impl FileCore {
+    /// A frame that reclaim named, locked, if it is (still) a block of this file and its lock is
+    /// free.
+    fn lock_named(&self, frame: FrameId) -> Option<Locked<'_>> {
+        let meta = self.frames().meta(frame);
+        if !meta.hold.try_get_cached() {
+            return None;
+        }
+        // The reference keeps the frame's life: owner and index are of this life.
+        let held = BlockRef::new(self, frame, meta.index());
+        if meta.owner() != self.owner.0 || !self.frames().try_lock(frame) {
+            return None;
+        }
+        if !self.is_still(held.block, frame) {
+            self.frames().unlock(frame);
+            return None;
+        }
+        Some(Locked::new(held))
+    }
+
+    /// Evicts clean, unviewed blocks among `frames`.
+    pub(crate) fn evict_frames(&self, frames: &[FrameId], which: Evicting) -> EvictCount {
+        let mut locked: Vec<Locked<'_>> = Vec::with_capacity(frames.len());
+        locked.extend(frames.iter().filter_map(|frame| self.lock_named(*frame)));
+        let can_go = |one: &Locked<'_>| {
+            let (flags, hold) = (one.meta().flags.load(), one.meta().hold.load());
+            let stays_mapped = hold.mapped() > 0
+                && (which != Evicting::All || self.is_locked_in_memory(one.block()));
+            let is_another = matches!(which, Evicting::Passing { block } if block != one.block());
+            !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
+                && hold.views() == 0
+                && !stays_mapped
+                && !is_another
+        };
+        locked.retain(can_go);
+        self.retain_synced(&mut locked);
+        let is_mapped = |one: &&Locked<'_>| one.meta().hold.load().mapped() > 0;
+        let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
+        for one in locked.iter().filter(is_mapped) {
+            mapped.push(one.block());
+            // Used through the mapping, most likely: its loads come to no call.
+            one.meta().uses.clear(Uses::AHEAD);
+        }
+        // Mostly sorted: who maps the file is asked once for blocks that lie one beside the other.
+        for run in mapped.chunk_by(|a, b| a + 1 == *b) {
+            self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);
+        }
+        if !mapped.is_empty() {
+            self.pool.domain.synchronize();
+        }
+        let mut left = Vec::with_capacity(locked.len());
+        let mut gone = Vec::with_capacity(locked.len());
+        for one in locked {
+            let frame = one.frame();
+            if let Some(shadow) = self.evict_locked(one, which) {
+                gone.push(frame);
+                left.extend(shadow);
+            }
+        }
+        let freed = gone.len() as u64;
+        match self.order {
+            0 => self.pool.free_evicted(&mut gone),
+            _ => gone.iter().for_each(|frame| self.pool.free(*frame)),
+        }
+        self.pool.shadows_left(self.owner, &left);
+        count(&self.counters.evicted, freed);
+        let busy = (frames.len() as u64 - freed) as u32;
+        EvictCount {
+            freed: PageCount(freed << self.order),
+            busy,
+        }
+    }
+
+    /// Takes a locked, clean block without translations out of the file, unless somebody holds it;
+    /// returns what it left, if anything. The caller frees the frame.
+    fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
+        // The index's reference and ours.
+        if !locked.meta().hold.freeze(2) {
+            return None;
+        }
+        let (block, frame) = (locked.block(), locked.frame());
+        let is_unused = locked.meta().uses.has(Uses::AHEAD);
+        if is_unused {
+            self.count_unused();
+        }
+        let pages = PageCount(self.block_pages());
+        // Nobody misses what nobody used: were it active when it comes back, streams would push one
+        // another out.
+        let leaves_shadow = !matches!(which, Evicting::Passing { .. }) && !is_unused;
+        let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.group.id(), pages));
+        self.unlink(block, frame, shadow);
+        locked.unlock_frozen();
+        Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
+    }
+
+    /// A block that was read ahead is evicted, and nobody has used it.
+    fn count_unused(&self) {
+        count(&self.counters.unused, 1);
+        let pages = self.block_pages();
+        self.pool.counters.add(Event::PgReadAheadUnused, pages);
+    }
+
+    /// Evicts a block that was only passing through, unless it was used meanwhile, or cut: the
+    /// frame may be another block's then.
+    pub(crate) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
+        let flags = self.frames().meta(frame).flags.load();
+        if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
+            self.evict_frames(&[frame], Evicting::Passing { block });
+        }
+    }
+
+    /// Evicts what can go of a range of blocks; pages freed.
+    pub(crate) fn evict_range(&self, blocks: Range<u64>, which: Evicting) -> PageCount {
+        let mut freed = 0;
+        let mut next = blocks.start;
+        loop {
+            let mut batch = Vec::with_capacity(32);
+            {
+                let _section = self.pool.domain.reader();
+                while batch.len() < 32
+                    && let Some((block, frame)) =
+                        self.index.next_block(self.frames(), next, blocks.end)
+                {
+                    batch.push(frame);
+                    next = block + 1;
+                }
+            }
+            if batch.is_empty() {
+                return PageCount(freed);
+            }
+            freed += self.evict_frames(&batch, which).freed.0;
+        }
+    }
+}
+
+impl Owner for FileCore {
+    fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64)) {
+        let order = self.order;
+        let mut page_used = |page: u64| used(page >> order);
+        self.mappers.age(self.pages_of(blocks), &mut page_used);
+    }
+
+    fn evict(&self, frames: &[FrameId]) -> EvictCount {
+        self.sync_before_eviction(frames);
+        self.evict_frames(frames, Evicting::All)
+    }
+
+    fn forget(&self, shadows: &[LeftShadow]) {
+        let mut writer = self.index.write();
+        for LeftShadow { block, mark } in shadows.iter().copied() {
+            writer.drop_shadow(self.frames(), block, |when| when as u32 == mark);
+        }
+    }
+
+    fn failed_block_freed(&self, frame: FrameId) {
+        let mut errors = self.fill_errors.lock();
+        errors.retain(|(failed, _)| *failed != frame);
+    }
+
+    fn clean(&self, frames: &[FrameId]) -> CleanCount {
+        let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.owner.0;
+        let index = |frame: &FrameId| self.frames().meta(*frame).index();
+        let mut blocks: Vec<u64> = frames.iter().filter(own).map(index).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let mut count = CleanCount::default();
+        if !self.may_call_unasked() {
+            return count;
+        }
+        for run in blocks.chunk_by(|a, b| a + 1 == *b) {
+            let range = run[0]..run[run.len() - 1] + 1;
+            let end = self.write_range(range, WriteReason::Pressure, LockMode::Try, u64::MAX);
+            count.written.0 += end.written << self.order;
+            count.errors += end.failed as u32;
+        }
+        count
+    }
+
+    fn flush(&self, request: &FlushRequest) -> CleanCount {
+        let reason = WriteReason::Flusher {
+            through: request.dirtied_by,
+        };
+        if !self.may_call_unasked() {
+            return CleanCount::default();
+        }
+        let max_blocks = (request.pages.0 >> self.order).max(1);
+        self.take_doubted_back(LockMode::Try);
+        let end = self.write_onwards(reason, max_blocks);
+        CleanCount {
+            written: PageCount(end.written << self.order),
+            errors: end.failed as u32,
+        }
+    }
+}

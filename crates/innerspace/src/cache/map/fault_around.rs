@@ -1,0 +1,141 @@
+//! Blocks beside the one of a page fault, which it maps with its own if that costs neither waiting
+//! nor a mutex.
+//!
+//! What is taken is a block that is cached, up to date, not locked and not waited for: its lock,
+//! and a count of an installed page, which holds the frame as a reference would and goes into the
+//! page table with the page. So a neighbour is installed as the page of the fault is, under its
+//! block's lock: whoever evicts, cuts off, punches or moves the block has the lock before, and is
+//! passed by, or after, and finds the page.
+//!
+//! The locks are taken in the section in which the pages are installed, by one try that leaves the
+//! wait table alone, and let go after it, because that may wake somebody.
+
+use crate::cache::core::FileCore;
+use crate::cache::index::Word;
+use crate::frame::FlagSet;
+use crate::reclaim::{Pool, Retired};
+use crate::sync::{failpoint, interleave, raw};
+use crate::units::{FrameId, PAGE_SHIFT};
+use std::ops::Range;
+
+/// What one fault has taken. [`Beside::let_go`] ends it.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    /// First frames of locked blocks.
+    taken: [FrameId; Beside::MOST],
+    len: usize,
+    /// A bit for each whose count is to be given back: it was no block of the file any more when it
+    /// was locked.
+    strays: u32,
+}
+
+impl Beside {
+    /// The most blocks that one fault takes.
+    pub(crate) const MOST: usize = 16;
+
+    pub(crate) const NONE: Beside = Beside {
+        taken: [FrameId(0); Beside::MOST],
+        len: 0,
+        strays: 0,
+    };
+
+    /// The first frame of a block of the file, locked, if that is to be had at once; one of its
+    /// pages is counted as installed, for the caller to install or to give back. In a section:
+    /// takes no mutex and wakes nobody.
+    pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
+        let place = self.taken.get_mut(self.len)?;
+        let (frame, stays) = file.try_lock_counted(block)?;
+        *place = frame;
+        self.strays |= u32::from(!stays) << self.len;
+        self.len += 1;
+        stays.then_some(frame)
+    }
+
+    /// Unlocks what was taken. With no section open. The frames are held by their installed pages,
+    /// if those are there still: `frame::lock` says why that is enough.
+    #[inline]
+    pub(crate) fn let_go(&mut self, pool: &Pool) {
+        if self.len > 0 {
+            self.unlock_all(pool);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unlock_all(&mut self, pool: &Pool) {
+        for (place, frame) in self.taken[..self.len].iter().enumerate() {
+            pool.frames.unlock(*frame);
+            if self.strays & 1 << place != 0 {
+                pool.unmap(*frame);
+            }
+        }
+        (self.len, self.strays) = (0, 0);
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        debug_assert!(self.len == 0 || std::thread::panicking(), "still locked");
+    }
+}
+
+impl FileCore {
+    /// Locks the block if it is cached, up to date, free and not waited for, and counts a page of
+    /// it; with whether it is the file's still.
+    fn try_lock_counted(&self, block: u64) -> Option<(FrameId, bool)> {
+        let frames = self.frames();
+        let slot = self.index.slot(frames, block)?;
+        let word = slot.load(raw::Ordering::Acquire);
+        let Word::Block(frame) = Word::decode(word) else {
+            return None;
+        };
+        let meta = frames.meta(frame);
+        let flags = meta.flags.load();
+        if flags.intersects(FlagSet::LOCKED | FlagSet::WAITERS)
+            || !flags.contains(FlagSet::UPTODATE)
+        {
+            return None;
+        }
+        interleave();
+        failpoint!(NeighbourSeen);
+        if !meta.hold.try_map_cached() {
+            return None;
+        }
+        interleave();
+        failpoint!(NeighbourCounted);
+        if !frames.try_lock_alone(frame) {
+            // This may be the last hold, and nothing is freed in a section.
+            self.pool.retire(Retired::Unmap(frame));
+            return None;
+        }
+        interleave();
+        // Under the lock what is in the index stays there; filled blocks are up to date before they
+        // are unlocked.
+        // mutant: P15-beside (test: a_neighbour_that_was_punched_is_not_mapped) no second look
+        let stays = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "P15-beside");
+        Some((
+            frame,
+            stays && meta.flags.load().contains(FlagSet::UPTODATE),
+        ))
+    }
+
+    /// The blocks that some pages of the file are in.
+    pub(crate) fn blocks_of_pages(&self, pages: &Range<u64>) -> Range<u64> {
+        pages.start >> self.order..pages.end.div_ceil(self.block_pages())
+    }
+
+    /// The pages of a block.
+    pub(crate) fn pages_in(&self, block: u64) -> Range<u64> {
+        self.pages_of(block..block + 1)
+    }
+
+    /// The first page past the end of the file. A page before it whose block is locked is the
+    /// file's until it is unlocked: who makes the file shorter says so before it locks the blocks.
+    pub(crate) fn end_page(&self) -> u64 {
+        let size = self.size();
+        match self.tail_left.load(crate::sync::atomic::Ordering::Acquire) {
+            true => size >> PAGE_SHIFT,
+            false => size.div_ceil(1 << PAGE_SHIFT),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Block lookups: a short memory in front of the index, for one thread that comes back to the same
+//! few blocks.
+//!
+//! Each of the last 16 blocks is kept by a reference, so its frame stays what it is while it is
+//! remembered. Whether it is still the file's block is said by its hold word (CACHED): whoever
+//! takes a block out of the file, or moves it, ends that before the operation returns. A hit
+//! therefore needs neither the index nor a section nor a reference of its own.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::errors::FileError;
+use crate::cache::file::handle::{Handle, PagedFile};
+use crate::cache::lookup::block::BlockRef;
+use crate::cache::read::fill::{Miss, Present};
+use crate::cache::read::view::View;
+use crate::cache::wait::Wait;
+use crate::reclaim::Trial;
+use crate::sync::atomic::Ordering;
+use crate::units::FrameId;
+
+/// Blocks that are remembered.
+const RECENT: usize = 16;
+
+/// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of
+/// them costs no search and no write to shared memory. For those who come back to the same few
+/// blocks, as with the upper nodes of a tree.
+///
+/// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16
+/// blocks, fewer where it finds no memory for another. Drop or [`clear`](BlockReader::clear) it
+/// when it will not be used for a while.
+///
+/// ```
+/// # use innerspace::{MIB, Memory, store::MemoryStore};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(4 * MIB)?;
+/// let file = memory.options().open(MemoryStore::from_bytes(&[7; 100_000]))?;
+/// let mut blocks = file.block_reader();
+/// let mut key = [0; 8];
+/// blocks.read_at(&mut key, 4096)?;
+/// assert_eq!(key, [7; 8]);
+/// assert_eq!(blocks.view(24)?.len(), 100_000 - 24 * 4096);
+/// # Ok(()) }
+/// ```
+pub struct BlockReader {
+    file: PagedFile,
+    recent: Recent,
+}
+
+/// Blocks, the most recently used first; each holds a reference.
+struct Recent(Vec<Remembered>);
+
+#[derive(Clone, Copy)]
+struct Remembered {
+    block: u64,
+    frame: FrameId,
+}
+
+impl BlockReader {
+    pub(crate) fn new(file: PagedFile) -> BlockReader {
+        file.core().block_readers.fetch_add(1, Ordering::Relaxed);
+        BlockReader {
+            file,
+            recent: Recent(Vec::with_capacity(RECENT)),
+        }
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it. Each
+    /// block it touches is one use.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_at`].
+    pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.read(buf, offset, Wait::Yes)
+    }
+
+    /// Like [`BlockReader::read_at`], but never waits. What would block is there when
+    /// [`PagedFile::ready`] is done.
+    ///
+    /// # Errors
+    /// As [`BlockReader::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    pub fn try_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        self.read(buf, offset, Wait::No)
+    }
+
+    #[inline(always)]
+    fn read(&mut self, buf: &mut [u8], offset: u64, wait: Wait) -> Result<usize, FileError> {
+        let handle = self.file.handle();
+        let core = &handle.core;
+        let available = core.size().saturating_sub(offset);
+        let len = (buf.len() as u64).min(available) as usize;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let inside = core.inside_block(at) as usize;
+            let part = (len - done).min(core.left_in_block(at));
+            let into = &mut buf[done..done + part];
+            match self.recent.find(handle, at >> core.block_shift(), wait) {
+                Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),
+                Ok(None) => into.fill(0),
+                // Cut short meanwhile: the read ends where the file does now.
+                Err(FileError::PastEnd { .. }) => break,
+                Err(error) => return Err(error),
+            }
+            done += part;
+        }
+        Ok(done)
+    }
+
+    /// A view of one block, shorter for the last one of the file.
+    ///
+    /// # Errors
+    /// As [`PagedFile::view`].
+    pub fn view(&mut self, block: u64) -> Result<View, FileError> {
+        self.view_waiting(block, Wait::Yes)
+    }
+
+    /// Like [`BlockReader::view`], but never waits. What would block is had by
+    /// [`PagedFile::ready`].
+    ///
+    /// # Errors
+    /// As [`BlockReader::view`], and [`FileError::WouldBlock`].
+    pub fn try_view(&mut self, block: u64) -> Result<View, FileError> {
+        self.view_waiting(block, Wait::No)
+    }
+
+    #[inline(always)]
+    fn view_waiting(&mut self, block: u64, wait: Wait) -> Result<View, FileError> {
+        let handle = self.file.handle();
+        let core = &handle.core;
+        let size = core.size();
+        let bytes = core.bytes_of_block(block, size)?;
+        let len = (bytes.end - bytes.start) as usize;
+        match self.recent.find(handle, block, wait)? {
+            None => Ok(View::zeros(len)),
+            Some(frame) => match View::of_frame(handle, frame, 0..len) {
+                Some(view) => Ok(view),
+                // A writer is at it, or it is mapped writable.
+                None => handle.view(bytes, wait),
+            },
+        }
+    }
+
+    /// Forgets all blocks.
+    pub fn clear(&mut self) {
+        let core = &self.file.handle().core;
+        if core.check_process().is_err() {
+            return self.recent.0.clear();
+        }
+        for Remembered { frame, .. } in self.recent.0.drain(..) {
+            core.put(frame);
+        }
+    }
+
+    /// The blocks that are remembered, most recent first.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn remembered(&self) -> Vec<u64> {
+        self.recent.0.iter().map(|known| known.block).collect()
+    }
+}
+
+impl Recent {
+    /// The frame of a block, which is the most recent one from now on and marked used once; `None`
+    /// for a hole.
+    fn find(
+        &mut self,
+        handle: &Handle,
+        block: u64,
+        wait: Wait,
+    ) -> Result<Option<FrameId>, FileError> {
+        let core = &handle.core;
+        let known = self.0.iter().position(|known| known.block == block);
+        let frame = match known {
+            Some(at) if core.frames().meta(self.0[at].frame).hold.load().is_cached() => {
+                self.0[..=at].rotate_right(1);
+                self.0[0].frame
+            }
+            stale => {
+                core.check_process()?;
+                if let Some(at) = stale {
+                    core.put(self.0.remove(at).frame);
+                }
+                match self.seek_with_room(handle, block, wait)? {
+                    Present::Block(held) => self.remember(core, held),
+                    Present::Hole => return Ok(None),
+                }
+            }
+        };
+        core.pool.mark_accessed(frame);
+        Ok(Some(frame))
+    }
+
+    /// Has a block that is not remembered; if there is no memory for it, at the cost of those that
+    /// are, the oldest first.
+    fn seek_with_room<'h>(
+        &mut self,
+        handle: &'h Handle,
+        block: u64,
+        wait: Wait,
+    ) -> Result<Present<'h>, FileError> {
+        let core = &handle.core;
+        loop {
+            let trial = Trial::begin(&core.pool);
+            let offset = block << core.block_shift();
+            let sought = core.read_block(offset, Miss::of(&handle.stream), wait);
+            if !matches!(sought, Err(FileError::Limit(_))) {
+                trial.forget();
+                return sought;
+            }
+            let Some(oldest) = self.0.pop() else {
+                return sought;
+            };
+            trial.forget();
+            core.put(oldest.frame);
+        }
+    }
+
+    /// Takes a block's reference over, at the cost of the oldest.
+    fn remember(&mut self, core: &FileCore, held: BlockRef<'_>) -> FrameId {
+        if self.0.len() == RECENT
+            && let Some(oldest) = self.0.pop()
+        {
+            core.put(oldest.frame);
+        }
+        let (frame, block) = held.into_parts();
+        self.0.insert(0, Remembered { block, frame });
+        frame
+    }
+}
+
+impl FileCore {
+    /// The bytes of a block inside a file of `size` bytes.
+    fn bytes_of_block(&self, block: u64, size: u64) -> Result<Range<u64>, FileError> {
+        let start = block.saturating_mul(self.block_bytes());
+        let end = start.saturating_add(self.block_bytes()).min(size);
+        if start >= end {
+            return Err(self.past_end(start, self.block_bytes(), size));
+        }
+        Ok(start..end)
+    }
+}
+
+impl Drop for BlockReader {
+    fn drop(&mut self) {
+        self.clear();
+        // For `validate`, at rest.
+        let readers = &self.file.core().block_readers;
+        readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for BlockReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "BlockReader({} blocks of {})",
+            self.recent.0.len(),
+            self.file.name()
+        )
+    }
+}

@@ -1,0 +1,192 @@
+//! Reading by copy, and the bulk path.
+
+use std::convert::Infallible;
+use std::ops::{ControlFlow, Range};
+
+use crate::cache::core::FileCore;
+use crate::cache::errors::FileError;
+use crate::cache::file::handle::Handle;
+use crate::cache::lookup::block::BlockRef;
+use crate::cache::lookup::get::Get;
+use crate::cache::read::fill::{Miss, Present};
+use crate::cache::read::read_ahead::Stream;
+use crate::cache::wait::Wait;
+use crate::frame::{FlagSet, Uses};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+
+impl Handle {
+    /// Copies bytes at `offset` into `buf`, up to the end of the file; returns how many.
+    pub(crate) fn read_at(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        wait: Wait,
+    ) -> Result<usize, FileError> {
+        let core = &*self.core;
+        let available = core.size().saturating_sub(offset);
+        let len = (buf.len() as u64).min(available) as usize;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let part = (len - done).min(core.left_in_block(at));
+            let last = (offset + len as u64 - 1) >> core.block_shift();
+            let wanted = last - (at >> core.block_shift()) + 1;
+            match self.read_part(at, &mut buf[done..done + part], wait, wanted) {
+                Ok(()) => done += part,
+                // Cut short meanwhile: the read ends where the file does now.
+                Err(FileError::PastEnd { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies bytes of one block, the first of `wanted` that are read one after the other.
+    #[inline]
+    pub(crate) fn read_part(
+        &self,
+        offset: u64,
+        into: &mut [u8],
+        wait: Wait,
+        wanted: u64,
+    ) -> Result<(), FileError> {
+        if self.read_hit(offset, into) {
+            return Ok(());
+        }
+        self.read_part_slowly(offset, into, wait, wanted)
+    }
+
+    /// Copies bytes of one block if it is there. Nothing here is moved through memory: what would
+    /// have to be read back would wait for the locked instructions before it, and the copy with it.
+    #[inline]
+    fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
+        let core = &*self.core;
+        let Some(frame) = core.look_up_once(offset >> core.block_shift(), into.len()) else {
+            return false;
+        };
+        let flags = core.frames().meta(frame).flags.load();
+        let is_up_to_date = flags.contains(FlagSet::UPTODATE);
+        if is_up_to_date {
+            let inside = core.inside_block(offset) as usize;
+            core.frames().copy_out(frame, inside, into);
+            if self.is_new_use(offset, inside, into.len()) {
+                core.pool.mark_accessed_at(frame, flags);
+                let uses = &core.frames().meta(frame).uses;
+                if uses.has(Uses::AHEAD) {
+                    // Given back also if the store panics as it takes the requests.
+                    let held = BlockRef::new(core, frame, offset >> core.block_shift());
+                    core.go_on(held.block, uses, &self.stream, Get::NONE, drop);
+                    return true;
+                }
+            }
+        }
+        core.put(frame);
+        is_up_to_date
+    }
+
+    /// Whether a read of `len` bytes is another use of its block: many small reads in a row are one
+    /// (P13); a jump back is another.
+    #[inline]
+    fn is_new_use(&self, offset: u64, inside: usize, len: usize) -> bool {
+        // A hint: two threads that read through one handle at once may each be mistaken.
+        let end = self.read_end.load(Ordering::Relaxed);
+        self.read_end.store(offset + len as u64, Ordering::Relaxed);
+        end != offset || inside == 0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_part_slowly(
+        &self,
+        offset: u64,
+        into: &mut [u8],
+        wait: Wait,
+        wanted: u64,
+    ) -> Result<(), FileError> {
+        let core = &*self.core;
+        core.check_process()?;
+        let block = offset >> core.block_shift();
+        let miss = Miss::of(&self.stream).wanting(wanted);
+        match core.read_block(offset, miss, wait)? {
+            Present::Hole => into.fill(0),
+            Present::Block(held) => {
+                core.note_found(block, held.frame);
+                let inside = core.inside_block(offset) as usize;
+                core.frames().copy_out(held.frame, inside, into);
+                if self.is_new_use(offset, inside, into.len()) {
+                    core.pool.mark_accessed(held.frame);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands all bytes of `range` to `each`, in order, in pieces of at most a block.
+    pub(crate) fn scan_all(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        mut each: impl FnMut(&[u8]),
+        wait: Wait,
+    ) -> Result<(), FileError> {
+        let on = |piece: &[u8]| -> ControlFlow<Infallible> {
+            each(piece);
+            ControlFlow::Continue(())
+        };
+        self.scan(range, on, wait).map(|_| ())
+    }
+
+    /// The same, until `each` breaks.
+    pub(crate) fn scan<B>(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        mut each: impl FnMut(&[u8]) -> ControlFlow<B>,
+        wait: Wait,
+    ) -> Result<ControlFlow<B>, FileError> {
+        let core = &*self.core;
+        if range.is_empty() {
+            return Ok(ControlFlow::Continue(()));
+        }
+        core.check_process()?;
+        if wait == Wait::Yes {
+            // A scan is a stream from its first miss on.
+            self.stream
+                .expect(core.blocks_of(range.clone()), &core.tuning());
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let block_end = at.saturating_add(core.left_in_block(at) as u64);
+            let piece = at..block_end.min(range.end);
+            at = piece.end;
+            let view = self.view(piece, wait)?;
+            if let ControlFlow::Break(with) = each(&view) {
+                return Ok(ControlFlow::Break(with));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl FileCore {
+    /// Reads the blocks of a range into the cache. Holes and what does not fit are passed over.
+    pub(crate) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
+        self.check_process()?;
+        let stream = Stream::default();
+        let mut left = blocks;
+        stream.expect(left.clone(), &self.tuning());
+        while let Some(block) = left.next() {
+            let offset = block << self.block_shift();
+            match self.read_block(offset, Miss::of(&stream), Wait::Yes) {
+                Ok(Present::Block(_)) => {}
+                Ok(Present::Hole) => {
+                    left.start = left.start.max(self.end_of_hole(block)).min(left.end);
+                    stream.expect(left.clone(), &self.tuning());
+                }
+                // The file became shorter meanwhile, or there is no room: a hint is a hint.
+                Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,557 @@
+//! Getting blocks from the store: one read of neighbours whoever wants them (P21), read-ahead
+//! behind them, holes without frames.
+//!
+//! Order: memory is charged and allocated; the blocks are published locked and not up to date, so
+//! that others wait for them; what nobody waits for is put in flight ([`crate::cache::read::requests`]); the
+//! caller reads what it came for in its own thread. All of it with the file steady: a punch or
+//! truncation comes before it, or waits until what is in flight on its range has landed (P15, R17).
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::count;
+use crate::cache::core::locks::Steady;
+use crate::cache::dirty::sync::NoIo;
+use crate::cache::errors::{FileError, StoreAction};
+use crate::cache::lookup::block::{BlockRef, NewBlock};
+use crate::cache::lookup::get::{Basis, Get};
+use crate::cache::read::holes::Content;
+use crate::cache::read::read_ahead::{Ahead, Reading, Stream, Tuning};
+use crate::cache::wait::Wait;
+use crate::frame::{Fills, Uses};
+use crate::stats::Event;
+use crate::store::{Batch, Store, short_read_error};
+use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
+use crate::units::{KIB, MIB};
+
+/// The largest window of read-ahead is this part of the nearest limit, but at most so many bytes;
+/// more where that is less than twice what the store prefers, or less than Linux's own, as far as
+/// the larger part allows.
+const WINDOW_PART: u64 = 16;
+const MOST_WINDOW: u64 = 8 * MIB;
+const LEAST_WINDOW: u64 = 128 * KIB;
+const LARGE_PART: u64 = 8;
+
+/// What is read together, and used one after the other when all of it is there, is this part of
+/// every limit at most: more would push itself out.
+const TOGETHER_PART: u64 = 2;
+
+/// A look for a block that may miss: whose it is, and what is known of what comes next.
+#[derive(Clone, Copy)]
+pub(crate) struct Miss<'s> {
+    pub(crate) stream: &'s Stream,
+    pub(crate) reading: Reading,
+    /// Blocks that are wanted from the one that is missed on.
+    pub(crate) wanted: u64,
+}
+
+impl<'s> Miss<'s> {
+    /// Of one block.
+    pub(crate) fn of(stream: &'s Stream) -> Miss<'s> {
+        Miss {
+            stream,
+            reading: Reading::Normal,
+            wanted: 1,
+        }
+    }
+
+    /// The same of several, from the first on.
+    pub(crate) fn wanting(self, wanted: u64) -> Miss<'s> {
+        Miss { wanted, ..self }
+    }
+}
+
+/// What was found, or made, where a block was wanted.
+#[derive(Debug)]
+pub(crate) enum Present<'f> {
+    /// The block, up to date.
+    Block(BlockRef<'f>),
+    /// Nothing is cached and the store has zeros alone.
+    Hole,
+}
+
+/// What an attempt to fill came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Filled {
+    /// The block was read, or another thread has made it: look again.
+    LookAgain,
+    /// There is nothing to read.
+    Hole,
+}
+
+impl FileCore {
+    /// The block at `offset`, filled from the store if need be. Without waiting: the block if it is
+    /// there, or the hole if it is known to be one.
+    pub(crate) fn read_block(
+        &self,
+        offset: u64,
+        miss: Miss<'_>,
+        wait: Wait,
+    ) -> Result<Present<'_>, FileError> {
+        let block = offset >> self.block_shift();
+        loop {
+            match self.lookup(block) {
+                Some(held) if wait == Wait::No && !held.is_up_to_date() => {
+                    return Err(self.would_block(offset));
+                }
+                None if wait == Wait::No => {
+                    return match self.is_absent_hole(block) {
+                        true => Ok(Present::Hole),
+                        false => Err(self.would_block(offset)),
+                    };
+                }
+                Some(held) => {
+                    self.note_ahead(&held, miss.stream);
+                    if held.is_up_to_date() {
+                        return Ok(Present::Block(held));
+                    }
+                    self.check_not_reentrant()?;
+                    self.wait_filled(&held)?;
+                }
+                None => {
+                    self.check_not_reentrant()?;
+                    let filled = self.with_room(|| {
+                        let steady = self.steady();
+                        self.fill_absent(block, Get::NONE, &steady, miss)
+                    });
+                    self.ready.wake_due();
+                    self.cache.serve_if_abandoned();
+                    if filled? == Filled::Hole {
+                        return Ok(Present::Hole);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A block that was found is used. If that is the first use since it was read ahead, the stream
+    /// goes on.
+    #[inline]
+    pub(crate) fn note_ahead(&self, held: &BlockRef<'_>, stream: &Stream) {
+        if held.meta().uses.has(Uses::AHEAD) {
+            self.go_on(held.block, &held.meta().uses, stream, Get::NONE, drop);
+        }
+    }
+
+    /// The first use of a block that was read ahead: puts the next window in flight, if the reader
+    /// has entered the last one.
+    #[cold]
+    pub(crate) fn go_on<'f>(
+        &'f self,
+        block: u64,
+        uses: &Uses,
+        stream: &Stream,
+        get: Get,
+        mut keep: impl FnMut(BlockRef<'f>),
+    ) {
+        if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
+            return;
+        }
+        // A hint: whoever has the file alone is not waited for.
+        if self.in_store_call() {
+            return;
+        }
+        let Some(_steady) = self.try_steady() else {
+            return;
+        };
+        let ahead = stream.used(block, &self.tuning());
+        self.read_ahead(stream, ahead, get, &mut keep);
+    }
+
+    /// What bounds the windows of read-ahead.
+    pub(crate) fn tuning(&self) -> Tuning {
+        let limit = self.nearest_limit();
+        let preferred = 2 * (self.request_blocks << self.block_shift());
+        let usual = (limit / WINDOW_PART).min(MOST_WINDOW);
+        let least = LEAST_WINDOW.min(limit / LARGE_PART);
+        let large = preferred.min(limit / (LARGE_PART * 2));
+        let window = usual.max(least).max(large);
+        Tuning {
+            most: window >> self.block_shift(),
+            room: self.room_in_flight(),
+            wasted: self.counters.unused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the block is absent, and stays so while nobody punches or truncates, because it is
+    /// known to be a hole. Does not wait.
+    fn is_absent_hole(&self, block: u64) -> bool {
+        let Some(_steady) = self.try_steady() else {
+            return false;
+        };
+        block << self.block_shift() < self.size()
+            && self.lookup(block).is_none()
+            && self.known_content(block) == Some(Content::Hole)
+    }
+
+    /// Makes and fills a block that is not cached, with others that are wanted behind it, and puts
+    /// in flight what the stream says. Reading is no use of the block: the caller looks it up, and
+    /// marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
+    pub(crate) fn fill_absent(
+        &self,
+        block: u64,
+        get: Get,
+        steady: &Steady<'_>,
+        miss: Miss<'_>,
+    ) -> Result<Filled, FileError> {
+        self.fill_absent_into(block, get, steady, miss, drop)
+    }
+
+    /// The same; `keep` gets each block that is read or put in flight, the first first.
+    /// [`Get::DONTCACHE`] holds for all of them.
+    pub(crate) fn fill_absent_into<'f>(
+        &'f self,
+        block: u64,
+        get: Get,
+        _steady: &Steady<'_>,
+        miss: Miss<'_>,
+        mut keep: impl FnMut(BlockRef<'f>),
+    ) -> Result<Filled, FileError> {
+        let start = block << self.block_shift();
+        let size = self.size();
+        if start >= size {
+            return Err(self.past_end(start, self.block_bytes(), size));
+        }
+        if self.content(block)? == Content::Hole {
+            return Ok(Filled::Hole);
+        }
+        let Some(first) = self.create(block, Get::CREATE | get)? else {
+            return Ok(Filled::LookAgain);
+        };
+        let also = get.of(Get::DONTCACHE);
+        let mut run = vec![first];
+        let together = miss.wanted.min(self.request_blocks);
+        let behind = block + 1..block + together.min(self.room_in_flight()).max(1);
+        let (runs, _) = self.make_runs(behind, u64::MAX, also);
+        if let Some(more) = runs.into_iter().next() {
+            let follows = more[0].block() == block + 1;
+            match follows {
+                true => run.extend(more),
+                // Dropped, they are absent again.
+                false => drop(more),
+            }
+        }
+        let read = block + run.len() as u64;
+        if also.has(Get::DONTCACHE) {
+            for new in &run[1..] {
+                new.reference().into_iter().for_each(&mut keep);
+            }
+        }
+        if read < block + miss.wanted {
+            self.put_in_flight(read..block + miss.wanted, also, &mut keep);
+        }
+        let ahead = (miss.stream).miss(block, miss.wanted, miss.reading, &self.tuning());
+        self.read_ahead(miss.stream, ahead, also, &mut keep);
+        let first = self.read_run(run)?;
+        keep(first);
+        Ok(Filled::LookAgain)
+    }
+
+    /// Makes blocks that are absent and have data, as far as memory is there without I/O: runs of
+    /// neighbours of at most one request, `most` blocks in all; and the block at which that ended
+    /// too early. Never fails.
+    fn make_runs<'f>(
+        &'f self,
+        blocks: impl IntoIterator<Item = u64>,
+        mut most: u64,
+        get: Get,
+    ) -> (Vec<Vec<NewBlock<'f>>>, Option<u64>) {
+        let _no_io = NoIo::begin();
+        let end = self.size().div_ceil(self.block_bytes());
+        let mut runs: Vec<Vec<NewBlock<'f>>> = Vec::new();
+        for block in blocks.into_iter().filter(|block| *block < end) {
+            if most == 0 {
+                return (runs, Some(block));
+            }
+            if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {
+                continue;
+            }
+            // Locks are held (those of the runs): the allocation may evict, not write.
+            let new = match self.create(block, Get::CREATE | Get::NOIO | get) {
+                Ok(Some(new)) => new,
+                Ok(None) => continue,
+                Err(_) => return (runs, Some(block)),
+            };
+            most -= 1;
+            match runs.last_mut() {
+                Some(run)
+                    if run[0].block() + run.len() as u64 == block
+                        && (run.len() as u64) < self.request_blocks =>
+                {
+                    run.push(new);
+                }
+                _ => runs.push(vec![new]),
+            }
+        }
+        (runs, None)
+    }
+
+    /// Puts blocks in flight that are wanted soon, as far as there is room: the block at which
+    /// there was none.
+    fn put_in_flight<'f>(
+        &'f self,
+        blocks: impl IntoIterator<Item = u64>,
+        get: Get,
+        keep: &mut impl FnMut(BlockRef<'f>),
+    ) -> Option<u64> {
+        let (runs, rest) = self.make_runs(blocks, self.room_in_flight(), get);
+        let mut batch = Batch::new();
+        for run in runs {
+            for new in &run {
+                if get.has(Get::DONTCACHE) {
+                    new.reference().into_iter().for_each(&mut *keep);
+                }
+            }
+            batch.push(self.request_for(run));
+        }
+        self.submit(batch);
+        rest
+    }
+
+    /// Puts blocks in flight that a stream is going to want.
+    fn read_ahead<'f>(
+        &'f self,
+        stream: &Stream,
+        ahead: Ahead,
+        get: Get,
+        keep: &mut impl FnMut(BlockRef<'f>),
+    ) {
+        if ahead.is_empty() {
+            return;
+        }
+        let get = get | Get::AHEAD;
+        let rest = match ahead.range() {
+            // Ascending, so that neighbours make one request. Downwards the nearest come last: if
+            // there is no memory for them they are misses.
+            Some(range) if ahead.step < 0 => {
+                self.put_in_flight(range, get, keep);
+                None
+            }
+            Some(range) => self.put_in_flight(range, get, keep),
+            None => self.put_in_flight(ahead.blocks(), get, keep),
+        };
+        if let Some(block) = rest {
+            stream.fell_short(&ahead, block);
+        }
+    }
+
+    /// Puts blocks of these pages (in order) in flight that are absent and have data, as far as
+    /// memory is there without I/O. Never fails.
+    pub(crate) fn fill_together(&self, pages: &[u64]) {
+        let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.order).collect();
+        blocks.dedup();
+        let most = self.nearest_limit() / TOGETHER_PART / self.block_bytes();
+        blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        let _steady = self.steady();
+        let mut rest = &blocks[..];
+        while !rest.is_empty() {
+            let room = (self.room_in_flight().max(1) as usize).min(rest.len());
+            let (now, later) = rest.split_at(room);
+            self.put_in_flight(now.iter().copied(), Get::NONE, &mut drop);
+            rest = later;
+            if !rest.is_empty() {
+                for held in now.iter().filter_map(|block| self.lookup(*block)) {
+                    // Whoever looks for the block meets its error.
+                    let _ = self.wait_filled(&held);
+                }
+            }
+        }
+    }
+
+    /// Puts the absent blocks of a range in flight, for a future that waits for them: whether all
+    /// of them are, or are there already. Waits for nothing.
+    pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
+        if self.in_store_call() {
+            return false;
+        }
+        let Some(_steady) = self.try_steady() else {
+            return false;
+        };
+        let is_known = |block: &u64| {
+            self.lookup(*block).is_some() || self.known_content(*block) == Some(Content::Data)
+        };
+        if !blocks.clone().all(|block| is_known(&block)) {
+            return false;
+        }
+        self.put_in_flight(blocks.clone(), Get::NONE, &mut drop);
+        blocks.clone().all(|block| self.lookup(block).is_some())
+    }
+
+    /// Whether a block of the range is being filled.
+    pub(crate) fn is_in_flight(&self, blocks: &Range<u64>) -> bool {
+        let mut held = blocks.clone().filter_map(|block| self.lookup(block));
+        held.any(|held| !held.is_up_to_date())
+    }
+
+    /// New blocks may stand where the store has told of a hole before: it says what it has in steps
+    /// of its own, and a write nearby moves them.
+    pub(crate) fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
+        let blocks = || run.iter().map(NewBlock::block);
+        let shown = |block: &u64| self.shown_holes.meet(&(*block..*block + 1));
+        let (Some(first), Some(last)) = (blocks().find(shown), blocks().rfind(shown)) else {
+            return;
+        };
+        self.move_hole_epoch();
+        if !self.mappers.is_empty() {
+            self.pool.domain.synchronize();
+            // At once, with those between: a hole that is not one of these faults in again.
+            self.revoke_and_wait(first..last + 1, crate::cache::map::mappers::Revoke::Holes);
+        }
+    }
+
+    /// Reads a run of new blocks in this thread; the first comes back. Its error is the caller's;
+    /// those behind it fail for themselves.
+    fn read_run<'f>(&'f self, run: Vec<NewBlock<'f>>) -> Result<BlockRef<'f>, FileError> {
+        self.end_shown_holes(&run);
+        let blocks = run[0].block()..run[0].block() + run.len() as u64;
+        let mut errors = match self.store() {
+            Ok(store) => self.read_into(&**store, &run),
+            Err(error) => run.iter().map(|_| Some(error.clone())).collect(),
+        }
+        .into_iter();
+        let mut first = None;
+        for new in run {
+            let ended = match errors.next().flatten() {
+                None => {
+                    count(&self.counters.filled, 1);
+                    self.pool.counters.add(Event::PgIn, self.block_pages());
+                    Ok(new.finish_unnoted())
+                }
+                Some(error) => {
+                    new.fail(&error);
+                    Err(error)
+                }
+            };
+            match (&first, ended) {
+                (None, ended) => first = Some(ended),
+                // Whoever wants it holds it by a reference of its own.
+                (Some(_), Ok(held)) => drop(held.kept()),
+                (Some(_), Err(_)) => {}
+            }
+        }
+        self.ready.filled(blocks);
+        first.expect("a run has a block")
+    }
+
+    /// What came of each block; empty: all are there.
+    fn read_into(&self, store: &dyn Store, run: &[NewBlock<'_>]) -> Vec<Option<FileError>> {
+        let blocks = run[0].block()..run[0].block() + run.len() as u64;
+        let bytes = self.stored_range(&blocks);
+        let wanted = (bytes.end - bytes.start) as usize;
+        let frames = run.iter().map(NewBlock::frame).collect();
+        let mut fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
+        count(&self.counters.store_reads, 1);
+        let _call = self.store_call();
+        let read = self.read_bytes(store, &mut fills, blocks.start, 0..wanted);
+        let errors = match read {
+            Ok(()) => Vec::new(),
+            Err(error) if run.len() == 1 => vec![Some(error)],
+            Err(_) => self.read_singly(store, &mut fills, blocks.start, wanted),
+        };
+        let end = fills.len();
+        for mut rest in fills.slices_mut(wanted..end) {
+            rest.fill(0);
+        }
+        errors
+    }
+
+    /// Checks what a read of `wanted` bytes at `offset` came to.
+    pub(crate) fn check_read(
+        &self,
+        store: &dyn Store,
+        offset: u64,
+        wanted: usize,
+        got: std::io::Result<usize>,
+    ) -> Result<(), FileError> {
+        let got = got.and_then(|got| {
+            if got == wanted {
+                return Ok(());
+            }
+            let was = self.stored.load(Ordering::Acquire);
+            let (wanted, got) = (wanted as u64, got as u64);
+            Err(short_read_error(store, offset, wanted, got, was))
+        });
+        got.map_err(|error| self.store_error(StoreAction::Read, offset, wanted as u64, error))
+    }
+
+    /// What a block is made on where the store has nothing, by what was found at `epoch`.
+    pub(crate) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
+        let start = block << self.block_shift();
+        if self.stored.load(Ordering::Acquire) <= start {
+            Basis::StoredUpTo(start)
+        } else {
+            Basis::Hole { epoch }
+        }
+    }
+
+    /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when
+    /// another thread made the block first. Mappings of the hole are revoked before the bytes can
+    /// change. The file is at least `end` bytes long then: who locks the block to write it back
+    /// takes its length from that.
+    pub(crate) fn create_over_hole(
+        &self,
+        block: u64,
+        end: u64,
+        basis: Basis,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Option<BlockRef<'_>>, FileError> {
+        let get = Get::CREATE | Get::ACCESSED | Get::WRITE;
+        let Some(mut new) = self.create_on(block, get, basis)? else {
+            return Ok(None);
+        };
+        self.end_hole(block..block + 1);
+        fill(new.bytes_mut());
+        self.mark_dirty(block, new.frame());
+        self.grow_to(end);
+        let made = new.finish();
+        failpoint!(HoleFilled);
+        Ok(Some(made))
+    }
+
+    /// Blocks were put where a hole may be mapped: takes the translations of the hole away. Who
+    /// made them to be filled has not filled them yet.
+    ///
+    /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it
+    /// installs the zero frame. Either it sees the epoch moved, or its section is over before the
+    /// first grace period here is, and the revocation finds its translation. (A mapper takes the
+    /// mutex of the index after it has registered: who moves the epoch under that mutex and then
+    /// sees no mapper comes before every fault of a mapper registered later, which then finds the
+    /// block in the index.)
+    pub(crate) fn end_hole(&self, blocks: Range<u64>) {
+        self.move_hole_epoch();
+        self.end_hole_moved(blocks);
+    }
+
+    /// The same, where the epoch was moved under the mutex under which the blocks came into the
+    /// index.
+    #[inline]
+    pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
+        let start = blocks.start << self.block_shift();
+        // Of what lies past its end the store was never asked; what it is asked after it has grown
+        // is cut when it has.
+        if start < self.stored.load(Ordering::Acquire) {
+            self.extents
+                .lock()
+                .cut_hole(&(start..blocks.end << self.block_shift()));
+        }
+        if !self.mappers.is_empty() {
+            self.end_shown_hole(blocks);
+        }
+    }
+
+    #[cold]
+    fn end_shown_hole(&self, blocks: Range<u64>) {
+        // For a mapper that was there all the time: SeqCst, as its faults read it.
+        self.move_hole_epoch();
+        self.pool.domain.synchronize();
+        self.revoke_and_wait(blocks, crate::cache::map::mappers::Revoke::Holes);
+    }
+
+    /// Something may have stopped being a hole. Under the mutex of the index, like every change of
+    /// the epoch.
+    pub(crate) fn move_hole_epoch(&self) {
+        let _alone = self.dirty();
+        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,11 @@
+//! Bytes from the store to whoever reads: holes, fills and requests in flight, read-ahead, views,
+//! copies, and reads that leave nothing in the cache.
+
+pub(crate) mod block_reader;
+pub(crate) mod copy;
+pub(crate) mod fill;
+pub(crate) mod holes;
+pub(crate) mod read_ahead;
+pub(crate) mod requests;
+pub(crate) mod uncached;
+pub(crate) mod view;

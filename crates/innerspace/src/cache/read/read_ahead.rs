@@ -1,0 +1,606 @@
+//! Read-ahead: which blocks to put in flight before they are asked for.
+//!
+//! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
+//! flight. A stream is known by its misses: neighbours upwards or downwards from the second on, a
+//! fixed stride from the third. Its window doubles each time the reader enters the one that is
+//! there, up to a share of the memory; it halves when blocks that were read ahead are evicted
+//! unused. A reader that jumps about has no stream, and nothing is read ahead for it.
+//!
+//! The words here are relaxed atomics without a protocol: threads that share a handle may disturb
+//! each other's figures, which costs a wrong guess and nothing else.
+
+use std::ops::Range;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What is known of how the pages of a mapping are going to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) enum Reading {
+    /// Nothing: misses show it.
+    #[default]
+    Normal,
+    /// In no order: nothing is read ahead, nor mapped beside what is asked for.
+    Random,
+    /// In order: all of a window is read ahead from the first miss on.
+    Sequential,
+}
+
+/// Streams that are told apart.
+const STREAMS: usize = 8;
+
+/// The longest stride, in blocks.
+const MOST_STRIDE: u64 = 512;
+
+/// Blocks that may have been cached already behind what was asked for, without ending the stream.
+const SLACK: u64 = 8;
+
+/// The first window of a stream, in blocks; less where the largest is less.
+const FIRST_WINDOW: u64 = 4;
+
+/// What bounds and shrinks the windows of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    /// The largest window, in blocks.
+    pub(crate) most: u64,
+    /// Blocks that may be put in flight now.
+    pub(crate) room: u64,
+    /// Blocks of the file that were read ahead and evicted unused, so far.
+    pub(crate) wasted: u64,
+}
+
+/// Blocks to put in flight: `count` of them, `step` apart, from `first` on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Ahead {
+    pub(crate) first: u64,
+    pub(crate) step: i64,
+    pub(crate) count: u64,
+}
+
+impl Ahead {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The blocks as a range, if they lie side by side.
+    pub(crate) fn range(&self) -> Option<Range<u64>> {
+        match self.step {
+            _ if self.is_empty() => None,
+            1 => Some(self.first..self.first + self.count),
+            -1 => Some(self.first + 1 - self.count..self.first + 1),
+            _ => None,
+        }
+    }
+
+    /// The blocks in the order in which they will be wanted.
+    pub(crate) fn blocks(self) -> impl Iterator<Item = u64> {
+        let Ahead { first, step, count } = self;
+        (0..count).map(move |at| first.wrapping_add_signed(step * at as i64))
+    }
+}
+
+/// Watches the misses of one handle, or of the mappings of a file, which have none.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    one: [One; STREAMS],
+    /// No window has more blocks, whatever [`Tuning`] says.
+    most: u64,
+    /// Counts uses.
+    clock: AtomicU64,
+}
+
+impl Default for Stream {
+    fn default() -> Stream {
+        Stream::with_windows_up_to(u64::MAX)
+    }
+}
+
+/// One stream: a reader at `last`, everything before `frontier` asked for. Or one miss that may
+/// become one.
+#[derive(Debug)]
+struct One {
+    /// The block that was wanted last; of a read of several, the last in the stream's direction.
+    last: AtomicU64,
+    /// From each block to the next; 0: one miss so far.
+    step: Signed,
+    /// Of one miss: its first block, and how far that is from the nearest miss before it: a stride,
+    /// if it comes again. 0: there was none near.
+    low: AtomicU64,
+    distance: Signed,
+    /// The first block that was not asked for yet.
+    frontier: AtomicU64,
+    /// The first block of the window that the reader has not entered yet.
+    trigger: AtomicU64,
+    /// Blocks of the window that was asked for last.
+    window: AtomicU64,
+    /// The block before which the stream ends, if that is known.
+    end: AtomicU64,
+    /// [`Tuning::wasted`] when the window was last set.
+    wasted: AtomicU64,
+    /// When it was used last; 0: never.
+    used: AtomicU64,
+}
+
+impl Default for One {
+    fn default() -> One {
+        let zero = || AtomicU64::new(0);
+        One {
+            last: zero(),
+            step: Signed::default(),
+            low: zero(),
+            distance: Signed::default(),
+            frontier: zero(),
+            trigger: AtomicU64::new(u64::MAX),
+            window: zero(),
+            end: AtomicU64::new(u64::MAX),
+            wasted: zero(),
+            used: zero(),
+        }
+    }
+}
+
+/// A number with a sign.
+#[derive(Debug)]
+struct Signed(AtomicU64);
+
+impl Default for Signed {
+    fn default() -> Signed {
+        Signed(AtomicU64::new(0))
+    }
+}
+
+impl Signed {
+    fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed) as i64
+    }
+
+    fn set(&self, value: i64) {
+        self.0.store(value as u64, Ordering::Relaxed);
+    }
+}
+
+fn get(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+fn set(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Relaxed);
+}
+
+impl One {
+    fn step(&self) -> i64 {
+        self.step.get()
+    }
+
+    /// Steps from the last block to `block`; `None` if no whole number of them, at least one, leads
+    /// there.
+    fn steps_to(&self, block: u64) -> Option<u64> {
+        let step = self.step();
+        if step == 0 {
+            return None;
+        }
+        // Wrapping: what is expected from block 0 on has its last block before that.
+        let distance = block.wrapping_sub(get(&self.last)) as i64;
+        let fits = distance.signum() == step.signum() && distance % step == 0;
+        fits.then(|| (distance / step) as u64)
+    }
+
+    /// Whether a miss at `block` is the stream's: what was asked for, what comes next, or a little
+    /// more, because some of it was cached already.
+    fn continues_with(&self, block: u64) -> bool {
+        let Some(steps) = self.steps_to(block) else {
+            return false;
+        };
+        let asked = self.steps_to(get(&self.frontier)).unwrap_or(1);
+        steps <= asked + SLACK.min(get(&self.window))
+    }
+
+    /// Whether a miss at `block`, which continues the stream, is of a block that was asked for: it
+    /// was evicted before the reader came to it, or there was no memory for it.
+    fn has_asked_for(&self, block: u64) -> bool {
+        let frontier = get(&self.frontier);
+        match self.step() > 0 {
+            true => block < frontier,
+            // Below block 0 the frontier is a very large number.
+            false => block > frontier || frontier > get(&self.last),
+        }
+    }
+
+    fn is_single(&self) -> bool {
+        self.step() == 0 && get(&self.used) > 0
+    }
+
+    /// Of a single miss: the step of the stream that it becomes with a miss of `block` to `high`,
+    /// if they are neighbours, or as far from one another as it was from the miss before it.
+    fn becomes(&self, block: u64, high: u64) -> Option<(&One, i64)> {
+        if !self.is_single() {
+            return None;
+        }
+        let distance = block.wrapping_sub(get(&self.low)) as i64;
+        let step = if block == get(&self.last) + 1 {
+            1
+        } else if high + 1 == get(&self.low) {
+            -1
+        } else if distance != 0 && distance == self.distance.get() {
+            distance
+        } else {
+            return None;
+        };
+        Some((self, step))
+    }
+
+    /// Whether `block` is in a window that the reader has not entered yet.
+    fn enters_with(&self, block: u64) -> bool {
+        let trigger = get(&self.trigger);
+        if trigger == u64::MAX {
+            return false;
+        }
+        let frontier = get(&self.frontier);
+        match self.step() > 0 {
+            true => (trigger..frontier).contains(&block),
+            false => block <= trigger && block > frontier,
+        }
+    }
+
+    /// The reader has come to `last` in steps of `step`: asks for the next window.
+    fn ask(&self, last: u64, step: i64, window: u64, tuning: &Tuning) -> Ahead {
+        set(&self.last, last);
+        self.step.set(step);
+        set(&self.wasted, tuning.wasted);
+        let next = last.wrapping_add_signed(step);
+        let known = get(&self.frontier);
+        // Going on behind what was asked for, unless the reader has come past it.
+        let is_past = match step > 0 {
+            true => known < next,
+            false => known > next,
+        };
+        let first = if is_past { next } else { known };
+        let left = match step > 0 {
+            true => get(&self.end).saturating_sub(first).div_ceil(step as u64),
+            // Down to block 0; below it the first is a very large number.
+            false if first > last => 0,
+            false => first / step.unsigned_abs() + 1,
+        };
+        let count = window.min(left).min(tuning.room);
+        if count == 0 && tuning.room == 0 {
+            // It is asked for when the reader comes to the next block.
+            return Ahead::default();
+        }
+        set(&self.window, window);
+        set(
+            &self.frontier,
+            first.wrapping_add_signed(step * count as i64),
+        );
+        set(&self.trigger, if count > 0 { first } else { u64::MAX });
+        Ahead { first, step, count }
+    }
+
+    /// The window after this one.
+    fn next_window(&self, tuning: &Tuning) -> u64 {
+        let window = get(&self.window);
+        let wasted = tuning.wasted.wrapping_sub(get(&self.wasted));
+        let next = match wasted * 2 > window {
+            true => window / 2,
+            false => (window * 2).max(FIRST_WINDOW),
+        };
+        next.min(tuning.most)
+    }
+}
+
+impl Stream {
+    /// Nothing known yet; windows have at most `most` blocks.
+    pub(crate) fn with_windows_up_to(most: u64) -> Stream {
+        Stream {
+            one: Default::default(),
+            most,
+            clock: AtomicU64::new(0),
+        }
+    }
+
+    fn bounded(&self, tuning: &Tuning) -> Tuning {
+        Tuning {
+            most: tuning.most.min(self.most),
+            ..*tuning
+        }
+    }
+
+    /// A miss at `block`, of `wanted` blocks from there on: what to put in flight behind them.
+    pub(crate) fn miss(&self, block: u64, wanted: u64, reading: Reading, tuning: &Tuning) -> Ahead {
+        let tuning = &self.bounded(tuning);
+        if reading == Reading::Random || tuning.most == 0 {
+            return Ahead::default();
+        }
+        let high = block + wanted.max(1) - 1;
+        let last_of = |step: i64| if step == 1 { high } else { block };
+        let known = self.one.iter().filter(|one| one.continues_with(block));
+        if let Some(one) = known.max_by_key(|one| get(&one.window)) {
+            let step = one.step();
+            self.note_use(one);
+            let mut window = one.next_window(tuning);
+            if one.has_asked_for(block) {
+                // Once more from here on, or each miss would send the frontier a window further
+                // ahead of a reader that finds nothing of it.
+                set(&one.frontier, last_of(step).wrapping_add_signed(step));
+                window = window.min(get(&one.window));
+            }
+            return one.ask(last_of(step), step, window, tuning);
+        }
+        if reading == Reading::Sequential {
+            let one = self.begin(block, high, 0);
+            return one.ask(high, 1, tuning.most, tuning);
+        }
+        if let Some((one, step)) = self.one.iter().find_map(|one| one.becomes(block, high)) {
+            self.note_use(one);
+            set(&one.frontier, last_of(step).wrapping_add_signed(step));
+            return one.ask(last_of(step), step, FIRST_WINDOW.min(tuning.most), tuning);
+        }
+        self.begin(block, high, self.distance_to(block));
+        Ahead::default()
+    }
+
+    /// A block that was read ahead is used for the first time: what to put in flight now.
+    pub(crate) fn used(&self, block: u64, tuning: &Tuning) -> Ahead {
+        let Some(one) = self.one.iter().find(|one| one.enters_with(block)) else {
+            return Ahead::default();
+        };
+        self.note_use(one);
+        let tuning = &self.bounded(tuning);
+        one.ask(block, one.step(), one.next_window(tuning), tuning)
+    }
+
+    /// Of what was asked for, only the blocks before `block` could be put in flight: the others are
+    /// asked for again.
+    pub(crate) fn fell_short(&self, ahead: &Ahead, block: u64) {
+        let end = (ahead.first).wrapping_add_signed(ahead.step * ahead.count as i64);
+        let asked = |one: &&One| one.step() == ahead.step && get(&one.frontier) == end;
+        if let Some(one) = self.one.iter().find(asked) {
+            set(&one.frontier, block);
+            if block == ahead.first {
+                set(&one.trigger, u64::MAX);
+            }
+        }
+    }
+
+    /// Whether [`Stream::used`] would ask for something.
+    pub(crate) fn is_due(&self, block: u64) -> bool {
+        self.one.iter().any(|one| one.enters_with(block))
+    }
+
+    /// The blocks in `blocks` are going to be read in order: the next miss there is one of a stream
+    /// at full width, which ends with them.
+    pub(crate) fn expect(&self, blocks: Range<u64>, tuning: &Tuning) {
+        let tuning = &self.bounded(tuning);
+        let before = blocks.start.wrapping_sub(1);
+        let one = self.begin(before, before, 0);
+        one.step.set(1);
+        set(&one.window, tuning.most);
+        set(&one.wasted, tuning.wasted);
+        set(&one.end, blocks.end);
+    }
+
+    /// One miss, of the blocks from `low` to `high`, in the place of the stream that was used
+    /// longest ago.
+    fn begin(&self, low: u64, high: u64, distance: i64) -> &One {
+        let by_use = self.one.iter().min_by_key(|one| get(&one.used));
+        let one = by_use.expect("there are some");
+        set(&one.low, low);
+        set(&one.last, high);
+        one.step.set(0);
+        one.distance.set(distance);
+        set(&one.frontier, high.wrapping_add(1));
+        set(&one.trigger, u64::MAX);
+        set(&one.window, 0);
+        set(&one.end, u64::MAX);
+        self.note_use(one);
+        one
+    }
+
+    /// How far `block` is from the nearest single miss; 0: none is near enough for a stride.
+    fn distance_to(&self, block: u64) -> i64 {
+        let single = self.one.iter().filter(|one| one.is_single());
+        let distances = single.map(|one| block.wrapping_sub(get(&one.low)) as i64);
+        let near = distances.filter(|distance| distance.unsigned_abs() <= MOST_STRIDE);
+        near.min_by_key(|distance| distance.unsigned_abs())
+            .unwrap_or(0)
+    }
+
+    fn note_use(&self, one: &One) {
+        set(&one.used, self.clock.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    const TUNING: Tuning = Tuning {
+        most: 32,
+        room: 64,
+        wasted: 0,
+    };
+
+    fn miss(stream: &Stream, block: u64) -> u64 {
+        stream.miss(block, 1, Reading::Normal, &TUNING).count
+    }
+
+    /// Reads blocks in this order as a cache would, and says how long each window was.
+    fn windows(stream: &Stream, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
+        let mut cached = std::collections::BTreeSet::new();
+        let mut windows = Vec::new();
+        for block in blocks {
+            let ahead = match cached.contains(&block) {
+                true => stream.used(block, &TUNING),
+                false => stream.miss(block, 1, Reading::Normal, &TUNING),
+            };
+            if !ahead.is_empty() {
+                windows.push(ahead.count);
+            }
+            cached.extend(ahead.blocks());
+        }
+        windows
+    }
+
+    // spec: R2
+    #[test]
+    fn a_stream_doubles_its_window_and_asks_for_the_next_when_it_enters_one() {
+        let stream = Stream::default();
+        assert_eq!(windows(&stream, 0..120), [4, 8, 16, 32, 32, 32, 32]);
+        // The second window was asked for at the first block of the first one: nothing was missed.
+        let stream = Stream::default();
+        assert_eq!((miss(&stream, 7), miss(&stream, 8)), (0, 4));
+        assert_eq!(stream.used(10, &TUNING).range(), Some(13..21));
+        assert_eq!(stream.used(11, &TUNING).count, 0, "asked for already");
+        assert_eq!(stream.used(13, &TUNING).range(), Some(21..37));
+    }
+
+    // spec: R3
+    #[test]
+    fn a_reader_that_jumps_gets_nothing() {
+        let stream = Stream::default();
+        let jumps = (0..1_000u64).map(|at| (at * 7_919) % 1_000_003);
+        assert_eq!(windows(&stream, jumps), Vec::<u64>::new());
+    }
+
+    // spec: R4
+    #[test]
+    fn backward_reading_and_strides_are_streams() {
+        let stream = Stream::default();
+        assert_eq!(windows(&stream, (0..60).rev()), [4, 8, 16, 30]);
+        assert_eq!(
+            stream.miss(0, 1, Reading::Normal, &TUNING).count,
+            0,
+            "nothing lies below"
+        );
+        let stream = Stream::default();
+        let strided = (0..40).map(|at| 1_000 + at * 10);
+        assert_eq!(windows(&stream, strided.clone()), [4, 8, 16, 32, 32]);
+        let stream = Stream::default();
+        assert_eq!(windows(&stream, strided.rev()), [4, 8, 16, 32, 32]);
+        let stream = Stream::default();
+        assert_eq!(miss(&stream, 100) + miss(&stream, 110), 0);
+        let ahead = stream.miss(120, 1, Reading::Normal, &TUNING);
+        assert_eq!(ahead.blocks().collect::<Vec<_>>(), [130, 140, 150, 160]);
+    }
+
+    // spec: R4
+    #[test]
+    fn reads_of_several_blocks_are_one_step_of_their_stream() {
+        let stream = Stream::default();
+        let ahead = |block| stream.miss(block, 16, Reading::Normal, &TUNING).range();
+        assert_eq!((ahead(0), ahead(16)), (None, Some(32..36)));
+        let stream = Stream::default();
+        let ahead = |block| stream.miss(block, 16, Reading::Normal, &TUNING).range();
+        assert_eq!((ahead(160), ahead(144)), (None, Some(140..144)));
+    }
+
+    // spec: R4
+    #[test]
+    fn mixed_streams_are_told_apart_and_jumps_disturb_none() {
+        let stream = Stream::default();
+        let mut at = [1_000, 2_000, 3_000];
+        let mut windows = Vec::new();
+        for turn in 0..12u64 {
+            let at = &mut at[turn as usize % 3];
+            let ahead = miss(&stream, *at);
+            *at += 1 + ahead;
+            windows.push(ahead);
+            assert_eq!(miss(&stream, (turn + 1) * 100_000), 0, "a jump");
+        }
+        assert_eq!(windows, [0, 0, 0, 4, 4, 4, 8, 8, 8, 16, 16, 16]);
+    }
+
+    #[test]
+    fn an_announced_stream_is_wide_at_once_and_ends_where_it_was_said_to() {
+        for start in [0, 20, 100] {
+            let stream = Stream::default();
+            stream.expect(start..start + 70, &TUNING);
+            let ahead = stream.miss(start, 1, Reading::Normal, &TUNING);
+            assert_eq!(ahead.range(), Some(start + 1..start + 33));
+            let next = stream.used(start + 1, &TUNING);
+            assert_eq!(next.range(), Some(start + 33..start + 65));
+            let last = stream.used(start + 33, &TUNING);
+            assert_eq!(last.range(), Some(start + 65..start + 70));
+            assert_eq!(stream.used(start + 65, &TUNING).count, 0);
+        }
+        // One that takes its place has no end.
+        let stream = Stream::default();
+        for number in 0..STREAMS as u64 {
+            let from = number * 1_000;
+            stream.expect(from..from + 2, &TUNING);
+        }
+        assert_eq!(miss(&stream, 50_000), 0);
+        assert_eq!(miss(&stream, 50_001), 4);
+        assert_eq!(miss(&stream, 50_006), 8);
+    }
+
+    #[test]
+    fn blocks_that_were_cached_already_do_not_end_a_stream() {
+        let stream = Stream::default();
+        assert_eq!((miss(&stream, 0), miss(&stream, 1)), (0, 4));
+        // 6 to 8 were there, and nobody asks about those.
+        let ahead = stream.miss(9, 1, Reading::Normal, &TUNING);
+        assert_eq!(ahead.range(), Some(10..18));
+    }
+
+    // spec: R3
+    #[test]
+    fn what_was_read_ahead_for_nothing_halves_the_window() {
+        let stream = Stream::default();
+        stream.expect(0..1_000, &TUNING);
+        assert_eq!(miss(&stream, 0), 32);
+        let wasted = Tuning {
+            wasted: 20,
+            ..TUNING
+        };
+        assert_eq!(stream.used(1, &wasted).count, 16);
+        assert_eq!(stream.used(33, &wasted).count, 32, "no more of it");
+    }
+
+    // spec: R3
+    #[test]
+    fn blocks_that_were_evicted_before_their_use_are_asked_for_again() {
+        let stream = Stream::default();
+        stream.expect(0..1_000, &TUNING);
+        assert_eq!(miss(&stream, 0), 32);
+        assert_eq!(stream.used(1, &TUNING).range(), Some(33..65));
+        // Of 20 to 64 nothing is left.
+        let again = |block| stream.miss(block, 1, Reading::Normal, &TUNING).range();
+        assert_eq!(again(20), Some(21..53));
+        assert_eq!(again(21), Some(22..54));
+        // The same downwards.
+        let stream = Stream::default();
+        let down = |block| stream.miss(block, 1, Reading::Normal, &TUNING).range();
+        assert_eq!((down(9), down(8), down(3)), (None, Some(4..8), Some(0..3)));
+        assert_eq!((down(2), down(1)), (Some(0..2), Some(0..1)));
+    }
+
+    // spec: R3
+    #[test]
+    fn blocks_for_which_there_was_no_memory_are_asked_for_again() {
+        let stream = Stream::default();
+        stream.expect(0..1_000, &TUNING);
+        let ahead = stream.miss(0, 1, Reading::Normal, &TUNING);
+        stream.fell_short(&ahead, 9);
+        let ahead = stream.used(1, &TUNING);
+        assert_eq!(ahead.range(), Some(9..41));
+        stream.fell_short(&ahead, 9);
+        assert!(!stream.is_due(8));
+        assert_eq!(
+            stream.miss(9, 1, Reading::Normal, &TUNING).range(),
+            Some(10..42)
+        );
+    }
+
+    #[test]
+    fn advice_decides_from_the_first_miss_on() {
+        let stream = Stream::default();
+        let first = |reading| stream.miss(50, 1, reading, &TUNING).count;
+        assert_eq!(first(Reading::Random), 0);
+        assert_eq!(first(Reading::Sequential), 32);
+        assert_eq!(stream.used(51, &TUNING).count, 32);
+        // A block as large as the largest window has none.
+        let none = Tuning { most: 0, ..TUNING };
+        let stream = Stream::default();
+        let ahead = (0..9).map(|block| stream.miss(block, 1, Reading::Sequential, &none).count);
+        assert_eq!(ahead.sum::<u64>(), 0);
+    }
+}

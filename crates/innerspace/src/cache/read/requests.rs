@@ -1,0 +1,514 @@
+//! Requests in flight: reads of a file's store that go on by themselves.
+//!
+//! **The life of a request.** [`FileCore::put_in_flight`] takes neighbouring blocks that were just
+//! made (in the index, locked, not up to date), notes them in the file's table, and hands them to
+//! [`Store::submit`]. From then on the [`Fill`] owns the right to their bytes and a reference on
+//! each frame, until the store completes it:
+//!
+//! ```text
+//!             submit                  complete: all of it           up to date, unlocked
+//! made  ───────────────>  in flight  ───────────────────────>  blocks of the file
+//!                          │  ^  │ complete: an error,               ^
+//!   no completion form,    │  │  │ or less than all                  │ read again: the rest, or
+//!   or less than all:      v  │  v                                   │ block by block; what fails
+//!   waits in the lane     queued  ──────────────> by plain calls ────┘ alone is taken out
+//!                          │                       (a worker, or whoever waits for a block of it)
+//!   the file is closed: given up, blocks taken out
+//! ```
+//!
+//! A request that cannot be called back when its file is closed is *detached*: its blocks leave the
+//! index, and the frames stay the request's until the store completes it. Nobody gets a frame that
+//! a store may still write to (R6).
+//!
+//! **Waiting** for a block in flight. If the request is queued, the waiter makes the store's call
+//! itself: so nobody waits for a thread. Otherwise it sleeps on the block's lock, as for every
+//! other fill; a request that is queued later is run by a thread of the memory's. Without threads
+//! the waiters are all there is. There they sleep where queueing is announced, wherever the request
+//! is by then: in the store, or not even in the table ([`FileCore::wait_made`]).
+//!
+//! **Bounded.** Pages in flight are counted for each group above the file, and no request is begun
+//! that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]). The room
+//! is looked at first and used later, with nothing reserved in between: threads that begin requests
+//! at the same moment may take an eighth each. The pages are charged like all others, so the limit
+//! itself holds for all of them together.
+//!
+//! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes
+//! the mutex of the index, for blocks that could not be filled, and nothing outside it.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::count;
+use crate::cache::core::store_handle::Reached;
+use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::cache::lookup::block::{BlockRef, NewBlock};
+use crate::exec::{Entry, InFlight, Job, Lane, Stage, Turn, is_in_job};
+use crate::frame::{Bit, Fills, ReadEnd, Uses};
+use crate::reclaim::{Pool, StoreScope};
+use crate::stats::Event;
+use crate::store::{
+    Batch, Operation, Own, Request, Store, StoreError, Transfer, read_vectored_or_eof,
+};
+use crate::sync::Arc;
+use crate::units::FrameId;
+
+/// The part of every limit that requests in flight may have.
+pub(crate) const FLIGHT_PART: u64 = 8;
+
+/// The requests of one file, and the lane in which plain calls of its store are made.
+pub(crate) struct Requests {
+    in_flight: InFlight<Box<Fill>>,
+    /// Calls of the store.
+    pub(crate) store_calls: Lane,
+}
+
+impl Requests {
+    pub(crate) fn new(store_calls: Lane) -> Requests {
+        Requests {
+            in_flight: InFlight::new(),
+            store_calls,
+        }
+    }
+
+    /// Threads that sleep in [`FileCore::wait_made`].
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.in_flight.waiting()
+    }
+
+    /// Requests in flight.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+}
+
+/// A read of neighbouring blocks. Dropped before its end, it has failed.
+pub(crate) struct Fill {
+    core: Arc<FileCore>,
+    request: Arc<Entry<Box<Fill>>>,
+    /// Taken by the end.
+    fills: Option<Fills<Pool>>,
+    /// Bytes that the store has for them.
+    wanted: usize,
+    /// Bytes that are there.
+    done: usize,
+    /// Blocks are read one by one: together they could not be.
+    singly: bool,
+    /// Nobody has asked for them yet.
+    is_ahead: bool,
+    /// In use until the request is over: whoever opens the same store again waits for that.
+    store: Option<Arc<Reached>>,
+}
+
+impl Transfer for Fill {
+    fn len(&self) -> usize {
+        self.wanted
+    }
+
+    fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>> {
+        self.fills.as_mut().expect("not over").slices_mut(bytes)
+    }
+
+    fn slices(&self, _: Range<usize>) -> Vec<IoSlice<'_>> {
+        Vec::new()
+    }
+
+    fn complete(self: Box<Self>, result: io::Result<usize>) {
+        let cache = self.core.cache.clone();
+        self.take_result(result);
+        if !cache.is_served() {
+            cache.serve_waiting_if_abandoned();
+            cache.serve_if_abandoned();
+        }
+    }
+
+    #[cfg(all(
+        target_os = "linux",
+        feature = "io-uring",
+        not(any(loom, shuttle, miri, portable))
+    ))]
+    fn by_ring(&self) -> Option<Arc<crate::store::Flights>> {
+        self.core.cache.flights()
+    }
+
+    fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>> {
+        self.queue();
+        None
+    }
+}
+
+impl Fill {
+    /// The first block.
+    fn first(&self) -> u64 {
+        self.request.blocks().start
+    }
+
+    /// How many blocks there are.
+    fn blocks(&self) -> u64 {
+        self.request.blocks().end - self.first()
+    }
+
+    /// What the store has made of it. What is missing is left to somebody who makes the store's
+    /// calls: the store may have its own locks held here.
+    fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
+        match result {
+            Ok(count) if count == self.wanted => {
+                self.done = count;
+                return self.end(Vec::new());
+            }
+            // Short transfers are the store's right. More than was asked for is not: what is there
+            // then, nobody knows.
+            Ok(count) => self.done = if count < self.wanted { count } else { 0 },
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Nobody has tried it.
+            Err(error) if StoreError::is_abandoned(&error) => {}
+            Err(error) if self.blocks() == 1 => {
+                let error = self.error(error);
+                return self.end(vec![Some(error)]);
+            }
+            Err(_) => self.singly = true,
+        }
+        self.queue();
+    }
+
+    /// Waits for somebody who makes the store's calls.
+    fn queue(self: Box<Self>) {
+        let (core, request) = (self.core.clone(), self.request.clone());
+        if let Some(given_up) = core.requests.in_flight.queue(&request, self) {
+            return drop(given_up);
+        }
+        core.cache.push(
+            &core.requests.store_calls,
+            Turn::Shared,
+            Box::new(Call(request)),
+        );
+    }
+
+    fn error(&self, error: io::Error) -> FileError {
+        let offset = self.first() << self.core.block_shift();
+        let len = self.wanted as u64;
+        self.core.store_error(StoreAction::Read, offset, len, error)
+    }
+
+    /// Reads what is missing by the store's plain calls, in this thread.
+    fn run(mut self) {
+        let core = self.core.clone();
+        let store = match core.store() {
+            Ok(store) => store,
+            Err(error) => {
+                let blocks = self.blocks();
+                return self.end((0..blocks).map(|_| Some(error.clone())).collect());
+            }
+        };
+        let read = AssertUnwindSafe(|| {
+            let _call = core.store_call();
+            self.read(&core, &**store)
+        });
+        let errors = catch_unwind(read).unwrap_or_else(|panic| {
+            std::mem::forget(panic);
+            let blocks = self.blocks();
+            (0..blocks)
+                .map(|_| Some(self.error(store_panicked())))
+                .collect()
+        });
+        drop(store);
+        self.end(errors);
+    }
+
+    /// What came of each block; empty: all are there.
+    fn read(&mut self, core: &FileCore, store: &dyn Store) -> Vec<Option<FileError>> {
+        let (first, blocks) = (self.first(), self.blocks());
+        let fills = self.fills.as_mut().expect("not over");
+        if !self.singly {
+            let read = core.read_bytes(store, fills, first, self.done..self.wanted);
+            match read {
+                Ok(()) => return Vec::new(),
+                Err(error) if blocks == 1 => return vec![Some(error)],
+                Err(_) => {}
+            }
+        }
+        core.read_singly(store, fills, first, self.wanted)
+    }
+
+    /// Ends the request: each block is the file's, up to date, or taken out for the reason at its
+    /// place. Wakers of futures are left to be called where no lock is held.
+    fn end(&mut self, errors: Vec<Option<FileError>>) {
+        let Some(mut fills) = self.fills.take() else {
+            return;
+        };
+        let core = &*self.core;
+        let blocks = self.request.blocks().clone();
+        let pages = core.pages_of(blocks.clone());
+        // Before a block is unlocked: then it may be evicted, and be in flight again.
+        let leaving = core.requests.in_flight.leave(&self.request);
+        core.cache
+            .count_landed(&core.groups, pages.end - pages.start);
+        let failed = errors.iter().flatten().count() as u64;
+        let end = fills.len();
+        for mut rest in fills.slices_mut(self.wanted..end) {
+            rest.fill(0);
+        }
+        let mut errors = errors.into_iter();
+        for (block, frame) in blocks.clone().zip(fills.blocks().iter().copied()) {
+            let error = errors.next().flatten();
+            match (leaving.was(), error) {
+                (Stage::Attached, None) => {
+                    drop(NewBlock::adopt(core, frame, block).finish_unnoted())
+                }
+                (Stage::Attached, Some(error)) => {
+                    NewBlock::adopt(core, frame, block).fail(&error);
+                    core.ready.failed(block, &error);
+                }
+                (Stage::Detached | Stage::Over, _) => core.free_detached(frame),
+            }
+        }
+        drop(leaving);
+        let filled = blocks.end - blocks.start - failed;
+        count(&core.counters.filled, filled);
+        let pages = filled * core.block_pages();
+        core.pool.counters.add(Event::PgIn, pages);
+        if self.is_ahead {
+            count(&core.counters.ahead, filled);
+            core.pool.counters.add(Event::PgReadAhead, pages);
+        }
+        core.ready.filled(blocks);
+        core.wake_due_elsewhere();
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        self.give_up();
+        // A file that was closed meanwhile has let go of its store. That may be anything, and this
+        // any thread, also one of the store's own, in a completion.
+        let last = self.store.take().and_then(Arc::into_inner);
+        if let Some(store) = last {
+            let core = &self.core;
+            core.pool.defer(Some(core.owner), move || drop(store));
+        }
+    }
+}
+
+impl Fill {
+    /// Ends a request that has not ended: those who wait try again themselves.
+    fn give_up(&mut self) {
+        let Some(fills) = self.fills.take() else {
+            return;
+        };
+        let core = &*self.core;
+        let blocks = self.request.blocks().clone();
+        let pages = core.pages_of(blocks.clone());
+        let leaving = core.requests.in_flight.leave(&self.request);
+        core.cache
+            .count_landed(&core.groups, pages.end - pages.start);
+        for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
+            match leaving.was() {
+                Stage::Attached => drop(NewBlock::adopt(core, frame, block)),
+                Stage::Detached | Stage::Over => core.free_detached(frame),
+            }
+        }
+        drop(leaving);
+        core.wake_due_elsewhere();
+    }
+}
+
+/// Makes the store's call of a request, unless somebody has done it already.
+struct Call(Arc<Entry<Box<Fill>>>);
+
+impl Job for Call {
+    fn run(self: Box<Self>) {
+        if let Some(fill) = self.0.take() {
+            fill.run();
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_queued()
+    }
+}
+
+impl FileCore {
+    /// Blocks that read-ahead may put in flight now, by the nearest limit.
+    pub(crate) fn room_in_flight(&self) -> u64 {
+        let rooms = self.groups.iter().map(|group| {
+            let max = self.pool.groups.max(*group).map_or(u64::MAX, |max| max.0);
+            (max / FLIGHT_PART).saturating_sub(self.cache.pages_in_flight(*group))
+        });
+        rooms.min().unwrap_or(0) >> self.order
+    }
+
+    /// Turns neighbouring blocks that were just made into a request.
+    pub(crate) fn request_for(&self, run: Vec<NewBlock<'_>>) -> Request {
+        let first = run[0].block();
+        let blocks = first..first + run.len() as u64;
+        self.end_shown_holes(&run);
+        let bytes = self.stored_range(&blocks);
+        let core = self.me.upgrade().expect("who reads it has it");
+        let is_ahead = self.frames().meta(run[0].frame()).uses.has(Uses::AHEAD);
+        let frames = run.into_iter().map(NewBlock::into_frame).collect();
+        let fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
+        let pages = self.pages_of(blocks.clone());
+        self.cache
+            .count_flying(&self.groups, pages.end - pages.start);
+        let request = self.requests.in_flight.add(blocks);
+        let fill = Box::new(Fill {
+            core,
+            request,
+            fills: Some(fills),
+            wanted: (bytes.end - bytes.start) as usize,
+            done: 0,
+            singly: false,
+            is_ahead,
+            store: self.store().ok(),
+        });
+        count(&self.counters.store_reads, 1);
+        Request::new(Operation::Read, bytes.start, fill)
+    }
+
+    /// Hands requests to the store. If it panics, what it drops has failed, and is read by plain
+    /// calls: the caller may have come for something else.
+    pub(crate) fn submit(&self, batch: Batch) {
+        if batch.remaining() == 0 {
+            return;
+        }
+        match self.store() {
+            Ok(store) => {
+                let submit = AssertUnwindSafe(|| {
+                    let _call = self.store_call();
+                    store.submit(batch);
+                });
+                // Reported by the panic hook.
+                catch_unwind(submit).unwrap_or_else(std::mem::forget);
+            }
+            // They fail as they are dropped.
+            Err(_) => drop(batch),
+        }
+    }
+
+    /// The bytes of some blocks that the store has.
+    pub(crate) fn stored_range(&self, blocks: &Range<u64>) -> Range<u64> {
+        let start = blocks.start << self.block_shift();
+        let last = self.stored_bytes(blocks.end - 1);
+        start..last.end.max(start)
+    }
+
+    /// Reads a part of neighbouring blocks, the first of which is `first`, by the store's plain
+    /// calls.
+    pub(crate) fn read_bytes(
+        &self,
+        store: &dyn Store,
+        fills: &mut Fills<Pool>,
+        first: u64,
+        part: Range<usize>,
+    ) -> Result<(), FileError> {
+        let offset = (first << self.block_shift()) + part.start as u64;
+        let wanted = part.len();
+        let mut slices = fills.slices_mut(part);
+        // mutant: R13 (test: a_store_that_fills_nothing_shows_nothing_old) memory is lent as it is
+        if !store.fills_as_told(Own::ASKS) && !cfg!(mutant = "R13") {
+            slices.iter_mut().for_each(|slice| slice.fill(0));
+        }
+        let got = read_vectored_or_eof(store, &mut slices, offset);
+        self.check_read(store, offset, wanted, got)
+    }
+
+    /// Reads neighbouring blocks one by one; what came of each.
+    pub(crate) fn read_singly(
+        &self,
+        store: &dyn Store,
+        fills: &mut Fills<Pool>,
+        first: u64,
+        wanted: usize,
+    ) -> Vec<Option<FileError>> {
+        let block_bytes = self.block_bytes() as usize;
+        let starts = (0..fills.len()).step_by(block_bytes);
+        let read = |start: usize| {
+            let part = start..wanted.min(start + block_bytes).max(start);
+            count(&self.counters.store_reads, 1);
+            self.read_bytes(store, fills, first, part).err()
+        };
+        starts.map(read).collect()
+    }
+
+    /// Waits until a block that is being filled is filled, or could not be. If its request is
+    /// queued, makes the store's call.
+    pub(crate) fn wait_made(&self, held: &BlockRef<'_>) {
+        let in_flight = &self.requests.in_flight;
+        if !self.cache.is_served() {
+            let is_being_filled = || held.is_being_filled();
+            return in_flight.wait_filled(held.block, is_being_filled, |fill| fill.run());
+        }
+        if let Some(fill) = in_flight.take_queued(held.block) {
+            fill.run();
+        }
+        held.wait(Bit::Locked);
+    }
+
+    /// A block was filled, or could not be, and is unlocked.
+    pub(crate) fn note_made(&self) {
+        if !self.cache.is_served() {
+            self.requests.in_flight.note_filled();
+        }
+    }
+
+    /// Waits until no request has a block of the range. Nothing else may begin one meanwhile: the
+    /// file is the caller's alone.
+    pub(crate) fn wait_landed(&self, blocks: &Range<u64>) {
+        self.requests
+            .in_flight
+            .wait_landed(blocks, |fill| fill.run());
+    }
+
+    /// The same for all requests, until they have let go of their blocks, too.
+    pub(crate) fn wait_all_landed(&self) {
+        self.wait_landed(&(0..u64::MAX));
+        self.requests.in_flight.wait_quiet();
+    }
+
+    /// The file is being closed: gives up what no store has begun, and takes the blocks of the
+    /// others out of the file.
+    pub(crate) fn detach_requests(&self) {
+        // Whoever put a block in before the file was closed has the file steady until the request
+        // is in the table.
+        drop(self.invalidate.write());
+        self.requests.in_flight.detach_all(|blocks| {
+            for block in blocks.clone() {
+                let held = self
+                    .lookup(block)
+                    .expect("a block in flight stays in the index");
+                self.unlink(block, held.frame, None);
+                // mutant: R6 (test: a_store_that_is_late_writes_to_no_frame_of_others; shuttle: a_closed_file_leaves_no_write_into_a_frame_of_others) the frame is free at once
+                if cfg!(mutant = "R6") {
+                    self.put(held.frame);
+                }
+                let _request_has_it = self.pool.uncache(held.frame);
+            }
+        });
+    }
+
+    /// Frees a block that its file has lost while it was in flight.
+    fn free_detached(&self, frame: FrameId) {
+        self.frames().end_read(frame, ReadEnd::Failed);
+        drop(BlockRef::new(self, frame, 0));
+    }
+
+    /// Has futures woken that are due, with no lock held: after the job under way, or by a job.
+    pub(crate) fn wake_due_elsewhere(&self) {
+        if !self.ready.is_any_due() {
+            return;
+        }
+        if is_in_job() && !StoreScope::is_any_open() {
+            return self.ready.wake_due();
+        }
+        let core = self.me.clone();
+        self.cache.push_wake(Box::new(move || {
+            // Each future keeps it.
+            if let Some(core) = core.upgrade() {
+                core.ready.wake_due();
+            }
+        }));
+    }
+}

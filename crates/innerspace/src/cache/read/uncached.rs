@@ -1,0 +1,221 @@
+//! Reading without caching (DONTCACHE): bytes that are wanted once leave nothing behind.
+//!
+//! A block that is cached is used where it is, and not marked: it is somebody else's. What such a
+//! read brings, the block that it wants and those read ahead behind it, it holds until it has used
+//! it. Then it lets it go, with no shadow left, unless somebody else wants it by now: has marked it
+//! with a use, holds or views it, maps it, has written to it.
+//!
+//! Two cases are decided by what a frame's word shows at that moment, for there is no bit left to
+//! remember more in. Who has only prefetched it has let it go by then, unmarked: it goes. Two of
+//! these reads that use a block at the same time hold it both, and the one that brought it takes
+//! the other for somebody who wants it: it stays.
+
+use std::collections::VecDeque;
+use std::ops::{Range, RangeBounds};
+
+use crate::cache::PagedFile;
+use crate::cache::core::FileCore;
+use crate::cache::errors::FileError;
+use crate::cache::file::handle::Handle;
+use crate::cache::lookup::block::BlockRef;
+use crate::cache::lookup::get::Get;
+use crate::cache::read::fill::{Filled, Miss, Present};
+use crate::cache::read::read_ahead::Stream;
+use crate::cache::read::view::View;
+use crate::cache::wait::Wait;
+use crate::sync::Arc;
+use crate::units::MIB;
+
+impl PagedFile {
+    /// Like [`PagedFile::read_at`] for bytes that are wanted once: what was not cached before is
+    /// not afterwards, unless somebody else wants it by then: has read it in another way, views it,
+    /// has mapped it, or has written to it. To have prefetched it while this read had it is not
+    /// enough. What another uses at the very moment when this lets it go stays as well, even if
+    /// that one is a read of this kind: of two that go over the same bytes at a time, something may
+    /// be left in the cache, to be evicted as all else.
+    ///
+    /// # Errors
+    /// As [`PagedFile::read_at`].
+    pub fn read_at_uncached(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        let done = self.handle().read_passing(buf, offset);
+        self.core().end_operation();
+        done
+    }
+
+    /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a
+    /// scrub: what was not cached before is not afterwards, unless somebody else wants it by then,
+    /// as [`PagedFile::read_at_uncached`] says. It takes memory for two windows of read-ahead at a
+    /// time, each 1 MiB or a thirty-second of the limit, whichever is less, or for one block.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, PageCount, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(4 * MIB)?;
+    /// let file = memory.options().open(MemoryStore::from_bytes(&[1; 1_000_000]))?;
+    /// let mut sum = 0;
+    /// file.scan_uncached(.., |piece| sum += piece.iter().map(|byte| u64::from(*byte)).sum::<u64>())?;
+    /// assert_eq!((sum, file.stats().cached), (1_000_000, PageCount(0)));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PagedFile::scan`].
+    pub fn scan_uncached(
+        &self,
+        range: impl RangeBounds<u64>,
+        each: impl FnMut(&[u8]),
+    ) -> Result<(), FileError> {
+        let done = self.handle().scan_passing(self.bytes(range)?, each);
+        self.core().end_operation();
+        done
+    }
+}
+
+/// The largest window of a read that caches nothing, in bytes.
+const MOST_WINDOW: u64 = MIB;
+
+/// A read of some bytes, in order, that caches nothing.
+struct Passing<'f> {
+    file: &'f FileCore,
+    stream: Stream,
+    /// What it has brought and not used, ascending.
+    brought: VecDeque<BlockRef<'f>>,
+}
+
+impl<'f> Passing<'f> {
+    fn new(file: &'f FileCore, bytes: Range<u64>) -> Passing<'f> {
+        let stream = Stream::with_windows_up_to(MOST_WINDOW >> file.block_shift());
+        stream.expect(file.blocks_of(bytes), &file.tuning());
+        Passing {
+            file,
+            stream,
+            brought: VecDeque::new(),
+        }
+    }
+
+    /// The block, which comes behind those that it was asked for before.
+    fn read_block(&mut self, block: u64) -> Result<Present<'f>, FileError> {
+        let file = self.file;
+        loop {
+            while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
+                // It was cut off, or moved, or taken for an older one.
+                if held.block == block && held.meta().hold.load().is_cached() {
+                    self.go_on(&held);
+                    file.check_not_reentrant()?;
+                    file.wait_filled(&held)?;
+                    return Ok(Present::Block(held));
+                }
+            }
+            match file.lookup(block) {
+                Some(held) if held.is_up_to_date() => return Ok(Present::Block(held)),
+                Some(held) => {
+                    file.check_not_reentrant()?;
+                    file.wait_filled(&held)?;
+                }
+                None => {
+                    file.check_not_reentrant()?;
+                    if self.fill(block)? == Filled::Hole {
+                        return Ok(Present::Hole);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A block that was brought is about to be used: puts the next window in flight when it is
+    /// time.
+    fn go_on(&mut self, held: &BlockRef<'f>) {
+        let (file, brought) = (self.file, &mut self.brought);
+        let keep = |held: BlockRef<'f>| brought.push_back(held.passing());
+        file.go_on(
+            held.block,
+            &held.meta().uses,
+            &self.stream,
+            Get::DONTCACHE,
+            keep,
+        );
+    }
+
+    fn fill(&mut self, block: u64) -> Result<Filled, FileError> {
+        let (file, stream) = (self.file, &self.stream);
+        let filled = file.with_room(|| {
+            let steady = file.steady();
+            let keep = |held: BlockRef<'f>| {
+                let at = self
+                    .brought
+                    .partition_point(|other| other.block < held.block);
+                self.brought.insert(at, held.passing());
+            };
+            let miss = Miss::of(stream);
+            file.fill_absent_into(block, Get::DONTCACHE, &steady, miss, keep)
+        });
+        file.ready.wake_due();
+        file.cache.serve_if_abandoned();
+        filled
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        // What is in flight cannot be let go before it has landed.
+        for held in &self.brought {
+            let _ = self.file.wait_filled(held);
+        }
+    }
+}
+
+impl Handle {
+    fn read_passing(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+        let core = &*self.core;
+        let available = core.size().saturating_sub(offset);
+        let len = (buf.len() as u64).min(available) as usize;
+        let mut passing = Passing::new(core, offset..offset + len as u64);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let part = (len - done).min(core.left_in_block(at));
+            let into = &mut buf[done..done + part];
+            match passing.read_block(at >> core.block_shift()) {
+                Ok(Present::Hole) => into.fill(0),
+                Ok(Present::Block(held)) => {
+                    let inside = core.inside_block(at) as usize;
+                    core.frames().copy_out(held.frame, inside, into);
+                }
+                // Cut short meanwhile: the read ends where the file does now.
+                Err(FileError::PastEnd { .. }) => break,
+                Err(error) => return Err(error),
+            }
+            done += part;
+        }
+        Ok(done)
+    }
+
+    fn scan_passing(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), FileError> {
+        let core = &*self.core;
+        let mut passing = Passing::new(core, range.clone());
+        let mut at = range.start;
+        while at < range.end {
+            let block_end = at.saturating_add(core.left_in_block(at) as u64);
+            let piece = at..block_end.min(range.end);
+            let (start, len) = (core.inside_block(at) as usize, (piece.end - at) as usize);
+            let size = core.size();
+            if piece.end > size {
+                return Err(core.past_end(at, len as u64, size));
+            }
+            at = piece.end;
+            match passing.read_block(piece.start >> core.block_shift())? {
+                Present::Hole => each(&View::zeros(len)),
+                Present::Block(held) => {
+                    let view = View::of_frame(self, held.frame, start..start + len);
+                    // A writer is at it, or it is mapped writable: wanted, then.
+                    each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);
+                }
+            }
+        }
+        Ok(())
+    }
+}

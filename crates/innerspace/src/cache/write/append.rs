@@ -1,0 +1,199 @@
+//! Appending, which is one piece among appends and changes of the length: waiting for whatever it
+//! needs, or not at all.
+//!
+//! An append that does not wait is one step for others: bytes in the file's last block, under its
+//! lock, where the end is still the end; or a new block, complete before it enters the index, which
+//! makes the file longer in the same step. What goes on from one block into the next would be two.
+
+use crate::cache::calls::ROOMS;
+use crate::cache::core::FileCore;
+use crate::cache::errors::FileError;
+use crate::cache::index::Inserted;
+use crate::cache::index::spare_nodes::SpareNodes;
+use crate::cache::lookup::block::Locked;
+use crate::cache::lookup::get::{Basis, Get, Got};
+use crate::cache::wait::Wait;
+use crate::exec::reentry::FileLocked;
+use crate::frame::Writing;
+use crate::reclaim::{AllocMode, note_failure};
+use crate::sync::atomic::Ordering;
+use crate::sync::failpoint;
+use crate::units::FrameId;
+
+impl FileCore {
+    /// Writes all of `bytes` at the end of the file; returns where that was. If it finds no memory
+    /// half-way, it goes on with what its own blocks give: only a store that fails, or an order of
+    /// writes, leaves a part of it there.
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.check_writable()?;
+        // What has failed half-way is not done again: the rest would not come behind it.
+        let mut failed = None;
+        let offset = self.with_room(|| {
+            let _appending = self.append.lock();
+            let _holding = FileLocked::begin();
+            let offset = self.size();
+            let mut done = 0;
+            match self.append_all(bytes, offset, &mut done) {
+                Err(error) if done > 0 => failed = Some(error),
+                result => result?,
+            }
+            Ok(offset)
+        })?;
+        if let Some(error) = failed {
+            if let FileError::Limit(full) = &error {
+                // It was taken for one that is mended.
+                note_failure(&self.pool, full.details().id);
+            }
+            return Err(error);
+        }
+        self.end_operation();
+        Ok(offset)
+    }
+
+    /// Writes `bytes` from what is done on, with `append` locked. Reclaim may have passed over the
+    /// file for that; so who has written some of them and finds no memory makes some from the
+    /// file's own blocks.
+    fn append_all(&self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<(), FileError> {
+        let mut rounds = 0;
+        loop {
+            let before = *done;
+            match self.write_all(bytes, offset, done) {
+                Err(FileError::Limit(_)) if *done > 0 && rounds < ROOMS => {
+                    rounds = if *done > before { 1 } else { rounds + 1 };
+                    self.write_some();
+                    self.sync_for_room();
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or
+    /// "would block", and nothing is written.
+    pub(crate) fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        self.check_writable()?;
+        let offset = self.append_at_once(bytes)?;
+        self.ready.wake_due();
+        Ok(offset)
+    }
+
+    fn append_at_once(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        let would_block = || self.would_block(self.size());
+        let _appending = self.append.try_lock().ok_or_else(would_block)?;
+        let _steady = self.try_steady().ok_or_else(would_block)?;
+        let offset = self.size();
+        self.check_range(offset, bytes.len() as u64)?;
+        if bytes.len() as u64 > self.block_bytes() {
+            return Err(would_block());
+        }
+        self.make_dirty_room(offset, Wait::No)?;
+        match self.inside_block(offset) {
+            _ if bytes.is_empty() => {}
+            0 => self.append_block(offset, bytes)?,
+            _ if bytes.len() <= self.left_in_block(offset) => self.append_inside(offset, bytes)?,
+            _ => return Err(would_block()),
+        }
+        Ok(offset)
+    }
+
+    fn append_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        let begun = self.begin_block(offset, bytes)?;
+        let put = self.put_behind(begun, offset, offset + bytes.len() as u64);
+        if put.is_err() {
+            self.take_back(begun);
+        }
+        put
+    }
+
+    fn append_inside(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        failpoint!(Appending);
+        let last = self.try_lock_last(offset)?;
+        // A write may have gone there since, and made the file longer.
+        if self.size() != offset {
+            return Err(self.would_block(offset));
+        }
+        let Some(mut writing) = Writing::begin(self.frames(), last.frame()) else {
+            return Err(self.would_block(offset));
+        };
+        let inside = self.inside_block(offset) as usize;
+        writing.write(inside, bytes);
+        let mut end = inside + bytes.len();
+        if self.tail_left.swap(false, Ordering::AcqRel) {
+            // Who clears it for a size that is past, now, clears nothing.
+            writing.zero(end..self.block_bytes() as usize);
+            end = self.block_bytes() as usize;
+        }
+        drop(writing);
+        self.written_in_place(&last, &(inside..end));
+        self.mark_dirty(last.block(), last.frame());
+        self.grow_to(offset + bytes.len() as u64);
+        Ok(())
+    }
+
+    /// A complete block with these bytes, which nobody can find yet.
+    fn begin_block(&self, offset: u64, bytes: &[u8]) -> Result<FrameId, FileError> {
+        // A mapping may show a hole there, which would have to go first.
+        if !self.mappers.is_empty() {
+            return Err(self.would_block(offset));
+        }
+        let alloc = self
+            .pool
+            .alloc(self.group.id(), self.order, AllocMode::NoWait);
+        let mut owned = alloc?;
+        let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
+        into.copy_from_slice(bytes);
+        rest.fill(0);
+        let frame = self.publish_complete(owned, offset >> self.block_shift());
+        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+        self.pool.lru_add(frame);
+        Ok(frame)
+    }
+
+    /// The file's last block, if it is there and its lock free. Nothing was stored past the end of
+    /// the file through a mapping, and would have to be cleared.
+    fn try_lock_last(&self, offset: u64) -> Result<Locked<'_>, FileError> {
+        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
+        match self.get_page(offset >> self.block_shift(), get)? {
+            Got::Locked(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
+            _ => Err(self.would_block(offset)),
+        }
+    }
+
+    /// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where somebody
+    /// was first, the store has more than that, or a mapping has come: it may have shown a hole
+    /// there.
+    fn put_behind(&self, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
+        let block = offset >> self.block_shift();
+        let mut spares = SpareNodes::new(&self.pool, self.group.id());
+        let shadow = loop {
+            let mut writer = self.index.write();
+            // Asked here, all of it stays so until the block is in.
+            let may =
+                !self.is_closed() && self.mappers.is_empty() && self.holds(Basis::StoredUpTo(end));
+            if !may {
+                return Err(self.would_block(offset));
+            }
+            match writer.insert(self.frames(), block, frame, spares.nodes()) {
+                Inserted::Done(shadow) => {
+                    self.note_new(writer.beside(), block..block + 1, end);
+                    break shadow;
+                }
+                Inserted::Occupied(_) => return Err(self.would_block(offset)),
+                Inserted::NeedNodes(count) => {
+                    drop(writer);
+                    spares.have(count, AllocMode::NoWait)?;
+                }
+            }
+        };
+        if let Some(evicted_at) = shadow {
+            // To be written, so it stays inactive, wherever a read of it would be.
+            self.count_refault(evicted_at);
+        }
+        if offset < self.stored.load(Ordering::Acquire) {
+            let block_end = (block + 1) << self.block_shift();
+            self.extents.lock().cut_hole(&(offset..block_end));
+        }
+        self.ready.filled(block..block + 1);
+        Ok(())
+    }
+}

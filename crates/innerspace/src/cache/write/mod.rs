@@ -1,0 +1,5 @@
+//! Bytes from whoever writes to the cache: writes, appends, and new blocks made many at once.
+
+pub(crate) mod append;
+pub(crate) mod new_blocks;
+pub(crate) mod write_at;

@@ -1,0 +1,390 @@
+//! New blocks of a writer: complete before anybody can see them, up to date, referenced, dirty, and
+//! not locked.
+//!
+//! What the lock would keep others from, the mutex of the index does, which is that of the dirty
+//! index, too: the blocks are in the index first, then the file is long enough for them, then they
+//! are in the dirty index. Nobody writes them back before that, and since they are flagged DIRTY
+//! all the time, nobody evicts them. Another writer of one finds it dirty; if that one syncs, it
+//! waits here.
+//!
+//! **Appends.** A page that lies at or past the end of the file is all but never cached: it is made
+//! with no look-up before, and should somebody have made it first, the insertion finds it. Nor is
+//! the file kept steady, for all that others can see is one step under the mutex of the index,
+//! where whoever has the file alone has said so (`DirtyIndex::is_cutting`): the page comes wholly
+//! before or wholly after a cut, and then it makes the file longer again, as a later write would.
+//! Where one step does not do (a node is missing, a block is there, the last page is not whole, a
+//! mapping has come) the page is given back, and written the long way.
+//!
+//! **Runs.** A long write takes what it needs for up to [`MOST_SINGLES`] whole pages at once:
+//! charge, frames, places in the index, in the dirty index and on the list. Where it cannot be had
+//! without more ado, the first of the pages is written by itself, and waits, reclaims or fails for
+//! itself: so a write that fails half-way has made what came before the page that it failed at, and
+//! no more.
+//!
+//! **Past the caches.** The bytes of a write that would fill a core's cache, with the frames that
+//! they go to, are copied into the frames of a run by stores that neither read a line before they
+//! fill it nor drive others out ([`Caches::Past`]). They are in no order with others, so they are
+//! waited for once a run, before the first of its frames is published.
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::locks::Steady;
+use crate::cache::dirty::index::DirtyIndex;
+use crate::cache::errors::FileError;
+use crate::cache::index::RunInserted;
+use crate::cache::index::spare_nodes::SpareNodes;
+use crate::cache::lookup::get::Basis;
+use crate::cache::write::write_at::{Caches, Source};
+use crate::frame::{Dropped, FlagSet, HoldState, Kind, MOST_SINGLES};
+use crate::reclaim::{AllocMode, PoolFrame};
+use crate::sync::atomic::Ordering;
+use crate::sys::copy::Quarter;
+use crate::units::{FrameId, PAGE_SIZE};
+
+/// Blocks that were published for the places from `first` on, of which `done` are in the index.
+struct NewRun<'a> {
+    first: u64,
+    frames: &'a [FrameId],
+    done: usize,
+}
+
+impl NewRun<'_> {
+    /// Where the next one belongs.
+    fn next(&self) -> u64 {
+        self.first + self.done as u64
+    }
+
+    fn blocks(&self) -> Range<u64> {
+        self.first..self.next()
+    }
+}
+
+impl FileCore {
+    /// Makes a block where there is nothing to read, with `source` in it and zeros around.
+    pub(crate) fn write_over_hole(
+        &self,
+        block: u64,
+        inside: Range<usize>,
+        source: Source<'_>,
+        basis: Basis,
+    ) -> Result<bool, FileError> {
+        if self.mappers.is_empty() {
+            return self.write_new_block(block, inside, source, basis);
+        }
+        let end = (block << self.block_shift()) + inside.end as u64;
+        let made = self.create_over_hole(block, end, basis, |bytes| {
+            bytes[..inside.start].fill(0);
+            bytes[inside.end..].fill(0);
+            source.store_into(&mut bytes[inside]);
+        })?;
+        Ok(made.is_some())
+    }
+
+    /// Makes a block from `source` and zeros. False when another thread made one first, or `basis`
+    /// does not hold any more.
+    pub(crate) fn write_new_block(
+        &self,
+        block: u64,
+        inside: Range<usize>,
+        source: Source<'_>,
+        basis: Basis,
+    ) -> Result<bool, FileError> {
+        let end = (block << self.block_shift()) + inside.end as u64;
+        let fill = |bytes: &mut [u8]| {
+            if inside.len() < bytes.len() {
+                bytes[..inside.start].fill(0);
+                bytes[inside.end..].fill(0);
+            }
+            source.store_into(&mut bytes[inside.clone()]);
+        };
+        let insert = |frame| {
+            let (made, result) = self.insert_complete(block, &[frame], end, basis);
+            result.map(|()| made > 0)
+        };
+        if self.order == 0 {
+            return self.write_new_page(block, fill, insert);
+        }
+        let mut owned = self
+            .pool
+            .alloc(self.group.id(), self.order, AllocMode::Wait)?;
+        fill(owned.bytes_mut());
+        insert(self.publish_complete(owned, block))
+    }
+
+    /// Makes a block of one page: what `fill` makes of a frame, put where it belongs by `insert`.
+    #[inline(always)]
+    fn write_new_page(
+        &self,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+    ) -> Result<bool, FileError> {
+        // Two ways from here, so that what is at hand stays in registers.
+        match self.pool.alloc_page_from_thread_cache(self.group.id()) {
+            Some((page, next)) => self.fill_new_page(page, next, block, fill, insert),
+            None => self.write_new_page_otherwise(block, fill, insert),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_new_page_otherwise(
+        &self,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+    ) -> Result<bool, FileError> {
+        let page = self.pool.alloc(self.group.id(), 0, AllocMode::Wait)?;
+        let next = self.frames().next_single();
+        self.fill_new_page(page, next, block, fill, insert)
+    }
+
+    /// The `next` frame is fetched in quarters while there is other work to do: fetched in one go,
+    /// its lines would be waited for. The first two come after a page was filled, the others before
+    /// the next is.
+    #[inline(always)]
+    fn fill_new_page(
+        &self,
+        mut page: PoolFrame<'_>,
+        next: Option<FrameId>,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+        insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
+    ) -> Result<bool, FileError> {
+        let frames = self.frames();
+        page.prefetch(Quarter::Third);
+        page.prefetch(Quarter::Fourth);
+        fill(page.bytes_mut());
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::First);
+        }
+        let made = insert(self.publish_complete(page, block));
+        if let Some(next) = next {
+            frames.prefetch_free(next, Quarter::Second);
+        }
+        made
+    }
+
+    /// Writes the one whole page that `bytes` begins with, if it lies at or past the end of the
+    /// file; false, and nothing is written, where that takes more than one step.
+    #[inline]
+    pub(crate) fn append_page(&self, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
+        let size = self.size();
+        if self.order > 0
+            || !(PAGE_SIZE..2 * PAGE_SIZE).contains(&bytes.len())
+            || offset < size
+            || self.inside_block(offset | size) > 0
+            || !self.mappers.is_empty()
+        {
+            return Ok(false);
+        }
+        let block = offset >> self.block_shift();
+        let fill = |frame: &mut [u8]| frame.copy_from_slice(&bytes[..PAGE_SIZE]);
+        let insert = |frame| Ok(self.insert_appended(block, frame));
+        self.write_new_page(block, fill, insert)
+    }
+
+    /// Puts a complete page where it belongs, if that is one step under the mutex of the index. If
+    /// not, it is freed.
+    #[inline(always)]
+    fn insert_appended(&self, block: u64, frame: FrameId) -> bool {
+        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+        self.pool.lru_add(frame);
+        let mut writer = self.index.write();
+        // Asked here, all of it stays so until the page is in.
+        let is_steady = !writer.beside().is_cutting()
+            && !self.is_closed()
+            && self.inside_block(self.size()) == 0
+            && self.mappers.is_empty();
+        let made = is_steady && writer.insert_at_once(self.frames(), block, frame);
+        if made {
+            self.note_new(
+                writer.beside(),
+                block..block + 1,
+                (block + 1) << self.block_shift(),
+            );
+        }
+        drop(writer);
+        match made {
+            true => self.made_new(block..block + 1),
+            false => self.take_back(frame),
+        }
+        made
+    }
+
+    /// Frees a complete block that is not in the index.
+    #[cold]
+    pub(crate) fn take_back(&self, frame: FrameId) {
+        self.pool.lru_remove(frame);
+        // A lookup with an old word may hold it for a moment.
+        if self.pool.uncache(frame) == Dropped::Last {
+            self.pool.free(frame);
+        }
+    }
+
+    /// Writes the whole pages that `bytes` begins with, as many as go at once, if they are not
+    /// cached; returns the bytes written. 0 where the first of them has to be written by itself.
+    pub(crate) fn write_new_run(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        caches: Caches,
+        _steady: &Steady<'_>,
+    ) -> Result<usize, FileError> {
+        let whole = bytes.len() as u64 >> self.block_shift();
+        // A mapping may show a hole there, which has to go before the bytes change.
+        if whole < 2 || self.order > 0 || self.inside_block(offset) > 0 || !self.mappers.is_empty()
+        {
+            return Ok(0);
+        }
+        let first = offset >> self.block_shift();
+        let room = self.dirty_room(whole.min(MOST_SINGLES as u64));
+        let absent = self.absent_from(first, room);
+        if absent < 2 {
+            return Ok(0);
+        }
+        self.clear_tail_before((first + absent) << self.block_shift())?;
+        let Some(mut frames) = self.pool.alloc_some(self.group.id(), absent as usize) else {
+            return Ok(0);
+        };
+        let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
+        let filled = caches == Caches::Past && frames.stream_in(pages);
+        let mut ids = [FrameId(0); MOST_SINGLES];
+        let mut count = 0;
+        for (id, page) in ids.iter_mut().zip(pages) {
+            let Some(mut owned) = frames.next() else {
+                break;
+            };
+            if !filled {
+                owned.bytes_mut().copy_from_slice(page);
+            }
+            *id = self.publish_complete(owned, first + count as u64);
+            count += 1;
+        }
+        let end = (first + count as u64) << self.block_shift();
+        let (made, result) = self.insert_complete(first, &ids[..count], end, Basis::Nothing);
+        match result {
+            // Who goes on meets the error again, if it is still there.
+            Err(error) if made == 0 => Err(error),
+            _ => Ok(made << self.block_shift()),
+        }
+    }
+
+    /// How many blocks from `first` on, of `most`, are not cached now.
+    fn absent_from(&self, first: u64, most: u64) -> u64 {
+        let _section = self.pool.domain.reader();
+        let end = first + most;
+        let next = self.index.next_block(self.frames(), first, end);
+        next.map_or(end, |(block, _)| block) - first
+    }
+
+    /// Publishes a block that has its bytes. Nobody finds it yet.
+    #[inline(always)]
+    pub(crate) fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
+        owned.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED);
+        owned.set_kind(Kind::Cached);
+        owned.set_owner(self.owner.0);
+        owned.set_index(block);
+        owned.publish(HoldState::cached(1))
+    }
+
+    /// Under the mutex of the index, into which these blocks of a writer just came: the file is
+    /// `end` bytes long at least, they are dirty, and no holes.
+    #[inline(always)]
+    pub(crate) fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
+        self.grow_locked(end);
+        self.count_dirty_run((blocks.end - blocks.start) as usize);
+        dirty.insert_run(blocks, self.dirty_entry());
+        // Release: who finds what comes after sees it. All changes are made under this mutex.
+        let epoch = self.hole_epoch.load(Ordering::Relaxed);
+        self.hole_epoch.store(epoch + 1, Ordering::Release);
+    }
+
+    /// Blocks of a writer are in the index.
+    #[inline]
+    fn made_new(&self, blocks: Range<u64>) {
+        // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
+        self.end_hole_moved(blocks.clone());
+        self.ready.filled(blocks);
+    }
+
+    /// Puts complete blocks where `first` and those behind it belong, and makes the file as long as
+    /// they are, or `end` bytes if the last is shorter. Returns how many went in: not all where
+    /// another thread has made one, `basis` does not hold any more, or (that is the error) a node
+    /// could not be had. The others are freed.
+    fn insert_complete(
+        &self,
+        first: u64,
+        frames: &[FrameId],
+        end: u64,
+        basis: Basis,
+    ) -> (usize, Result<(), FileError>) {
+        // Reclaim may find them from here on, and see that they are not (yet) what the index says.
+        self.pool.lru_add_run(frames);
+        let mut run = NewRun {
+            first,
+            frames,
+            done: 0,
+        };
+        let mut shadows = Vec::new();
+        let result = self.insert_dirty(&mut run, end, basis, &mut shadows);
+        for frame in &frames[run.done..] {
+            self.take_back(*frame);
+        }
+        for shadow in shadows {
+            // To be written, so it stays inactive: its frame, which may be gone, is not touched.
+            let _where_a_read_would_be = self.count_refault(shadow);
+        }
+        if run.done > 0 {
+            self.made_new(run.blocks());
+        }
+        (run.done, result)
+    }
+
+    /// Puts complete blocks into the index and the dirty index, and makes the file long enough, as
+    /// one step to whoever writes back.
+    fn insert_dirty(
+        &self,
+        run: &mut NewRun<'_>,
+        end: u64,
+        basis: Basis,
+        shadows: &mut Vec<u64>,
+    ) -> Result<(), FileError> {
+        let mut spares = SpareNodes::new(&self.pool, self.group.id());
+        loop {
+            let inserted = self.try_insert_run(run, end, basis, &mut spares, shadows);
+            run.done += inserted.blocks;
+            let Some(count) = inserted.need_nodes else {
+                return Ok(());
+            };
+            spares.have(count, AllocMode::Wait)?;
+        }
+    }
+
+    /// One attempt to put the rest of a run into the index.
+    fn try_insert_run(
+        &self,
+        run: &NewRun<'_>,
+        end: u64,
+        basis: Basis,
+        spares: &mut SpareNodes<'_>,
+        shadows: &mut Vec<u64>,
+    ) -> RunInserted {
+        let mut writer = self.index.write();
+        if self.is_closed() || !self.holds(basis) {
+            return RunInserted {
+                blocks: 0,
+                need_nodes: None,
+            };
+        }
+        let (first, frames) = (run.next(), &run.frames[run.done..]);
+        let inserted = writer.insert_run(self.frames(), first, frames, spares.nodes(), shadows);
+        if inserted.blocks > 0 {
+            let next = first + inserted.blocks as u64;
+            let end = end.min(next << self.block_shift());
+            self.note_new(writer.beside(), first..next, end);
+        }
+        inserted
+    }
+}
