@@ -259,8 +259,7 @@ fn a_store_beside_holes_on_a_full_disk_is_an_error_and_no_signal() {
     let folder = disk_folder();
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
-    let mount = "truncate -s 16M \"$0.img\" && mkfs.ext4 -q -F -b 4096 \"$0.img\" && mount -o loop \"$0.img\" \"$0\"";
-    if let Some(child) = on_a_disk(mount, "fill beside holes", &disk) {
-        assert!(ends_well(child), "see above");
+    if let Some(mut way) = on_a_disk(MOUNT_EXT4, "fill beside holes", &disk) {
+        assert!(ends_well(way.spawn().unwrap()), "see above");
     }
 }
