@@ -259,8 +259,9 @@ impl Fill {
                     drop(NewBlock::adopt(core, frame, block).finish_unnoted())
                 }
                 (Stage::Attached, Some(error)) => {
-                    NewBlock::adopt(core, frame, block).fail(&error);
+                    // First: a future that finds the block gone, and no error, reads it again.
                     core.ready.failed(block, &error);
+                    NewBlock::adopt(core, frame, block).fail(&error);
                 }
                 (Stage::Detached | Stage::Over, _) => core.free_detached(frame),
             }
