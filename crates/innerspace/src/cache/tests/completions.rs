@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::blocking::{Bell, poll};
 use super::requests::{LONG, read_only};
 use super::*;
+use crate::frame::FlagSet;
 use crate::store::{Batch, Limits, Request};
 use crate::sync::Mutex;
 
@@ -78,6 +80,103 @@ fn who_came_before_the_request_was_queued_is_not_left_asleep() {
     cache.tick();
     reader.join().unwrap();
     assert!(!asleep, "it slept until somebody ticked");
+}
+
+/// A store that keeps its requests until the test takes them, and whose plain calls fail on order.
+pub(super) struct Keeping {
+    pub(super) calls: Faulty,
+    requests: Mutex<VecDeque<Request>>,
+    drops: AtomicBool,
+}
+
+impl Keeping {
+    pub(super) fn new(len: u64) -> Keeping {
+        Keeping {
+            calls: FaultyStore::new(MemoryStore::from_bytes(&pattern(0..len))),
+            requests: Mutex::default(),
+            drops: AtomicBool::new(false),
+        }
+    }
+
+    /// The oldest request that nobody has answered.
+    pub(super) fn take(&self) -> Option<Request> {
+        self.requests.lock().pop_front()
+    }
+
+    /// From now on requests are dropped as they come.
+    pub(super) fn drop_from_now_on(&self) {
+        self.drops.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Store for Keeping {
+    fn len(&self) -> io::Result<u64> {
+        self.calls.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.calls.read_at(buf, offset)
+    }
+    fn submit(&self, mut batch: Batch) {
+        while let Some(request) = batch.take() {
+            match self.drops.load(Ordering::SeqCst) {
+                true => drop(request),
+                false => self.requests.lock().push_back(request),
+            }
+        }
+    }
+}
+
+// spec: R5, R6
+#[test]
+fn a_reader_asleep_on_a_request_that_is_dropped_gets_what_a_plain_call_gives() {
+    for (is_served, is_broken) in [(false, false), (false, true), (true, false), (true, true)] {
+        let cache = memory(256);
+        if is_served {
+            cache.begin_service();
+        }
+        let store = Arc::new(Keeping::new(64 * 4096));
+        let file = open(&cache, &store, &read_only(4096));
+        file.view(0..1).unwrap();
+        let at = 10 * 4096..10 * 4096 + 100;
+        let mut future = file.ready(at.clone());
+        assert!(poll(pin!(&mut future), &Arc::new(Bell::default())).is_pending());
+        let sleeper = {
+            let (file, at) = (file.clone(), at.clone());
+            thread::spawn(move || file.view(at).map(|view| view.to_vec()))
+        };
+        let is_asleep = || match is_served {
+            true => {
+                let held = core(&file).lookup(10).unwrap();
+                held.meta().flags.load().contains(FlagSet::WAITERS)
+            }
+            false => core(&file).requests.waiting() > 0,
+        };
+        while !is_asleep() {
+            thread::yield_now();
+        }
+        assert!(file.try_view(at.clone()).unwrap_err().would_block());
+        if is_broken {
+            store.calls.add(fail(OperationKind::Read).forever());
+        }
+        drop(store.take().expect("the future's"));
+        let slept = sleeper.join().unwrap();
+        let polled = future.wait_timeout(LONG).unwrap();
+        for result in [slept, polled.map(|view| view.to_vec())] {
+            match result {
+                Ok(bytes) => assert_eq!((bytes, is_broken), (pattern(at.clone()), false)),
+                Err(error) => {
+                    assert!(is_broken, "{error}");
+                    let text = error.to_string();
+                    let expected = "data.bin: read of 4096 bytes at 40,960 failed: ";
+                    assert!(text.starts_with(expected), "{text}");
+                }
+            }
+        }
+        assert_eq!(core(&file).requests.in_flight(), 0);
+        store.calls.heal();
+        assert_eq!(file.view(at.clone()).unwrap()[..], pattern(at));
+        core(&file).validate();
+    }
 }
 
 /// A store with a completion form whose plain calls may not be made by a thread that completes.

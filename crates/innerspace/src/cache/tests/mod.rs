@@ -30,6 +30,7 @@ mod syncing;
 mod tasks;
 mod try_forms;
 mod waking;
+mod windows;
 mod writing;
 
 use std::ops::Range;

@@ -1,0 +1,234 @@
+//! Faults in the middle of a window of read-ahead.
+
+use std::io;
+
+use super::completions::Keeping;
+use super::requests::read_only;
+use super::*;
+use crate::cache::{FileError, StoreAction};
+use crate::store::Request;
+
+const BLOCKS: u64 = 64;
+/// The block that cannot be read.
+const BAD: u64 = 4;
+
+fn bytes_of(block: u64) -> Range<u64> {
+    block * 4096..(block + 1) * 4096
+}
+
+/// Reads of the bad block fail until the store heals.
+fn break_a_block(store: &Faulty) {
+    store.add(fail(OperationKind::Read).within(bytes_of(BAD)).forever());
+}
+
+/// A file whose first blocks were read one after the other, and the window behind them, which is in
+/// flight.
+fn with_a_window<S: Store>(store: &Arc<S>) -> (Arc<Cache>, PagedFile, Range<u64>) {
+    let cache = memory(256);
+    let file = open(&cache, store, &read_only(4096));
+    file.view(bytes_of(0)).unwrap();
+    file.view(bytes_of(1)).unwrap();
+    assert_eq!(core(&file).requests.in_flight(), 1);
+    let is_there = |block: &u64| core(&file).lookup(*block).is_some();
+    let window = 2..(2..BLOCKS).take_while(is_there).last().unwrap() + 1;
+    assert!(window.start < BAD && BAD + 1 < window.end, "{window:?}");
+    (cache, file, window)
+}
+
+fn assert_is_bad(error: &FileError) {
+    let is_read = matches!(
+        error,
+        FileError::Store {
+            action: StoreAction::Read,
+            offset,
+            len: 4096,
+            ..
+        } if *offset == BAD * 4096
+    );
+    assert!(is_read, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("data.bin: read of 4096 bytes at 16,384 failed: "),
+        "{text}"
+    );
+}
+
+/// Reads the file from front to back; the blocks that could not be read are errors of their own.
+fn read_on(file: &PagedFile) -> Vec<FileError> {
+    let mut errors = Vec::new();
+    for block in 0..BLOCKS {
+        match file.view(bytes_of(block)) {
+            Ok(view) => assert_eq!(view[..], pattern(bytes_of(block)), "block {block}"),
+            Err(error) => errors.push(error),
+        }
+    }
+    errors
+}
+
+/// Reads on past the bad block, and again when the store has healed.
+fn read_on_and_heal(cache: &Arc<Cache>, file: PagedFile, store: &Faulty) {
+    let errors = read_on(&file);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_is_bad(&errors[0]);
+    store.heal();
+    assert!(read_on(&file).is_empty());
+    let stats = file.stats();
+    assert_eq!((stats.filled, stats.evicted), (BLOCKS, 0), "{stats}");
+    core(&file).validate();
+    drop(file);
+    assert_empty(cache);
+}
+
+/// The window has landed: all of it but the bad block is there, and is what has been counted.
+fn assert_bad_block_alone_is_missing(file: &PagedFile, window: &Range<u64>) {
+    assert_eq!(core(file).requests.in_flight(), 0);
+    let stats = file.stats();
+    let landed = window.end - window.start - 1;
+    assert_eq!(
+        (stats.filled, stats.read_ahead, stats.read_ahead_unused),
+        (2 + landed, landed, 0),
+        "{stats}"
+    );
+    // The first two blocks, the window, and each block of it.
+    assert_eq!(stats.store_reads, 2 + 1 + landed + 1, "{stats}");
+    for block in window.clone().filter(|block| *block != BAD) {
+        let view = file.try_view(bytes_of(block)).unwrap();
+        assert_eq!(view[..], pattern(bytes_of(block)), "block {block}");
+    }
+    assert!(file.try_view(bytes_of(BAD)).unwrap_err().would_block());
+}
+
+// spec: R7
+#[test]
+fn a_bad_block_in_a_window_is_the_error_of_who_wants_that_block() {
+    let store = patterned(BLOCKS * 4096);
+    let (cache, file, window) = with_a_window(&store);
+    break_a_block(&store);
+    cache.tick();
+    assert_bad_block_alone_is_missing(&file, &window);
+    read_on_and_heal(&cache, file, &store);
+}
+
+// spec: R7
+#[test]
+fn a_reader_that_makes_the_call_of_its_window_gets_its_own_block() {
+    for first in [BAD - 1, BAD, BAD + 1] {
+        let store = patterned(BLOCKS * 4096);
+        let (cache, file, _) = with_a_window(&store);
+        break_a_block(&store);
+        match file.view(bytes_of(first)) {
+            Ok(view) => assert_eq!(view[..], pattern(bytes_of(first))),
+            Err(error) => {
+                assert_eq!(first, BAD);
+                assert_is_bad(&error);
+            }
+        }
+        read_on_and_heal(&cache, file, &store);
+    }
+}
+
+// spec: R7
+#[test]
+fn a_reader_beside_the_threads_hears_of_a_bad_block_once() {
+    let cache = memory(256);
+    cache.begin_service();
+    let store = patterned(BLOCKS * 4096);
+    break_a_block(&store);
+    let file = open(&cache, &store, &read_only(4096));
+    let errors = read_on(&file);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_is_bad(&errors[0]);
+    store.heal();
+    assert!(read_on(&file).is_empty());
+    core(&file).validate();
+}
+
+// spec: R7
+#[test]
+fn an_error_of_a_window_that_is_over_is_nobodys() {
+    let store = patterned(BLOCKS * 4096);
+    let (cache, file, window) = with_a_window(&store);
+    store.add(fail(OperationKind::Read).within(bytes_of(BAD)));
+    cache.tick();
+    assert_eq!(file.stats().filled, window.end);
+    assert!(read_on(&file).is_empty());
+    drop(file);
+    assert_empty(&cache);
+}
+
+// spec: R8
+#[test]
+fn a_short_read_in_a_window_goes_on_where_it_stopped() {
+    let store = patterned(BLOCKS * 4096);
+    let (cache, file, window) = with_a_window(&store);
+    store.add(Rule::new(Fault::Short).on(&[OperationKind::Read]));
+    store.clear_log();
+    cache.tick();
+    let (start, end) = (window.start * 4096, window.end * 4096);
+    let half = (end - start) / 2;
+    let calls: Vec<_> = store
+        .log()
+        .iter()
+        .map(|one| (one.offset, one.len))
+        .collect();
+    assert_eq!(calls, [(start, end - start), (start + half, half)]);
+    let stats = file.stats();
+    let ahead = window.end - window.start;
+    assert_eq!(
+        (stats.filled, stats.read_ahead),
+        (window.end, ahead),
+        "{stats}"
+    );
+    assert!(read_on(&file).is_empty());
+    drop(file);
+    assert_empty(&cache);
+}
+
+// spec: R7, R8
+#[test]
+fn a_short_read_of_a_window_and_then_an_error_cost_the_bad_block_alone() {
+    let store = patterned(BLOCKS * 4096);
+    let (cache, file, window) = with_a_window(&store);
+    store.add(Rule::new(Fault::Short).on(&[OperationKind::Read]));
+    break_a_block(&store);
+    cache.tick();
+    assert_bad_block_alone_is_missing(&file, &window);
+    read_on_and_heal(&cache, file, &store);
+}
+
+// spec: R7, R8
+#[test]
+fn a_window_that_a_store_completes_badly_costs_the_bad_block_alone() {
+    /// Fills the blocks before the bad one, and half of that.
+    fn fill_half(request: &mut Request) {
+        let start = request.offset();
+        let len = request.fill(&pattern(start..BAD * 4096 + 2_048));
+        assert_eq!(start + len as u64, BAD * 4096 + 2_048);
+    }
+    type Answer = fn(Request);
+    let answers: [(&str, Answer); 4] = [
+        ("an error", |request| {
+            request.complete(Err(io::Error::from_raw_os_error(5)));
+        }),
+        ("half of it", |mut request| {
+            fill_half(&mut request);
+            request.complete(Ok(1));
+        }),
+        ("half of it and an error", |mut request| {
+            fill_half(&mut request);
+            request.complete(Err(io::Error::from_raw_os_error(5)));
+        }),
+        ("nothing", drop),
+    ];
+    for (name, answer) in answers {
+        let store = Arc::new(Keeping::new(BLOCKS * 4096));
+        let (cache, file, window) = with_a_window(&store);
+        break_a_block(&store.calls);
+        let request = store.take().expect(name);
+        store.drop_from_now_on();
+        answer(request);
+        cache.tick();
+        assert_bad_block_alone_is_missing(&file, &window);
+        read_on_and_heal(&cache, file, &store.calls);
+    }
+}
