@@ -1,16 +1,16 @@
-//! Telling store failures apart: [`StoreErrorKind`] for any `io::Error`, [`StoreError`] for what
-//! std has no word for.
+//! Telling store failures apart: [`StoreErrorKind`] for any `io::Error`, [`StoreError`] for
+//! failures that std has no word for.
 
 use std::{fmt, io};
 
 use crate::units::{Bytes, Grouped};
 
-/// Since when a store's length was known.
+/// When a store's length was learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownSince {
-    /// Since the store was opened.
+    /// When the store was opened.
     Opened,
-    /// Since a write or a change of length through the handle that reports the error.
+    /// At a write or a change of length through the handle that reports the error.
     Changed,
 }
 
@@ -42,10 +42,10 @@ pub enum StoreError {
         now: u64,
         /// The length before.
         was: u64,
-        /// Since when `was` was known.
+        /// When `was` was learned.
         since: KnownSince,
     },
-    /// The store has the bytes by its own account and yet delivered fewer.
+    /// The store says that it has the bytes, yet delivered fewer.
     #[error(
         "wanted {} at {} and got {got}, although the file has {}",
         Bytes(*wanted), Grouped(*offset), Grouped(*len)
@@ -68,7 +68,7 @@ pub enum StoreError {
         /// How many bytes were offered.
         wanted: u64,
     },
-    /// Somebody else changed the bytes since they were read.
+    /// Another program changed the bytes since they were read.
     #[error("changed from outside while open")]
     Changed,
     /// The store takes no writes.
@@ -80,13 +80,13 @@ pub enum StoreError {
     /// The store's power was cut; see `FaultyStore`.
     #[error("the device has no power")]
     NoPower,
-    /// A store returned from `submit` without finishing a request.
+    /// A store dropped a request of `submit` without completing it.
     #[error("the store dropped the request without finishing it")]
     Abandoned,
 }
 
 impl StoreError {
-    /// Whether a request has this error because it was dropped.
+    /// Whether a request failed because it was dropped.
     pub(crate) fn is_abandoned(error: &io::Error) -> bool {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         matches!(inner, Some(StoreError::Abandoned))
@@ -114,7 +114,7 @@ impl From<StoreError> for io::Error {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The device, file system or quota is full: the write can succeed after room was made.
+    /// The device, file system or quota is full: the write can succeed after space was freed.
     NoSpace,
     /// The device failed (EIO and its like).
     Io,
@@ -124,7 +124,7 @@ pub enum StoreErrorKind {
     Shrank,
     /// The store delivered fewer bytes than it has.
     ShortRead,
-    /// Somebody else changed the bytes.
+    /// Another program changed the bytes.
     Changed,
     /// The device or the network did not answer in time.
     TimedOut,
@@ -171,7 +171,7 @@ impl StoreErrorKind {
         }
     }
 
-    /// Whether the same call may succeed later without anybody changing the request.
+    /// Whether the same call may succeed later.
     pub fn is_transient(self) -> bool {
         matches!(
             self,

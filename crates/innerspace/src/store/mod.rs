@@ -1,44 +1,44 @@
 //! Where a file's bytes live when they are not cached: the [`Store`] trait and its backends.
 //!
 //! A store is to the cache what a block device is to a kernel: positioned reads and writes, a
-//! length, a barrier. It knows nothing of frames, blocks, limits or errors that stick; the cache
-//! above adds those.
+//! length, a barrier. It knows nothing of frames, blocks, limits or sticky errors; the cache above
+//! adds those.
 //!
 //! | backend | bytes are in | for |
 //! |---|---|---|
 //! | [`MemoryStore`] | sparse chunks of this process's memory | tests, small targets |
-//! | [`FileStore`] | a regular file, nothing left in the kernel's page cache | all but wasm32 |
-//! | `FaultyStore` | another store, after faults by plan or by seed | tests (feature `test-util`) |
+//! | [`FileStore`] | a regular file; nothing is left in the kernel's page cache | all but wasm32 |
+//! | `FaultyStore` | another store, with faults by plan or by seed | tests (feature `test-util`) |
 //!
 //! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]; [`Store::write_at`],
-//! [`Store::set_len`], [`Store::sync`] and [`Store::writable`] when it can be written. Everything
-//! else has a right default.
+//! [`Store::set_len`], [`Store::sync`] and [`Store::writable`] when it can be written. All other
+//! methods have correct defaults.
 //!
 //! **Rules every store keeps**, and the layers above rely on:
-//! - `read_at` and `write_at` may transfer less than asked; 0 bytes read at a non-empty buffer
-//!   means the end of the store. [`read_exact_or_eof`] and [`write_all_at`] are the retry loops.
-//! - Every offset and length is accepted; [`Limits`] says which take the short way.
+//! - `read_at` and `write_at` may transfer less than asked. 0 bytes read into a non-empty buffer
+//!   mean the end of the store. [`read_exact_or_eof`] and [`write_all_at`] are the retry loops.
+//! - Every offset and length is accepted; [`Limits`] says which are served directly.
 //! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
 //!   other.
-//! - What a write or a punch accepted may be dropped by a sync that fails, unless
-//!   [`Store::accepted`] says otherwise. A length that was set stays.
-//! - A call may use other files of the same memory. The file that it is a call of answers it what
-//!   is cached (a read, a view, an eviction, a load through a mapping); whatever may wait for the
-//!   call is [`FileError::Reentered`](crate::FileError::Reentered), or the fault for that reason.
-//!   In a call for the fault or the change of a space, all accesses of that space are
-//!   [`FaultKind::Reentered`](crate::FaultKind::Reentered).
+//! - A sync that fails may drop writes and punches accepted before it, unless [`Store::accepted`]
+//!   says otherwise. A length that was set stays.
+//! - A call may use other files of the same memory. The file that the call is for serves it what is
+//!   cached (a read, a view, an eviction, a load through a mapping). An operation that might wait
+//!   for the call fails with [`FileError::Reentered`](crate::FileError::Reentered), or with a fault
+//!   for that reason. In a call for a fault or a change of a space, all accesses to that space fail
+//!   with [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
 //!
 //! Errors are `io::Error`s without the store's name: the cache wraps them with file and offset.
-//! [`StoreErrorKind::of`] sorts them; [`StoreError`] travels inside for what `io::ErrorKind` has no
-//! word for.
+//! [`StoreErrorKind::of`] sorts them. A failure that `io::ErrorKind` has no word for is a
+//! [`StoreError`] inside.
 //!
-//! Locking: a store call may hold a block lock or a WRITEBACK bit of its caller. What a backend
-//! locks is a leaf of the lock order and is never held across a call back into this crate.
+//! Locking: the caller of a store may hold a block lock or a WRITEBACK bit. Locks of a backend are
+//! leaves of the lock order, and are never held across a call back into this crate.
 //!
 //! Neighbours: `sys::file` below has the system calls; `cache` above is the only user. This layer
-//! does not cache, does not retry failed writes and does not order them.
+//! does not cache, does not retry failed writes and does not order writes.
 
 mod error;
 #[cfg(any(test, feature = "test-util"))]
@@ -83,30 +83,30 @@ pub use transfer::{
     read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,
 };
 
-/// What a [`Store::sync`] must have made durable when it returns.
+/// What a [`Store::sync`] makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncWhat {
-    /// The bytes, and of the rest only what is needed to read them back (fdatasync).
+    /// The bytes, and the metadata needed to read them back (fdatasync).
     Data,
-    /// The bytes and everything the store keeps about itself (fsync).
+    /// The bytes and all metadata (fsync).
     All,
 }
 
-/// What a write, or a punch, that a store has accepted is worth before the next sync.
+/// What becomes of an accepted write or punch if the next sync fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
-    /// A sync that fails may drop it, and reads then show older bytes: as a kernel does that writes
-    /// behind. The cache keeps such bytes until a sync has succeeded, and writes them again after
-    /// one that has not; it notes what was punched, and punches it again.
+    /// A failed sync may drop it, and reads then show older bytes, as with a kernel's page cache.
+    /// The library's cache keeps such bytes until a sync has succeeded, and writes them again after
+    /// a failed one. It also notes what was punched, and punches it again.
     UntilSync,
-    /// It stays what it is, whatever becomes of a sync.
+    /// It stays, even if a sync fails.
     Kept,
 }
 
-/// Names what a store reaches: two stores with equal identities have the same bytes.
+/// Names the bytes that a store reaches: two stores with equal identities have the same bytes.
 ///
-/// Valid while a store that returned it is open; a closed file's numbers may be given to another
-/// file.
+/// It is valid while a store that returned it is open; a closed file's numbers may be given to
+/// another file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
     kind: &'static str,
@@ -114,8 +114,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// An identity among the stores of one `kind`, a name the backend chooses for itself ("file",
-    /// "memory").
+    /// An identity among the stores of one `kind`, a name that the backend chooses for itself
+    /// ("file", "memory").
     pub fn new(kind: &'static str, numbers: [u64; 2]) -> Identity {
         Identity { kind, numbers }
     }
@@ -126,7 +126,7 @@ impl Identity {
     }
 }
 
-/// A value that differs after somebody else changed the store; only equality means something.
+/// A value that changes when another program changes the store. Only equality has a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Version(u64);
 
@@ -137,24 +137,24 @@ impl Version {
     }
 }
 
-/// Which requests a store serves without a detour. Others are right too, only slower.
+/// Which requests a store serves directly. Others are served too, only slower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Offsets and lengths in bytes that are multiples of this take the short way. A power of two,
+    /// Offsets and lengths in bytes that are multiples of this are served directly. A power of two,
     /// at least 1.
     pub alignment: usize,
-    /// Buffer addresses that are multiples of this take the short way. A power of two, at least 1.
+    /// Buffer addresses that are multiples of this are served directly. A power of two, at least 1.
     pub memory_alignment: usize,
-    /// The request size in bytes the store likes best: neighbouring blocks are read and written
-    /// together up to this much. 0 when it has no preference: then 1 MiB.
+    /// The preferred request size in bytes: neighbouring blocks are read and written together up to
+    /// this much. 0 for no preference, which means 1 MiB.
     pub preferred_size: usize,
-    /// How many requests the store serves at a time, at least 1: so many threads call a store that
+    /// How many requests the store serves at a time, at least 1. So many threads call a store that
     /// has no completion form of its own.
     pub requests: u32,
 }
 
-/// The requests at a time of a store that does not say how many.
+/// Requests at a time, for a store that does not say how many.
 const REQUESTS: u32 = 16;
 
 impl Default for Limits {
@@ -200,22 +200,22 @@ impl Limits {
     }
 }
 
-/// Of the stores of this crate: others cannot name it, so they cannot answer what it asks for.
+/// A token that only this crate can name, so that only its stores can implement what asks for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Own(());
 
 impl Own {
-    /// For whoever asks.
+    /// The token.
     pub(crate) const ASKS: Own = Own(());
 }
 
-/// A place for a file's bytes. See the module's rules.
+/// Where a file's bytes are stored. See the module's rules.
 ///
 /// ```
 /// use std::io;
 /// use innerspace::{MIB, Memory, store::Store};
 ///
-/// /// The squares, as text of eight bytes each; made when they are read.
+/// /// The squares, as text of eight bytes each, computed when they are read.
 /// struct Squares;
 ///
 /// impl Store for Squares {
@@ -247,57 +247,56 @@ pub trait Store: Send + Sync + 'static {
     /// The length in bytes, as of now.
     fn len(&self) -> io::Result<u64>;
 
-    /// Reads up to `buf.len()` bytes at `offset`; less at the store's convenience, 0 at or past the
-    /// end alone.
+    /// Reads up to `buf.len()` bytes at `offset`. It may read fewer, but 0 only at or past the end.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Fills the buffers one after the other from `offset` on, as [`Store::read_at`] does. Default:
-    /// reads into the first one that is not empty.
+    /// reads into the first buffer that is not empty.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         bufs.iter_mut()
             .find(|buf| !buf.is_empty())
             .map_or(Ok(0), |buf| self.read_at(buf, offset))
     }
 
-    /// Writes up to `buf.len()` bytes at `offset`, lengthening the store where needed; at least one
-    /// byte unless `buf` is empty. Bytes between the old end and `offset` read as zeros. Default:
-    /// the store is read-only.
+    /// Writes up to `buf.len()` bytes at `offset`, at least one unless `buf` is empty, and
+    /// lengthens the store where needed. Bytes between the old end and `offset` read as zeros.
+    /// Default: the store is read-only.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let _ = (buf, offset);
         Err(StoreError::ReadOnly.into())
     }
 
-    /// Writes the buffers one behind the other at `offset`, as [`Store::write_at`] does. Default:
-    /// writes the first one that is not empty.
+    /// Writes the buffers one after the other at `offset`, as [`Store::write_at`] does. Default:
+    /// writes the first buffer that is not empty.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         bufs.iter()
             .find(|buf| !buf.is_empty())
             .map_or(Ok(0), |buf| self.write_at(buf, offset))
     }
 
-    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. It may take a sync to
-    /// be durable, but one that fails does not undo it: nobody sets a length again. Default: the
-    /// store is read-only.
+    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. It may need a sync to
+    /// be durable, but a failed sync must not undo it: the cache does not set the length again.
+    /// Default: the store is read-only.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Err(StoreError::ReadOnly.into())
     }
 
-    /// Returns when all writes that ended before the call survive a power cut. Default: they
+    /// Returns when all writes that ended before the call would survive a power cut. Default: they
     /// already do.
     fn sync(&self, what: SyncWhat) -> io::Result<()> {
         let _ = what;
         Ok(())
     }
 
-    /// What an accepted write is worth before the next sync; always the same answer. Default: a
-    /// sync that fails may drop it.
+    /// What becomes of an accepted write if the next sync fails. The answer never changes. Default:
+    /// a failed sync may drop it.
     fn accepted(&self) -> Accepted {
         Accepted::UntilSync
     }
 
-    /// Makes a range read as zeros, giving its room back where the store can. The length does not
-    /// change; what lies past the end is left out. Default: writes zeros.
+    /// Makes a range read as zeros, and frees its space where the store can. The length does not
+    /// change; the part of the range past the end is ignored. Default: writes zeros.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len()?);
         write_zeros(self, offset, end.saturating_sub(offset))
@@ -314,19 +313,19 @@ pub trait Store: Send + Sync + 'static {
         Ok(self.len()?.max(offset))
     }
 
-    /// What the store reaches, so that a second open of the same thing is recognised. Default:
+    /// Names the store's bytes, so that a second open of the same bytes is recognised. Default:
     /// unknown.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// Changes when somebody else changed the store, and not by calls through this handle. Default:
-    /// cannot tell.
+    /// Changes when another program changes the store, and not by calls through this handle.
+    /// Default: cannot tell.
     fn version(&self) -> io::Result<Option<Version>> {
         Ok(None)
     }
 
-    /// Which requests take the short way. Default: all of them.
+    /// Which requests are served directly. Default: all of them.
     fn limits(&self) -> Limits {
         Limits::default()
     }
@@ -336,37 +335,38 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Whether a call of it may use files or spaces of a [`Memory`](crate::Memory), as that of a
-    /// store made of another file does; always the same answer. Whoever wants memory with a file
-    /// locked does not call such a store, which might want that file: what is dirty above it is
-    /// written a little later, with nothing locked, and an operation may fail for want of memory
-    /// that could be had so. A store that uses files and does not say so is found out when one of
-    /// its calls does, which may be too late for that one: it may wait for itself. A store around
-    /// another passes its answer on. Default: it uses none.
+    /// Whether a call of the store may use files or spaces of a [`Memory`](crate::Memory), as a
+    /// store over another file does. The answer never changes. Default: it uses none.
+    ///
+    /// A thread that needs memory while it has a file locked does not call such a store, which
+    /// might need that file. Dirty blocks above the store are written a little later, with nothing
+    /// locked, and an operation may fail for lack of memory that writing them would have freed. A
+    /// store that uses files and does not say so is found out at its first such call, which may
+    /// wait for itself. A store around another should return the inner store's answer.
     fn uses_files(&self) -> bool {
         false
     }
 
-    /// The name used in messages, which escape the control characters in it, and by snapshots that
-    /// are saved; a path as the user gave it. Default: `store`.
+    /// The name used in messages and in saved snapshots; for a file its path as given. Messages
+    /// escape control characters in it. Default: `store`.
     fn name(&self) -> String {
         "store".to_owned()
     }
 
-    /// Puts requests in flight and returns at once; each is completed later, in any order, on any
-    /// thread, perhaps before this returns. Called with locks of the file held, so it must not
-    /// wait. Default: [`Batch::call`], which has the plain calls made by threads of the memory's.
+    /// Puts requests in flight and returns at once. Each is completed later, in any order, on any
+    /// thread, perhaps before this returns. This is called with locks of the file held, so it must
+    /// not wait. Default: [`Batch::call`], by which threads of the memory make the plain calls.
     ///
-    /// A panic fails the requests that it drops, and those are read by plain calls. A file may be
-    /// closed while requests of it are in flight; the store is kept until the last has completed.
-    /// It is not dropped in that completion, but by the memory, a little later: by its service, or
-    /// by whoever ticks, lets go of a file, or opens the store again.
+    /// If this panics, the requests that it drops fail, and are read by plain calls. A file may be
+    /// closed while its requests are in flight; the store is kept until the last has completed.
+    /// The store is not dropped in that completion, but by the memory, a little later: by its
+    /// service, or by a thread that ticks, drops a file, or opens the store again.
     fn submit(&self, batch: Batch) {
         batch.call(self);
     }
 
-    /// Whether reads fill memory exactly as far as they say, and look at nothing in it: so that it
-    /// need not be cleared first. Answered by the library's own stores alone.
+    /// Whether reads fill memory exactly as far as they say, and do not look at it, so that it need
+    /// not be cleared first. Only the library's own stores answer yes.
     #[doc(hidden)]
     fn fills_as_told(&self, _: Own) -> bool {
         false
@@ -441,8 +441,8 @@ macro_rules! forward_store {
     };
 }
 
-/// A name in messages: control characters are escaped, so that no file's name breaks a line or
-/// reaches a terminal as a command.
+/// A name as shown in messages. Control characters are escaped, so that no file name breaks a line
+/// or reaches a terminal as a command.
 pub(crate) fn shown_name(name: &str) -> Cow<'_, str> {
     if !name.contains(char::is_control) {
         return Cow::Borrowed(name);

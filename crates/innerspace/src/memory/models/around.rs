@@ -1,5 +1,5 @@
-//! Loads that map cached pages around their own, under random schedules, beside what takes such
-//! pages away.
+//! Fault-around under random schedules: loads that map cached pages around their own, while other
+//! threads take such pages away.
 
 use std::sync::atomic::AtomicU64 as PlainU64;
 
@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{FaultKind, Map, Memory, PagedFile};
 
-/// Neighbours mapped in all schedules of a model; no part of what is explored.
+/// Counts neighbours mapped in all schedules of a model. Not part of the explored state.
 struct Mapped(PlainU64);
 
 impl Mapped {
@@ -28,7 +28,7 @@ impl Mapped {
     }
 }
 
-/// Has all of the file in the cache.
+/// Reads all of the file into the cache.
 fn cache(file: &PagedFile) {
     file.prefetch(..).unwrap();
 }
@@ -100,8 +100,8 @@ fn a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards() {
                 }
             })
         });
-        // A fault waits for a cut, but not the other way round: without a start the readers would
-        // come too late each time.
+        // A fault waits for a cut, but not the other way round: without a head start the readers
+        // would come too late each time.
         for _ in 0..shuttle::rand::thread_rng().gen_range(0..1000) {
             thread::yield_now();
         }

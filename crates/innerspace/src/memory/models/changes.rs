@@ -1,5 +1,5 @@
-//! Changes under random schedules: pages that move under stores or are dropped, code that is stored
-//! to while it is watched.
+//! Changes under random schedules: pages that are moved or dropped while they are stored to, and
+//! code that is stored to while it is watched.
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -75,7 +75,7 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
         for _ in 0..8 {
             let page = a.watch_code(at).unwrap();
             let fetched = a.fetch::<u64>(at).unwrap();
-            // Looked at before the next one is watched, which would count by itself.
+            // Checked before the next page is watched, which would count by itself.
             for _ in 0..4 {
                 if stored.load(Ordering::Acquire) > fetched {
                     assert!(!page.is_current(), "{fetched} is not what is there");
@@ -83,7 +83,7 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
             }
         }
         storing.join().unwrap();
-        // Nobody stores: it stays current until somebody does.
+        // Without a store it stays current.
         let page = a.watch_code(at).unwrap();
         assert_eq!(a.fetch::<u64>(at), Ok(8));
         assert!(page.is_current());
@@ -138,7 +138,7 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
         (0..3).for_each(|page| a.store(at + page * PAGE, both(page)).unwrap());
         let child = space.fork().unwrap();
         let mut c = child.accessor();
-        // The leaf is the child's own from now on, and its other pages are borrowed.
+        // The leaf is the child's own from now on; its other pages are borrowed.
         c.store(at, 10u64).unwrap();
         let dropper = child.clone();
         let dropping = thread::spawn(move || {
@@ -163,7 +163,7 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
     });
 }
 
-/// The page of a file, which is executed, beside a thread that stores numbers to its second word.
+/// A page of a file that is executed, while a thread stores numbers to its second word.
 fn code_beside(stores_to: fn(&Memory, &PagedFile) -> Box<dyn Fn(u64) + Send>) {
     let memory = memory();
     let (file, _store) = numbered(&memory, memory.root_group(), 1);
@@ -186,7 +186,7 @@ fn code_beside(stores_to: fn(&Memory, &PagedFile) -> Box<dyn Fn(u64) + Send>) {
     for _ in 0..4 {
         let page = a.watch_code(code).unwrap();
         let fetched = a.fetch::<u64>(code + 8).unwrap();
-        // Looked at before the next one is watched, which would count by itself.
+        // Checked before the next page is watched, which would count by itself.
         for _ in 0..8 {
             let there = stored.load(Ordering::Acquire);
             assert!(

@@ -1,6 +1,6 @@
-//! A leaf that an accessor has coalesced, or may have, and what becomes of its pages meanwhile,
-//! under random schedules. Each access is by itself: a session is called in by every grace period,
-//! and looks its leaf up again.
+//! A leaf that an accessor has coalesced, or may have, while its pages change, under random
+//! schedules. Each access stands alone, since every grace period makes a session look up its leaf
+//! again.
 
 use super::{PAGE, assert_nothing_left, explore, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ const AT: VirtAddr = VirtAddr(8 * MIB);
 const PAGES: u64 = 512;
 /// A page in another leaf.
 const BESIDE: VirtAddr = VirtAddr(4 * MIB);
-/// The page that is looked at; those whose beginnings are visited are others.
+/// The page under test. Pages that are only visited are others.
 const PLACE: VirtAddr = VirtAddr(AT.0 + 100 * PAGE + 64);
 
-/// A leaf of memory, each page stored to in order.
+/// A leaf of memory; every page has been stored to, in order.
 fn leaf() -> (Memory, Space, Accessor) {
     let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
     let memory = options.build().unwrap();
@@ -27,13 +27,14 @@ fn leaf() -> (Memory, Space, Accessor) {
     (memory, space, a)
 }
 
-/// The beginning of a page other than that of the place: sixteen of them have a look at the leaf.
+/// The beginning of a page other than the one under test. After sixteen of them the accessor looks
+/// at the leaf.
 fn beginning(visit: u64) -> VirtAddr {
     AT + visit % 16 * PAGE
 }
 
-/// Has another thread coalesce the leaf; then it goes on with `work`, and the caller with what is
-/// to be beside that.
+/// Has another thread coalesce the leaf and go on with `work`, while the caller goes on with other
+/// operations.
 fn coalescing(
     mut a: Accessor,
     work: impl FnOnce(Accessor) + Send + 'static,
@@ -51,7 +52,7 @@ fn coalescing(
     working
 }
 
-/// Has it store to the place until the others say that they are done, and a few times more.
+/// Has it store to the place until the others are done, and a few times more.
 fn storing(a: Accessor, done: Arc<AtomicU64>) -> thread::JoinHandle<()> {
     coalescing(a, |mut a| {
         for value in until(done) {
@@ -67,7 +68,7 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
         let (memory, space, a) = leaf();
         let told = Arc::new(AtomicU64::new(0));
         let tells = told.clone();
-        // Never behind what it was told; and it would coalesce the leaf again.
+        // Never older than what it was told; and it would coalesce the leaf again.
         let looking = coalescing(a, move |mut a| {
             for visit in 0.. {
                 let least = tells.load(Ordering::Acquire);
@@ -85,10 +86,10 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
             drops.advise(page, PAGE, Advice::DontNeed).unwrap();
         });
         let mut b = space.accessor();
-        // Before the drop, and lost, or after it, and there.
+        // Before the drop, and lost; or after it, and there.
         b.store(PLACE + 8, 2u64).unwrap();
         dropping.join().unwrap();
-        // Takes the frame, so that the page is another.
+        // Takes the frame, so that the page gets another.
         b.store(BESIDE, 99u64).unwrap();
         for value in 2..4 {
             b.store(PLACE, value).unwrap();

@@ -94,7 +94,7 @@ fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
         let device = DaxDevice::memory(2 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 2 * PAGE);
         let mut a = space.accessor();
-        // A block, and a translation that may be read only: the store has to make it writable.
+        // A block with a translation for reading only: the store has to make it writable.
         a.store(at, 1u64).unwrap();
         file.sync_all().unwrap();
         assert_eq!(a.load::<u64>(at), Ok(1));
@@ -103,7 +103,7 @@ fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
             a.load::<u64>(at).unwrap()
         });
         file.punch(0..2 * PAGE).unwrap();
-        // The block may be another file's at once.
+        // The block may go to another file at once.
         let other = memory.direct_file(&device, "other.bin").unwrap();
         let written = other.write_at(&[7; PAGE_SIZE], 0).unwrap();
         assert_eq!(written, PAGE_SIZE);
@@ -206,17 +206,17 @@ fn a_large_block_and_small_ones_do_not_meet() {
     });
 }
 
-/// Schedules in which a thread runs for long and others stand still in the middle of something, as
-/// they have to for a flush of whole pages to come between two steps of a store. Random ones hardly
-/// ever do.
+/// Schedules in which one thread runs for long while others stand still in the middle of an
+/// operation. A flush of whole pages between two steps of a store needs that, and random schedules
+/// hardly ever do it.
 fn explore_in_long_runs(test: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 18; // whole pages lie on it
+    config.stack_size = 1 << 18; // room for whole pages
     let schedules = shuttle::scheduler::PctScheduler::new(3, SCHEDULES);
     shuttle::Runner::new(schedules, config).run(test);
 }
 
-/// Stores `value` to all bytes of three pages by one access: one fault for all of them.
+/// Stores `value` to all bytes of three pages by one access, with one fault for all of them.
 fn long_store(a: &mut Accessor, at: VirtAddr, value: u8) {
     a.write(at, &[value; 3 * PAGE_SIZE]).unwrap();
 }
@@ -229,7 +229,7 @@ fn a_long_store_beside_syncs_is_durable_after_the_next() {
         let device = DaxDevice::with_power_cut(4 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 4 * PAGE);
         let mut a = space.accessor();
-        // Blocks, clean: the fault of a long store takes those that follow with it.
+        // Clean blocks: the fault of a long store takes the following ones with it.
         long_store(&mut a, at, 1);
         file.sync_all().unwrap();
         let done = Arc::new(AtomicU64::new(1));
@@ -284,7 +284,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
                 true => file.set_len(PAGE).unwrap(),
                 false => file.punch(PAGE..3 * PAGE).unwrap(),
             }
-            // The blocks may be another file's at once.
+            // The blocks may go to another file at once.
             let other = memory.direct_file(&device, "other.bin").unwrap();
             let written = other.write_at(&[7; 2 * PAGE_SIZE], 0).unwrap_or(0);
             let mut bytes = [7; 2 * PAGE_SIZE];
@@ -294,7 +294,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
                 bytes.iter().all(|byte| *byte == 7),
                 "another file's block was stored to"
             );
-            // What the file has is the old bytes, the stored ones, or zeros, and what its mapping
+            // The file has the old bytes, the stored ones, or zeros, and the same as its mapping
             // shows.
             let mut bytes = vec![0; file.len() as usize];
             file.read_exact_at(&mut bytes, 0).unwrap();
@@ -326,7 +326,7 @@ fn a_sync_that_fails_beside_stores_loses_nothing() {
             a.store(at + PAGE, 3u8).unwrap();
             a.store(at, 4u8).unwrap();
         });
-        // Of one page; the host forgets what else it likes.
+        // Of one page; the host may forget others.
         let failed = file.sync_range(..PAGE).unwrap_err().to_string();
         assert!(failed.ends_with("a write was lost"), "{failed}");
         assert!(file.stats().dirty > 0, "what was not written is dirty");

@@ -1,12 +1,12 @@
-//! How leaves of forks part, under random schedules: a leaf that borrows nothing any more, one that
-//! trims what its last borrower needs, one that is absorbed.
+//! How leaves of forks part, under random schedules: a leaf that no longer borrows anything, one
+//! that is pruned to what its last borrower needs, one that is collapsed.
 
 use super::{PAGE, explore, explore_further, memory};
 use crate::sync::thread;
 use crate::{Accessor, Map, Memory, Space, VirtAddr};
 
-/// A space with so many pages, each of which begins with its own number. At a low address: walks of
-/// a table come to it soon, and so at about the same time.
+/// A space with so many pages, each of which begins with its own number. It is at a low address,
+/// which walks of a table reach soon, and so at about the same time.
 fn numbered(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = VirtAddr(16 * PAGE);
@@ -20,10 +20,10 @@ fn load(a: &mut Accessor, at: VirtAddr, page: u64) -> u64 {
     a.load::<u64>(at + page * PAGE).unwrap()
 }
 
-/// What is charged once nothing waits for a grace period.
+/// The usage once nothing waits for a grace period.
 fn used(memory: &Memory) -> u64 {
     memory.validate();
-    memory.validate(); // what the first one's flush retired
+    memory.validate(); // frees what the first flush retired
     memory.root_group().usage()
 }
 
@@ -112,7 +112,7 @@ fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
     });
 }
 
-/// The first leaf asks the second what it is needed for, while the third absorbs the second.
+/// The first leaf asks the second what it is needed for, while the third collapses the second.
 // spec: F3, F4
 #[test]
 fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
@@ -129,7 +129,7 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
         c.store(at + 2 * PAGE, 12u64).unwrap();
         ending.join().unwrap();
         memory.validate();
-        // What was let go by mistake is somebody else's now.
+        // A frame freed by mistake has another owner now.
         let (others, elsewhere) = numbered(&memory, 4);
         let want = [10, 11, 12, 3];
         assert_eq!([0, 1, 2, 3].map(|page| load(&mut c, at, page)), want);
@@ -141,8 +141,8 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
     });
 }
 
-/// Two spaces share a leaf, kept by which alone is the one that it borrows from, and both copy it;
-/// a third restores a page of it.
+/// Two spaces share a leaf, which alone keeps the leaf that it borrows from, and both copy it; a
+/// third restores a page of it.
 // spec: F3, F5
 #[test]
 fn two_that_copy_a_leaf_absorb_its_origin_once() {
@@ -162,7 +162,7 @@ fn two_that_copy_a_leaf_absorb_its_origin_once() {
             b
         });
         let looking = thread::spawn(move || {
-            // Pages of the chain by themselves, and one put back from there.
+            // Pages of the chain alone, and one restored from there.
             let seen = image.view(at + 2 * PAGE, 8).unwrap();
             assert_eq!(*seen, 2u64.to_le_bytes());
             drop(seen);
@@ -196,7 +196,8 @@ fn two_that_copy_a_leaf_absorb_its_origin_once() {
     });
 }
 
-/// Who unmaps finds a page borrowed that the fault makes the leaf's own: it goes all the same.
+/// An unmap finds a page borrowed that a fault makes the leaf's own: the page is unmapped all the
+/// same.
 // spec: F3
 #[test]
 fn a_page_is_unmapped_beside_a_fault_that_absorbs_the_leaf_it_is_borrowed_from() {

@@ -17,14 +17,14 @@ use crate::{
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Random schedules of a test.
+/// Random schedules for each test.
 const SCHEDULES: usize = 200;
 
 fn explore(test: fn()) {
     shuttle::check_random(test, SCHEDULES);
 }
 
-/// The same for what one of a hundred schedules shows.
+/// [`explore`] for bugs that one schedule in a hundred shows.
 fn explore_further(test: fn()) {
     shuttle::check_random(test, 6 * SCHEDULES);
 }
@@ -51,7 +51,7 @@ fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     (space, at)
 }
 
-/// Values from 2 on, until the others say that they are done, and a few more.
+/// Values from 2 on, until the others are done, and a few more.
 fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
     let mut more = 4;
     (2u64..).take_while(move |_| {
@@ -60,9 +60,9 @@ fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
     })
 }
 
-/// Everybody is gone: what is kept adds up, and nothing is left.
+/// Checks, when all users are gone, that the books add up and nothing is left.
 fn assert_nothing_left(memory: Memory) {
     memory.validate();
-    memory.validate(); // what the first one's flush retired
+    memory.validate(); // frees what the first flush retired
     assert_eq!(memory.root_group().usage(), 0);
 }

@@ -1,4 +1,4 @@
-//! Opening under random schedules: one store, which is open at times.
+//! Opening under random schedules: one store, which is open now and then.
 
 use super::{assert_nothing_left, explore, memory};
 use std::io;
@@ -7,8 +7,7 @@ use crate::store::{Identity, MemoryStore, Store};
 use crate::sync::{Arc, thread};
 use crate::{FileAccess, Memory};
 
-/// A store whose answers take so long: others may open and drop it meanwhile, as one that takes
-/// less.
+/// A store whose answers take so long that others may open and drop it meanwhile.
 struct Slow(Arc<MemoryStore>, u32);
 
 impl Slow {
@@ -42,7 +41,7 @@ impl Store for Slow {
     }
 }
 
-/// Opens the store, adds to it, and lets it go; others are put into the table meanwhile.
+/// Opens the store, appends to it, and drops it; other stores enter the table meanwhile.
 fn add(memory: &Memory, bytes: &Arc<MemoryStore>, slowness: u32) {
     for _ in 0..2 {
         let options = memory.options().access(FileAccess::ReadWrite);

@@ -1,13 +1,13 @@
-//! A session, whose section stays open from access to access, and what takes its page away, under
-//! random schedules. Each session has its page before the others begin, and uses it again and
-//! again.
+//! A session, whose section stays open from access to access, while other threads take its page
+//! away, under random schedules. Each session has its page before the others begin, and uses it
+//! again and again.
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{Accessor, FaultKind, Map, Protection, Session, VirtAddr};
 
-/// Has a session in another thread, which begins by a store of 1 to `at` and to `at + 8`; then
+/// Opens a session in another thread, which begins by storing 1 to `at` and to `at + 8`. Then the
 /// others go on.
 fn beside_session<R: Send + 'static>(
     mut a: Accessor,
@@ -91,7 +91,7 @@ fn after_protect_and_unmap_no_access_of_a_session_goes_through() {
         assert_eq!(other.load::<u64>(at + 8), kept, "stored after protect");
         space.unmap(at, PAGE).unwrap();
         stage.store(2, Ordering::Release);
-        // The frame that was unmapped comes back as another page.
+        // The unmapped frame comes back as another page.
         let elsewhere = VirtAddr(0x10_0000);
         space.map(Map::anonymous(PAGE).at(elsewhere)).unwrap();
         other.store(elsewhere, 99u64).unwrap();

@@ -1,5 +1,5 @@
-//! Whole operations of spaces under random schedules: the protocol of `sync::domain` as faults,
-//! forks, unmaps, evictions and write-back use it.
+//! Whole operations of spaces under random schedules: faults, forks, unmaps, evictions and
+//! write-back with the protocol of `sync::domain`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -18,7 +18,7 @@ fn stores_beside_a_fork_stay_on_their_side() {
             .map(|writer| {
                 let mut a = space.accessor();
                 let slot = at + writer * 8;
-                // The leaf is remembered, for stores too, when the fork comes.
+                // The leaf is cached, for stores too, when the fork comes.
                 a.store(slot, 1u64).unwrap();
                 thread::spawn(move || {
                     for value in 2..5u64 {
@@ -119,7 +119,7 @@ fn after_unmap_and_protect_no_access_goes_through() {
         stage.store(1, Ordering::Release);
         space.unmap(at + PAGE, PAGE).unwrap();
         stage.store(2, Ordering::Release);
-        // The frame that was unmapped comes back as another page.
+        // The unmapped frame comes back as another page.
         let elsewhere = VirtAddr(0x10_0000);
         space.map(Map::anonymous(PAGE).at(elsewhere)).unwrap();
         other.store(elsewhere, 99u64).unwrap();
@@ -131,7 +131,7 @@ fn after_unmap_and_protect_no_access_goes_through() {
     });
 }
 
-/// Nodes of the tree have room for four here: each change splits or merges some.
+/// Nodes of the tree have room for four in this build, so each change splits or merges some.
 // spec: V10
 // spec: V2
 #[test]
@@ -225,7 +225,7 @@ fn a_store_beside_writeback_is_never_lost() {
         file.sync_data().unwrap();
         file.sync_data().unwrap();
         storing.join().unwrap();
-        // In the bytes that were written, or dirty: then this writes it.
+        // Among the bytes written, or dirty: then this writes it.
         file.sync_data().unwrap();
         assert_eq!(store.to_vec()[..8], 4u64.to_le_bytes(), "a lost store");
         space.validate();
@@ -324,7 +324,7 @@ fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
             assert_eq!(panics.load::<u64>(at + PAGE), Ok(2));
             (moved, panics)
         });
-        // Each waits for every open section.
+        // Each of these waits for every open section.
         space.unmap(at + 2 * PAGE, PAGE).unwrap();
         let (moved, panics) = theirs.join().unwrap();
         space.unmap(at + 3 * PAGE, PAGE).unwrap();
@@ -376,8 +376,8 @@ fn a_pinned_page_stays_with_its_space_beside_forks_and_stores() {
     });
 }
 
-/// A restore beside a pin: refused, or before it or after it; what was stored through the pin is
-/// gone after the next one.
+/// A restore beside a pin is refused, or comes before or after it. Bytes stored through the pin are
+/// gone after the next restore.
 #[test]
 fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
     explore(|| {
@@ -416,8 +416,8 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
 }
 
 /// A load maps the holes around its own while other pages among them are written, by a call and
-/// through another mapping, written back and evicted: what was written is seen by every load that
-/// begins afterwards.
+/// through another mapping, written back and evicted. Every load that begins afterwards sees what
+/// was written.
 // spec: P23
 #[test]
 fn holes_that_are_mapped_together_end_one_by_one() {
@@ -504,8 +504,8 @@ fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
     });
 }
 
-/// Pages that are given back, kept, copied back, by restores beside stores: a store is whole on one
-/// side of a restore.
+/// Restores give pages back, keep them, or copy them back, beside stores: a store is entirely on
+/// one side of a restore.
 // spec: F3
 #[test]
 fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {

@@ -1,5 +1,5 @@
-//! The last reference to a file goes where it cannot be closed: in a call of its own store, and
-//! where another file is locked.
+//! The last reference to a file is dropped where the file cannot be closed: in a call of its own
+//! store, and where another file is locked.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -58,7 +58,7 @@ impl Store for WorksInWrite {
     }
 }
 
-/// The last handle goes in a call of the file's store, which then does something `else_`.
+/// The last handle is dropped in a call of the file's store, which then does something `else_`.
 fn closed_after_the_call(else_: impl FnOnce(&Memory) + Send + 'static) {
     let memory = memory(4 * MIB);
     let (bytes, work) = (Arc::new(MemoryStore::new()), Arc::default());
@@ -74,7 +74,7 @@ fn closed_after_the_call(else_: impl FnOnce(&Memory) + Send + 'static) {
         drop(file);
         else_(&inside);
     }));
-    // Another handle's work: what the store is called for.
+    // Work of another handle, for which the store is called.
     while work.lock().unwrap().is_some() {
         memory.tick();
     }
@@ -93,7 +93,7 @@ fn a_file_that_goes_in_its_own_call_is_closed_after_it_though_that_goes_on_to_wo
     closed_after_the_call(|memory| drop(open(memory, MemoryStore::new())));
 }
 
-/// A store whose bytes are another file's.
+/// A store over another file.
 struct Over(PagedFile);
 
 impl Store for Over {
@@ -129,7 +129,7 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
         write_all_at(&bytes, &vec![3; (BLOCKS * PAGE) as usize], 0).unwrap();
         let below = open(&memory, bytes);
         let above = open(&memory, Over(below.clone()));
-        // Private memory takes all but some pages.
+        // Private memory takes all but a few pages.
         let space = memory.space().unwrap();
         let at = space.map(Map::anonymous(2 * MIB)).unwrap();
         let mut accessor = space.accessor();
@@ -140,12 +140,12 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
         space.unmap(at, free * PAGE).unwrap();
         memory.0.pool.flush_retired();
         let written = above.write_at(&[9; PAGE_SIZE], 5 * PAGE);
-        // The last reference waits for a grace period, as that of a mapping does.
+        // The last reference waits for a grace period, as a mapping's does.
         let inner = above.inner().clone();
         drop(above);
         let last = Retired::Call(Box::new(move |_| drop(inner)));
         memory.0.pool.retire(last);
-        let _ = below.prefetch(0..64 * PAGE); // as much as there is memory for
+        let _ = below.prefetch(0..64 * PAGE); // as much as memory allows
         drop((accessor, space));
         memory.tick();
         let mut found = [0];
@@ -189,7 +189,7 @@ fn the_last_file_leaves_nothing_charged_when_the_memory_went_before_it() {
     let mapped = memory.space_with(&crate::SpaceOptions::new().group(&group));
     let mapped = mapped.unwrap();
     for (file, number) in files.iter().zip(1..) {
-        // Deep enough for nodes, which readers may walk.
+        // Deep enough for index nodes, which readers may be walking.
         file.write_at(&[number; 100], 0).unwrap();
         file.write_at(&[number; 100], 1 << 30).unwrap();
         mapped.map(Map::file(file)).unwrap();
@@ -220,7 +220,7 @@ fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() 
         let device = DaxDevice::memory(MIB).unwrap();
         let options = memory.direct_options().group(&group);
         let file = options.on(&device, "data.bin").unwrap();
-        // Entries, whose nodes readers may walk.
+        // Entries, whose nodes readers may be walking.
         file.write_all_at(&[1; 100], 0).unwrap();
         let end = end_of(&memory, file);
         drop(memory);
@@ -268,10 +268,10 @@ fn a_file_that_the_end_of_the_memory_closes_leaves_nothing_charged() {
     let options = memory.options().group(&group);
     let options = options.access(FileAccess::ReadWrite);
     let file = options.open(MemoryStore::new()).unwrap();
-    // Deep enough for nodes, which readers may walk.
+    // Deep enough for index nodes, which readers may be walking.
     file.write_at(&[1; 100], 0).unwrap();
     file.write_at(&[1; 100], 1 << 30).unwrap();
-    // The last reference waits for a grace period, as that of a mapping does.
+    // The last reference waits for a grace period, as a mapping's does.
     let inner = file.inner().clone();
     drop(file);
     let last = Retired::Call(Box::new(move |_| drop(inner)));

@@ -1,4 +1,4 @@
-//! What others do to a file, and to its path, while it is being opened.
+//! Changes to a file, and to its path, while the file is being opened.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ fn memory_and_file() -> (Memory, tempfile::TempDir, PathBuf) {
     (memory, folder, path)
 }
 
-/// Another thread's open in the middle of the next one here; what it got.
+/// Opens a file in the middle of the next open here, as another thread would. Returns what it got.
 fn meanwhile(
     open: impl FnOnce() -> Result<PagedFile, OpenError> + 'static,
 ) -> Rc<RefCell<Option<PagedFile>>> {
@@ -34,7 +34,7 @@ fn meanwhile(
     opened
 }
 
-/// Puts a file of these bytes in the place of the next file that is opened here.
+/// Replaces the next file that is opened here by a file of these bytes.
 fn replace(path: &Path, bytes: &'static [u8], times: u32) {
     let path = path.to_owned();
     hook::when_opened(move |_| {
@@ -137,8 +137,8 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     drop(FileStore::open(&path, Access::ReadWrite).unwrap());
 }
 
-/// A file that is open for nothing but what is about to be let go (mappings of a space that is
-/// gone): nobody is refused because of it.
+/// A file that only unreachable references keep open (mappings of a space that is gone) causes no
+/// refusal.
 #[test]
 fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
     let (_, _folder, path) = memory_and_file();
@@ -218,7 +218,7 @@ fn a_create_that_fails_empties_nothing() {
 #[test]
 fn an_open_that_fails_gives_the_lock_back_to_whoever_has_the_description_too() {
     let (memory, _folder, path) = memory_and_file();
-    // As a child that another thread is just spawning has it.
+    // As a child has it that another thread is just spawning.
     let inherited = Rc::new(RefCell::new(None));
     let child = inherited.clone();
     hook::when_opened(move |file| {

@@ -1,5 +1,5 @@
-//! Waiting for a while, in place, on a store that hangs until the test lets it go: nothing but the
-//! end of the time ends the wait.
+//! Waiting in place for a store that hangs until the test releases it: only the timeout ends the
+//! wait.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -13,7 +13,7 @@ use crate::store::{FaultyStore, MemoryStore};
 use crate::sync::{Arc, thread};
 use crate::units::MIB;
 
-/// The bound is for the case that there is no end.
+/// A bound, in case a wait does not end.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(2);
 
@@ -48,7 +48,7 @@ fn who_waits_for_a_store_that_hangs_waits_as_long_as_he_said() {
     let kind = std::io::Error::from(error).kind();
     assert_eq!(kind, std::io::ErrorKind::TimedOut);
     store.wait_hanging(1);
-    // Behind the call that hangs, and given up.
+    // Queued behind the call that hangs, and given up.
     assert_timed_out(
         file.defer(move |file| file.write_at(&[9; 10], 50_000))
             .wait_timeout(SHORT),
@@ -80,12 +80,12 @@ fn who_waits_where_no_thread_serves_does_it_himself() {
     let memory = MemoryOptions::new(4 * MIB).threads(Threads::None);
     let memory = memory.build().unwrap();
     let (file, store) = open(&memory);
-    // Before any time is over.
+    // Before any timeout.
     let mut write = file.defer(move |file| file.write_at(&[9; 10], 50_000));
     write.wait_timeout(Duration::ZERO).unwrap().unwrap();
     let view = file.ready(50_000..50_010).wait_timeout(Duration::ZERO);
     assert_eq!(view.unwrap().unwrap()[..], [9; 10]);
-    // Another thread makes calls, and hangs.
+    // Another thread makes the calls, and hangs.
     hang(&store, OperationKind::Sync);
     let ticking = {
         let mut sync = Box::pin(file.defer(|file| file.sync_all()));

@@ -32,7 +32,7 @@ fn the_table_of_accessed_states() {
         assert_eq!(file.place(index), LruState::List(list), "row {index}");
         pool.validate();
     }
-    // Unevictable: referenced is set, nothing else.
+    // Unevictable: only `referenced` is set.
     for before in [PLAIN, r, a, a | r] {
         let id = file.bring(10, before, AllocMode::Wait).unwrap();
         pool.lru_set(id, Evictable::No);
@@ -112,7 +112,7 @@ fn a_batch_is_drained_when_full_and_gives_up_single_frames() {
     file.truncate(0);
     pool.validate();
     assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, PageCount(0));
-    // Those that went have had their places; that their frames may come again changes nothing.
+    // The frames that went may be used again, which changes nothing.
     file.bring(100, PLAIN, AllocMode::Wait).unwrap();
     let left = PageCount(BATCH_LEN as u64 - 2);
     assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, left);
@@ -132,7 +132,7 @@ fn a_frame_that_comes_to_a_batch_again_is_listed_once() {
     for _ in 0..4 {
         let id = file.bring(0, PLAIN, AllocMode::Wait).unwrap();
         file.truncate(0);
-        // The last one freed is the first to be had again.
+        // The last frame freed is the first to be allocated again.
         assert_eq!(theirs.bring(0, PLAIN, AllocMode::Wait).unwrap(), id);
         theirs.truncate(0);
     }
@@ -216,7 +216,7 @@ fn a_frame_marked_while_isolated_goes_back_active() {
 
 #[test]
 fn a_frame_freed_while_isolated_is_passed_over() {
-    // As large as it takes for magazines.
+    // Large enough for magazines.
     let pool = pool_of(8_000, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let other_group = pool.groups.create(GroupId::ROOT, "g", None).unwrap();
@@ -233,7 +233,7 @@ fn a_frame_freed_while_isolated_is_passed_over() {
     );
     file.truncate(0);
     pool.validate();
-    // The frame is somebody else's now, of another group, and even isolated again.
+    // The frame has another owner now, in another group, and is even isolated again.
     assert_eq!(
         other.bring(0, PLAIN, AllocMode::Wait).unwrap(),
         id,
@@ -253,8 +253,8 @@ fn a_frame_freed_while_isolated_is_passed_over() {
     pool.validate();
 }
 
-/// A reclaimer is about to call a frame inactive when it is freed, and is an active one of another
-/// file.
+/// A frame is freed, and becomes an active one of another file, just before a reclaimer puts it
+/// back as inactive.
 #[test]
 fn a_frame_reused_while_it_is_judged_stays_as_active_as_it_is() {
     let pool = pool_of(8_000, 0);

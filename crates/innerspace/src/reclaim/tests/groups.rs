@@ -1,5 +1,5 @@
-//! Groups beside each other: marks, protection, and what a request may take from whom. Sizes are
-//! the published ones, a MiB as four pages.
+//! Groups beside each other: marks, protection, and which groups a request may take from. A MiB of
+//! the published sizes is four pages here.
 
 use super::mock::*;
 use crate::frame::FlagSet;
@@ -62,7 +62,7 @@ fn protection_is_shared_out_below_a_protected_parent() {
     assert_near(&pool, d, 21, 15);
     let left = pool.groups.usage(e).0;
     assert!(left <= 2 * MIB, "{left} unprotected pages are left");
-    // What is left is not taken, even where it can be evicted and the request fails for it.
+    // The rest is not taken, although it could be evicted and the request fails without it.
     let more: Vec<_> = (0..4 * MIB)
         .map_while(|_| pool.alloc(sibling, 0, AllocMode::Wait).ok())
         .collect();
@@ -133,11 +133,12 @@ fn requests_that_may_not_wait_stay_near_the_mark() {
         at_end,
         "a refusal takes nothing"
     );
-    // Who may wait gets through, with nothing there to evict; who must, too.
+    // Requests that may wait get through, with nothing to evict, and so do those that must.
     taken.push(pool.alloc(tenant, 0, AllocMode::NoIo).unwrap());
     taken.push(pool.alloc(tenant, 0, AllocMode::Must).unwrap());
     drop(taken);
-    // What could not be evicted then is evicted by the next step for those who do not wait.
+    // Pages that could not be evicted then are evicted by the next step, for requests that do not
+    // wait.
     let file = MockFile::new(&pool, tenant, 0);
     for index in 0..2 * high {
         if file
@@ -155,9 +156,9 @@ fn requests_that_may_not_wait_stay_near_the_mark() {
     pool.validate();
 }
 
-/// A page of each of seven new groups below `parent`, by the numbers of each of four threads that
-/// have slots of their own. Threads that were started here may be numbered late, since many others
-/// live; those share slots, and have less in stock.
+/// Charges a page of each of seven new groups below `parent`, as each of four threads that have
+/// slots of their own. Threads started here could get late numbers, since many others live; such
+/// threads share slots, and have less in stock.
 fn charge_by_four_numbers(pool: &Pool, parent: GroupId) {
     let leaves = ["a", "b", "c", "d", "e", "f", "g"].map(|name| group(pool, parent, name, None));
     for number in 0..4 {
@@ -240,7 +241,7 @@ fn a_store_that_fails_is_asked_ever_more_rarely_until_the_next_tick() {
     assert!(in_vain <= 20 * 32, "{in_vain} pages were tried");
     pool.alloc(tenant, 0, AllocMode::Wait).unwrap_err();
     assert!(tried() - in_vain <= 32);
-    // The store is whole again: after a tick, at the latest, it is asked.
+    // The store works again, and is asked after a tick at the latest.
     file.failures.store(0, Ordering::Relaxed);
     pool.tick();
     pool.alloc(tenant, 0, AllocMode::Wait).map(drop).unwrap();

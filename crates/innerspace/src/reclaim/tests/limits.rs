@@ -1,4 +1,4 @@
-//! Requests at the limit: what they may do, and what they say.
+//! Requests at the limit: what they may do, and their errors.
 
 use super::mock::*;
 use crate::frame::{FlagSet, HoldState, Kind};
@@ -72,8 +72,8 @@ fn a_refused_request_moves_no_counter_and_takes_no_frame() {
         [GroupId::ROOT, outer, inner].map(|id| (pool.groups.usage(id), pool.groups.peak(id))),
     );
     assert_eq!(before, after);
-    // No frame was ever marked up to date: flags stay as its last owner left them until it is taken
-    // again.
+    // No frame was ever marked up to date: a free frame keeps its last owner's flags until it is
+    // allocated again.
     for number in 1..=100 {
         let flags = pool.frames.meta(FrameId(number)).flags.load();
         assert_eq!(flags, FlagSet::EMPTY, "frame {number}");
@@ -148,7 +148,7 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
         .for_each(|id| assert!(pool.frames.try_lock(*id)));
     thread::scope(|scope| {
         let request = scope.spawn(|| pool.alloc(group, 3, AllocMode::Wait).map(drop));
-        // Whichever it waits for comes free, and the others stay as they are.
+        // The block it waits for, whichever that is, comes free; the others stay as they are.
         let mut locked = frames.clone();
         while !request.is_finished() {
             let is_wanted = |id: &FrameId| {
@@ -166,7 +166,7 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
     pool.validate();
 }
 
-/// As of a store that refuses each write after a while, and a flusher that goes on trying.
+/// Acts as a store that refuses each write after a while, and a flusher that goes on trying.
 #[test]
 fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
     let pool = pool_of(100, 0);
@@ -185,7 +185,7 @@ fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
         while !request.is_finished() {
             if file.is(0, FlagSet::WAITERS) {
                 waits += 1;
-                // Locked first, so that it is in the way all the time.
+                // Locked first, so that the block is in the way all the time.
                 pool.frames.lock(id);
                 pool.frames.end_writeback(id);
                 pool.frames.set_writeback(id);
@@ -246,7 +246,7 @@ fn every_kind_of_holder_is_named() {
          failing to be written, 100.0 dirty, 80.0 locked or in use, 60.0 page tables and index nodes, 100.0 anonymous; nothing can be evicted. \
          Sync or discard the dirty files, or raise the limit"
     );
-    // The store heals: the dirty blocks can go now.
+    // The store works again: the dirty blocks can go now.
     file.failures.store(0, Ordering::Relaxed);
     drop(pool.alloc(group, 0, AllocMode::Wait).unwrap());
     tables
@@ -325,7 +325,7 @@ fn a_store_call_never_reclaims_and_may_use_the_reserve() {
         let frame = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
         assert_eq!(pool.totals().reserve_use, 1);
         drop(frame);
-        // For read-ahead it is not.
+        // Not for read-ahead.
         let refused = pool.alloc(GroupId::ROOT, 0, AllocMode::NoIo).unwrap_err();
         assert_eq!(refused.details().reason, LimitReason::WouldBlock);
         assert_eq!(pool.totals().reserve_use, 1);
@@ -397,7 +397,7 @@ fn a_request_that_is_tried_again_is_refused_once() {
         let file = MockFile::new(&pool, group, 0);
         (0..9).for_each(|index| file.read(index).unwrap());
         assert_eq!(pool.groups.events(group).refused, 0);
-        // The first round gives back this page, which is not enough; the next evicts.
+        // The first round frees this page, which is not enough; the next round evicts.
         pool.retire(Retired::Put(table));
         request(&pool, group);
         let events = pool.groups.events(group);
@@ -457,8 +457,8 @@ fn a_block_needs_room_in_one_piece() {
     let pool = pool_of(64, 0);
     let small = MockFile::new(&pool, GroupId::ROOT, 0);
     let large = MockFile::new(&pool, GroupId::ROOT, 3);
-    // 63 of 64 frames in single blocks: frames 1 to 63, and one whose neighbours the arena does not
-    // have.
+    // 63 of 64 frames are single blocks: frames 1 to 63, and one whose neighbours are outside the
+    // arena.
     (0..64).for_each(|index| small.read(index).unwrap());
     large.read(0).unwrap();
     assert_eq!(

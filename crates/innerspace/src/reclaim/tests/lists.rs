@@ -30,7 +30,7 @@ fn a_mapped_set_in_use_stays_under_a_mapped_stream() {
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let hot = 0..60;
     for index in 1000..3000 {
-        // The hot set is used a little all the time, the stream's pages once each.
+        // The hot set is used now and then, each page of the stream once.
         file.touch_mapped(index).unwrap();
         file.touch_mapped(index * 7 % 60).unwrap();
     }
@@ -49,7 +49,7 @@ fn what_is_active_goes_last_also_where_all_else_was_used_just_now() {
     for _ in 0..2 {
         (0..60).for_each(|index| file.read(index).unwrap());
     }
-    // More than the passes that spare what was used look at, for one page.
+    // More pages than the passes that spare used pages look at, for one page.
     for _ in 0..2 {
         (1000..1140).for_each(|index| file.touch_mapped(index).unwrap());
     }
@@ -172,7 +172,7 @@ fn a_page_missed_soon_comes_back_active() {
         .filter(|index| file.peek(*index).is_none())
         .collect();
     assert_eq!(gone.len(), 10);
-    // The distance of the last to go is 0, of the first 9: less than the 50 active pages.
+    // The distances, 0 for the last to go and 9 for the first, are less than the 50 active pages.
     file.read(gone[0]).unwrap();
     assert!(file.is(gone[0], FlagSet::ACTIVE));
     // After as many evictions as there are active pages it is too late.
@@ -199,12 +199,12 @@ fn with_s3_fifo_uses_move_nothing_until_the_tail() {
     }
     pool.lru.drain_batches(&pool.frames);
     assert_eq!(pool.list_sizes(GroupId::ROOT).active.0, 0);
-    // A stream of ten times the memory: what was used again goes to the main queue and stays, what
-    // was not goes.
+    // A stream of ten times the memory: blocks used again go to the main queue and stay, the others
+    // go.
     (1000..5000).for_each(|index| file.read(index).unwrap());
     assert_eq!(file.resident(0..100), 100);
     assert!(file.is(0, FlagSet::ACTIVE));
-    // What the first queue dropped and is missed soon goes to the main queue at once.
+    // Blocks that the first queue dropped and that are missed soon go to the main queue at once.
     let missed = (1000..5000).rev().find(|index| file.peek(*index).is_none());
     let missed = missed.unwrap();
     file.read(missed).unwrap();

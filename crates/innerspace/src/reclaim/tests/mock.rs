@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::{FrameId, PageCount};
 
-/// A pool of `frames` usable frames, none of them reserved unless asked.
+/// A pool of `frames` usable frames, `reserve` of them reserved.
 pub(super) fn pool_of(frames: u32, reserve: u32) -> Arc<Pool> {
     let mut options = PoolOptions::new(frames);
     options.arena.reserve = reserve;
@@ -21,7 +21,7 @@ pub(super) fn pool_of(frames: u32, reserve: u32) -> Arc<Pool> {
 #[derive(Default)]
 pub(super) struct Blocks {
     pub(super) frames: HashMap<u64, FrameId>,
-    /// Shadows of what was evicted.
+    /// Shadows of evicted blocks.
     pub(super) shadows: HashMap<u64, u64>,
     /// Accessed bits of the mapped blocks.
     pub(super) accessed: HashMap<u64, bool>,
@@ -36,10 +36,10 @@ pub(super) struct MockFile {
     pub(super) blocks: Mutex<Blocks>,
     /// Writes that succeeded, in pages.
     pub(super) written: AtomicU64,
-    /// While above 0, each write fails and takes one off.
+    /// While above 0, each write fails and decrements it.
     pub(super) failures: AtomicU64,
     pub(super) evict_calls: AtomicU64,
-    /// Done when a frame is next aged, before it is looked at.
+    /// Run when a frame is next aged, before it is looked at.
     pub(super) when_aged: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -70,7 +70,7 @@ impl MockFile {
         self.blocks.lock().frames.get(&index).copied()
     }
 
-    /// Brings a block in, with `flags`, without any use of it.
+    /// Brings a block in with `flags`, without using it.
     pub(super) fn bring(
         &self,
         index: u64,
@@ -93,7 +93,7 @@ impl MockFile {
         frame.set_flags(flags);
         let mut blocks = self.blocks.lock();
         if let Some(there) = blocks.frames.get(&index) {
-            // Somebody was faster: ours goes back, charge and all.
+            // Another thread was faster: this frame goes back, charge and all.
             return Ok(*there);
         }
         if flags.contains(FlagSet::DIRTY) {
@@ -103,7 +103,7 @@ impl MockFile {
         }
         let id = frame.publish(HoldState::cached(1));
         blocks.frames.insert(index, id);
-        // The index's mutex stands in for the block lock: nobody can free the block yet.
+        // The index's mutex stands in for the block lock: the block cannot be freed yet.
         self.pool.lru_add(id);
         Ok(id)
     }
@@ -138,7 +138,7 @@ impl MockFile {
         Ok(())
     }
 
-    /// Takes a block out by force, as a truncation would; views keep the frame.
+    /// Takes a block out as a truncation does; views keep the frame.
     pub(super) fn truncate(&self, index: u64) {
         let mut blocks = self.blocks.lock();
         if let Some(id) = blocks.frames.remove(&index) {

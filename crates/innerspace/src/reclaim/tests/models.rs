@@ -10,8 +10,8 @@ use crate::units::PageCount;
 
 const SCHEDULES: usize = 2_000;
 
-/// Runs `threads` at once on a file of a small pool, then checks that everything adds up and comes
-/// back.
+/// Runs `threads` at once on a file of a small pool, then checks that the books add up and every
+/// frame comes back.
 fn check(frames: u32, threads: fn() -> Vec<fn(&MockFile)>) {
     shuttle::check_random(
         move || {

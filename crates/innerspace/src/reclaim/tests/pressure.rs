@@ -8,7 +8,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::units::PageCount;
 
-/// A small generator of its own for each thread: xorshift.
+/// A random generator for each thread: xorshift.
 struct Random(u64);
 
 impl Random {
@@ -104,7 +104,7 @@ fn lowering_a_limit_under_constant_charging_ends() {
             thread::spawn(move || {
                 let mut random = Random(number + 7);
                 while !stop.load(Ordering::Relaxed) {
-                    // Refusals are right while the limit is below the usage.
+                    // Refusals are correct while the limit is below the usage.
                     let _ = file.read(random.below(2000));
                     charged.fetch_add(1, Ordering::Relaxed);
                 }
@@ -135,7 +135,7 @@ fn a_request_waits_for_memory_that_another_thread_is_about_to_free() {
     let held: Vec<_> = (0..10)
         .map(|_| pool.alloc(group, 0, AllocMode::Wait).unwrap())
         .collect();
-    // This thread is about to free something, as far as the other can see.
+    // To the other thread, this one is about to free something.
     let working = pool.progress.begin();
     let reclaims = pool.totals().direct_reclaim;
     thread::scope(|scope| {

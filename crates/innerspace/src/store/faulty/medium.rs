@@ -1,5 +1,5 @@
-//! What is on the medium while the inner store shows what the device answers with: the old content
-//! of every sector changed since the last sync.
+//! The medium, as it differs from the inner store: the old content of every sector changed since
+//! the last sync.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,14 +9,14 @@ use super::super::{Store, read_exact_or_eof, write_all_at};
 use super::SECTOR;
 use super::plan::Dice;
 
-/// What becomes of changes that no sync covered, when the power is cut.
+/// What becomes of unsynced changes when the power is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsynced {
-    /// All of them had reached the medium.
+    /// All had reached the medium.
     Keep,
-    /// None of them had.
+    /// None had.
     Lose,
-    /// Each sector, and the length, had or had not, by this seed.
+    /// Each sector, and the length, had or had not, drawn by this seed.
     Some(u64),
 }
 
@@ -82,7 +82,7 @@ impl Medium {
         inner.punch(offset, len)
     }
 
-    /// Makes the inner store what the medium is after a power cut.
+    /// Gives the inner store the content of the medium after a power cut.
     pub(super) fn lose<S: Store>(&mut self, inner: &S, unsynced: Unsynced) -> io::Result<()> {
         let Medium { sectors, len, .. } = std::mem::take(self);
         let mut dice = Dice(match unsynced {
@@ -109,7 +109,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes the inner store what the medium is, as far as the lengths that were set let it.
+    /// Gives the inner store the content of the medium, as far as the lengths set since allow.
     pub(super) fn forget<S: Store>(&mut self, inner: &S) -> io::Result<()> {
         self.len = None;
         let cut = self.cut.unwrap_or(u64::MAX);
@@ -137,7 +137,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Remembers the sectors with data that a range touches; holes stay what they are.
+    /// Remembers the sectors with data that a range touches; holes stay holes.
     fn keep_data<S: Store>(&mut self, inner: &S, from: u64, to: u64) -> io::Result<()> {
         let mut at = from;
         while let Some(data) = inner.next_data(at)?.filter(|&data| data < to) {

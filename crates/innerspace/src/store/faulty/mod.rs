@@ -3,32 +3,31 @@
 //! # Fault model
 //!
 //! Between the caller and the inner store stands a device with a volatile write cache and sectors
-//! of [`SECTOR`] bytes. The inner store's content is what the device *answers* with; what is on the
-//! *medium* differs from it in the sectors changed since the last sync, whose old content the
-//! device remembers.
+//! of [`SECTOR`] bytes. The device *answers* with the inner store's content. The *medium* differs
+//! from it in the sectors changed since the last sync, whose old content the device remembers.
 //!
 //! | fault | what happens | the caller sees |
 //! |---|---|---|
 //! | [`Fault::Fail`] | nothing is done | an error, one of [`Failure`] |
 //! | [`Fault::Short`] | half of the bytes are transferred | a short count |
-//! | [`Fault::Hang`] | nothing, until the test says so | a call that does not return |
+//! | [`Fault::Hang`] | nothing, until the test releases it | a call that does not return |
 //! | [`Fault::Tear`] | only the first sectors of a write reach the medium | an error |
 //! | [`Fault::Lose`] | a write, punch, resize or sync is dropped | success |
-//! | [`Fault::Forget`] | what was written and punched since the last good sync is dropped; lengths stay | a sync that fails |
-//! | [`Fault::Misdirect`] | a read or write lands some sectors beside | success |
+//! | [`Fault::Forget`] | writes and punches since the last good sync are dropped; lengths stay | a failed sync |
+//! | [`Fault::Misdirect`] | a read or write lands some sectors off | success |
 //! | [`Fault::Rot`] | one bit flips, in the answer of a read or in what a write stores | success |
 //! | [`FaultyStore::power_cut`] | changes since the last sync are lost: all, none, some | errors |
 //!
-//! What the device never does: tear a sector; lose or change what a sync that succeeded covered
-//! (unless a `Lose` fell on that very sync, or a `Misdirect` or `Rot` on a later write); make a
-//! failed call have an effect, `Tear` and `Forget` excepted; let a call that began before a power
-//! cut have an effect after it.
+//! The device never tears a sector. It never loses or changes bytes that a successful sync covered,
+//! unless a `Lose` fell on that very sync, or a `Misdirect` or `Rot` on a later write. A failed
+//! call has no effect, except for `Tear` and `Forget`. A call that began before a power cut has no
+//! effect after it.
 //!
 //! **When.** By countdown: a [`Rule`] fires on the nth matching operation, once, several times or
 //! for ever, in a byte range or everywhere; of several due rules the one added first fires. By
 //! seed: [`FaultyStore::seed`] draws for each operation that no rule hit. The same seed gives the
-//! same faults to the same sequence of operations; the order of operations of several threads is
-//! theirs. No fault involves time: an operation that hangs does so until [`FaultyStore::release`].
+//! same faults to the same sequence of operations. No fault involves time: an operation hangs until
+//! [`FaultyStore::release`].
 //!
 //! **Sharing.** The test keeps an `Arc` of the store and gives a clone to the file: faults can be
 //! changed, hanging calls awaited and the log of operations read while the file is in use.
@@ -77,13 +76,13 @@ pub struct FaultyStore<S> {
     changed: Condvar,
 }
 
-/// Protected by `FaultyStore::control`, all of it.
+/// All state, guarded by `FaultyStore::control`.
 struct Control {
     power: Power,
     plan: Plan,
     medium: Medium,
     hanging: usize,
-    /// Counts releases: an operation hangs until it differs from what it was.
+    /// Counts releases: an operation hangs until this has changed.
     releases: u64,
     released_to: Release,
     log: std::collections::VecDeque<Record>,
@@ -95,10 +94,10 @@ enum Power {
     Off,
 }
 
-/// What becomes of the operations that hang when they are released.
+/// What becomes of hanging operations when they are released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
-    /// They go on as if nothing had been.
+    /// They go on as if nothing had happened.
     Proceed,
     /// They fail without an effect.
     Fail(Failure),
@@ -108,11 +107,11 @@ pub enum Release {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Record {
-    /// What was asked for.
+    /// The kind of operation.
     pub kind: OperationKind,
-    /// Where, in bytes; for `SetLen` the new length.
+    /// The offset, in bytes; for `SetLen` the new length.
     pub offset: u64,
-    /// How many bytes were asked for; 0 for operations without a range.
+    /// The length, in bytes; 0 for operations without a range.
     pub len: u64,
     /// The fault that fell on it.
     pub fault: Option<Fault>,
@@ -146,7 +145,7 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    /// The store behind: what the device answers with, reached past all faults.
+    /// The inner store, reached without faults: the content that the device answers with.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -161,13 +160,12 @@ impl<S: Store> FaultyStore<S> {
         self.control.lock().plan.seed(seed, rates);
     }
 
-    /// Removes all rules and rates. Operations that hang go on hanging; power that is off stays
-    /// off.
+    /// Removes all rules and rates. Hanging operations go on hanging; power that is off stays off.
     pub fn heal(&self) {
         self.control.lock().plan.clear();
     }
 
-    /// Ends the hanging of all operations that hang now.
+    /// Releases all operations that hang now.
     pub fn release(&self, to: Release) {
         let mut control = self.control.lock();
         control.releases += 1;
@@ -188,16 +186,16 @@ impl<S: Store> FaultyStore<S> {
         self.control.lock().hanging
     }
 
-    /// Cuts the power: unsynced changes meet their fate, and every operation, also those that hang,
-    /// fails until [`FaultyStore::power_on`].
+    /// Cuts the power. `unsynced` says what becomes of unsynced changes. Every operation, hanging
+    /// ones included, fails until [`FaultyStore::power_on`].
     ///
     /// # Errors
-    /// Those of the inner store, through which lost changes are taken back.
+    /// Those of the inner store, in which lost changes are undone.
     pub fn power_cut(&self, unsynced: Unsynced) -> io::Result<()> {
         self.cut(&mut self.control.lock(), unsynced)
     }
 
-    /// Turns the power on again. The content is what the medium kept.
+    /// Turns the power on again. The content is that of the medium.
     pub fn power_on(&self) {
         self.control.lock().power = Power::On;
     }
@@ -207,7 +205,7 @@ impl<S: Store> FaultyStore<S> {
         self.control.lock().medium.unsynced()
     }
 
-    /// The last operations, 65,536 at most, in the order in which they ended.
+    /// The last operations, at most 65,536, in the order in which they ended.
     pub fn log(&self) -> Vec<Record> {
         self.control.lock().log.iter().copied().collect()
     }
@@ -223,8 +221,8 @@ impl<S: Store> FaultyStore<S> {
         control.medium.lose(&self.inner, unsynced)
     }
 
-    /// Picks the fault for a call, and lives through it as far as that is the same for all calls.
-    /// Answers with the lock held: what follows falls before or after a power cut, not across it.
+    /// Picks the fault for a call, and applies the part that is the same for all calls. Returns
+    /// with the lock held: the rest of the call falls before or after a power cut, not across it.
     fn begin(&self, call: Call) -> (MutexGuard<'_, Control>, Option<Fault>, io::Result<()>) {
         let mut control = self.control.lock();
         if control.power == Power::Off {
@@ -271,7 +269,7 @@ impl<S: Store> FaultyStore<S> {
         let (mut control, fault, begun) = self.begin(call);
         let result = match (begun, fault) {
             (Err(error), _) => Err(error),
-            // Acknowledged, not done.
+            // Reported as done, and not done.
             (Ok(()), Some(Fault::Lose)) => Ok(call.len),
             (Ok(()), fault) => run(&mut control, fault),
         };
@@ -297,7 +295,7 @@ impl<S: Store> FaultyStore<S> {
         result.map(|(value, _)| value)
     }
 
-    /// A write with the faults that are its own.
+    /// A write, with the faults that only writes have.
     fn write_faulty(
         &self,
         control: &mut Control,
@@ -359,7 +357,7 @@ impl Control {
     }
 }
 
-/// The place some sectors after `offset`, or before it for a negative number; not below 0.
+/// The offset so many sectors after `offset`, or before it for a negative number; not below 0.
 fn beside(offset: u64, sectors: i64) -> u64 {
     offset.saturating_add_signed(sectors.saturating_mul(SECTOR as i64))
 }
@@ -410,7 +408,7 @@ impl<S: Store> Store for FaultyStore<S> {
         if let [only] = bufs {
             return self.read_at(only, offset);
         }
-        // One operation, on which one fault falls.
+        // One operation, with one fault at most.
         let mut whole = vec![0; bufs.iter().map(|buf| buf.len()).sum()];
         let count = self.read_at(&mut whole, offset)?;
         let mut rest = &whole[..count];

@@ -1,4 +1,4 @@
-//! Which fault falls on which operation: rules by countdown, then rates by seed.
+//! Which operation has which fault: rules by countdown, then rates by seed.
 
 use std::io;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::super::StoreError;
 use super::medium::Unsynced;
 
-/// What was asked of a store.
+/// A kind of operation on a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OperationKind {
     /// `len`.
@@ -34,7 +34,7 @@ pub enum Failure {
     NoSpace,
     /// No answer came in time.
     TimedOut,
-    /// A signal came; the caller should just try again.
+    /// A signal came; the caller should try again.
     Interrupted,
     /// The device turned read-only.
     ReadOnly,
@@ -57,32 +57,31 @@ impl Failure {
 pub enum AfterTear {
     /// With an input/output error; the store goes on.
     Fail,
-    /// The power goes; what was not synced and not part of the torn write meets this fate.
+    /// The power is cut; other unsynced changes meet this fate.
     PowerCut(Unsynced),
 }
 
 /// One way to misbehave. See the module's fault model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Do nothing and say so.
+    /// Do nothing, and report an error.
     Fail(Failure),
     /// Transfer half of the bytes, at least one.
     Short,
     /// Do not return until released.
     Hang,
-    /// Let the sectors of a write up to this number reach the medium, counted from the one the
-    /// write begins in.
+    /// Let only the first sectors of a write reach the medium.
     Tear {
         /// How many sectors.
         sectors: u64,
         /// How it ends.
         then: AfterTear,
     },
-    /// Do nothing and say that it is done.
+    /// Do nothing, and report success.
     Lose,
-    /// Fail a sync, and drop what was written and punched since the last good one. Lengths stay.
+    /// Fail a sync, and drop writes and punches since the last good one. Lengths stay.
     Forget(Failure),
-    /// Do it this many sectors further on, or before for a negative number.
+    /// Do it so many sectors further on, or before for a negative number.
     Misdirect {
         /// How many sectors.
         sectors: i64,
@@ -92,7 +91,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the fault can fall on such an operation.
+    /// Whether an operation of this kind can have the fault.
     fn fits(self, kind: OperationKind) -> bool {
         use OperationKind::{Punch, Read, SetLen, Sync, Write};
         match self {
@@ -105,7 +104,8 @@ impl Fault {
     }
 }
 
-/// A fault and when it falls. Made for the next operation that the fault can fall on, once.
+/// A fault, and which operations have it. A new rule is for the next operation that can have the
+/// fault, once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     fault: Fault,
@@ -118,7 +118,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// `fault` on the next operation that it can fall on.
+    /// `fault` on the next operation that can have it.
     pub fn new(fault: Fault) -> Rule {
         Rule {
             fault,
@@ -151,7 +151,7 @@ impl Rule {
         self
     }
 
-    /// On this many matching operations in a row.
+    /// On so many matching operations in a row.
     pub fn times(mut self, times: u64) -> Rule {
         self.times = times;
         self
@@ -173,8 +173,8 @@ impl Rule {
     }
 }
 
-/// How many of a million operations suffer each fault, of those it can fall on. The sum should stay
-/// below a million; what is above falls off the end of the list.
+/// How many of a million operations have each fault, among those that can. The sum should be below
+/// a million; the last faults of the list lose what exceeds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rates {
     /// [`Failure::Io`].
@@ -218,7 +218,7 @@ impl Plan {
         self.rates = None;
     }
 
-    /// A number for details of a fault.
+    /// A random number for the details of a fault.
     pub(super) fn dice(&mut self) -> u64 {
         self.dice.roll()
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule};
 
-/// A backend with nothing but what it must have.
+/// A backend with the two required methods alone.
 struct Least(&'static [u8]);
 
 impl Store for Least {
@@ -59,7 +59,7 @@ fn short_transfers_and_interruptions_are_retried_and_the_end_is_not() {
     let mut buf = [0; 4096];
     assert_eq!(read_exact_or_eof(&store, &mut buf, 0).unwrap(), 3000);
     assert_eq!(buf[..3000], pattern(3000, 1));
-    // 2048 of 4096, the next half up to the end at 3000, the interruption, then twice nothing more.
+    // 2048 of 4096; half of the rest, up to the end at 3000; the interruption; twice nothing.
     assert_eq!(store.log().iter().filter(|r| r.fault.is_some()).count(), 3);
 
     store.clear_log();
@@ -240,7 +240,7 @@ fn a_request_shows_a_store_nothing_old_and_counts_what_it_was_given() {
             }
             request.advance(1);
             assert_eq!(request.filled(), 4);
-            // It says all of it, and is not believed.
+            // It claims to have filled all of it, and is not believed.
             request.complete(Ok(8));
             batch.take().unwrap().run(self);
         }

@@ -166,7 +166,7 @@ fn a_write_torn_by_a_power_cut_is_half_on_the_medium() {
         "no power"
     );
     store.power_on();
-    // The earlier write is lost, the torn one reached one sector inside and one past the old end.
+    // The earlier write is lost; the torn one reached a sector inside the old end and one past it.
     let mut expected = pattern(LEN, 0);
     expected[LEN - 512..].fill(2);
     expected.extend([2; 512]);
@@ -216,7 +216,7 @@ fn rot_flips_one_bit_of_an_answer_or_of_the_medium() {
     }
 }
 
-/// Everything that a power cut can take back, after `synced`.
+/// Changes of every kind that a power cut can undo, after `synced`.
 fn change_everything(store: &FaultyStore<MemoryStore>) {
     store.write_at(&[1; 1000], 300).unwrap();
     store.punch(4 * SECTOR, 2 * SECTOR).unwrap();

@@ -16,7 +16,7 @@ fn a_full_device_is_sorted_as_no_space() {
     assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::NoSpace);
 }
 
-/// This test binary once more, running one test alone with [`INSIDE`] set; it has to pass.
+/// Runs one test of this binary in another process, with [`INSIDE`] set. It has to pass.
 fn run_inside(mut command: Command, test: &str) {
     let name = format!("store::tests::file_full::{test}");
     command.arg(std::env::current_exe().expect("path of the test"));
@@ -37,7 +37,7 @@ fn a_full_file_system_refuses_the_write_and_keeps_what_it_has() {
     if std::env::var_os(INSIDE).is_some() {
         return on_a_full_file_system();
     }
-    // Who has mounts of their own needs no root for them.
+    // A process with mounts of its own needs not be root to make them.
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--mount"]);
     let mut granted = Command::new("unshare");
@@ -80,7 +80,7 @@ fn a_file_at_its_size_limit_refuses_the_write_and_keeps_what_it_has() {
     if std::env::var_os(INSIDE).is_some() {
         return at_the_size_limit();
     }
-    // 64 KiB in units of 512 bytes, where the shell is a POSIX one.
+    // 64 KiB in units of 512 bytes, if the shell is a POSIX one.
     let mut shell = Command::new("sh");
     shell.args(["-c", r#"trap "" XFSZ; ulimit -f 128 && exec "$0" "$@""#]);
     run_inside(
@@ -104,7 +104,7 @@ fn at_the_size_limit() {
             "{mode}: {error}"
         );
         assert!(read_all(&store)[..bytes.len()] == bytes, "{mode}");
-        // Within the limit all goes on.
+        // Within the limit everything works.
         write_all_at(&store, &[5; 8 << 10], 0).unwrap();
         assert!(read_all(&store)[..8 << 10] == [5; 8 << 10], "{mode}");
     }

@@ -1,4 +1,4 @@
-//! Opening files: who is refused, and who is kept out.
+//! Opening files: refusals, and locks against others.
 #![cfg(not(miri))]
 
 use std::fs::File;
@@ -26,7 +26,7 @@ fn two_names_of_one_file_have_one_identity() {
     assert_ne!(open(&path), MemoryStore::new().identity());
 }
 
-/// Bytes that are no text, a line end and what clears a terminal.
+/// Bytes that are not text, a line end, and a sequence that clears a terminal.
 #[test]
 #[cfg(unix)]
 fn an_odd_name_is_shown_in_one_line_of_plain_text() {
@@ -48,7 +48,7 @@ fn an_odd_name_is_shown_in_one_line_of_plain_text() {
 fn a_child_of_fork_leaves_its_parent_the_lock() {
     let (_dir, path) = file_with(b"abc");
     let opened = Opened::begin(&path, Access::ReadWrite, Create::Never).unwrap();
-    // No more of a store: a child may neither allocate nor free.
+    // No more than this: a child may neither allocate nor free.
     let mut file = Some(opened.lock_any().unwrap().file);
     assert!(crate::sys::process::tests::in_child(|| {
         file.take();
@@ -187,7 +187,7 @@ fn a_second_writer_is_refused_and_changes_nothing() {
         OpenError::InUse { holder, .. } => holder,
         error => panic!("{error}"),
     };
-    // It is not said to be another's where nobody knows.
+    // The holder is not called another process if that is unknown.
     assert!(!Holder::Unknown.to_string().contains("another"));
     let known = if cfg!(target_os = "linux") {
         Holder::ThisProcess
@@ -211,7 +211,7 @@ fn a_second_writer_is_refused_and_changes_nothing() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
 }
 
-/// Not a test of its own: the other process of the next test.
+/// Not a test by itself: the other process of the next test.
 #[test]
 fn other_process_that_holds_a_lock() {
     let Some(path) = std::env::var_os("INNERSPACE_TEST_LOCK_FILE") else {

@@ -1,4 +1,4 @@
-//! Scenarios for the store layer, one file a backend, and what they share.
+//! Scenarios for the store layer, one file for each backend, and what they share.
 
 mod common;
 mod faulty;
@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-/// Bytes of which no two neighbouring sectors are alike.
+/// Bytes in which no two neighbouring sectors are equal.
 pub(super) fn pattern(len: usize, salt: u64) -> Vec<u8> {
     (0..len as u64)
         .map(|at| (at ^ (at / 512 * 7) ^ salt) as u8)
@@ -38,14 +38,14 @@ pub(super) fn read_all(store: &dyn Store) -> Vec<u8> {
     bytes
 }
 
-/// Does the same random things to `store` and to a plain vector and compares all along: offsets and
-/// lengths of any alignment, growing and shrinking, holes made by punching and by growing.
+/// Applies the same random operations to `store` and to a plain vector, and compares after each:
+/// offsets and lengths of any alignment, growing and shrinking, holes by punching and by growing.
 pub(super) fn compare_with_plain_vector(store: &dyn Store, seed: u64, max_len: u64) {
     let mut dice = Dice(seed);
     let mut plain: Vec<u8> = Vec::new();
     for round in 0..120 {
         let offset = dice.roll(max_len) as usize;
-        // One in three on whole pages, where direct I/O takes another way.
+        // One in three on whole pages, which direct I/O treats differently.
         let offset = if dice.roll(3) == 0 {
             offset & !4095
         } else {
@@ -102,7 +102,7 @@ pub(super) fn compare_with_plain_vector(store: &dyn Store, seed: u64, max_len: u
     assert!(read_all(store) == plain, "seed {seed}");
 }
 
-/// What the store says about holes at `offset` is true of `plain`, and ordered.
+/// Checks what the store says about holes at `offset` against `plain`.
 fn check_holes(store: &dyn Store, plain: &[u8], offset: u64) {
     let is_zero = |from: u64, to: u64| plain[from as usize..to as usize].iter().all(|&b| b == 0);
     let len = plain.len() as u64;
