@@ -82,9 +82,9 @@ impl Memory {
     /// Opens an existing file for reading.
     ///
     /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one
-    /// set of dirty blocks. It is writable if it was first opened so, and the group that it was first
-    /// opened in pays for it. Its length is what the file system says: files of /proc say 0, and
-    /// show nothing.
+    /// set of dirty blocks. It is writable if it was first opened so, and the group that it was
+    /// first opened in pays for it. Its length is what the file system says: files of /proc say 0,
+    /// and show nothing.
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
@@ -134,15 +134,15 @@ impl FileOpener {
         self
     }
 
-    /// When dirty blocks are written. [`WriteOrder::Background`], the default, accepts the order of a
-    /// file that is open already. Another order than that file's is [`OpenError::OpenOtherwise`].
+    /// When dirty blocks are written. [`WriteOrder::Background`], the default, accepts the order of
+    /// a file that is open already. Another order than that file's is [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
         self.options = self.options.write_order(order);
         self
     }
 
-    /// The group that pays for the file's blocks; the root group by default. With a group of another
-    /// `Memory`, opening fails: [`OpenError::OtherMemorysGroup`].
+    /// The group that pays for the file's blocks; the root group by default. With a group of
+    /// another `Memory`, opening fails: [`OpenError::OtherMemorysGroup`].
     pub fn group(mut self, group: &Group) -> FileOpener {
         self.options = self.options.group(group);
         self
@@ -235,7 +235,7 @@ impl FileOpener {
         self.check_process(|| store::shown(path))?;
         self.check_group()?;
         self.options.check(path)?;
-        let access = match self.options.file_access() {
+        let access = match self.options.access {
             FileAccess::ReadOnly => store::Access::ReadOnly,
             FileAccess::ReadWrite => store::Access::ReadWrite,
         };
@@ -267,7 +267,7 @@ impl FileOpener {
 
     fn check_group(&self) -> Result<(), OpenError> {
         let own = &self.memory.0.pool.groups;
-        match self.options.payer() {
+        match &self.options.group {
             Some(group) if !group.belongs_to(own) => Err(OpenError::OtherMemorysGroup),
             _ => Ok(()),
         }
@@ -286,13 +286,13 @@ impl FileOpener {
             #[cfg(not(target_family = "wasm"))]
             Listed::Direct(open) => return refuse(open.name(), "for direct access"),
         };
-        if self.options.file_access() == FileAccess::ReadWrite && !open.writable() {
+        if self.options.access == FileAccess::ReadWrite && !open.writable() {
             return refuse(open.name(), "read-only");
         }
-        if self.options.bytes_a_block() != open.block_bytes() {
+        if self.options.block_size != open.block_bytes() {
             return refuse(open.name(), "with another block size");
         }
-        let order = self.options.order();
+        let order = self.options.write_order;
         // `Background` asks for no order, so any order will do.
         if order != WriteOrder::Background && order != open.write_order {
             return refuse(open.name(), "with another write order");

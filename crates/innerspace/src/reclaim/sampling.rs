@@ -23,7 +23,7 @@
 //! is taken to be that of the uses seen, divided by the share of blocks sampled, and the uses that
 //! the sample has too many or too few of are not corrected.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use crate::frame::{Meta, Uses};
@@ -44,7 +44,7 @@ const REACH: u64 = 4;
 /// Parts that the reach is divided into.
 const PARTS: usize = 1024;
 
-/// Approximate bytes on the heap: the maps, the tree of times, the parts.
+/// Approximate bytes on the heap: the map, the two orders, the parts.
 pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// The share of uses that would miss, by size of the memory.
@@ -120,11 +120,11 @@ struct Seen(AtomicU64);
 const STRIPES: usize = 16;
 
 struct State {
-    /// When each sampled block was used last.
-    blocks: HashMap<Key, usize>,
+    /// When each sampled block was used last, by a count of uses.
+    blocks: HashMap<Key, u64>,
     by_hash: BTreeSet<(u64, Key)>,
-    by_time: BTreeMap<usize, Key>,
-    times: Times,
+    /// The same blocks in the order of their last uses.
+    by_time: Vec<(u64, Key)>,
     /// Uses by distance, in parts of the reach.
     parts: Vec<f64>,
     /// Uses farther than the reach, and first uses.
@@ -253,13 +253,12 @@ impl Sampler {
         let state = &mut *state;
         state.samples += 1;
         state.mapped += f64::from(u8::from(way == Way::Mapping));
-        let now = state.next_time();
+        let now = state.samples;
         let rate = self.rate();
         match state.blocks.insert(key, now) {
             Some(before) => {
-                let others = state.times.since(before);
-                state.times.remove(before);
-                state.by_time.remove(&before);
+                let at = state.remove(before);
+                let others = state.by_time.len() - at;
                 let distance = (others as f64 / rate) as u64 * pages;
                 match state.parts.get_mut((distance / self.part) as usize) {
                     Some(part) => *part += 1.0,
@@ -271,13 +270,12 @@ impl Sampler {
                 state.by_hash.insert((hash, key));
             }
         }
-        state.times.add(now);
-        state.by_time.insert(now, key);
+        state.by_time.push((now, key));
         let reach = (self.part * PARTS as u64) as f64;
         if state.blocks.len() as f64 / rate * pages as f64 > reach
-            && let Some((_, oldest)) = state.by_time.first_key_value()
+            && let Some(&(_, oldest)) = state.by_time.first()
         {
-            state.forget(*oldest);
+            state.forget(oldest);
         }
         if state.blocks.len() > SAMPLE {
             self.shrink(state, threshold);
@@ -342,8 +340,7 @@ impl State {
         State {
             blocks: HashMap::new(),
             by_hash: BTreeSet::new(),
-            by_time: BTreeMap::new(),
-            times: Times::new(4 * SAMPLE),
+            by_time: Vec::new(),
             parts: vec![0.0; PARTS],
             farther: 0.0,
             mapped: 0.0,
@@ -354,28 +351,17 @@ impl State {
         }
     }
 
-    /// A time later than all others. When there is none left, times begin at 0 again, and each
-    /// block gets a new one.
-    fn next_time(&mut self) -> usize {
-        if self.times.is_full() {
-            let order: Vec<Key> = self.by_time.values().copied().collect();
-            self.times.clear();
-            self.by_time.clear();
-            for key in order {
-                let time = self.times.next();
-                self.times.add(time);
-                self.by_time.insert(time, key);
-                self.blocks.insert(key, time);
-            }
-        }
-        self.times.next()
+    /// Takes the block that was used last at this time out of the order; returns its place there.
+    fn remove(&mut self, time: u64) -> usize {
+        let at = self.by_time.partition_point(|(used, _)| *used < time);
+        self.by_time.remove(at);
+        at
     }
 
     /// A block leaves the sample.
     fn forget(&mut self, key: Key) {
         if let Some(time) = self.blocks.remove(&key) {
-            self.times.remove(time);
-            self.by_time.remove(&time);
+            self.remove(time);
             self.by_hash.remove(&(hash(key.0, key.1), key));
         }
     }
@@ -389,71 +375,62 @@ fn hash(owner: u32, index: u64) -> u64 {
     (x ^ x >> 31) >> (64 - HASH_BITS)
 }
 
-/// Counts the blocks used after a given time: a Fenwick tree over the times of last uses.
-struct Times {
-    tree: Vec<u32>,
-    next: usize,
-    len: u32,
-}
-
-impl Times {
-    fn new(room: usize) -> Times {
-        Times {
-            tree: vec![0; room + 1],
-            next: 0,
-            len: 0,
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.next + 1 == self.tree.len()
-    }
-
-    fn clear(&mut self) {
-        self.tree.fill(0);
-        (self.next, self.len) = (0, 0);
-    }
-
-    fn next(&mut self) -> usize {
-        self.next += 1;
-        self.next - 1
-    }
-
-    fn add(&mut self, time: usize) {
-        self.len += 1;
-        self.change(time, 1);
-    }
-
-    fn remove(&mut self, time: usize) {
-        self.len -= 1;
-        self.change(time, u32::MAX);
-    }
-
-    /// Adds `by`, wrapping, to the count at `time`.
-    fn change(&mut self, time: usize, by: u32) {
-        let mut at = time + 1;
-        while at < self.tree.len() {
-            self.tree[at] = self.tree[at].wrapping_add(by);
-            at += at & at.wrapping_neg();
-        }
-    }
-
-    /// Times later than this one.
-    fn since(&self, time: usize) -> u32 {
-        let (mut up_to, mut at) = (0, time + 1);
-        while at > 0 {
-            up_to += self.tree[at];
-            at -= at & at.wrapping_neg();
-        }
-        self.len - up_to
-    }
-}
-
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
     use super::*;
 
     const MEMORY: u64 = 4000;
+
+    /// Counts the blocks used after a given time: a Fenwick tree over the times of last uses.
+    struct Times {
+        tree: Vec<u32>,
+        next: usize,
+        len: u32,
+    }
+
+    impl Times {
+        fn new(room: usize) -> Times {
+            Times {
+                tree: vec![0; room + 1],
+                next: 0,
+                len: 0,
+            }
+        }
+
+        fn next(&mut self) -> usize {
+            self.next += 1;
+            self.next - 1
+        }
+
+        fn add(&mut self, time: usize) {
+            self.len += 1;
+            self.change(time, 1);
+        }
+
+        fn remove(&mut self, time: usize) {
+            self.len -= 1;
+            self.change(time, u32::MAX);
+        }
+
+        /// Adds `by`, wrapping, to the count at `time`.
+        fn change(&mut self, time: usize, by: u32) {
+            let mut at = time + 1;
+            while at < self.tree.len() {
+                self.tree[at] = self.tree[at].wrapping_add(by);
+                at += at & at.wrapping_neg();
+            }
+        }
+
+        /// Times later than this one.
+        fn since(&self, time: usize) -> u32 {
+            let (mut up_to, mut at) = (0, time + 1);
+            while at > 0 {
+                up_to += self.tree[at];
+                at -= at & at.wrapping_neg();
+            }
+            self.len - up_to
+        }
+    }
 
     struct Random(u64);
 

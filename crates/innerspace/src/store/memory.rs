@@ -1,4 +1,4 @@
-//! [`MemoryStore`]: a sparse store in this process's memory, which counts what is asked of it.
+//! [`MemoryStore`]: a sparse store in this process's memory, which counts its calls.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,15 +12,14 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes in a chunk: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
-/// Chunks that are kept for the next writes when they are punched or cut off: 32 MiB. New memory
-/// from the system, which clears it and maps it page by page, costs several times what a write into
-/// it does.
+/// The most chunks kept for the next writes when they are punched or cut off: 32 MiB. The system
+/// clears new memory and maps it page by page, which costs several times as much as writing to it.
 const MOST_SPARE: usize = 512;
 /// The longest store: as with files, an offset fits in 63 bits.
 const MAX_LEN: u64 = i64::MAX as u64;
 
-/// A store in memory. Ranges never written, punched or cut off are holes in units of 64 KiB. Of the
-/// memory of those punched or cut off it keeps up to 32 MiB for what is written next.
+/// A store in memory. Ranges never written, punched or cut off are holes, in units of 64 KiB. Up to
+/// 32 MiB of the memory of punched or cut off ranges are kept for the next writes.
 ///
 /// Writable, empty at first. Share one between a file and a test by an `Arc`, which is a store too.
 pub struct MemoryStore {
@@ -41,7 +40,7 @@ struct Bytes {
     len: u64,
     /// By offset divided by [`CHUNK`]. An absent chunk is a hole; bytes at or past `len` are zero.
     chunks: BTreeMap<u64, Box<[u8]>>,
-    /// Memory of chunks that are no more: empty, with room for one each; at most [`MOST_SPARE`].
+    /// Memory of former chunks: empty, with room for one each; at most [`MOST_SPARE`].
     spare: Vec<Vec<u8>>,
 }
 
@@ -56,17 +55,17 @@ struct Counters {
     punches: AtomicU64,
 }
 
-/// What was asked of a [`MemoryStore`] since it was made.
+/// Counts of a [`MemoryStore`]'s calls since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreCounts {
     /// Calls of `read_at` and `read_vectored_at`.
     pub reads: u64,
-    /// Bytes that they returned.
+    /// Bytes that these returned.
     pub read_bytes: u64,
     /// Calls of `write_at` and `write_vectored_at`.
     pub writes: u64,
-    /// Bytes that they took.
+    /// Bytes that these took.
     pub written_bytes: u64,
     /// Calls of `sync`.
     pub syncs: u64,
@@ -102,7 +101,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// Buffers that are written one behind the other.
+/// Buffers that are written one after the other.
 struct Source<'a> {
     bufs: &'a [IoSlice<'a>],
     /// Bytes of the first buffer that were taken.
@@ -110,7 +109,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Hands the next `len` bytes, which there are, to `each`, in as many parts as they have.
+    /// Passes the next `len` bytes to `each`, part by part. There are so many.
     fn take(&mut self, mut len: usize, mut each: impl FnMut(&[u8])) {
         while len > 0 {
             let rest = &self.bufs[0][self.done..];
@@ -148,7 +147,7 @@ impl Bytes {
         self.write_all(&[IoSlice::new(buf)], offset, end);
     }
 
-    /// Writes buffers one behind the other.
+    /// Writes buffers one after the other.
     fn write_all(&mut self, bufs: &[IoSlice<'_>], offset: u64, end: u64) {
         let mut source = Source { bufs, done: 0 };
         for piece in (Pieces { at: offset, end }) {
@@ -163,7 +162,7 @@ impl Bytes {
                     });
                 }
                 Entry::Vacant(place) => {
-                    // Zeros where nothing is written, and there alone.
+                    // Zeros only where nothing is written.
                     let mut chunk = self.spare.pop().unwrap_or_default();
                     chunk.reserve_exact(CHUNK as usize);
                     chunk.resize(piece.inside.start, 0);
@@ -261,7 +260,7 @@ impl MemoryStore {
         store
     }
 
-    /// What was asked of the store so far.
+    /// The counts so far.
     pub fn counts(&self) -> StoreCounts {
         let counters = &self.state.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -283,13 +282,13 @@ impl MemoryStore {
         copy
     }
 
-    /// Bytes of memory that the content takes: what is not a hole, in units of 64 KiB. What is kept
-    /// for later writes is not counted.
+    /// Bytes of memory that the content takes, in units of 64 KiB. Holes, and memory kept for later
+    /// writes, are not counted.
     pub fn resident_bytes(&self) -> u64 {
         self.state.bytes.read().chunks.len() as u64 * CHUNK
     }
 
-    /// Writes as another process would: uncounted, and [`Store::version`] shows it.
+    /// Writes as another process would: uncounted, and with a new [`Store::version`].
     pub fn change_externally(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.state
             .bytes
@@ -299,7 +298,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Changes the length as another process would, see [`MemoryStore::change_externally`].
+    /// Changes the length as another process would; see [`MemoryStore::change_externally`].
     pub fn set_len_externally(&self, len: u64) -> io::Result<()> {
         self.state.bytes.write().set_len(end_of(len, 0)?);
         self.state.generation.fetch_add(1, Ordering::Relaxed);
@@ -341,13 +340,7 @@ impl Store for MemoryStore {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let count = self.state.bytes.read().read(buf, offset);
-        self.state.counters.reads.fetch_add(1, Ordering::Relaxed);
-        self.state
-            .counters
-            .read_bytes
-            .fetch_add(count as u64, Ordering::Relaxed);
-        Ok(count)
+        self.read_vectored_at(&mut [IoSliceMut::new(buf)], offset)
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
@@ -404,11 +397,10 @@ impl Store for MemoryStore {
         self.state.counters.punches.fetch_add(1, Ordering::Relaxed);
         let mut bytes = self.state.bytes.write();
         let end = offset.saturating_add(len);
-        // Past the end there are zeros already, so the last chunk goes whole.
-        let end = if end >= bytes.len {
-            bytes.len.next_multiple_of(CHUNK)
-        } else {
-            end
+        // Past the end there are zeros already, so all of the last chunk can be dropped.
+        let end = match end >= bytes.len {
+            true => bytes.len.next_multiple_of(CHUNK),
+            false => end,
         };
         if offset < bytes.len && offset < end {
             bytes.clear(offset, end);
@@ -425,7 +417,7 @@ impl Store for MemoryStore {
     }
 
     fn submit(&self, mut batch: Batch) {
-        // Memory is not waited for.
+        // Memory needs no waiting.
         while let Some(request) = batch.take() {
             request.run(self);
         }

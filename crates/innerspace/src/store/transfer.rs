@@ -1,34 +1,21 @@
-//! The retry loops over a store's short transfers, for the cache and for anyone who writes a tool
-//! on a store.
+//! The retry loops over a store's short transfers, for the cache and for tools on a store.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
 use super::{KnownSince, Store, StoreError};
 
 /// Reads until `buf` is full or the store ends; returns the number of bytes read. Short reads and
-/// interruptions are retried; a store that says that it read more than it was asked for is an
-/// error. One that ends before bytes it once had is an error, worded for the whole read.
+/// interruptions are retried. A store that claims to have read more than it was asked for is an
+/// error. So is a store that ends before bytes it once had; that error names the whole read.
 pub fn read_exact_or_eof<S: Store + ?Sized>(
     store: &S,
     buf: &mut [u8],
     offset: u64,
 ) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buf.len() {
-        match store.read_at(&mut buf[done..], offset + done as u64) {
-            Ok(0) => break,
-            // A store that says so has read who knows what.
-            Ok(count) if count > buf.len() - done => return Err(io::ErrorKind::InvalidData.into()),
-            Ok(count) => done += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(widen(error, offset, buf.len() as u64)),
-        }
-    }
-    Ok(done)
+    read_vectored_or_eof(store, &mut [IoSliceMut::new(buf)], offset)
 }
 
-/// Fills the buffers one after the other until they are full or the store ends, as
-/// [`read_exact_or_eof`] does; returns the number of bytes read. `bufs` is used up.
+/// [`read_exact_or_eof`] into buffers that are filled one after the other. `bufs` is used up.
 pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     store: &S,
     mut bufs: &mut [IoSliceMut<'_>],
@@ -40,7 +27,7 @@ pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     while done < wanted {
         match store.read_vectored_at(bufs, offset + done as u64) {
             Ok(0) => break,
-            // A store that says so has read who knows what.
+            // A store that claims this is confused: what it read is unknown.
             Ok(count) if count > wanted - done => return Err(io::ErrorKind::InvalidData.into()),
             Ok(count) => {
                 done += count;
@@ -53,7 +40,7 @@ pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     Ok(done)
 }
 
-/// Makes the error of a later part of a read speak of the whole read.
+/// Makes the error of a part of a read name the whole read.
 fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
     match error.downcast::<StoreError>() {
         Ok(StoreError::Shrank {
@@ -74,9 +61,9 @@ fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
     }
 }
 
-/// The error for a read of `wanted` bytes at `offset` that ended after `got`, in a store that had
-/// `was` bytes when it was opened: it shrank, or it delivered less than it has, or telling the two
-/// apart failed.
+/// The error of a read of `wanted` bytes at `offset` that ended after `got`, in a store that had
+/// `was` bytes when it was opened. It says that the store shrank, or delivered less than it has, or
+/// is the error that kept the two from being told apart.
 pub fn short_read_error<S: Store + ?Sized>(
     store: &S,
     offset: u64,
@@ -104,23 +91,13 @@ pub fn short_read_error<S: Store + ?Sized>(
     }
 }
 
-/// Writes all of `buf` at `offset`; short writes and interruptions are retried. After an error any
+/// Writes all of `buf` at `offset`. Short writes and interruptions are retried. After an error any
 /// part may be written.
 pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < buf.len() {
-        let rest = &buf[done..];
-        done += progress(
-            store.write_at(rest, offset + done as u64),
-            rest.len(),
-            offset,
-        )?;
-    }
-    Ok(())
+    write_all_vectored_at(store, &mut [IoSlice::new(buf)], offset)
 }
 
-/// Writes all of the buffers one behind the other at `offset`, as [`write_all_at`] does. `bufs` is
-/// used up.
+/// [`write_all_at`] from buffers that are written one after the other. `bufs` is used up.
 pub fn write_all_vectored_at<S: Store + ?Sized>(
     store: &S,
     mut bufs: &mut [IoSlice<'_>],
@@ -129,7 +106,17 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     IoSlice::advance_slices(&mut bufs, 0);
     let mut wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
     while !bufs.is_empty() {
-        let count = progress(store.write_vectored_at(bufs, offset), wanted, offset)?;
+        let count = match store.write_vectored_at(bufs, offset) {
+            Ok(0) => {
+                let wanted = wanted as u64;
+                return Err(StoreError::WriteZero { offset, wanted }.into());
+            }
+            // A store that claims this is confused: what it wrote is unknown.
+            Ok(count) if count > wanted => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => return Err(error),
+        };
         IoSlice::advance_slices(&mut bufs, count);
         offset += count as u64;
         wanted -= count;
@@ -137,23 +124,7 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     Ok(())
 }
 
-/// How far one write call came: 0 when it was interrupted, an error when it took nothing.
-fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result<usize> {
-    match result {
-        Ok(0) => Err(StoreError::WriteZero {
-            offset,
-            wanted: wanted as u64,
-        }
-        .into()),
-        // A store that says so has written who knows what.
-        Ok(count) if count > wanted => Err(io::ErrorKind::InvalidData.into()),
-        Ok(count) => Ok(count),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-        Err(error) => Err(error),
-    }
-}
-
-/// Zeros in memory, aligned so that direct I/O takes them as they are.
+/// Zeros in memory, aligned for direct I/O.
 #[repr(align(4096))]
 struct Zeros([u8; 64 << 10]);
 

@@ -75,26 +75,6 @@ impl FileOptions {
         self
     }
 
-    /// Reads alone, or writes too.
-    pub(crate) fn file_access(&self) -> FileAccess {
-        self.access
-    }
-
-    /// The block size as asked for.
-    pub(crate) fn bytes_a_block(&self) -> u64 {
-        self.block_size
-    }
-
-    /// The write order asked for.
-    pub(crate) fn order(&self) -> WriteOrder {
-        self.write_order
-    }
-
-    /// The group asked for.
-    pub(crate) fn payer(&self) -> Option<&Group> {
-        self.group.as_ref()
-    }
-
     /// Says what is wrong with them for a file at `path`, before it is opened.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {

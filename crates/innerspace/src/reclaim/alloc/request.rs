@@ -96,14 +96,6 @@ impl From<Refused> for Stuck {
     }
 }
 
-/// What is asked for, and for which group.
-#[derive(Clone, Copy, Debug)]
-struct Want {
-    group: GroupId,
-    pages: PageCount,
-    order: u8,
-}
-
 /// What a request may do that did not succeed at once.
 #[derive(Clone, Copy, Debug)]
 enum Effort {
@@ -121,24 +113,6 @@ enum Attempt {
     LittleOver,
     /// Over any limit, and from the reserve.
     Must,
-}
-
-/// What a request returns: it has a charge.
-trait Charged {
-    fn over_high(&self) -> Option<GroupId>;
-}
-
-impl Charged for Charge<'_> {
-    fn over_high(&self) -> Option<GroupId> {
-        Charge::over_high(self)
-    }
-}
-
-impl Charged for PoolFrame<'_> {
-    #[inline(always)]
-    fn over_high(&self) -> Option<GroupId> {
-        self.charge().over_high()
-    }
 }
 
 /// Requests and their hits.
@@ -161,7 +135,7 @@ impl Pool {
             age_if_due(self);
         }
         match self.attempt(group, order) {
-            Ok(frame) if frame.over_high().is_none() => Ok(frame),
+            Ok(frame) if frame.charge().over_high().is_none() => Ok(frame),
             attempted => self.alloc_slow(group, order, mode, attempted),
         }
     }
@@ -183,13 +157,11 @@ impl Pool {
         match self.groups.try_charge(group, pages) {
             Ok(charge) if charge.over_high().is_none() => Ok(charge),
             attempted => {
-                let want = Want {
-                    group,
-                    pages,
-                    order: 0,
+                let attempted = match attempted {
+                    Ok(charge) => Ok((charge.over_high(), charge)),
+                    Err(refused) => Err(refused.into()),
                 };
-                let attempted = attempted.map_err(Stuck::from);
-                self.finish(want, mode, attempted, |attempt| match attempt {
+                self.finish(group, pages, mode, attempted, |attempt| match attempt {
                     Attempt::Again => Ok(self.groups.try_charge_again(group, pages)?),
                     Attempt::LittleOver => Err(Stuck::Charge(group)),
                     Attempt::Must => Ok(self.groups.charge_must(group, pages)),
@@ -292,12 +264,8 @@ impl Pool {
         attempted: Result<PoolFrame<'p>, Stuck>,
     ) -> Result<PoolFrame<'p>, LimitError> {
         let pages = PageCount(1 << order);
-        let want = Want {
-            group,
-            pages,
-            order,
-        };
-        self.finish(want, mode, attempted, |attempt| {
+        let attempted = attempted.map(|frame| (frame.charge().over_high(), frame));
+        self.finish(group, pages, mode, attempted, |attempt| {
             let (charge, source) = match attempt {
                 Attempt::Again => {
                     let charge = self.groups.try_charge_again(group, pages)?;
@@ -317,23 +285,25 @@ impl Pool {
 
     /// What is left of a request after its first attempt; see the module's documentation.
     #[cold]
-    fn finish<T: Charged>(
+    fn finish<T>(
         &self,
-        want: Want,
+        group: GroupId,
+        pages: PageCount,
         mode: AllocMode,
-        attempted: Result<T, Stuck>,
+        attempted: Result<(Option<GroupId>, T), Stuck>,
         attempt: impl Fn(Attempt) -> Result<T, Stuck>,
     ) -> Result<T, LimitError> {
         let mut stuck = match attempted {
-            Ok(got) => return self.relieve(got, want.pages, mode),
+            Ok((None, got)) => return Ok(got),
+            Ok((Some(over), got)) => return self.relieve(over, pages, mode).map(|()| got),
             Err(stuck) => stuck,
         };
         let io = match self.effort(mode) {
-            Effort::Refuse => return Err(self.would_block(stuck.group(), want.pages)),
+            Effort::Refuse => return Err(self.would_block(stuck.group(), pages)),
             Effort::Must => {
                 let reason = LimitReason::ReserveEmpty;
                 let got = attempt(Attempt::Must);
-                return got.map_err(|_| self.limit_error(GroupId::ROOT, want.pages, reason));
+                return got.map_err(|_| self.limit_error(GroupId::ROOT, pages, reason));
             }
             Effort::Reclaim(io) => io,
         };
@@ -342,11 +312,11 @@ impl Pool {
             self.groups.count_max(group);
         }
         self.counters.count(Event::DirectReclaim);
-        let _stalled = self.groups.stall(want.group);
+        let _stalled = self.groups.stall(group);
         let skipped = StoreScope::skipped();
         let mut rounds = Rounds::new();
         loop {
-            let room = self.make_room(stuck.group(), self.need(stuck, want), io, &mut rounds);
+            let room = self.make_room(stuck.group(), self.need(stuck, pages), io, &mut rounds);
             // Also where there was no room: others may have freed some before we looked for them.
             match attempt(Attempt::Again) {
                 Ok(got) => return Ok(got),
@@ -365,24 +335,16 @@ impl Pool {
             return Ok(got);
         }
         let reason = match stuck {
-            Stuck::NoFrame if want.order > 0 => LimitReason::Fragmented,
+            Stuck::NoFrame if pages.0 > 1 => LimitReason::Fragmented,
             _ => LimitReason::NothingEvictable,
         };
-        Err(self.limit_error(stuck.group(), want.pages, reason))
+        Err(self.limit_error(stuck.group(), pages, reason))
     }
 
-    /// A request went through. If its group is over its `high`, frees some pages, and goes slower
-    /// when that does not help. A request that may not wait is let pass a little above the mark, and
-    /// refused beyond (M9).
-    fn relieve<T: Charged>(
-        &self,
-        got: T,
-        pages: PageCount,
-        mode: AllocMode,
-    ) -> Result<T, LimitError> {
-        let Some(group) = got.over_high() else {
-            return Ok(got);
-        };
+    /// A request went through, but `group` is over its `high`. Frees some pages, and goes slower
+    /// when that does not help. A request that may not wait is let pass a little above the mark,
+    /// and refused beyond (M9).
+    fn relieve(&self, group: GroupId, pages: PageCount, mode: AllocMode) -> Result<(), LimitError> {
         let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
         match self.effort(mode) {
             Effort::Refuse => {
@@ -410,7 +372,7 @@ impl Pool {
                 slow_down(self.over_high(group), high, io);
             }
         }
-        Ok(got)
+        Ok(())
     }
 
     /// What a mode allows where the request is made. A store's own requests to another pool may
@@ -456,15 +418,15 @@ impl Pool {
     }
 
     /// Pages to free: what is missing and a little more, less in small groups.
-    fn need(&self, stuck: Stuck, want: Want) -> PageCount {
+    fn need(&self, stuck: Stuck, pages: PageCount) -> PageCount {
         let group = stuck.group();
         let usage = self.groups.charged(group).0;
         let max = self.groups.max(group).map_or(u64::MAX, |max| max.0);
         let missing = match stuck {
-            Stuck::Charge(_) => (usage + want.pages.0).saturating_sub(max),
+            Stuck::Charge(_) => (usage + pages.0).saturating_sub(max),
             // Free frames are there, but apart or in other threads' magazines: make room for a
             // whole block more.
-            Stuck::NoFrame => want.pages.0 * 2,
+            Stuck::NoFrame => pages.0 * 2,
         };
         let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);
         PageCount(missing + extra.min(max / 16))

@@ -12,7 +12,7 @@ use crate::units::PageCount;
 const DIRTY_PERCENT: u64 = 20;
 
 /// The state of the background work of one pool.
-pub(in crate::reclaim) struct Background {
+pub(crate) struct Background {
     /// Below this many free pages eviction begins.
     pub(super) low: u64,
     /// At this many free pages it ends.
@@ -40,7 +40,7 @@ pub(in crate::reclaim) struct Background {
 }
 
 impl Background {
-    pub(in crate::reclaim) fn new(total: PageCount) -> Background {
+    pub(crate) fn new(total: PageCount) -> Background {
         let low = (total.0 / 64).clamp(1, 4096);
         Background {
             low,
@@ -60,7 +60,7 @@ impl Background {
     }
 
     /// The number of ticks so far.
-    pub(in crate::reclaim) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
 
@@ -87,7 +87,7 @@ impl Background {
     }
 
     /// Asks for a step that brings groups under their `high`.
-    pub(in crate::reclaim) fn want_under_high(&self) {
+    pub(crate) fn want_under_high(&self) {
         self.note_over_high();
         self.kick();
     }
@@ -97,7 +97,7 @@ impl Background {
     }
 
     /// Asks for a step that writes dirty blocks, oldest first.
-    pub(in crate::reclaim) fn want_flush(&self) {
+    pub(crate) fn want_flush(&self) {
         self.flush_wanted.store(true, Ordering::Relaxed);
         self.kick();
     }
@@ -108,7 +108,7 @@ impl Background {
 
     /// Asks for a step if so few pages are left below `max` that eviction should begin.
     #[inline]
-    pub(in crate::reclaim) fn kick_if_low(&self, used: u64, max: u64) {
+    pub(crate) fn kick_if_low(&self, used: u64, max: u64) {
         if used.saturating_add(self.low) > max && !self.wanted.load(Ordering::Relaxed) {
             self.kick();
         }
@@ -116,7 +116,7 @@ impl Background {
 
     /// Asks for a step, and wakes the service thread if there is one.
     #[cold]
-    pub(in crate::reclaim) fn kick(&self) {
+    pub(crate) fn kick(&self) {
         // Release: the thread that takes this finds what it is to do.
         if !self.wanted.swap(true, Ordering::Release) {
             // Taken so that a thread between its check and its sleep is not missed.
@@ -126,7 +126,7 @@ impl Background {
     }
 
     /// Sleeps until a step is asked for, or for `at_most`.
-    pub(in crate::reclaim) fn wait_for_work(&self, at_most: Duration) {
+    pub(crate) fn wait_for_work(&self, at_most: Duration) {
         let guard = self.sleep.lock();
         if !self.wanted.load(Ordering::Relaxed) {
             let _ = self.wake.wait_timeout(guard, at_most);
@@ -137,7 +137,7 @@ impl Background {
 
     /// Whether the service thread would not sleep.
     #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(in crate::reclaim) fn is_kicked(&self) -> bool {
+    pub(crate) fn is_kicked(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 }

@@ -9,7 +9,7 @@ use crate::reclaim::pool::Pool;
 const WALK_MAX: u32 = 1 << 18;
 
 /// Counts what keeps the pages of `group` and below from being evicted.
-pub(in crate::reclaim) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
+pub(crate) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
     pool.settle_lists();
     let mut holders = Holders::default();
     let mut explained = 0;

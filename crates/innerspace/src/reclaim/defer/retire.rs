@@ -10,7 +10,7 @@ const FLUSH_AT: usize = 64;
 /// Things that wait for a grace period. Frames among them stay charged. Aligned to lines of its
 /// own: every fault looks at the length.
 #[repr(align(128))]
-pub(in crate::reclaim) struct RetireQueue<T> {
+pub(crate) struct RetireQueue<T> {
     entries: Mutex<Vec<T>>,
     /// The length, readable without the mutex; a hint.
     len: AtomicUsize,
@@ -26,25 +26,25 @@ impl<T> Default for RetireQueue<T> {
 }
 
 impl<T> RetireQueue<T> {
-    pub(in crate::reclaim) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
     /// Whether the queue is so long that it should be flushed.
     #[inline]
-    pub(in crate::reclaim) fn is_flush_due(&self) -> bool {
+    pub(crate) fn is_flush_due(&self) -> bool {
         self.len() >= FLUSH_AT
     }
 
     /// Adds an entry. Returns whether the queue has just become long.
-    pub(in crate::reclaim) fn push(&self, entry: T) -> bool {
+    pub(crate) fn push(&self, entry: T) -> bool {
         let mut entries = self.entries.lock();
         entries.push(entry);
         self.len.store(entries.len(), Ordering::Relaxed);
         entries.len() == FLUSH_AT
     }
 
-    pub(in crate::reclaim) fn take(&self) -> Vec<T> {
+    pub(crate) fn take(&self) -> Vec<T> {
         if self.len() == 0 {
             return Vec::new();
         }

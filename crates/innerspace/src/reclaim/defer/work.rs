@@ -16,7 +16,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// What was deferred, oldest first.
 #[derive(Default)]
-pub(in crate::reclaim) struct DeferredWork(Mutex<VecDeque<Deferred>>);
+pub(crate) struct DeferredWork(Mutex<VecDeque<Deferred>>);
 
 struct Deferred {
     /// The file that it concerns, if any.
@@ -25,23 +25,23 @@ struct Deferred {
 }
 
 impl DeferredWork {
-    pub(in crate::reclaim) fn push(&self, of: Option<OwnerId>, work: Work) {
+    pub(crate) fn push(&self, of: Option<OwnerId>, work: Work) {
         self.0.lock().push_back(Deferred { of, work });
     }
 
     /// The oldest.
-    pub(in crate::reclaim) fn take(&self) -> Option<Work> {
+    pub(crate) fn take(&self) -> Option<Work> {
         Some(self.0.lock().pop_front()?.work)
     }
 
     /// The oldest that concerns the file `of`.
-    pub(in crate::reclaim) fn take_of(&self, of: OwnerId) -> Option<Work> {
+    pub(crate) fn take_of(&self, of: OwnerId) -> Option<Work> {
         let mut deferred = self.0.lock();
         let at = deferred.iter().position(|entry| entry.of == Some(of))?;
         Some(deferred.remove(at)?.work)
     }
 
-    pub(in crate::reclaim) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 }

@@ -19,7 +19,7 @@ const LOOKS: usize = 2 * BATCH_LEN;
 /// Looks at some mapped pages if new ones have come in. Outside every section; blocks may be
 /// locked, since it waits for nothing.
 #[inline]
-pub(in crate::reclaim) fn age_if_due(pool: &Pool) {
+pub(crate) fn age_if_due(pool: &Pool) {
     if pool.lru.is_aging_due() {
         age_due(pool);
     }

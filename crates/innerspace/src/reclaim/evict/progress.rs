@@ -7,7 +7,7 @@ use crate::sync::{Condvar, Mutex, WaitEnd};
 /// The threads that are freeing memory or aging pages right now. A request that finds nothing to
 /// free waits for them before it fails, because the frames they have isolated are on no list.
 #[derive(Default)]
-pub(in crate::reclaim) struct Progress {
+pub(crate) struct Progress {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -24,13 +24,13 @@ struct State {
 
 /// Counts the calling thread as working until it is dropped.
 #[must_use = "dropping it says that the work is done"]
-pub(in crate::reclaim) struct Working<'a> {
+pub(crate) struct Working<'a> {
     progress: &'a Progress,
     ticket: u64,
 }
 
 impl Progress {
-    pub(in crate::reclaim) fn begin(&self) -> Working<'_> {
+    pub(crate) fn begin(&self) -> Working<'_> {
         let mut state = self.state.lock();
         let ticket = state.started;
         state.started += 1;

@@ -25,13 +25,13 @@ const VAIN_ROUNDS: u32 = 3;
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// The rounds that a request has left.
-pub(in crate::reclaim) struct Rounds {
+pub(crate) struct Rounds {
     left: u32,
     vain: u32,
 }
 
 impl Rounds {
-    pub(in crate::reclaim) fn new() -> Rounds {
+    pub(crate) fn new() -> Rounds {
         Rounds {
             left: ROUNDS,
             vain: VAIN_ROUNDS,
@@ -41,7 +41,7 @@ impl Rounds {
 
 /// What a round brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::reclaim) enum Room {
+pub(crate) enum Room {
     /// Something was freed: so many pages of the group, and perhaps pages of others.
     Made(PageCount),
     /// Nothing was freed, but another thread was at work, or a block came free: try again.
@@ -80,7 +80,7 @@ impl Pool {
 
     /// One round. Frees frames that wait for a grace period, or else about `target` pages of
     /// `group`; if there are none, waits for threads that may free some.
-    pub(in crate::reclaim) fn make_room(
+    pub(crate) fn make_room(
         &self,
         group: GroupId,
         target: PageCount,

@@ -29,7 +29,7 @@ use crate::units::FrameId;
 impl Lru {
     /// An inactive, referenced frame was used again.
     #[cold]
-    pub(in crate::reclaim) fn used_again(&self, frames: &Frames, counters: &Counters, id: FrameId) {
+    pub(crate) fn used_again(&self, frames: &Frames, counters: &Counters, id: FrameId) {
         match self.policy.second_use() {
             SecondUse::Activate => self.activate(frames, counters, id, thread_batch()),
             SecondUse::Remember => {
@@ -43,12 +43,7 @@ impl Lru {
 
     /// An isolated frame was used through a mapping since reclaim last looked at it: the first time
     /// it is marked, the second time it becomes active.
-    pub(in crate::reclaim) fn used_through_mapping(
-        &self,
-        frames: &Frames,
-        counters: &Counters,
-        id: FrameId,
-    ) {
+    pub(crate) fn used_through_mapping(&self, frames: &Frames, counters: &Counters, id: FrameId) {
         let before = frames.meta(id).flags.test_and_set(FlagSet::REFERENCED);
         if before.contains(FlagSet::REFERENCED) {
             self.used_again(frames, counters, id);
@@ -57,13 +52,7 @@ impl Lru {
 
     /// Makes a frame active, unless it is in a batch other than `batch`.
     #[cold]
-    pub(in crate::reclaim) fn activate(
-        &self,
-        frames: &Frames,
-        counters: &Counters,
-        id: FrameId,
-        batch: u8,
-    ) {
+    pub(crate) fn activate(&self, frames: &Frames, counters: &Counters, id: FrameId, batch: u8) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         let seen = meta.lru.load();

@@ -22,7 +22,7 @@ const SHARED: usize = 4;
 pub(super) const BATCHES: usize = OWNERS + SHARED;
 
 /// Frames of a full batch.
-pub(in crate::reclaim) const BATCH_LEN: usize = 16;
+pub(crate) const BATCH_LEN: usize = 16;
 
 /// Frames on their way to a list; aligned so that no two threads' batches share a cache line.
 #[repr(align(128))]
@@ -34,7 +34,7 @@ pub(super) struct Batch {
 
 /// The number of the calling thread's batch.
 #[inline]
-pub(in crate::reclaim) fn thread_batch() -> u8 {
+pub(crate) fn thread_batch() -> u8 {
     match thread_number() {
         own if own < OWNERS => own as u8,
         many => (OWNERS + many % SHARED) as u8,

@@ -50,18 +50,18 @@ impl GroupLists {
 }
 
 /// A group's lists, locked.
-pub(in crate::reclaim) struct LockedLists<'a> {
+pub(crate) struct LockedLists<'a> {
     group: &'a GroupLists,
     pub(super) lists: MutexGuard<'a, Lists>,
 }
 
 impl LockedLists<'_> {
-    pub(in crate::reclaim) fn list(&self, kind: ListKind) -> &FrameList {
+    pub(crate) fn list(&self, kind: ListKind) -> &FrameList {
         &self.lists.lists[kind as usize]
     }
 
     /// Pages that reclaim has isolated and not yet put back or freed.
-    pub(in crate::reclaim) fn isolated(&self) -> u64 {
+    pub(crate) fn isolated(&self) -> u64 {
         self.lists.isolated
     }
 

@@ -12,7 +12,7 @@ use crate::sync::{Mutex, Rank};
 use crate::units::FrameId;
 
 /// All lists and batches of one pool.
-pub(in crate::reclaim) struct Lru {
+pub(crate) struct Lru {
     groups: Slab<GroupLists>,
     batches: Box<[Batch]>,
     /// How far each batch was read by drains of all batches.
@@ -68,7 +68,7 @@ impl<'l> ListLocks<'l> {
 }
 
 impl Lru {
-    pub(in crate::reclaim) fn new(policy: EvictionPolicy) -> Lru {
+    pub(crate) fn new(policy: EvictionPolicy) -> Lru {
         Lru {
             groups: Slab::new(),
             batches: (0..BATCHES).map(|_| Batch::new()).collect(),
@@ -78,7 +78,7 @@ impl Lru {
         }
     }
 
-    pub(in crate::reclaim) fn policy(&self) -> EvictionPolicy {
+    pub(crate) fn policy(&self) -> EvictionPolicy {
         self.policy
     }
 
@@ -88,11 +88,11 @@ impl Lru {
     }
 
     /// Pages on the lists of one group, without the groups below it.
-    pub(in crate::reclaim) fn sizes(&self, group: GroupId) -> ListSizes {
+    pub(crate) fn sizes(&self, group: GroupId) -> ListSizes {
         self.group(group).sizes()
     }
 
-    pub(in crate::reclaim) fn lock(&self, group: GroupId) -> LockedLists<'_> {
+    pub(crate) fn lock(&self, group: GroupId) -> LockedLists<'_> {
         self.group(group).lock()
     }
 
@@ -104,19 +104,19 @@ impl Lru {
 
     /// Whether some group's inactive list has grown by a batch.
     #[inline]
-    pub(in crate::reclaim) fn is_aging_due(&self) -> bool {
+    pub(crate) fn is_aging_due(&self) -> bool {
         self.aging_due.0.load(Ordering::Relaxed) != 0
     }
 
     /// The last group whose inactive list has grown by a batch; each is returned once.
-    pub(in crate::reclaim) fn take_aging_due(&self) -> Option<GroupId> {
+    pub(crate) fn take_aging_due(&self) -> Option<GroupId> {
         let number = self.aging_due.0.swap(0, Ordering::Relaxed).checked_sub(1)?;
         Some(GroupId(number as u16))
     }
 
     /// Adds a frame in state `None` to the batch with this number; a full batch is drained.
     #[inline]
-    pub(in crate::reclaim) fn add(&self, frames: &Frames, id: FrameId, batch: u8) {
+    pub(crate) fn add(&self, frames: &Frames, id: FrameId, batch: u8) {
         let meta = frames.meta(id);
         assert_eq!(
             LruState::load(meta),
@@ -149,7 +149,7 @@ impl Lru {
 
     /// Drains the batch with this number, then puts frames of one group in state `None` directly on
     /// their lists, the newest last.
-    pub(in crate::reclaim) fn add_run(&self, frames: &Frames, ids: &[FrameId], batch: u8) {
+    pub(crate) fn add_run(&self, frames: &Frames, ids: &[FrameId], batch: u8) {
         let metas = frames.metas();
         let Some(first) = ids.first() else {
             return;
@@ -171,7 +171,7 @@ impl Lru {
     }
 
     /// Moves the frames of every batch to their lists.
-    pub(in crate::reclaim) fn drain_batches(&self, frames: &Frames) {
+    pub(crate) fn drain_batches(&self, frames: &Frames) {
         let mut seen = self.seen.lock();
         let mut locks = ListLocks::new(self);
         for (number, (batch, seen)) in (0..).zip(self.batches.iter().zip(&mut *seen)) {
@@ -192,13 +192,13 @@ impl Lru {
     }
 
     /// The frames that may wait in batches, each with its batch's number. For `validate`.
-    pub(in crate::reclaim) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
         let batches = (0..).zip(&self.batches);
         batches.flat_map(|(number, batch)| batch.frames.iter().map(move |id| (number, FrameId(id))))
     }
 
     /// Takes a frame off its list or out of its batch. The caller holds it or is freeing it.
-    pub(in crate::reclaim) fn remove(&self, frames: &Frames, id: FrameId) {
+    pub(crate) fn remove(&self, frames: &Frames, id: FrameId) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         loop {
@@ -222,7 +222,7 @@ impl Lru {
 
     /// Moves a frame to the unevictable list, or from there to the list its flags say. A frame in a
     /// batch gets to that list anyway.
-    pub(in crate::reclaim) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
+    pub(crate) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
         loop {
@@ -248,7 +248,7 @@ impl Lru {
     }
 
     /// Isolates up to `max` frames from the tail of a list, oldest first. Returns their pages.
-    pub(in crate::reclaim) fn isolate(
+    pub(crate) fn isolate(
         &self,
         frames: &Frames,
         group: GroupId,
@@ -275,18 +275,18 @@ impl Lru {
 
     /// Puts isolated frames back at the head of the list their flags say, or of the unevictable
     /// one.
-    pub(in crate::reclaim) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
+    pub(crate) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
         self.put_back_to(frames, ids, End::Head, |meta| list_for(meta, to));
     }
 
     /// Puts isolated frames back at the tail of the list their flags say, in this order.
-    pub(in crate::reclaim) fn put_back_at_tail(&self, frames: &Frames, ids: &[FrameId]) {
+    pub(crate) fn put_back_at_tail(&self, frames: &Frames, ids: &[FrameId]) {
         self.put_back_to(frames, ids, End::Tail, ListKind::by_flags);
     }
 
     /// Puts isolated frames back on the inactive list. The flag ACTIVE is cleared under the list's
     /// lock: a frame that was freed meanwhile, and is active in its next life, keeps both.
-    pub(in crate::reclaim) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {
+    pub(crate) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {
         self.put_back_to(frames, ids, end, |meta| {
             meta.take_mark(FlagSet::ACTIVE);
             ListKind::Inactive

@@ -36,7 +36,7 @@ pub enum EvictionPolicy {
 
 /// What a second use of a block on the inactive list does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::reclaim) enum SecondUse {
+pub(crate) enum SecondUse {
     /// The block moves to the active list now.
     Activate,
     /// The use is remembered; the block moves when it gets to the tail.
@@ -46,7 +46,7 @@ pub(in crate::reclaim) enum SecondUse {
 /// What becomes of a frame at the tail of the active list that was not used since reclaim last
 /// looked at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::reclaim) enum Demotion {
+pub(crate) enum Demotion {
     /// It passes through the inactive list once more.
     SecondChance,
     /// It is evicted next.
@@ -69,14 +69,14 @@ impl EvictionPolicy {
 
     /// Whether the active list gives frames to the inactive one now: with two lists while it is the
     /// longer, with S3-FIFO while the small queue is no larger than its part.
-    pub(in crate::reclaim) fn takes_from_active(self, sizes: &ListSizes) -> bool {
+    pub(crate) fn takes_from_active(self, sizes: &ListSizes) -> bool {
         match self {
             EvictionPolicy::TwoLists => sizes.inactive < sizes.active,
             EvictionPolicy::S3Fifo => sizes.inactive.0 * SMALL_PART <= sizes.evictable(),
         }
     }
 
-    pub(in crate::reclaim) fn demotion(self) -> Demotion {
+    pub(crate) fn demotion(self) -> Demotion {
         match self {
             EvictionPolicy::TwoLists => Demotion::SecondChance,
             EvictionPolicy::S3Fifo => Demotion::Next,

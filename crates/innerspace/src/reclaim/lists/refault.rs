@@ -29,21 +29,21 @@ pub(crate) enum Refault {
 }
 
 /// The two parts of a shadow.
-pub(in crate::reclaim) fn shadow_unpack(shadow: u64) -> (GroupId, u64) {
+pub(crate) fn shadow_unpack(shadow: u64) -> (GroupId, u64) {
     (GroupId((shadow >> CLOCK_BITS) as u16), shadow & CLOCK_MASK)
 }
 
 impl Lru {
     /// Moves the clock of `group` by the pages of a block that is being evicted. Returns the
     /// block's shadow, less than `1 << SHADOW_BITS`.
-    pub(in crate::reclaim) fn shadow_pack(&self, group: GroupId, pages: PageCount) -> u64 {
+    pub(crate) fn shadow_pack(&self, group: GroupId, pages: PageCount) -> u64 {
         let clock = &self.group(group).clock;
         let now = clock.fetch_add(pages.0, Ordering::Relaxed) + pages.0;
         u64::from(group.0) << CLOCK_BITS | now & CLOCK_MASK
     }
 
     /// What to do with a block that had left `shadow`.
-    pub(in crate::reclaim) fn refault(&self, shadow: u64) -> Refault {
+    pub(crate) fn refault(&self, shadow: u64) -> Refault {
         let (group, evicted_at) = shadow_unpack(shadow);
         let lists = self.group(group);
         let now = lists.clock.load(Ordering::Relaxed);

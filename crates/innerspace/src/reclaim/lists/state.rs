@@ -29,11 +29,11 @@ pub(crate) enum ListKind {
 }
 
 impl ListKind {
-    pub(in crate::reclaim) const ALL: [ListKind; 3] =
+    pub(crate) const ALL: [ListKind; 3] =
         [ListKind::Inactive, ListKind::Active, ListKind::Unevictable];
 
     /// The list a frame belongs on by its flags.
-    pub(in crate::reclaim) fn by_flags(meta: &Meta) -> ListKind {
+    pub(crate) fn by_flags(meta: &Meta) -> ListKind {
         match meta.flags.load().contains(FlagSet::ACTIVE) {
             true => ListKind::Active,
             false => ListKind::Inactive,
@@ -43,7 +43,7 @@ impl ListKind {
 
 /// An end of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::reclaim) enum End {
+pub(crate) enum End {
     /// The newest frame.
     Head,
     /// The frame that reclaim takes next.
@@ -66,7 +66,7 @@ pub(crate) struct ListSizes {
 }
 
 impl ListSizes {
-    pub(in crate::reclaim) fn of(&self, kind: ListKind) -> PageCount {
+    pub(crate) fn of(&self, kind: ListKind) -> PageCount {
         match kind {
             ListKind::Inactive => self.inactive,
             ListKind::Active => self.active,
@@ -75,7 +75,7 @@ impl ListSizes {
     }
 
     /// Pages on the two lists that reclaim works on.
-    pub(in crate::reclaim) fn evictable(&self) -> u64 {
+    pub(crate) fn evictable(&self) -> u64 {
         self.inactive.0 + self.active.0
     }
 }
@@ -87,7 +87,7 @@ const _: () = assert!(BATCHES <= BATCH as usize);
 
 impl LruState {
     #[inline]
-    pub(in crate::reclaim) fn load(meta: &Meta) -> LruState {
+    pub(crate) fn load(meta: &Meta) -> LruState {
         LruState::of(meta.lru.load())
     }
 
@@ -122,6 +122,6 @@ impl LruState {
 
 /// Pages of the block that starts at this frame.
 #[inline]
-pub(in crate::reclaim) fn pages_of(meta: &Meta) -> u64 {
+pub(crate) fn pages_of(meta: &Meta) -> u64 {
     1 << meta.order()
 }

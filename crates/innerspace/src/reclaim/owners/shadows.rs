@@ -31,13 +31,13 @@ pub(crate) const SHADOW_BYTES_PER_FRAME: u64 = (size_of::<Entry>() / FRAMES_PER_
 const FRAMES_PER_ENTRY: usize = 2;
 
 /// The queue of one pool.
-pub(in crate::reclaim) struct Shadows {
+pub(crate) struct Shadows {
     entries: Mutex<VecDeque<Entry>>,
     most: usize,
 }
 
 impl Shadows {
-    pub(in crate::reclaim) fn new(frames: u32) -> Shadows {
+    pub(crate) fn new(frames: u32) -> Shadows {
         let most = (frames as usize / FRAMES_PER_ENTRY).max(1);
         Shadows {
             entries: Mutex::ranked(Rank::Retire, VecDeque::with_capacity(most)),
@@ -47,16 +47,12 @@ impl Shadows {
 
     /// The most shadows that the files have together.
     #[cfg(all(test, not(shuttle)))]
-    pub(in crate::reclaim) fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         self.most
     }
 
     /// Appends shadows. Returns those that were dropped at the front for them.
-    pub(in crate::reclaim) fn push(
-        &self,
-        owner: OwnerId,
-        left: &[LeftShadow],
-    ) -> Vec<(OwnerId, LeftShadow)> {
+    pub(crate) fn push(&self, owner: OwnerId, left: &[LeftShadow]) -> Vec<(OwnerId, LeftShadow)> {
         let mut fallen = Vec::new();
         let mut entries = self.entries.lock();
         for LeftShadow { block, mark } in left.iter().copied() {

@@ -4,7 +4,7 @@ use super::owner::{CleanCount, Owner, OwnerId};
 use crate::sync::{Arc, Mutex, Rank, Weak};
 
 /// The registered owners, by number.
-pub(in crate::reclaim) struct Owners {
+pub(crate) struct Owners {
     table: Mutex<Table>,
 }
 
@@ -36,7 +36,7 @@ impl Default for Owners {
 }
 
 impl Owners {
-    pub(in crate::reclaim) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {
+    pub(crate) fn register(&self, owner: Weak<dyn Owner>) -> OwnerId {
         let mut table = self.table.lock();
         let entry = Entry {
             owner,
@@ -55,21 +55,21 @@ impl Owners {
         }
     }
 
-    pub(in crate::reclaim) fn unregister(&self, id: OwnerId) {
+    pub(crate) fn unregister(&self, id: OwnerId) {
         let mut table = self.table.lock();
         let gone = table.entries[id.0 as usize - 1].take();
         assert!(gone.is_some(), "owner {} is unregistered twice", id.0);
         table.free.push(id.0);
     }
 
-    pub(in crate::reclaim) fn get(&self, id: OwnerId) -> Option<Arc<dyn Owner>> {
+    pub(crate) fn get(&self, id: OwnerId) -> Option<Arc<dyn Owner>> {
         let table = self.table.lock();
         let index = (id.0 as usize).checked_sub(1)?;
         table.entries.get(index)?.as_ref()?.owner.upgrade()
     }
 
     /// Whether reclaim may ask this owner to write now; not for a while after its store failed.
-    pub(in crate::reclaim) fn may_clean(&self, id: OwnerId) -> bool {
+    pub(crate) fn may_clean(&self, id: OwnerId) -> bool {
         let mut table = self.table.lock();
         match table.entries.get_mut(id.0 as usize - 1) {
             Some(Some(entry)) if entry.skip > 0 => {
@@ -81,7 +81,7 @@ impl Owners {
     }
 
     /// Records how a call of `clean` or `flush` went.
-    pub(in crate::reclaim) fn note_clean(&self, id: OwnerId, count: &CleanCount) {
+    pub(crate) fn note_clean(&self, id: OwnerId, count: &CleanCount) {
         let mut table = self.table.lock();
         let Some(Some(entry)) = table.entries.get_mut(id.0 as usize - 1) else {
             return;
@@ -95,14 +95,14 @@ impl Owners {
     }
 
     /// Time has passed: every owner may be asked to write again.
-    pub(in crate::reclaim) fn try_all_again(&self) {
+    pub(crate) fn try_all_again(&self) {
         for entry in self.table.lock().entries.iter_mut().flatten() {
             entry.skip = 0;
         }
     }
 
     /// The next registered owner after `id`, wrapping around; `None` when there is none.
-    pub(in crate::reclaim) fn next_after(&self, id: OwnerId) -> Option<(OwnerId, Arc<dyn Owner>)> {
+    pub(crate) fn next_after(&self, id: OwnerId) -> Option<(OwnerId, Arc<dyn Owner>)> {
         let table = self.table.lock();
         let count = table.entries.len();
         (0..count)
@@ -113,7 +113,7 @@ impl Owners {
             })
     }
 
-    pub(in crate::reclaim) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let table = self.table.lock();
         table.entries.len() - table.free.len()
     }

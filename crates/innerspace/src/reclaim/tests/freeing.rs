@@ -1,4 +1,4 @@
-//! Frames freed in runs: of several groups, kept by somebody else, in blocks, with words, on lists.
+//! Frames freed in runs: of several groups, with other references, in blocks, with words, on lists.
 
 use super::mock::pool_of;
 use crate::frame::{HoldState, Kind};
@@ -17,7 +17,7 @@ fn what_is_freed_in_runs_leaves_the_books_as_if_freed_one_by_one() {
     let pool = pool_of(2000, 0);
     let groups = ["a", "b"].map(|name| pool.groups.create(GroupId::ROOT, name, None).unwrap());
     let page = |group, refs| published(&pool, group, 0, Kind::Anonymous, refs);
-    // Longer than a run, then by turns, then all that is no single page of nobody else's.
+    // More than a run; groups in turns; then all that cannot join a run.
     let mut ids: Vec<FrameId> = (0..100).map(|_| page(groups[0], 1)).collect();
     ids.extend((0..40).map(|at| page(groups[at % 2], 1)));
     let kept: Vec<FrameId> = (0..10).map(|at| page(groups[at % 2], 2)).collect();
@@ -34,7 +34,11 @@ fn what_is_freed_in_runs_leaves_the_books_as_if_freed_one_by_one() {
     ids.iter().for_each(|id| freeing.put(*id));
     drop(freeing);
     let usages = groups.map(|group| pool.groups.usage(group).0);
-    assert_eq!(usages, [5, 5], "what somebody else has is still charged");
+    assert_eq!(
+        usages,
+        [5, 5],
+        "frames with other references are still charged"
+    );
     assert_eq!(pool.totals().pgfree, all - 10);
     pool.validate();
 

@@ -1,14 +1,14 @@
 //! In place of [`ring`](super::ring) where there is no io_uring(7): every request is a call.
 
 use super::engine::Engine;
-use super::watch::FileState;
+use super::watch::Watch;
 use crate::store::Batch;
 use crate::sync::Arc;
 
-pub(super) fn takes_reads(_: &Engine, _: &FileState) -> bool {
+pub(super) fn takes_reads(_: &Engine, _: &Watch) -> bool {
     false
 }
 
-pub(super) fn launch(_: &Engine, _: &Arc<FileState>, batch: Batch) -> Batch {
+pub(super) fn launch(_: &Engine, _: &Arc<Watch>, batch: Batch) -> Batch {
     batch
 }

@@ -14,7 +14,7 @@ use super::lock::{LockError, LockedFile};
 use super::opening::{Opening, forced};
 use super::options::{Access, CacheMode, Create, OpenError};
 use super::store::{FileStore, identity_of};
-use super::watch::FileState;
+use super::watch::Watch;
 use crate::store::Identity;
 use crate::sync::Arc;
 
@@ -48,8 +48,8 @@ impl FileOptions {
         self
     }
 
-    /// What to do when the file exists, and when it does not. All choices but [`Create::Never`] open
-    /// it writable.
+    /// What to do when the file exists, and when it does not. All choices but [`Create::Never`]
+    /// open it writable.
     pub fn create(mut self, create: Create) -> FileOptions {
         self.create = create;
         self
@@ -242,7 +242,7 @@ impl Locked<'_> {
             access: opening.access,
             identity: identity_of(&metadata),
             name: opening.path.to_string_lossy().into_owned(),
-            state: Arc::new(FileState::new(&metadata, forced::no_ring())),
+            watch: Arc::new(Watch::new(&metadata, forced::no_ring())),
             file,
         })
     }

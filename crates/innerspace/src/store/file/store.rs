@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::lock::LockedFile;
 use super::options::{Access, CacheMode, FileEngine};
 use super::ring;
-use super::watch::FileState;
+use super::watch::Watch;
 use crate::store::{
     Batch, Identity, Limits, Own, Store, StoreError, SyncWhat, Version, write_zeros,
 };
@@ -28,13 +28,13 @@ pub struct FileStore {
     pub(super) identity: Option<Identity>,
     /// The path as given.
     pub(super) name: String,
-    pub(super) state: Arc<FileState>,
+    pub(super) watch: Arc<Watch>,
 }
 
 impl FileStore {
-    /// How the kernel's page cache is kept empty; for [`CacheMode::Auto`] the mode that reads are in.
-    /// When the file system refuses a read in mode [`CacheMode::Direct`] after all, reads are in
-    /// another mode from then on.
+    /// How the kernel's page cache is kept empty; for [`CacheMode::Auto`] the mode that reads are
+    /// in. When the file system refuses a read in mode [`CacheMode::Direct`] after all, reads are
+    /// in another mode from then on.
     pub fn cache_mode(&self) -> CacheMode {
         self.engine.mode()
     }
@@ -42,7 +42,7 @@ impl FileStore {
     /// How several reads are under way at once. When the kernel refuses a read by
     /// [`FileEngine::IoUring`], the store falls back to [`FileEngine::Calls`] for good.
     pub fn engine(&self) -> FileEngine {
-        match ring::takes_reads(&self.engine, &self.state) {
+        match ring::takes_reads(&self.engine, &self.watch) {
             true => FileEngine::IoUring,
             false => FileEngine::Calls,
         }
@@ -80,9 +80,7 @@ impl Store for FileStore {
         if count == 0 {
             let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
             if wanted > 0 {
-                self.state
-                    .watch
-                    .check_end(&self.file, offset, wanted as u64)?;
+                self.watch.check_end(&self.file, offset, wanted as u64)?;
             }
         }
         Ok(count)
@@ -94,17 +92,16 @@ impl Store for FileStore {
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.check_writable()?;
-        let _own = self.state.watch.own_change();
+        let _own = self.watch.own_change();
         let count = self.engine.write_vectored_at(&self.file, bufs, offset)?;
-        self.state.watch.grew_to(offset + count as u64);
+        self.watch.grew_to(offset + count as u64);
         Ok(count)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.check_writable()?;
-        let _own = self.state.watch.own_change();
-        self.state
-            .watch
+        let _own = self.watch.own_change();
+        self.watch
             .resizing(&self.file, len, || self.file.set_len(len))
     }
 
@@ -124,7 +121,7 @@ impl Store for FileStore {
         if len == 0 {
             return Ok(());
         }
-        let _own = self.state.watch.own_change();
+        let _own = self.watch.own_change();
         match sys::punch(&self.file, offset, len) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 write_zeros(self, offset, len)
@@ -142,7 +139,7 @@ impl Store for FileStore {
     }
 
     fn submit(&self, batch: Batch) {
-        ring::launch(&self.engine, &self.state, batch).call(self);
+        ring::launch(&self.engine, &self.watch, batch).call(self);
     }
 
     fn fills_as_told(&self, _: Own) -> bool {
@@ -154,7 +151,7 @@ impl Store for FileStore {
     }
 
     fn version(&self) -> io::Result<Option<Version>> {
-        self.state.watch.version(&self.file).map(Some)
+        self.watch.version(&self.file).map(Some)
     }
 
     fn limits(&self) -> Limits {

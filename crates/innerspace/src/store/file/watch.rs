@@ -14,35 +14,8 @@ use crate::store::{KnownSince, StoreError, Version};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What reads in flight share with their store, which may be dropped before they complete.
-#[derive(Debug)]
-pub(super) struct FileState {
-    pub(super) watch: Watch,
-    /// The kernel has refused a read by io_uring(7). It guards no other memory, so `Relaxed`.
-    fell_back: AtomicBool,
-}
-
-impl FileState {
-    pub(super) fn new(metadata: &Metadata, fell_back: bool) -> FileState {
-        FileState {
-            watch: Watch::new(metadata),
-            fell_back: AtomicBool::new(fell_back),
-        }
-    }
-
-    /// Has all reads go by calls from now on: the ring has refused one.
-    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
-    pub(super) fn fall_back(&self) {
-        self.fell_back.store(true, Ordering::Relaxed);
-    }
-
-    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
-    pub(super) fn has_fallen_back(&self) -> bool {
-        self.fell_back.load(Ordering::Relaxed)
-    }
-}
-
-/// What is known of a file's length and its changes.
+/// What is known of a file. Its reads in flight share it with the store, which may be dropped
+/// before they complete.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// The length at opening.
@@ -53,6 +26,8 @@ pub(super) struct Watch {
     begun: AtomicU64,
     ended: AtomicU64,
     seen: Mutex<Seen>,
+    /// The kernel has refused a read by io_uring(7). It guards no other memory, so `Relaxed`.
+    fell_back: AtomicBool,
 }
 
 /// The last look at the file.
@@ -90,7 +65,7 @@ impl Drop for OwnChange<'_> {
 }
 
 impl Watch {
-    pub(super) fn new(metadata: &Metadata) -> Watch {
+    pub(super) fn new(metadata: &Metadata, fell_back: bool) -> Watch {
         let stamp = Stamp::of(metadata);
         Watch {
             opened_len: stamp.len,
@@ -102,7 +77,19 @@ impl Watch {
                 settled_at: Some(0),
                 generation: 0,
             }),
+            fell_back: AtomicBool::new(fell_back),
         }
+    }
+
+    /// Has all reads go by calls from now on: the ring has refused one.
+    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
+    pub(super) fn fall_back(&self) {
+        self.fell_back.store(true, Ordering::Relaxed);
+    }
+
+    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
+    pub(super) fn has_fallen_back(&self) -> bool {
+        self.fell_back.load(Ordering::Relaxed)
     }
 
     /// Begins an own change, which lasts until the result is dropped.
@@ -188,7 +175,7 @@ mod tests {
     fn watched(len: u64) -> (File, Watch) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(len).unwrap();
-        let watch = Watch::new(&file.metadata().unwrap());
+        let watch = Watch::new(&file.metadata().unwrap(), false);
         (file, watch)
     }
 

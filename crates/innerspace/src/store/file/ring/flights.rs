@@ -64,8 +64,8 @@ pub(crate) struct Flights {
 #[derive(Default)]
 struct State {
     ring: Option<Arc<Ring<Flight>>>,
-    /// There is no ring, or it is broken: reads go by calls. A broken ring stays until the last read
-    /// in flight has completed.
+    /// There is no ring, or it is broken: reads go by calls. A broken ring stays until the last
+    /// read in flight has completed.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
     /// Reads taken whose requests have not yet been completed or given back.
@@ -123,8 +123,8 @@ impl Flights {
         }
     }
 
-    /// Has another thread take over the ring if the thread that has it does not return from a waker,
-    /// or none could be started.
+    /// Has another thread take over the ring if the thread that has it does not return from a
+    /// waker, or none could be started.
     pub(crate) fn look_after(self: &Arc<Flights>) {
         let starts = {
             let mut state = self.state.lock();
@@ -304,7 +304,7 @@ mod tests {
     use crate::exec::wake_after;
     use crate::store::Batch;
     use crate::store::file::direct::Direct;
-    use crate::store::file::watch::FileState;
+    use crate::store::file::watch::Watch;
     use crate::sys::ring::Direction;
     use crate::sys::ring::tests::pipe;
 
@@ -328,8 +328,8 @@ mod tests {
             offset: 0,
             iovecs: request.iovecs(),
         };
-        let state = FileState::new(&out.metadata().unwrap(), false);
-        let source = Source::new(Arc::new(Direct::new(out, 1)), Arc::new(state));
+        let watch = Watch::new(&out.metadata().unwrap(), false);
+        let source = Source::new(Arc::new(Direct::new(out, 1)), Arc::new(watch));
         ((transfer, request, source), into)
     }
 

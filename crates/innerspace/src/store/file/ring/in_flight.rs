@@ -3,7 +3,7 @@
 //! A read goes by the ring if reads are direct and everything about it is aligned. Other reads, and
 //! all writes, are calls. A read ends as [`Store::read_vectored_at`] does: the same ends of files,
 //! and the caller continues a short read. If the kernel refuses a read by the ring, it is done by a
-//! call, and [`FileState::fall_back`] keeps the others from trying.
+//! call, and [`Watch::fall_back`] keeps the others from trying.
 //!
 //! A store may be dropped while its reads are in flight; a store that opens the file for each batch
 //! does so. So each read keeps a [`Source`], which has the descriptor and decides what its
@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 use crate::store::file::direct::Direct;
 use crate::store::file::engine::Engine;
-use crate::store::file::watch::FileState;
+use crate::store::file::watch::Watch;
 use crate::sync::Arc;
 use crate::sys::ring::{Direction, Transfer, available, iovec, is_passing, is_refusal};
 
@@ -34,30 +34,30 @@ pub(crate) enum Completed {
 #[derive(Debug)]
 pub(crate) struct Source {
     direct: Arc<Direct>,
-    state: Arc<FileState>,
+    watch: Arc<Watch>,
 }
 
 /// The descriptor of direct reads, if they go by a ring now.
-pub(super) fn direct_reads<'e>(engine: &'e Engine, state: &FileState) -> Option<&'e Arc<Direct>> {
+pub(super) fn direct_reads<'e>(engine: &'e Engine, watch: &Watch) -> Option<&'e Arc<Direct>> {
     let direct = engine.direct_reads()?;
-    (!state.has_fallen_back() && available()).then_some(direct)
+    (!watch.has_fallen_back() && available()).then_some(direct)
 }
 
 impl Source {
     #[cfg(test)]
-    pub(super) fn new(direct: Arc<Direct>, state: Arc<FileState>) -> Source {
-        Source { direct, state }
+    pub(super) fn new(direct: Arc<Direct>, watch: Arc<Watch>) -> Source {
+        Source { direct, watch }
     }
 
     /// A read into this memory that a ring can take as it is; the memory comes back if none can.
     /// The caller keeps the source, which has the descriptor, until the read has completed.
     pub(super) fn of_read(
         engine: &Engine,
-        state: &Arc<FileState>,
+        watch: &Arc<Watch>,
         offset: u64,
         iovecs: Vec<iovec>,
     ) -> Result<(Transfer, Source), Vec<iovec>> {
-        let Some(direct) = direct_reads(engine, state) else {
+        let Some(direct) = direct_reads(engine, watch) else {
             return Err(iovecs);
         };
         let is_aligned = |piece: &iovec| {
@@ -68,7 +68,7 @@ impl Source {
         }
         let source = Source {
             direct: direct.clone(),
-            state: state.clone(),
+            watch: watch.clone(),
         };
         let transfer = Transfer {
             fd: direct.file().as_raw_fd(),
@@ -81,11 +81,11 @@ impl Source {
 
     /// The ring refused the read: the store's reads go by calls from now on.
     pub(super) fn fall_back(&self) {
-        self.state.fall_back();
+        self.watch.fall_back();
     }
 
-    /// The outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused the read
-    /// by the ring, the store falls back.
+    /// The outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused the
+    /// read by the ring, the store falls back.
     pub(crate) fn completed(
         &self,
         offset: u64,
@@ -94,10 +94,7 @@ impl Source {
     ) -> Completed {
         match result {
             Ok(0) if wanted > 0 => {
-                let checked = self
-                    .state
-                    .watch
-                    .check_end(self.direct.file(), offset, wanted);
+                let checked = self.watch.check_end(self.direct.file(), offset, wanted);
                 Completed::Done(checked.map(|()| 0))
             }
             Err(error) if is_refusal(&error) => {
@@ -167,7 +164,7 @@ mod tests {
         let mut source = None;
         let transfer_for = |pieces| {
             let (transfer, of) =
-                Source::of_read(&case.store.engine, &case.store.state, offset, pieces).ok()?;
+                Source::of_read(&case.store.engine, &case.store.watch, offset, pieces).ok()?;
             source = Some(of);
             Some(transfer)
         };
@@ -227,7 +224,7 @@ mod tests {
         let mut takes = |offset, at, len| {
             let whole = piece(&mut memory, begin, PAGE);
             let pieces = vec![whole, piece(&mut memory, begin + at, len)];
-            match Source::of_read(&case.store.engine, &case.store.state, offset, pieces) {
+            match Source::of_read(&case.store.engine, &case.store.watch, offset, pieces) {
                 Ok((transfer, _)) => transfer.iovecs.len() == 2,
                 Err(pieces) => {
                     assert_eq!(pieces.len(), 2, "the memory comes back");
@@ -242,7 +239,7 @@ mod tests {
         let buffered = FileOptions::new().cache_mode(CacheMode::Kernel);
         let store = buffered.open(&case.path).unwrap();
         assert_eq!(store.engine(), FileEngine::Calls);
-        assert!(Source::of_read(&store.engine, &store.state, 0, Vec::new()).is_err());
+        assert!(Source::of_read(&store.engine, &store.watch, 0, Vec::new()).is_err());
     }
 
     // spec: R15
@@ -252,7 +249,7 @@ mod tests {
         for number in refused {
             let Some(case) = case(2 * PAGE) else { return };
             let (_, source) =
-                Source::of_read(&case.store.engine, &case.store.state, 0, Vec::new()).unwrap();
+                Source::of_read(&case.store.engine, &case.store.watch, 0, Vec::new()).unwrap();
             let complete = |number| {
                 let error = io::Error::from_raw_os_error(number);
                 source.completed(0, PAGE as u64, Err(error))

@@ -8,18 +8,18 @@ pub(crate) use flights::Flights;
 use in_flight::{Source, direct_reads};
 
 use super::engine::Engine;
-use super::watch::FileState;
+use super::watch::Watch;
 use crate::store::{Batch, Operation};
 use crate::sync::Arc;
 
 /// Whether reads of this file go by a ring now.
-pub(super) fn takes_reads(engine: &Engine, state: &FileState) -> bool {
-    direct_reads(engine, state).is_some()
+pub(super) fn takes_reads(engine: &Engine, watch: &Watch) -> bool {
+    direct_reads(engine, watch).is_some()
 }
 
 /// Puts the reads that a ring can take in flight. Returns the other requests.
-pub(super) fn launch(engine: &Engine, state: &Arc<FileState>, mut batch: Batch) -> Batch {
-    if !takes_reads(engine, state) {
+pub(super) fn launch(engine: &Engine, watch: &Arc<Watch>, mut batch: Batch) -> Batch {
+    if !takes_reads(engine, watch) {
         return batch;
     }
     let mut reads = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn launch(engine: &Engine, state: &Arc<FileState>, mut batch: Batch) 
             rest.push(request);
             continue;
         };
-        match Source::of_read(engine, state, request.offset(), request.iovecs()) {
+        match Source::of_read(engine, watch, request.offset(), request.iovecs()) {
             Ok((transfer, source)) => {
                 reads.push((transfer, request, source));
                 flights = Some(ring);
