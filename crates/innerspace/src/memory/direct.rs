@@ -33,8 +33,8 @@ impl Memory {
     }
 
     /// Opens an existing host file for direct access, for reading and writing: its own bytes are
-    /// mapped. This is best on tmpfs or a DAX file system, where the host has no second copy of them.
-    /// An advisory lock keeps other processes out.
+    /// mapped. This is best on tmpfs or a DAX file system, where the host has no second copy of
+    /// them. An advisory lock keeps other processes out.
     ///
     /// A file that is open for direct access in this memory already is the same file again, with
     /// the choices made then: a file first opened for writing can be written through every handle.

@@ -56,7 +56,8 @@ impl OpenFile {
         OpenFile::Cached(Arc::downgrade(inner), Arc::downgrade(inner.core()))
     }
 
-    /// Whether the file is open, or being opened or closed: then a call that opens it has to find it.
+    /// Whether the file is open, or being opened or closed: then a call that opens it has to find
+    /// it.
     fn is_in_use(&self) -> bool {
         match self {
             OpenFile::Opening(mark) => mark.strong_count() > 0,
@@ -169,9 +170,9 @@ impl OpenFiles {
         }
     }
 
-    /// The table of files, locked, and the file that is open as `identity`. A file whose last handle
-    /// is gone may still be writing, and have its store locked. This waits for it, with the table
-    /// unlocked, since stores are called meanwhile.
+    /// The table of files, locked, and the file that is open as `identity`. A file whose last
+    /// handle is gone may still be writing, and have its store locked. This waits for it, with the
+    /// table unlocked, since stores are called meanwhile.
     fn look_for(&self, cache: &Cache, identity: Identity) -> (Files<'_>, Option<Listed>) {
         loop {
             let files = self.0.lock();

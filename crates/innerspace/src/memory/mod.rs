@@ -201,8 +201,8 @@ impl Memory {
     /// Takes the write errors that no open handle was left to report, oldest first. If a file was
     /// dropped and its data could not be written, the data is lost when its error is taken; see
     /// [`FileError`]. Each such file has one error, that of its last failed write. The latest 64
-    /// errors are kept; [`Totals::error_untaken`](crate::Totals::error_untaken) counts those dropped
-    /// before they were taken.
+    /// errors are kept; [`Totals::error_untaken`](crate::Totals::error_untaken) counts those
+    /// dropped before they were taken.
     pub fn take_errors(&self) -> Vec<FileError> {
         self.0.cache.take_errors()
     }
@@ -211,8 +211,8 @@ impl Memory {
     /// file's last handle is gone. The hook runs on the service thread, or in [`Memory::tick`],
     /// with no lock held that a call of this library takes. The errors are in
     /// [`Memory::take_errors`] as well. A later hook replaces an earlier one. The hook also runs
-    /// where the last `Memory` is dropped and, with [`Threads::None`], after that in the thread that
-    /// drops the file. The latest 64 errors wait for their call;
+    /// where the last `Memory` is dropped and, with [`Threads::None`], after that in the thread
+    /// that drops the file. The latest 64 errors wait for their call;
     /// [`Totals::error_untold`](crate::Totals::error_untold) counts those dropped before it.
     ///
     /// With [`Threads::None`] it also runs in a thread that waits for a future in place
@@ -232,8 +232,8 @@ impl Memory {
         self.0.cache.set_error_hook(hook);
     }
 
-    /// Recomputes all cached state and compares, with the service thread paused. No other thread may
-    /// use the memory meanwhile.
+    /// Recomputes all cached state and compares, with the service thread paused. No other thread
+    /// may use the memory meanwhile.
     ///
     /// # Panics
     /// When an invariant is broken.
@@ -268,8 +268,8 @@ impl Drop for MemoryInner {
             return;
         }
         let mut panics = Panics::default();
-        // Files that mappings kept open are written here: with `Threads::None` no other thread would
-        // do it.
+        // Files that mappings kept open are written here: with `Threads::None` no other thread
+        // would do it.
         match self.service {
             Some(_) => {
                 panics.catch(|| self.pool.run_deferred());

@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Has the service thread wake somebody, who then does `work`.
+    /// Has the service thread call a waker that does `work`.
     fn have_woken(file: &PagedFile, work: impl Fn() + Send + Sync + 'static) {
         let (called, calls) = mpsc::channel();
         let waker = Waker::from(std::sync::Arc::new(Calls(called, work)));
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_service_tells_what_is_lost_when_the_memory_is_gone() {
-        // Whoever is first: the service, or the last drop.
+        // Either the service or the last drop comes first.
         for _ in 0..20 {
             let memory = Memory::with_limit(4 * MIB).unwrap();
             let calls = hook(&memory);

@@ -72,7 +72,7 @@ pub(crate) struct Pool {
     detached_views: SelfRef<Pool>,
 }
 
-/// Something that nobody can find any more, but somebody may still be using.
+/// Something unreachable that may still be in use.
 pub(crate) enum Retired {
     /// A frame whose hold word is 0, for [`Pool::free`].
     Frame(FrameId),

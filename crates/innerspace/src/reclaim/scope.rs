@@ -88,8 +88,8 @@ impl Refusals {
     }
 }
 
-/// While it lives, refusals are counted at once, whatever trial this thread is in: it is in a call
-/// of a store or of a user, whose requests are no part of the trial.
+/// While it lives, refusals are counted at once, also within a trial: this thread is in a call of a
+/// store or of a user, whose requests are no part of the trial.
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Untried(Refusals);

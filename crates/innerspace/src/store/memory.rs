@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 
 use super::{
     Accepted, Batch, Identity, Own, Store, SyncWhat, Version, read_exact_or_eof, write_all_at,
@@ -73,32 +74,15 @@ pub struct StoreCounts {
     pub punches: u64,
 }
 
-/// The pieces of a byte range, chunk by chunk.
-struct Pieces {
-    at: u64,
-    end: u64,
-}
-
-/// The part of a range that lies in one chunk.
-struct Piece {
-    chunk: u64,
-    /// Bytes of the chunk.
-    inside: std::ops::Range<usize>,
-}
-
-impl Iterator for Pieces {
-    type Item = Piece;
-
-    fn next(&mut self) -> Option<Piece> {
-        let chunk = self.at / CHUNK;
-        let begin = self.at % CHUNK;
-        let count = (CHUNK - begin).min(self.end.checked_sub(self.at).filter(|&left| left > 0)?);
-        self.at += count;
-        Some(Piece {
-            chunk,
-            inside: begin as usize..(begin + count) as usize,
-        })
-    }
+/// The parts of a byte range chunk by chunk: the chunk's number, and the bytes of it.
+fn pieces(begin: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let chunks = begin / CHUNK..end.div_ceil(CHUNK);
+    let piece = move |chunk: u64| {
+        let start = chunk * CHUNK;
+        let from = begin.saturating_sub(start) as usize;
+        (chunk, from..(end - start).min(CHUNK) as usize)
+    };
+    chunks.map(piece).filter(|(_, inside)| !inside.is_empty())
 }
 
 /// Buffers that are written one after the other.
@@ -129,13 +113,10 @@ impl Bytes {
     fn read(&self, buf: &mut [u8], offset: u64) -> usize {
         let count = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut rest = &mut buf[..count];
-        for piece in (Pieces {
-            at: offset,
-            end: offset + count as u64,
-        }) {
-            let (to, after) = rest.split_at_mut(piece.inside.len());
-            match self.chunks.get(&piece.chunk) {
-                Some(chunk) => to.copy_from_slice(&chunk[piece.inside]),
+        for (chunk, inside) in pieces(offset, offset + count as u64) {
+            let (to, after) = rest.split_at_mut(inside.len());
+            match self.chunks.get(&chunk) {
+                Some(chunk) => to.copy_from_slice(&chunk[inside]),
                 None => to.fill(0),
             }
             rest = after;
@@ -150,11 +131,11 @@ impl Bytes {
     /// Writes buffers one after the other.
     fn write_all(&mut self, bufs: &[IoSlice<'_>], offset: u64, end: u64) {
         let mut source = Source { bufs, done: 0 };
-        for piece in (Pieces { at: offset, end }) {
-            let len = piece.inside.len();
-            match self.chunks.entry(piece.chunk) {
+        for (chunk, inside) in pieces(offset, end) {
+            let len = inside.len();
+            match self.chunks.entry(chunk) {
                 Entry::Occupied(chunk) => {
-                    let mut rest = &mut chunk.into_mut()[piece.inside];
+                    let mut rest = &mut chunk.into_mut()[inside];
                     source.take(len, |from| {
                         let (to, after) = std::mem::take(&mut rest).split_at_mut(from.len());
                         to.copy_from_slice(from);
@@ -165,7 +146,7 @@ impl Bytes {
                     // Zeros only where nothing is written.
                     let mut chunk = self.spare.pop().unwrap_or_default();
                     chunk.reserve_exact(CHUNK as usize);
-                    chunk.resize(piece.inside.start, 0);
+                    chunk.resize(inside.start, 0);
                     source.take(len, |from| chunk.extend_from_slice(from));
                     chunk.resize(CHUNK as usize, 0);
                     place.insert(chunk.into_boxed_slice());

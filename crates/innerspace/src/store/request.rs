@@ -280,8 +280,8 @@ impl Batch {
         self.add(Operation::Read, offset, buffer, on_complete);
     }
 
-    /// Adds a write of `bytes` at `offset`. `on_complete` gets them back, and how many were written,
-    /// or the error.
+    /// Adds a write of `bytes` at `offset`. `on_complete` gets them back, and how many were
+    /// written, or the error.
     pub fn write(
         &mut self,
         offset: u64,
@@ -320,10 +320,10 @@ impl Batch {
         self.requests.len()
     }
 
-    /// Does the requests by the plain calls of `store`: on the threads of the memory that made them,
-    /// as many at a time as [`Limits::requests`](super::Limits::requests) says, or in this thread
-    /// for requests made with [`Batch::read`] and [`Batch::write`]. For stores without a completion
-    /// form of their own.
+    /// Does the requests by the plain calls of `store`: on the threads of the memory that made
+    /// them, as many at a time as [`Limits::requests`](super::Limits::requests) says, or in this
+    /// thread for requests made with [`Batch::read`] and [`Batch::write`]. For stores without a
+    /// completion form of their own.
     pub fn call<S: Store + ?Sized>(mut self, store: &S) {
         while let Some(mut request) = self.take() {
             let transfer = request.transfer.take().expect("not complete");

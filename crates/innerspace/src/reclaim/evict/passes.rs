@@ -137,9 +137,8 @@ impl Scan<'_> {
         if total == 0 {
             return;
         }
-        let mut shares = Shares::new(want, total, self.pool.next_offset(total));
-        for (portion, weight) in portions.iter().zip(weights) {
-            let share = shares.of(weight);
+        let shares = shares(want, &weights, self.pool.next_offset(total));
+        for ((portion, weight), share) in portions.iter().zip(weights).zip(shares) {
             self.shrink_group(number, portion, weight, share);
         }
     }
@@ -276,35 +275,21 @@ impl Scan<'_> {
     }
 }
 
-/// Splits a number of pages among groups in proportion to their sizes. Rounding loses none: the
-/// shares add up, and over many calls with spread offsets each small group gets its part.
-struct Shares {
-    want: u64,
-    total: u64,
-    offset: u64,
-    before: u64,
-}
-
-impl Shares {
-    fn new(want: u64, total: u64, offset: u64) -> Shares {
-        Shares {
-            want,
-            total,
-            offset,
-            before: 0,
-        }
-    }
-
-    /// The share of the next group, of `size`.
-    fn of(&mut self, size: u64) -> u64 {
-        let up_to = |sum: u64| {
-            (u128::from(sum) * u128::from(self.want) + u128::from(self.offset))
-                / u128::from(self.total)
-        };
-        let share = up_to(self.before + size) - up_to(self.before);
-        self.before += size;
-        share as u64
-    }
+/// Splits `want` pages among groups in proportion to their weights. Rounding loses none: the shares
+/// add up, and over many calls with spread offsets each small group gets its part.
+fn shares(want: u64, weights: &[u64], offset: u64) -> Vec<u64> {
+    let total: u64 = weights.iter().sum();
+    let up_to = |sum: u64| {
+        let share = u128::from(sum) * u128::from(want) + u128::from(offset);
+        (share / u128::from(total)) as u64
+    };
+    let mut before = 0;
+    let share = |weight: &u64| {
+        let from = before;
+        before += weight;
+        up_to(before) - up_to(from)
+    };
+    weights.iter().map(share).collect()
 }
 
 #[cfg(all(test, not(loom), not(shuttle)))]
@@ -317,8 +302,7 @@ mod tests {
         let total = sizes.iter().sum();
         let mut sums = [0; 5];
         for offset in 0..total {
-            let mut shares = Shares::new(32, total, offset);
-            let round = sizes.map(|size| shares.of(size));
+            let round = shares(32, &sizes, offset);
             assert_eq!(round.iter().sum::<u64>(), 32);
             sums.iter_mut()
                 .zip(round)

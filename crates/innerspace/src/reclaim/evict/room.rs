@@ -12,8 +12,9 @@ use crate::reclaim::scope::StoreScope;
 use crate::sync::thread;
 use crate::units::PageCount;
 
-/// Rounds that one request makes at most, whatever they bring. They are enough where several
-/// threads share a group of few blocks, and each takes some of the room that the others have made.
+/// Rounds that one request makes at most, even if each frees something. They are enough where
+/// several threads share a group of few blocks, and each takes some of the room that the others
+/// have made.
 const ROUNDS: u32 = 64;
 
 /// Rounds that may bring nothing because other threads had isolated the frames. A round in which a

@@ -1,4 +1,5 @@
-//! The registered owners by number, and how long to spare each after its store failed.
+//! The registered owners by number. After a failed write an owner is not asked to write for a
+//! while.
 
 use super::owner::{CleanCount, Owner, OwnerId};
 use crate::sync::{Arc, Mutex, Rank, Weak};

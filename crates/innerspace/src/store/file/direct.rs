@@ -144,8 +144,8 @@ impl Direct {
         self.write_aligned(&[IoSlice::new(bounce.get())], offset)
     }
 
-    /// Writes the buffers up to the first that is not aligned; if that is the first one, part of it.
-    /// Edges go through the page cache, by `file`.
+    /// Writes the buffers up to the first that is not aligned; if that is the first one, part of
+    /// it. Edges go through the page cache, by `file`.
     pub(super) fn write_vectored_at(
         &self,
         file: &File,
@@ -171,7 +171,8 @@ impl Direct {
         self.write_edge_and(file, buf, offset, sys::wait_writeback)
     }
 
-    /// Writes less than a block through the page cache, and waits by `wait` until it is written out.
+    /// Writes less than a block through the page cache, and waits by `wait` until it is written
+    /// out.
     ///
     /// The kernel reports a failed write-out once for each descriptor. A sync asks by `file`. If
     /// the edge were waited for by `file` too, a concurrent sync could take its error, and this

@@ -203,7 +203,7 @@ impl Engine {
         }
     }
 
-    /// Runs a sync and drops what it wrote out.
+    /// Runs a sync, and drops the pages that it wrote out.
     pub(super) fn sync_with(
         &self,
         file: &File,

@@ -13,8 +13,8 @@ use super::direct::Direct;
 /// device anyway.
 pub(super) const LONG: usize = (2 << 20) + 4096;
 
-/// Writes the buffers up to the first that is not aligned, if they are long together. `None` if they
-/// are not, or the file system refuses: they go through the page cache.
+/// Writes the buffers up to the first that is not aligned, if they are long together. `None` if
+/// they are not, or the file system refuses: they go through the page cache.
 pub(super) fn write_long(
     direct: &Direct,
     bufs: &[IoSlice<'_>],
@@ -158,7 +158,7 @@ mod tests {
             self.model[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
 
-        /// Leaves dirty pages in the kernel's page cache, of which nobody has begun the write-out.
+        /// Leaves dirty pages in the kernel's page cache, whose write-out has not begun.
         fn write_cached(&mut self, bytes: &[u8], offset: usize) {
             self.other.write_all_at(bytes, offset as u64).unwrap();
             self.model[offset..offset + bytes.len()].copy_from_slice(bytes);

@@ -1,8 +1,8 @@
 //! [`FileStore`]: a regular file, of which nothing stays in the kernel's page cache.
 //!
 //! The library caches the file itself, under a limit. A second copy in the kernel would make that
-//! limit a lie. [`CacheMode`] names the ways to avoid it, [`FileStore::cache_mode`] says which is in
-//! force.
+//! limit a lie. [`CacheMode`] names the ways to avoid it, [`FileStore::cache_mode`] says which is
+//! in force.
 //!
 //! | file | contents |
 //! |---|---|

@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 
 use super::lock::{LockError, LockedFile};
-use super::opening::{Opening, forced};
+use super::opening::{Opening, is_ring_forbidden};
 use super::options::{Access, CacheMode, Create, OpenError};
 use super::store::{FileStore, identity_of};
 use super::watch::Watch;
@@ -242,7 +242,7 @@ impl Locked<'_> {
             access: opening.access,
             identity: identity_of(&metadata),
             name: opening.path.to_string_lossy().into_owned(),
-            watch: Arc::new(Watch::new(&metadata, forced::no_ring())),
+            watch: Arc::new(Watch::new(&metadata, is_ring_forbidden())),
             file,
         })
     }

@@ -106,7 +106,8 @@ impl Opening<'_> {
         metadata: &Metadata,
         cache: CacheMode,
     ) -> Result<Engine, OpenError> {
-        if let Some(forced) = forced::mode(cache)
+        if cache == CacheMode::Auto
+            && let Some(forced) = forced_mode()
             && let Ok(engine) = self.engine_in(file, metadata, forced)
         {
             return Ok(engine);
@@ -174,40 +175,24 @@ impl Opening<'_> {
     }
 }
 
-/// The engine that tests force where there is a choice: `INNERSPACE_ENGINE` names the one at which
-/// the fallback begins.
-#[cfg(any(test, feature = "test-util"))]
-pub(super) mod forced {
-    use super::CacheMode;
-
-    fn is_forced(engine: &str) -> bool {
-        std::env::var_os("INNERSPACE_ENGINE").is_some_and(|forced| forced == engine)
-    }
-
-    /// The mode in place of [`CacheMode::Auto`], where it works.
-    pub(super) fn mode(asked: CacheMode) -> Option<CacheMode> {
-        match asked {
-            CacheMode::Auto if is_forced("dontcache") => Some(CacheMode::DontCache),
-            CacheMode::Auto if is_forced("dropped") => Some(CacheMode::DropAfterUse),
-            _ => None,
-        }
-    }
-
-    /// Whether all reads go by calls.
-    pub(in crate::store::file) fn no_ring() -> bool {
-        is_forced("pool")
-    }
+/// Whether a test forces this engine where there is a choice: `INNERSPACE_ENGINE` names the one at
+/// which the fallback begins.
+fn is_forced(engine: &str) -> bool {
+    cfg!(any(test, feature = "test-util"))
+        && std::env::var_os("INNERSPACE_ENGINE").is_some_and(|forced| forced == engine)
 }
 
-#[cfg(not(any(test, feature = "test-util")))]
-pub(super) mod forced {
-    use super::CacheMode;
+/// The mode that a test forces in place of [`CacheMode::Auto`], where it works.
+fn forced_mode() -> Option<CacheMode> {
+    let modes = [
+        ("dontcache", CacheMode::DontCache),
+        ("dropped", CacheMode::DropAfterUse),
+    ];
+    let forced = modes.into_iter().find(|(engine, _)| is_forced(engine));
+    forced.map(|(_, mode)| mode)
+}
 
-    pub(super) fn mode(_: CacheMode) -> Option<CacheMode> {
-        None
-    }
-
-    pub(in crate::store::file) fn no_ring() -> bool {
-        false
-    }
+/// Whether a test forces all reads to go by calls.
+pub(super) fn is_ring_forbidden() -> bool {
+    is_forced("pool")
 }

@@ -125,7 +125,7 @@ pub enum OpenError {
     NotRegular {
         /// The path as given.
         path: PathBuf,
-        /// What it is.
+        /// The kind of thing that it names.
         kind: &'static str,
     },
     /// The file was to be new, and exists.

@@ -308,7 +308,7 @@ mod tests {
     use crate::sys::ring::Direction;
     use crate::sys::ring::tests::pipe;
 
-    /// For the case that nobody comes: no test waits so long otherwise.
+    /// A bound, in case a read does not complete. No test waits so long otherwise.
     const LONG: Duration = Duration::from_secs(20);
 
     /// A read of one byte from a pipe, and the pipe's other end; `then` runs as it completes.
