@@ -17,23 +17,17 @@
 //! The mutex of the log is taken inside sections and under the gate's writer, and nothing is taken
 //! under it.
 
+use crate::space::core::payer::Payer;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::exec::reentry::InCallback;
-use crate::group::{GroupId, LimitError};
-use crate::reclaim::{AllocMode, Pool};
-use crate::space::change::mapping::checked_range;
-use crate::space::snapshot::diff::merged;
-use crate::space::table::pte::{self, VALID_W};
-use crate::space::table::{self, LEAF_BYTES, Nodes, SLOTS, slot_index};
-use crate::space::tlb::translator::leaf_number;
-use crate::space::vma::area::{Backing, Vma};
-use crate::space::{Space, SpaceError, SpaceInner, page_start};
+use crate::group::LimitError;
+use crate::reclaim::AllocMode;
+use crate::space::core::address::{SLOTS, leaf_number, page_start, slot_index};
+use crate::space::table::{self};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::raw::AtomicU64;
-use crate::sync::{Mutex, failpoint};
-use crate::{PAGE_SHIFT, PAGE_SIZE, PageCount, VirtAddr};
+use crate::{PAGE_SHIFT, PageCount};
 
 /// Ranges and leaves noted in a page of memory, for which the group is charged.
 const A_PAGE: usize = 32;
@@ -60,15 +54,15 @@ struct Log {
 
 /// What a take found.
 #[derive(Debug, Default)]
-struct Taken {
+pub(super) struct Taken {
     /// Parts that were not watched.
-    unknown: Vec<Range<u64>>,
+    pub(super) unknown: Vec<Range<u64>>,
     /// Pages of the others that were made writable.
-    stored: Vec<u64>,
+    pub(super) stored: Vec<u64>,
 }
 
 impl Taken {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.unknown.is_empty() && self.stored.is_empty()
     }
 }
@@ -76,31 +70,31 @@ impl Taken {
 impl DirtyLog {
     /// A fault is about to make the page at `at` writable. In its section, inside the gate.
     #[inline(always)]
-    pub(super) fn stored(&self, space: &SpaceInner, at: u64) {
+    pub(super) fn stored(&self, payer: Payer<'_>, at: u64) {
         // Relaxed: the gate orders it.
         if self.watching.load(Ordering::Relaxed) {
-            self.note(space, at);
+            self.note(payer, at);
         }
     }
 
     #[cold]
-    fn note(&self, space: &SpaceInner, at: u64) {
-        self.log.lock().note(space, page_start(at));
+    fn note(&self, payer: Payer<'_>, at: u64) {
+        self.log.lock().note(payer, page_start(at));
     }
 
     /// The pages of the range are others now, or may be. The gate's writer is held.
-    pub(super) fn forget(&self, space: &SpaceInner, range: &Range<u64>) {
+    pub(super) fn forget(&self, payer: Payer<'_>, range: &Range<u64>) {
         // Relaxed: the writer's mutex orders it.
         if self.watching.load(Ordering::Relaxed) {
-            self.log.lock().forget(space, range);
+            self.log.lock().forget(payer, range);
         }
     }
 
     /// Takes the range's bits, and watches all of it from now on if there is memory to note it in.
     /// The gate is closed on it.
-    fn take(&self, space: &SpaceInner, range: &Range<u64>) -> Taken {
+    pub(super) fn take(&self, payer: Payer<'_>, range: &Range<u64>) -> Taken {
         self.watching.store(true, Ordering::Relaxed);
-        self.log.lock().take(space, range)
+        self.log.lock().take(payer, range)
     }
 
     /// Checks the log; nobody may be using the space.
@@ -109,24 +103,28 @@ impl DirtyLog {
     }
 
     /// Gives back what is charged. The space is gone.
-    pub(super) fn end(&self, pool: &Pool, group: GroupId) {
+    pub(super) fn end(&self, payer: Payer<'_>) {
         let mut log = self.log.lock();
-        let charged = PageCount(std::mem::take(&mut log.charged) as u64);
-        if charged.0 > 0 {
-            pool.groups.uncharge(group, charged);
-        }
+        payer.uncharge(PageCount(std::mem::take(&mut log.charged) as u64));
+    }
+
+    /// Charges for one range more, as far as that takes no waiting. The gate's writer is held.
+    pub(super) fn make_room(&self, payer: Payer<'_>) -> Result<(), LimitError> {
+        let mut log = self.log.lock();
+        log.shrink(payer);
+        log.make_room(payer, AllocMode::NoWait)
     }
 }
 
 impl Log {
-    fn note(&mut self, space: &SpaceInner, page: u64) {
+    fn note(&mut self, payer: Payer<'_>, page: u64) {
         if !self.watches(page) {
             return;
         }
         let leaf = leaf_number(page);
-        if !self.stored.contains_key(&leaf) && self.make_room(space, AllocMode::NoWait).is_err() {
+        if !self.stored.contains_key(&leaf) && self.make_room(payer, AllocMode::NoWait).is_err() {
             let start = leaf * table::span(1);
-            return self.forget(space, &(start..start + table::span(1)));
+            return self.forget(payer, &(start..start + table::span(1)));
         }
         let slot = slot_index(page, 0);
         self.stored.entry(leaf).or_default()[slot / 64] |= 1 << (slot % 64);
@@ -157,23 +155,22 @@ impl Log {
     }
 
     /// Charges for one entry more than there are.
-    fn make_room(&mut self, space: &SpaceInner, mode: AllocMode) -> Result<(), LimitError> {
+    fn make_room(&mut self, payer: Payer<'_>, mode: AllocMode) -> Result<(), LimitError> {
         let wanted = (self.watched.len() + self.stored.len() + 1).div_ceil(A_PAGE);
         if wanted > self.charged {
             let more = PageCount((wanted - self.charged) as u64);
-            let charge = space.pool.charge(space.group_id(), more, mode)?;
-            let _group = charge.commit();
+            payer.charge(more, mode)?;
             self.charged = wanted;
         }
         Ok(())
     }
 
     /// Gives back what is charged for more entries than there are.
-    fn shrink(&mut self, space: &SpaceInner) {
+    fn shrink(&mut self, payer: Payer<'_>) {
         let wanted = (self.watched.len() + self.stored.len()).div_ceil(A_PAGE);
         if wanted < self.charged {
             let less = PageCount((self.charged - wanted) as u64);
-            space.pool.groups.uncharge(space.group_id(), less);
+            payer.uncharge(less);
             self.charged = wanted;
         }
     }
@@ -187,7 +184,7 @@ impl Log {
         found
     }
 
-    fn forget(&mut self, space: &SpaceInner, range: &Range<u64>) {
+    fn forget(&mut self, payer: Payer<'_>, range: &Range<u64>) {
         for known in self.meeting(range) {
             self.watched.remove(&known.start);
             if known.start < range.start {
@@ -195,7 +192,7 @@ impl Log {
             }
             // The second part of two is one entry more than there was.
             let cut_in_two = known.start < range.start && range.end < known.end;
-            let has_room = !cut_in_two || self.make_room(space, AllocMode::NoWait).is_ok();
+            let has_room = !cut_in_two || self.make_room(payer, AllocMode::NoWait).is_ok();
             if range.end < known.end && has_room {
                 self.watched.insert(range.end, known.end);
             }
@@ -205,8 +202,8 @@ impl Log {
         }
     }
 
-    fn take(&mut self, space: &SpaceInner, range: &Range<u64>) -> Taken {
-        let has_room = self.make_room(space, AllocMode::NoWait).is_ok();
+    fn take(&mut self, payer: Payer<'_>, range: &Range<u64>) -> Taken {
+        let has_room = self.make_room(payer, AllocMode::NoWait).is_ok();
         let mut taken = Taken::default();
         let (mut from, mut whole) = (range.start, range.clone());
         for known in self.meeting(range) {
@@ -224,7 +221,7 @@ impl Log {
         }
         self.watched.insert(whole.start, whole.end);
         if !has_room {
-            self.forget(space, range);
+            self.forget(payer, range);
         }
         taken
     }
@@ -255,117 +252,5 @@ impl Log {
         for leaf in empty {
             self.stored.remove(&leaf);
         }
-    }
-}
-
-impl Space {
-    /// The pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since they
-    /// were last taken, as ranges by address: what a display has to draw again, or what is to be
-    /// sent once more when a running space is copied elsewhere. Parts that are not mapped, devices,
-    /// and files with [`OnShrink::Error`](crate::OnShrink::Error) are left out.
-    ///
-    /// A store that is over before the call is named by it, or was by one before. One that comes in
-    /// between is named by this call or by the next; so bytes that are read after the call are
-    /// either what they were when it returned, or the page is named again. Named as well are: what
-    /// was mapped, dropped, moved or restored since, and everything at the first call; pages that
-    /// were made ready for stores and not stored to ([`Space::populate`], and neighbours in a block
-    /// of a direct access file); and more of a range where memory to note pages in was refused.
-    /// What other spaces, other mappings of a shared file and writes to the file itself store does
-    /// not count.
-    ///
-    /// Waits for no accessor longer than its current access. The time is that of the pages named.
-    /// The first store to each page after a call costs a short fault.
-    ///
-    /// ```
-    /// use innerspace::{MIB, Map, Memory};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let space = Memory::with_limit(4 * MIB)?.space()?;
-    /// let screen = space.map(Map::anonymous(MIB))?;
-    /// let mut a = space.accessor();
-    /// assert_eq!(space.take_dirty(screen, MIB)?, [screen..screen + MIB]);
-    /// a.store(screen + 5000, 1_u8)?;
-    /// assert_eq!(space.take_dirty(screen, MIB)?, [screen + 4096..screen + 8192]);
-    /// assert_eq!(space.take_dirty(screen, MIB)?, []);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
-    /// [`SpaceError::Reentered`]. Nothing is taken.
-    pub fn take_dirty(&self, at: VirtAddr, len: u64) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
-        const WHAT: &str = "take_dirty";
-        let space = &*self.0;
-        space.check_live(WHAT, at, len)?;
-        let range = checked_range(WHAT, at, len, space.end())?;
-        let writer = space.gate.write();
-        space.make_room_in_log();
-        let domain = &space.pool.domain;
-        let closed = writer.close(domain, &range, || ());
-        let taken = space.dirty.take(space, &range);
-        failpoint!(Taken);
-        if space.end_writes_of(&taken) {
-            space.changes.doubt();
-        }
-        // Whoever else may have taken the write validity, a store may be under way by what it was.
-        if !taken.is_empty() {
-            domain.synchronize();
-        }
-        drop(closed);
-        let has_pages = |vma: &&Vma| !matches!(vma.backing, Backing::Device { .. });
-        let mut named: Vec<Range<u64>> = Vec::new();
-        for unknown in &taken.unknown {
-            let mapped = writer.vmas.overlapping(unknown).filter(has_pages);
-            named.extend(mapped.map(|vma| vma.start.max(unknown.start)..vma.end.min(unknown.end)));
-        }
-        let pages = taken.stored.iter();
-        named.extend(pages.map(|page| *page..*page + PAGE_SIZE as u64));
-        Ok(merged(named))
-    }
-}
-
-impl SpaceInner {
-    /// Has reclaim make room for one more range in the log. With the log unlocked, for faults take
-    /// it; the gate's writer is held.
-    fn make_room_in_log(&self) {
-        let mut log = self.dirty.log.lock();
-        log.shrink(self);
-        let refused = log.make_room(self, AllocMode::NoWait).is_err();
-        drop(log);
-        if refused {
-            let _inside = InCallback::begin(self.id);
-            let room = self
-                .pool
-                .charge(self.group_id(), PageCount(1), AllocMode::Wait);
-            // If there is none, the log says less.
-            drop(room);
-        }
-    }
-
-    /// Takes write validity away from what was taken; whether there was any. The gate is closed on
-    /// it.
-    fn end_writes_of(&self, taken: &Taken) -> bool {
-        let nodes = Nodes { pool: &self.pool };
-        let mut leaves: Vec<u64> = Vec::new();
-        self.inside(|tables| {
-            let mut each = |at, word: &AtomicU64| {
-                let ended =
-                    pte::load(word).has(VALID_W) && pte::take_valid(word, VALID_W).has(VALID_W);
-                let leaf = at - at % LEAF_BYTES;
-                if ended && leaves.last() != Some(&leaf) {
-                    leaves.push(leaf);
-                }
-            };
-            for part in &taken.unknown {
-                nodes.for_each_slot(tables.root, part.start, part.end, &mut each);
-            }
-            for page in &taken.stored {
-                nodes.for_each_slot(tables.root, *page, page + 1, &mut each);
-            }
-        });
-        // mutant: A1-coalesced (test: a_store_to_a_coalesced_leaf_is_named_again_after_take_dirty; shuttle: a_store_by_who_coalesces_is_seen_by_a_look_at_what_is_dirty_or_named_by_the_next) they stay coalesced
-        if cfg!(not(mutant = "A1-coalesced")) {
-            leaves.iter().for_each(|leaf| self.post_coalesced(*leaf));
-        }
-        !leaves.is_empty()
     }
 }

@@ -15,8 +15,8 @@ use crate::cache::{Task, TimedOut, wait_for};
 use crate::exec::Turn;
 use crate::space::access::forms::NonBlocking;
 use crate::space::access::single::{Core, Sectioned, Single};
-use crate::space::core::error::{AccessKind, Fault};
-use crate::space::{Space, SpaceError};
+use crate::space::core::error::{AccessKind, Fault, SpaceError};
+use crate::space::core::space::Space;
 use crate::sync::Arc;
 
 impl Space {

@@ -1,28 +1,21 @@
 //! Spaces: address spaces in software, with faults, protections, copy-on-write fork and errors in
 //! place of signals.
 //!
-//! | file | what is in it |
+//! Rooms, from the bottom up. A file imports from those below it, and none of them in a circle.
+//!
+//! | room | its subject |
 //! |---|---|
-//! | `vma`, `vma_set`, `tree` | a mapped range; all of a space's; the persistent tree of wide nodes that they are kept in |
-//! | `shown` | which mappings show a page of a file |
-//! | `vma_cache` | an accessor's own slots of mappings found last |
-//! | `ledger` | who pays for the tree's nodes |
-//! | `pte`, `table` | the word of a page; the tree of nodes whose subtrees forks share |
-//! | `translate` | an accessor's private cache of leaf pointers |
-//! | `fault` | one page fault as steps |
-//! | `map` | what to map, and how |
-//! | `mapping`, `change`, `fork` | structural changes, with the gate closed on their range |
-//! | `remap`, `advise`, `region`, `options` | moving and growing; advice, populating, locking; a growing range; choices |
-//! | `zap` | dropping anonymous pages where they are, with the gate open |
-//! | `pin` | pages that stay where they are for whoever uses them by their address in the process |
-//! | `device`, `code` | ranges whose accesses are calls; pages that code was fetched from |
-//! | `dirty` | pages stored to since they were last asked about |
+//! | `core` | addresses, errors and options; the space itself ([`Space`]), and what its gate's writer keeps |
+//! | `vma` | mappings: one, all of a space's in a persistent tree, the reverse map from a file's pages, a thread's cache of them; devices |
+//! | `table` | the page table: the word of a page, and nodes whose subtrees forks share |
+//! | `tlb` | an accessor's private cache of leaves |
+//! | `code`, `dirty` | which pages code was fetched from; which were stored to |
+//! | `fault` | one page fault as steps: anonymous memory, files, direct access files |
+//! | `access` | one access; the handles to it: loads, stores, copies, atomics, device calls |
+//! | `change` | structural changes, with the gate closed on their range; advice, populating, locking; revoking pages of files |
+//! | `pin`, `report` | pages that stay at their address in the process; what a space holds, in the manner of smaps |
 //! | `snapshot` | frozen spaces; restoring one, and what differs from one |
-//! | `mappers` | the way back: from a file's pages to the words that show them |
-//! | `access`, `across`; `accessor`, `session`, `bulk`, `gather` | one access; one in two pages; the handles to it: loads, stores, copies, many reads at once |
 //! | `futures` | calls in the background, and waiting for pages |
-//! | `atomics`, `values` | atomic accesses; types of a program's own |
-//! | `error`, `report` | faults and refusals; what a space holds, in the manner of smaps |
 //!
 //! # States and locking
 //!
@@ -67,17 +60,16 @@ mod tests;
 mod tlb;
 mod vma;
 
-use self::core::space::{Role, SpaceInner, Tables, page_start};
-
 pub use self::access::accessor::Accessor;
-pub use self::access::device::{Device, DeviceError};
+#[cfg(all(feature = "layout", not(shuttle)))]
+pub use self::access::layout::TranslationLayout;
 pub use self::access::session::Session;
 pub use self::change::advise::Advice;
 pub use self::change::map::Map;
 pub use self::change::region::Region;
 pub use self::change::remap::Remap;
 pub use self::code::CodePage;
-pub use self::core::error::{AccessKind, Explanation, Fault, FaultKind, SpaceError};
+pub use self::core::error::{AccessKind, DeviceError, Explanation, Fault, FaultKind, SpaceError};
 pub(crate) use self::core::options::check_group;
 pub use self::core::options::{AddressWidth, SpaceOptions};
 pub use self::core::space::Space;
@@ -87,7 +79,6 @@ pub use self::report::{MappingInfo, MappingKind, PageStats, SpaceStats};
 pub use self::snapshot::error::SnapshotFileError;
 pub use self::snapshot::frozen::Snapshot;
 pub use self::snapshot::view::PageView;
-#[cfg(all(feature = "layout", not(shuttle)))]
-pub use self::tlb::layout::TranslationLayout;
-pub use self::vma::area::{Protection, Sharing};
 pub use self::vma::cache::VmaLookups;
+pub use self::vma::device::Device;
+pub use self::vma::protection::{Protection, Sharing};

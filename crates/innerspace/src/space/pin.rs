@@ -27,27 +27,23 @@
 //! page before, and only another writer could have taken it away since; then it is had again. To
 //! unpin takes no lock, and may be done from any thread, with the space gone.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
 use crate::exec::reentry::InCallback;
 use crate::group::{Charge, Group, GroupId};
 use crate::reclaim::{AllocMode, PoolFrame};
-use crate::space::change::mapping::checked_range;
-use crate::space::change::steps::Structure;
-use crate::space::core::error::{AccessKind, Fault, FaultKind};
-use crate::space::table::{self, Nodes, NotPinned, Pins, TooManyForks};
-use crate::space::tlb::translator::leaf_number;
-use crate::space::vma::area::{Backing, Protection, Sharing, Vma};
+use crate::space::core::error::{AccessKind, Fault, FaultKind, SpaceError, checked_range};
+use crate::space::core::space::{Space, SpaceInner};
+use crate::space::core::structure::Structure;
+use crate::space::table::nodes::{Nodes, TooManyForks};
+use crate::space::table::pinned::{NotPinned, Pins};
+use crate::space::table::{self};
+use crate::space::vma::area::{Backing, Vma};
+use crate::space::vma::protection::{Protection, Sharing};
 use crate::space::vma::set::VmaSet;
-use crate::space::{Space, SpaceError, SpaceInner};
 use crate::sync::gate::Writer;
-use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
-
-/// Leaves remembered before one looks whether they still have pinned pages.
-const MANY_LEAVES: usize = 64;
 
 /// What a fork or a snapshot does about a pinned page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,18 +84,6 @@ pub struct Pinned {
     at: VirtAddr,
     /// What the list of frames is charged to whom, if it fills a page.
     charged: Option<(GroupId, PageCount)>,
-}
-
-/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by
-/// the gate's writer.
-#[derive(Default)]
-pub(super) struct PinnedLeaves {
-    /// Their numbers.
-    leaves: BTreeSet<u64>,
-    /// How many had pinned pages when they were looked at last.
-    live: usize,
-    /// Frames of pins with [`AtFork::Refuse`].
-    alone: Vec<Weak<[FrameId]>>,
 }
 
 /// Frames for a fork's copies of pinned pages, and of the ways to them.
@@ -154,7 +138,12 @@ impl Space {
             check(&writer.vmas)?;
             match space.pin_pages(&range) {
                 Ok(pins) => {
-                    writer.pins.add(space, &range, &pins, at_fork);
+                    writer
+                        .pins
+                        .add(&range, pins.frames(), at_fork == AtFork::Copy);
+                    if writer.pins.is_look_due() {
+                        let _found = space.look_for_pins(&mut writer);
+                    }
                     let payer = charge.map(Charge::commit);
                     return Ok(Pinned {
                         pins,
@@ -186,6 +175,27 @@ impl SpaceInner {
             let _paths = self.paths.lock();
             nodes.pin_range(&self.pool, tables.root, range.start, range.end)
         })
+    }
+
+    /// All pinned pages, by address.
+    fn look_for_pins(&self, writer: &mut Writer<'_, Structure>) -> Vec<(u64, FrameId)> {
+        let nodes = Nodes { pool: &self.pool };
+        self.inside(|tables| writer.pins.look(nodes, tables.root))
+    }
+
+    /// Refuses while there is a pinned page in the space.
+    pub(super) fn check_no_pins(
+        &self,
+        writer: &mut Writer<'_, Structure>,
+        what: &'static str,
+    ) -> Result<(), SpaceError> {
+        match self.look_for_pins(writer).first() {
+            None => Ok(()),
+            Some((at, _)) => Err(SpaceError::Pinned {
+                what,
+                at: VirtAddr(*at),
+            }),
+        }
     }
 }
 
@@ -299,79 +309,6 @@ impl fmt::Debug for Pinned {
     }
 }
 
-impl PinnedLeaves {
-    fn add(
-        &mut self,
-        space: &SpaceInner,
-        range: &std::ops::Range<u64>,
-        pins: &Pins,
-        at_fork: AtFork,
-    ) {
-        self.leaves
-            .extend(leaf_number(range.start)..=leaf_number(range.end - 1));
-        if at_fork == AtFork::Refuse {
-            self.alone.retain(|frames| frames.strong_count() > 0);
-            self.alone.push(Arc::downgrade(pins.frames()));
-        }
-        if self.leaves.len() > MANY_LEAVES.max(2 * self.live) {
-            let _found = self.look(space);
-        }
-    }
-
-    /// Pages of `from` are going to lie from `to` on.
-    pub(super) fn move_range(&mut self, from: &std::ops::Range<u64>, to: u64) {
-        let span = table::span(1);
-        let known = leaf_number(from.start)..=leaf_number(from.end - 1);
-        let moved: Vec<u64> = self.leaves.range(known).copied().collect();
-        for leaf in moved {
-            let start = (leaf * span).max(from.start) - from.start + to;
-            let end = ((leaf + 1) * span).min(from.end) - from.start + to;
-            self.leaves
-                .extend(leaf_number(start)..=leaf_number(end - 1));
-        }
-    }
-
-    /// All pinned pages, by address; forgets leaves without any. The gate's writer is held.
-    fn look(&mut self, space: &SpaceInner) -> Vec<(u64, FrameId)> {
-        if self.leaves.is_empty() {
-            return Vec::new();
-        }
-        let nodes = Nodes { pool: &space.pool };
-        let mut found = Vec::new();
-        space.inside(|tables| {
-            self.leaves.retain(|leaf| {
-                let pages = nodes.pinned_in_leaf(tables.root, leaf * table::span(1));
-                let any = !pages.is_empty();
-                found.extend(pages);
-                any
-            });
-        });
-        self.live = self.leaves.len();
-        found
-    }
-
-    /// How many leaves are remembered.
-    #[cfg(all(test, not(shuttle)))]
-    pub(super) fn known(&self) -> usize {
-        self.leaves.len()
-    }
-
-    /// Refuses while there is a pinned page in the space.
-    pub(super) fn check_none(
-        &mut self,
-        space: &SpaceInner,
-        what: &'static str,
-    ) -> Result<(), SpaceError> {
-        match self.look(space).first() {
-            None => Ok(()),
-            Some((at, _)) => Err(SpaceError::Pinned {
-                what,
-                at: VirtAddr(*at),
-            }),
-        }
-    }
-}
-
 impl<'pool> PinnedCopies<'pool> {
     /// Sets aside, charged to `group`, what a fork of `space` needs. The gate's writer is held, so
     /// that no page is pinned until the fork is done; what is unpinned meanwhile needs less.
@@ -381,13 +318,11 @@ impl<'pool> PinnedCopies<'pool> {
         what: &'static str,
         group: &Group,
     ) -> Result<PinnedCopies<'pool>, SpaceError> {
-        let found = writer.pins.look(space);
+        let found = space.look_for_pins(writer);
         if found.is_empty() {
             return Ok(PinnedCopies::default());
         }
-        writer.pins.alone.retain(|frames| frames.strong_count() > 0);
-        let alone = writer.pins.alone.iter().filter_map(Weak::upgrade);
-        let alone: BTreeSet<FrameId> = alone.flat_map(|frames| frames.to_vec()).collect();
+        let alone = writer.pins.not_copied();
         if let Some((at, _)) = found.iter().find(|(_, frame)| alone.contains(frame)) {
             return Err(SpaceError::PinnedAlone {
                 what,

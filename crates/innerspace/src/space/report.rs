@@ -4,11 +4,12 @@ use std::fmt;
 
 use crate::cache::Reading;
 use crate::space::change::advise::Advice;
-use crate::space::table::Nodes;
+use crate::space::core::space::{Space, Tables};
+use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::Pte;
-use crate::space::vma::area::{Backing, MappedFile, Protection, Sharing, Vma};
+use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::cache::VmaLookups;
-use crate::space::{Space, Tables};
+use crate::space::vma::protection::{Protection, Sharing};
 use crate::units::{ByteSize, PAGE_SIZE};
 use crate::{PageCount, VirtAddr};
 

@@ -3,8 +3,8 @@
 use super::forms::forms;
 use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single};
-use crate::space::SpaceInner;
 use crate::space::core::error::Fault;
+use crate::space::core::space::SpaceInner;
 use crate::sync::Arc;
 use crate::sys::copy::Scalar;
 use crate::{Explanation, Space, VirtAddr};
@@ -62,6 +62,14 @@ use crate::{Explanation, Space, VirtAddr};
 #[derive(Debug)]
 pub struct Accessor {
     pub(in crate::space) core: Core,
+}
+
+impl Space {
+    /// A new accessor: the handle through which one thread at a time loads and stores. Charged two
+    /// pages, even over the limit.
+    pub fn accessor(&self) -> Accessor {
+        Accessor::new(&self.0)
+    }
 }
 
 impl Accessor {

@@ -4,18 +4,14 @@
 //! device that is not to be had, since its call comes outside every section: there both parts are
 //! asked for before either is stored, and what may still refuse is stored first.
 
-use super::device::DeviceCall;
-use super::single::{Core, Sectioned, What};
+use super::single::{Core, Sectioned};
+use super::what::What;
 use crate::space::core::error::{AccessKind, Fault};
-use crate::space::tlb::translator::{self, Need};
+use crate::space::tlb::page;
+use crate::space::tlb::translator::Need;
+use crate::space::vma::device::DeviceCall;
 use crate::sys::copy::Scalar;
 use crate::{PAGE_SIZE, VirtAddr};
-
-/// Whether a value of `size` bytes at `at` lies in two pages.
-#[inline(always)]
-pub(in crate::space) fn crosses(at: VirtAddr, size: usize) -> bool {
-    at.page_offset() > PAGE_SIZE - size
-}
 
 /// The bytes of a value that lie in one page, and the device there, if it is one.
 struct Part<'bytes> {
@@ -72,7 +68,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let mut bytes = [0; 16];
         let bytes = &mut bytes[..size_of::<T>()];
-        translator::to_bytes(value, bytes);
+        page::to_bytes(value, bytes);
         self.write_across::<S>(at, bytes, What::part_of::<T>(AccessKind::Store))
     }
 

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use super::accessor::Accessor;
 use super::forms::forms;
 use super::session::{InSession, Session};
-use super::single::{Core, Sectioned, Single, What};
+use super::single::{Core, Sectioned, Single};
+use super::what::What;
 use crate::VirtAddr;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
-use crate::space::tlb::translator::Page;
+use crate::space::tlb::page::Page;
 use crate::sys::copy::{AtomicScalar, Modify};
 
 /// Panics where an atomic load would for its order, but with no section open yet: a panic would

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 
 use super::accessor::Accessor;
 use super::forms::forms;
-use super::single::{Core, Sectioned, Single, What};
+use super::single::{Core, Sectioned, Single};
+use super::what::What;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 

@@ -6,10 +6,11 @@ use super::single::{Core, Sectioned, Single};
 use crate::VirtAddr;
 use crate::cache::{FileInner, Wait};
 use crate::exec::reentry::{InCallback, is_in_callback};
+use crate::space::core::address::page_start;
 use crate::space::core::error::Fault;
-use crate::space::page_start;
 use crate::space::tlb::translator::Need;
-use crate::space::vma::area::{MappedFile, Protection};
+use crate::space::vma::area::MappedFile;
+use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 
 forms! { Accessor, Single => {

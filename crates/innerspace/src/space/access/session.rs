@@ -7,7 +7,8 @@ use super::single::{Core, Sectioned};
 use crate::VirtAddr;
 use crate::cache::Wait;
 use crate::space::core::error::Fault;
-use crate::space::tlb::translator::{AtHand, Look, Need, Page, Translator};
+use crate::space::tlb::page::Page;
+use crate::space::tlb::translator::{AtHand, Look, Need, Translator};
 use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
@@ -107,33 +108,6 @@ impl<M: Mode> Sectioned for InSession<M> {
     fn unsuspend(translator: &mut Translator) {
         translator.sections.enter();
         translator.sections.begin_session();
-    }
-}
-
-/// A part of an access that may call a store or a device, from `pause` to `resume` or from
-/// `suspend` to `unsuspend`. The end comes by a drop because they may panic: a program that catches
-/// that goes on with its session.
-pub(in crate::space) struct Interrupted<'core, E: Fn(&mut Translator)> {
-    pub(in crate::space) core: &'core mut Core,
-    end: E,
-}
-
-impl<'core, E: Fn(&mut Translator)> Interrupted<'core, E> {
-    #[inline]
-    pub(in crate::space) fn new(
-        core: &'core mut Core,
-        begin: impl Fn(&mut Translator),
-        end: E,
-    ) -> Self {
-        begin(&mut core.translator);
-        Interrupted { core, end }
-    }
-}
-
-impl<E: Fn(&mut Translator)> Drop for Interrupted<'_, E> {
-    #[inline]
-    fn drop(&mut self) {
-        (self.end)(&mut self.core.translator);
     }
 }
 

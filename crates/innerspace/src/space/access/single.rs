@@ -7,21 +7,23 @@
 //! zero frame, in one step in the section itself (`driver::own`, `driver::zero`: the short ways);
 //! else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
+use crate::space::tlb::page;
 use std::hint::cold_path;
 use std::marker::PhantomData;
 
-use super::across::crosses;
 use super::forms::{Blocking, Mode};
-use super::session::Interrupted;
-pub(in crate::space) use super::what::What;
+use super::what::What;
 use crate::cache::Wait;
 use crate::exec::reentry::is_in_callback;
 use crate::reclaim::AllocMode;
-use crate::space::SpaceInner;
+use crate::space::core::address::crosses;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::core::space::SpaceInner;
 use crate::space::fault::driver::{self, Short};
-use crate::space::table::{self, Nodes};
-use crate::space::tlb::translator::{self, Look, Need, Page, Translator};
+use crate::space::table::nodes::Nodes;
+use crate::space::table::{self};
+use crate::space::tlb::page::Page;
+use crate::space::tlb::translator::{Look, Need, Translator};
 use crate::space::vma::cache::VmaCache;
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -135,6 +137,33 @@ impl<M: Mode> Sectioned for Single<M> {
     fn suspend(_: &mut Translator) {}
 
     fn unsuspend(_: &mut Translator) {}
+}
+
+/// A part of an access that may call a store or a device, from `pause` to `resume` or from
+/// `suspend` to `unsuspend`. The end comes by a drop because they may panic: a program that catches
+/// that goes on with its session.
+pub(in crate::space) struct Interrupted<'core, E: Fn(&mut Translator)> {
+    pub(in crate::space) core: &'core mut Core,
+    end: E,
+}
+
+impl<'core, E: Fn(&mut Translator)> Interrupted<'core, E> {
+    #[inline]
+    pub(in crate::space) fn new(
+        core: &'core mut Core,
+        begin: impl Fn(&mut Translator),
+        end: E,
+    ) -> Self {
+        begin(&mut core.translator);
+        Interrupted { core, end }
+    }
+}
+
+impl<E: Fn(&mut Translator)> Drop for Interrupted<'_, E> {
+    #[inline]
+    fn drop(&mut self) {
+        (self.end)(&mut self.core.translator);
+    }
 }
 
 impl std::fmt::Debug for Core {
@@ -518,7 +547,7 @@ impl Core {
     ) -> Result<(), Fault> {
         let mut bytes = [0; 16];
         let bytes = &mut bytes[..size_of::<T>()];
-        translator::to_bytes(value, bytes);
+        page::to_bytes(value, bytes);
         self.device_store::<S>(bytes, fault)
     }
 
@@ -553,5 +582,5 @@ fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Res
     let mut bytes = [0; 16];
     let bytes = &mut bytes[..size_of::<T>()];
     load(bytes)?;
-    Ok(translator::from_bytes(bytes))
+    Ok(page::from_bytes(bytes))
 }

@@ -7,10 +7,11 @@ use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::accessor::Accessor;
-use super::across::crosses;
 use super::forms::forms;
 use super::session::{InSession, Session};
-use super::single::{Core, Sectioned, Single, What};
+use super::single::{Core, Sectioned, Single};
+use super::what::What;
+use crate::space::core::address::crosses;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 

@@ -10,18 +10,21 @@
 
 use std::ops::Range;
 
-use super::mapping::checked_range;
-use super::steps::Structure;
 use crate::cache::{PagedFile, Reading};
 use crate::dax::DaxFile;
 use crate::reclaim::AllocMode;
+use crate::space::access::accessor::Accessor;
 use crate::space::access::single::Single;
-use crate::space::core::error::AccessKind;
+use crate::space::core::address::page_start;
+use crate::space::core::error::{AccessKind, SpaceError, checked_range};
+use crate::space::core::space::Space;
+use crate::space::core::structure::Structure;
+use crate::space::table::edit::Edit;
+use crate::space::table::nodes::{Detached, Nodes};
 use crate::space::table::pte::{self, Holds, VALID};
-use crate::space::table::{Detached, Edit, Nodes};
-use crate::space::vma::area::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
+use crate::space::vma::area::{Backing, MappedFile, Residence, Vma};
+use crate::space::vma::protection::{Protection, Sharing};
 use crate::space::vma::set::{Changed, VmaSet};
-use crate::space::{Accessor, Space, SpaceError, page_start};
 use crate::sync::gate::Writer;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 

@@ -6,18 +6,20 @@
 //! (`table`). So the time does not depend on how much is mapped. Pinned pages are the exception
 //! (`pin`): they are copied at once, before the gate opens.
 
+use super::revoke::mapper;
 use super::steps::EVERYWHERE;
 use crate::VirtAddr;
 use crate::exec::reentry::InCallback;
 use crate::group::{Group, LimitError};
 use crate::reclaim::AllocMode;
+use crate::space::core::error::SpaceError;
 use crate::space::core::options::check_group;
+use crate::space::core::space::{Role, Space, SpaceInner};
 use crate::space::pin::PinnedCopies;
-use crate::space::table::Nodes;
+use crate::space::table::nodes::Nodes;
 use crate::space::vma::area::Residence;
 use crate::space::vma::ledger::Ledger;
 use crate::space::vma::set::VmaSet;
-use crate::space::{Role, Space, SpaceError, SpaceInner};
 use crate::stats::Event;
 use crate::sync::domain::Post;
 
@@ -76,7 +78,7 @@ impl Space {
             root,
             vmas,
         ));
-        writer.register_fork(&child.0);
+        writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
         if parent.is_frozen() {
             // Its table gains children and loses none, and nobody writes to what is below: there is
             // nothing to end.

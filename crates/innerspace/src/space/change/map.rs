@@ -2,16 +2,19 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use super::mapping::CHOSEN;
 use crate::cache::{PagedFile, Reading};
 use crate::dax::{DaxFile, DaxRef};
 use crate::reclaim::Pool;
-use crate::space::SpaceError;
-use crate::space::access::device::{Device, DeviceRef};
-use crate::space::table::ADDRESS_BITS;
-use crate::space::vma::area::{Backing, MappedFile, Protection, Residence, Sharing, Vma};
+use crate::space::core::address::ADDRESS_BITS;
+use crate::space::core::error::SpaceError;
+use crate::space::vma::area::{Backing, MappedFile, Residence, Vma};
+use crate::space::vma::device::{Device, DeviceRef};
+use crate::space::vma::protection::{Protection, Sharing};
 use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+
+/// Where ranges of chosen address start, if there are so many.
+pub(in crate::space) const CHOSEN: u64 = 0x7f00_0000_0000;
 
 /// The first address that does not exist, in the widest space.
 const END: u64 = 1 << ADDRESS_BITS;

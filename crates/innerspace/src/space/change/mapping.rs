@@ -1,49 +1,23 @@
 //! Mapping, unmapping and changing protections: structural changes, made with the gate closed.
 
+use crate::space::core::error::checked_range;
 use std::ops::Range;
 
-use super::map::{Map, Null, Place, Population};
+use super::map::{CHOSEN, Map, Null, Place, Population};
 use crate::reclaim::AllocMode;
-use crate::space::table::Edit;
-use crate::space::vma::area::{Protection, Vma};
+use crate::space::core::error::SpaceError;
+use crate::space::core::space::Space;
+use crate::space::table::edit::Edit;
+use crate::space::vma::area::Vma;
+use crate::space::vma::protection::Protection;
 use crate::space::vma::set::VmaSet;
-use crate::space::{Space, SpaceError};
 use crate::{MIB, PAGE_SIZE, VirtAddr};
 
 /// The lowest address that is chosen: a null pointer with a small offset stays an error.
 const LOWEST: u64 = 1 << 16;
-/// Where ranges of chosen address start, if there are so many.
-pub(in crate::space) const CHOSEN: u64 = 0x7f00_0000_0000;
 /// The same in narrow spaces.
 const CHOSEN_NARROW: u64 = 0x4000_0000;
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// Checks `at..at + len` and makes it whole pages.
-pub(in crate::space) fn checked_range(
-    what: &'static str,
-    at: VirtAddr,
-    len: u64,
-    end: u64,
-) -> Result<Range<u64>, SpaceError> {
-    if len == 0 {
-        return Err(SpaceError::Empty { what, at });
-    }
-    if !at.is_page_aligned() {
-        return Err(SpaceError::Unaligned { what, at });
-    }
-    let last = len
-        .checked_next_multiple_of(PAGE)
-        .and_then(|len| at.0.checked_add(len));
-    match last {
-        Some(last) if last <= end => Ok(at.0..last),
-        _ => Err(SpaceError::OutOfRange {
-            what,
-            at,
-            len,
-            end: VirtAddr(end),
-        }),
-    }
-}
 
 impl Space {
     /// Maps a file or anonymous memory and returns its first address.

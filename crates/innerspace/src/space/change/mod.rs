@@ -8,4 +8,5 @@ pub(in crate::space) mod region;
 pub(in crate::space) mod remap;
 pub(in crate::space) mod revoke;
 pub(in crate::space) mod steps;
+pub(in crate::space) mod take_dirty;
 pub(in crate::space) mod zap;

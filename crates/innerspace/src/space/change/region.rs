@@ -1,8 +1,10 @@
 //! A range that grows and shrinks at its end, like the heap that brk moves.
 
 use super::map::Map;
-use crate::space::vma::area::{Backing, Protection};
-use crate::space::{Space, SpaceError};
+use crate::space::core::error::SpaceError;
+use crate::space::core::space::Space;
+use crate::space::vma::area::Backing;
+use crate::space::vma::protection::Protection;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::{PAGE_SIZE, VirtAddr};

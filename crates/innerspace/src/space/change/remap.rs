@@ -7,13 +7,17 @@
 use std::ops::Range;
 
 use super::map::LAST_OFFSET;
-use super::mapping::{check_lowest, checked_range, free_place};
-use super::steps::{Leftover, Structure, Underway};
+use super::mapping::{check_lowest, free_place};
+use super::steps::{Leftover, Underway};
 use crate::reclaim::AllocMode;
-use crate::space::table::{self, Detached, Edit, Nodes, Spares};
+use crate::space::core::error::{SpaceError, checked_range};
+use crate::space::core::space::{Space, SpaceInner};
+use crate::space::core::structure::Structure;
+use crate::space::table::edit::Edit;
+use crate::space::table::nodes::{Detached, Nodes, Spares};
+use crate::space::table::{self};
 use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::set::{Changed, VmaSet};
-use crate::space::{Space, SpaceError, SpaceInner};
 use crate::sync::Arc;
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
@@ -186,7 +190,7 @@ impl SpaceInner {
                 self.move_words(writer, old, new, vmas, changed)
             })?;
         for range in [old, new] {
-            self.dirty.forget(self, range);
+            self.dirty.forget(self.payer(), range);
         }
         Ok((VirtAddr(new.start), leftover))
     }

@@ -14,13 +14,13 @@
 
 use std::ops::Range;
 
-use crate::cache::{MapperId, Mappers, Revoke};
+use crate::cache::{Mappers, Revoke};
 use crate::frame::Dropped;
+use crate::space::core::address::{LEAF_BYTES, leaf_number, slot_index};
+use crate::space::core::space::{SpaceInner, Tables};
+use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
-use crate::space::table::{LEAF_BYTES, Nodes, slot_index};
-use crate::space::tlb::translator::leaf_number;
 use crate::space::vma::area::{MappedFile, Vma};
-use crate::space::{SpaceInner, Tables};
 use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, Weak, failpoint};
@@ -28,44 +28,18 @@ use crate::sync::{Arc, Weak, failpoint};
 /// Pages looked at in one section.
 const PAGES_A_SECTION: u64 = 512;
 
-/// A file that a space maps, with the space's mapper there.
-pub(in crate::space) struct FileUse {
-    file: MappedFile,
-    id: MapperId,
-    /// Mappings of it in the space.
-    pub(in crate::space) vmas: usize,
-    /// The file keeps a `Weak` of it.
-    _mapper: Arc<dyn Mappers>,
-}
-
-impl FileUse {
-    pub(in crate::space) fn register(space: &Arc<SpaceInner>, file: &MappedFile) -> FileUse {
-        let mapper: Arc<dyn Mappers> = Arc::new(SpaceMapper {
-            space: Arc::downgrade(space),
-            file: file.key(),
-        });
-        let id = file.add_mapper(Arc::downgrade(&mapper));
-        FileUse {
-            file: file.clone(),
-            id,
-            vmas: 0,
-            _mapper: mapper,
-        }
-    }
-
-    pub(in crate::space) fn file(&self) -> &MappedFile {
-        &self.file
-    }
-
-    pub(in crate::space) fn unregister(self) {
-        self.file.remove_mapper(self.id);
-    }
-}
-
 struct SpaceMapper {
     space: Weak<SpaceInner>,
     /// Its key. While the mapper is registered, the file is open.
     file: usize,
+}
+
+/// What revokes the pages of a file in a space.
+pub(in crate::space) fn mapper(space: &Arc<SpaceInner>, file: &MappedFile) -> Arc<dyn Mappers> {
+    Arc::new(SpaceMapper {
+        space: Arc::downgrade(space),
+        file: file.key(),
+    })
 }
 
 impl Mappers for SpaceMapper {

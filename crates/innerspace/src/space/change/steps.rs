@@ -34,40 +34,27 @@
 //! address is in the range, shared nodes are copied under `paths` alone, and words of leaves are
 //! taken one by one.
 
-use std::collections::BTreeMap;
+use crate::space::core::structure::{FileUse, Structure};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::revoke::FileUse;
+use super::revoke::mapper;
 use crate::exec::reentry::InCallback;
 use crate::reclaim::{AllocMode, Pool, Retired};
-use crate::space::pin::PinnedLeaves;
+use crate::space::core::error::SpaceError;
+use crate::space::core::space::SpaceInner;
+use crate::space::table::edit::Edit;
+use crate::space::table::nodes::{Detached, Nodes, PATH_NODES, Spares};
 use crate::space::table::pte::{self, Holds};
-use crate::space::table::{self, Detached, Edit, Nodes, PATH_NODES, Spares};
-use crate::space::vma::area::{MappedFile, Vma};
+use crate::space::table::{self};
+use crate::space::vma::area::Vma;
 use crate::space::vma::set::{Changed, VmaSet};
-use crate::space::{SpaceError, SpaceInner};
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
 use crate::sync::{Arc, failpoint};
 
 /// The whole gate.
 pub(in crate::space) const EVERYWHERE: Range<u64> = 0..u64::MAX;
-
-/// What structural writers keep.
-pub(in crate::space) struct Structure {
-    /// The set that is published.
-    pub(in crate::space) vmas: VmaSet,
-    /// Structural changes so far.
-    pub(in crate::space) revision: u64,
-    files: Files,
-    /// Where pages may be pinned.
-    pub(in crate::space) pins: PinnedLeaves,
-}
-
-/// The files that are mapped, by their keys; each keeps its file open.
-#[derive(Default)]
-struct Files(BTreeMap<usize, FileUse>);
 
 /// What a change leaves to be done without the writer's lock.
 #[must_use = "detached memory is given back by `SpaceInner::finish`"]
@@ -116,74 +103,6 @@ impl std::ops::DerefMut for Underway<'_> {
     }
 }
 
-impl Structure {
-    pub(in crate::space) fn new(vmas: VmaSet) -> Structure {
-        Structure {
-            vmas,
-            revision: 0,
-            files: Files::default(),
-            pins: PinnedLeaves::default(),
-        }
-    }
-
-    /// Unregisters from all files; an empty set is left, and returned.
-    pub(in crate::space) fn close(&mut self) -> VmaSet {
-        let files = std::mem::take(&mut self.files);
-        files.0.into_values().for_each(FileUse::unregister);
-        self.vmas = self.vmas.emptied();
-        self.vmas.clone()
-    }
-
-    /// Registers a new space for the files of this one, whose mappings it has.
-    pub(in crate::space) fn register_fork(&self, child: &Arc<SpaceInner>) {
-        let mut writer = child.gate.write_new();
-        if self.vmas.has_locked() {
-            // Without its locks, the child may have fewer mappings.
-            let vmas = writer.vmas.clone();
-            for file in vmas.iter().filter_map(Vma::file) {
-                writer.files.add(child, file, 1);
-            }
-            return;
-        }
-        for used in self.files.0.values() {
-            writer.files.add(child, used.file(), used.vmas);
-        }
-    }
-}
-
-impl Files {
-    /// Counts `vmas` more mappings of the file; registers with it first.
-    fn add(&mut self, space: &Arc<SpaceInner>, file: &MappedFile, vmas: usize) {
-        let used = self.0.entry(file.key());
-        let used = used.or_insert_with(|| FileUse::register(space, file));
-        used.vmas += vmas;
-    }
-
-    /// Registers anew with every file; the old registrations are returned.
-    fn renew(&mut self, space: &Arc<SpaceInner>) -> Vec<FileUse> {
-        let renewed = |used: &mut FileUse| {
-            let mut new = FileUse::register(space, used.file());
-            new.vmas = used.vmas;
-            std::mem::replace(used, new)
-        };
-        self.0.values_mut().map(renewed).collect()
-    }
-
-    /// Counts the mappings that are no more; files that are not mapped any longer come out.
-    fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
-        let mut unused = Vec::new();
-        for file in removed.iter().filter_map(Vma::file) {
-            let key = file.key();
-            let used = self.0.get_mut(&key).expect("a mapped file is registered");
-            used.vmas -= 1;
-            if used.vmas == 0 {
-                unused.extend(self.0.remove(&key));
-            }
-        }
-        unused
-    }
-}
-
 impl SpaceInner {
     /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. What
     /// is returned goes to [`SpaceInner::finish`] once the writer is dropped.
@@ -229,7 +148,7 @@ impl SpaceInner {
             }
         });
         if edit == Some(Edit::Detach) {
-            self.dirty.forget(self, range);
+            self.dirty.forget(self.payer(), range);
         }
         done
     }
@@ -250,7 +169,7 @@ impl SpaceInner {
         vmas.ledger().settle(mode)?;
         drop(inside);
         for file in changed.added.iter().filter_map(Vma::file) {
-            writer.files.add(self, file, 1);
+            writer.files.add(file, 1, |file| mapper(self, file));
         }
         // A store that was to make room for nodes may panic.
         let edit = AssertUnwindSafe(|| tables(writer, &vmas, &changed));
@@ -430,14 +349,14 @@ impl SpaceInner {
             added: vmas.iter().cloned().collect(),
         };
         for file in changed.added.iter().filter_map(Vma::file) {
-            writer.files.add(self, file, 1);
+            writer.files.add(file, 1, |file| mapper(self, file));
         }
         // Leaves come over from a snapshot, which a revocation may ask after it has asked this
         // space, and find gone. Who has registered meanwhile is asked again.
         // mutant: A2-renew (test: a_space_that_went_back_since_it_was_asked_is_asked_again) nobody is asked again
         let renewed = match cfg!(mutant = "A2-renew") {
             true => Vec::new(),
-            false => writer.files.renew(self),
+            false => writer.files.renew(|file| mapper(self, file)),
         };
         self.code.changed(&EVERYWHERE);
         let mut detached = Detached::default();
@@ -456,7 +375,7 @@ impl SpaceInner {
         };
         let mut unused = writer.files.remove(gone);
         unused.extend(renewed);
-        self.dirty.forget(self, &EVERYWHERE);
+        self.dirty.forget(self.payer(), &EVERYWHERE);
         (taken, Leftover { detached, unused })
     }
 

@@ -22,10 +22,12 @@
 
 use std::ops::Range;
 
-use super::steps::Structure;
-use crate::space::SpaceInner;
+use crate::space::core::address::{LEAF_BYTES, slot_index};
+use crate::space::core::space::SpaceInner;
+use crate::space::core::structure::Structure;
+use crate::space::table::nodes::{Detached, Leaf, Nodes};
+use crate::space::table::origin::Borrower;
 use crate::space::table::pte::{self, Pte};
-use crate::space::table::{Borrower, Detached, LEAF_BYTES, Leaf, Nodes, slot_index};
 use crate::space::vma::area::{Backing, Vma};
 use crate::sync::failpoint;
 use crate::sync::gate::Writer;
@@ -48,7 +50,7 @@ impl SpaceInner {
         };
         // A restore cannot go by what stores alone have changed.
         writer.revision += 1;
-        self.dirty.forget(self, range);
+        self.dirty.forget(self.payer(), range);
         drop(writer);
         if !taken.is_empty() {
             // mutant: A2-zap (test: a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over) nobody is waited for

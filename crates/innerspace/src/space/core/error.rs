@@ -5,21 +5,20 @@
 //! knows the address (of one that no space has, the upper part), the kind and the access; what else
 //! there is to say (the nearest mapping, the file's error) [`crate::space::Space::explain`] adds.
 
-use std::fmt;
-use std::io;
+use std::ops::Range;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use thiserror::Error;
 
-use crate::VirtAddr;
+use super::address::ADDRESS_BITS;
 use crate::cache::FileError;
 use crate::dax::DaxError;
 use crate::group::LimitError;
-use crate::space::access::device::DeviceError;
-use crate::space::table::ADDRESS_BITS;
-use crate::space::vma::area::Protection;
+use crate::space::vma::protection::Protection;
 use crate::sys::process::OtherProcess;
 use crate::units::Bytes;
+use crate::{PAGE_SIZE, VirtAddr};
 
 /// What an access wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,6 +259,18 @@ impl FaultKind {
 impl From<Fault> for io::Error {
     fn from(fault: Fault) -> io::Error {
         io::Error::new(fault.kind.io_kind(), fault)
+    }
+}
+
+/// Why a device refused an access.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{0}")]
+pub struct DeviceError(String);
+
+impl DeviceError {
+    /// A refusal for this reason, told as `load of 4 bytes at 0x1000: REASON`.
+    pub fn new(reason: impl Into<String>) -> DeviceError {
+        DeviceError(reason.into())
     }
 }
 
@@ -587,6 +598,33 @@ impl SpaceError {
 impl From<SpaceError> for io::Error {
     fn from(error: SpaceError) -> io::Error {
         io::Error::new(error.kind(), error)
+    }
+}
+
+/// Checks `at..at + len` and makes it whole pages.
+pub(in crate::space) fn checked_range(
+    what: &'static str,
+    at: VirtAddr,
+    len: u64,
+    end: u64,
+) -> Result<Range<u64>, SpaceError> {
+    if len == 0 {
+        return Err(SpaceError::Empty { what, at });
+    }
+    if !at.is_page_aligned() {
+        return Err(SpaceError::Unaligned { what, at });
+    }
+    let last = len
+        .checked_next_multiple_of(PAGE_SIZE as u64)
+        .and_then(|len| at.0.checked_add(len));
+    match last {
+        Some(last) if last <= end => Ok(at.0..last),
+        _ => Err(SpaceError::OutOfRange {
+            what,
+            at,
+            len,
+            end: VirtAddr(end),
+        }),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Choices for a space.
 
+use super::error::SpaceError;
 use crate::group::Group;
 use crate::reclaim::Pool;
-use crate::space::SpaceError;
 
 /// How many bits an address of a space has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

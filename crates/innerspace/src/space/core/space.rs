@@ -1,20 +1,24 @@
 //! The space: what a handle leads to, and what every operation on it needs.
 
+use super::address::{LEAF_BYTES, page_start};
+use super::payer::Payer;
+use crate::space::vma::area::Vma;
 use std::collections::VecDeque;
+use std::ops::Range;
 
+use super::address::leaf_number;
 use super::error::{Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
 use super::options::AddressWidth;
+use super::structure::Structure;
 use crate::cache::Cache;
-use crate::exec::reentry::is_in_callback;
+use crate::exec::reentry::{InCallback, is_in_callback};
 use crate::group::{Group, GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
-use crate::space::access::accessor::Accessor;
-use crate::space::change::steps::Structure;
 use crate::space::code::Code;
 use crate::space::dirty::DirtyLog;
 use crate::space::snapshot::changes::Changes;
-use crate::space::table::{self, Detached, Nodes};
-use crate::space::tlb::translator::leaf_number;
+use crate::space::table::nodes::{Detached, Nodes};
+use crate::space::table::{self};
 use crate::space::vma::cache::Sequence;
 use crate::space::vma::ledger::Ledger;
 use crate::space::vma::set::VmaSet;
@@ -28,7 +32,7 @@ use crate::{FrameId, PAGE_SIZE, VirtAddr};
 /// Faults whose causes are kept for [`Space::explain`].
 const REMEMBERED: usize = 16;
 
-/// An address space: mappings of files and anonymous memory, reached through [`Accessor`]s.
+/// An address space: mappings of files and anonymous memory, reached through [`Accessor`](crate::Accessor)s.
 ///
 /// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The
 /// space lives as long as a handle or an accessor of it.
@@ -119,12 +123,6 @@ impl Space {
         Ok(Space(SpaceInner::new(
             cache, group, role, width, root, vmas,
         )))
-    }
-
-    /// A new accessor: the handle through which one thread at a time loads and stores. Charged two
-    /// pages, even over the limit.
-    pub fn accessor(&self) -> Accessor {
-        Accessor::new(&self.0)
     }
 
     /// The group that pays for this space's own pages and tables.
@@ -224,6 +222,29 @@ impl SpaceInner {
         })
     }
 
+    /// Marks the calling thread as inside a device's handler of the space until the result is
+    /// dropped.
+    pub(in crate::space) fn enter_device(&self) -> InCallback {
+        let inside = InCallback::begin(self.id);
+        // The next access of each looks at that, whatever it has cached.
+        let accessors = self.accessors.lock();
+        if accessors.len() > 1 {
+            accessors
+                .iter()
+                .for_each(|accessor| accessor.request_safepoint());
+        }
+        inside
+    }
+
+    /// Who pays for the space's own records.
+    #[inline(always)]
+    pub(in crate::space) fn payer(&self) -> Payer<'_> {
+        Payer {
+            pool: &self.pool,
+            group: &self.group,
+        }
+    }
+
     /// Refuses changes from inside a callback of the space, and in a child of fork(2).
     pub(in crate::space) fn check_entry(
         &self,
@@ -321,6 +342,42 @@ impl SpaceInner {
         self.let_go(replaced);
     }
 
+    /// The leaves that show this range may have been copied. A copy leaves out what shows a file,
+    /// which faults in again: until then nobody who changes such a page comes by this space, so it
+    /// counts as changed.
+    pub(in crate::space) fn leaves_copied(&self, range: &Range<u64>) {
+        if !self.code.is_watching() {
+            return;
+        }
+        let start = |at| at & !(LEAF_BYTES - 1);
+        let leaves = start(range.start)..start(range.end - 1) + LEAF_BYTES;
+        // mutant: V11-copied (test after_forks: code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied) not counted
+        if cfg!(not(mutant = "V11-copied")) {
+            self.inside(|tables| self.code.left_out(tables.vmas, &leaves));
+        }
+    }
+
+    /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its
+    /// section, inside the gate.
+    #[inline(always)]
+    pub(in crate::space) fn written(&self, at: u64) {
+        self.code.written(at);
+        self.dirty.stored(self.payer(), at);
+        failpoint!(WatchersNotified);
+    }
+
+    /// The same, of a page that belongs to the file that `vma` shows there.
+    pub(in crate::space) fn file_written(&self, vma: &Vma, at: u64) {
+        if let Some(file) = vma.file() {
+            let page = vma.file_page(page_start(at));
+            // mutant: V11-file (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from) by address alone
+            if cfg!(not(mutant = "V11-file")) {
+                self.pool.watched.stored(file.key(), page..page + 1);
+            }
+        }
+        self.written(at);
+    }
+
     /// What the space's mappings and page table are in this section.
     pub(in crate::space) fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
         Tables {
@@ -377,9 +434,9 @@ impl Drop for SpaceInner {
         }
         // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
         let vmas = self.gate.get_mut().close();
-        let (pool, group) = (&self.pool, self.group.id());
-        self.changes.end(pool, group);
-        self.dirty.end(pool, group);
+        let pool = &self.pool;
+        self.changes.end(self.payer());
+        self.dirty.end(self.payer());
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);
         // The mappings may have been the last to keep a file open: what that retires is done now,
@@ -387,9 +444,4 @@ impl Drop for SpaceInner {
         drop(self.vmas.publish(&pool.domain, vmas));
         self.pool.run_deferred();
     }
-}
-
-/// The address of the first byte of the page that `at` is in.
-pub(in crate::space) fn page_start(at: u64) -> u64 {
-    at & !(PAGE_SIZE as u64 - 1)
 }

@@ -18,11 +18,12 @@
 use crate::FrameId;
 use crate::frame::{HoldState, Kind};
 use crate::reclaim::PoolFrame;
-use crate::space::table::Nodes;
+use crate::space::core::address::page_start;
+use crate::space::core::space::SpaceInner;
+use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::space::tlb::translator::Translator;
 use crate::space::vma::cache::{MemoryFor, VmaCache};
-use crate::space::{SpaceInner, page_start};
 use crate::stats::Event;
 use crate::sync::failpoint;
 use crate::sync::raw::AtomicU64;
@@ -236,7 +237,7 @@ impl<'s> OwnSlot<'s> {
         // In the section, so that a restore, with the gate closed, knows of every page.
         let page = page_start(self.at);
         let changes = &self.space.changes;
-        changes.record(self.space, page, || self.leaf());
+        changes.record(self.space.payer(), page, || self.leaf());
         if !self.old.is_vacant() {
             self.nodes().retire_page(self.old);
         }

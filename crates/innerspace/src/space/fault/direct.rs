@@ -6,17 +6,16 @@
 //! behind the page, and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
 
 use super::driver::{FaultState, FilePage, Step, done_if};
-use crate::FrameId;
 use crate::cache::{FaultKind as FileAccessKind, Wait};
 use crate::dax::{DaxCore, DaxError, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::exec::reentry::InCallback;
+use crate::space::core::address::{LEAF_BYTES, page_start, slot_index};
 use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
-use crate::space::page_start;
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use crate::space::table::{LEAF_BYTES, slot_index};
-use crate::space::vma::area::{MappedFile, Protection, Sharing, Vma};
+use crate::space::vma::area::{MappedFile, Vma};
+use crate::space::vma::protection::{Protection, Sharing};
 use crate::stats::Event;
-use crate::{PAGE_SHIFT, PAGE_SIZE};
+use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 // What a large entry covers, one leaf shows.
 const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);

@@ -18,7 +18,7 @@
 //! beginning.
 
 use crate::FrameId;
-use crate::space::SpaceInner;
+use crate::space::core::space::SpaceInner;
 use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::space::tlb::translator::Translator;
 use crate::space::vma::cache::{MemoryFor, VmaCache};

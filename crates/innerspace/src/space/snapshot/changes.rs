@@ -6,14 +6,12 @@
 //! structural changes.
 
 use super::ghosts::Ghosts;
-use crate::FrameId;
-use crate::group::GroupId;
-use crate::reclaim::{AllocMode, Pool};
-use crate::space::SpaceInner;
-use crate::space::table::Image;
+use crate::reclaim::AllocMode;
+use crate::space::core::payer::Payer;
+use crate::space::table::still::Image;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{PAGE_SIZE, PageCount};
+use crate::{FrameId, PAGE_SIZE, PageCount};
 
 /// The most pages recorded: 16 MiB. Above, restores drop what was changed, until the space is
 /// restored again.
@@ -82,13 +80,13 @@ impl Changes {
     #[inline(always)]
     pub(in crate::space) fn record(
         &self,
-        space: &SpaceInner,
+        payer: Payer<'_>,
         at: u64,
         leaf: impl FnOnce() -> FrameId,
     ) {
         // Relaxed: the gate orders it.
         if self.recording.load(Ordering::Relaxed) {
-            self.push(space, at, leaf());
+            self.push(payer, at, leaf());
         }
     }
 
@@ -101,27 +99,17 @@ impl Changes {
     }
 
     #[cold]
-    fn push(&self, space: &SpaceInner, at: u64, leaf: FrameId) {
+    fn push(&self, payer: Payer<'_>, at: u64, leaf: FrameId) {
         let mut record = self.record.lock();
         let Some(known) = &mut *record else { return };
         if known.snapshot == NOBODY {
             return;
         }
         if known.pages.len() == known.charged * A_PAGE {
-            let charge = match known.pages.len() < MOST {
-                true => space
-                    .pool
-                    .charge(space.group_id(), PageCount(1), AllocMode::NoWait),
-                false => {
-                    known.snapshot = NOBODY;
-                    return;
-                }
-            };
-            let Ok(charge) = charge else {
+            if known.pages.len() >= MOST || payer.charge(PageCount(1), AllocMode::NoWait).is_err() {
                 known.snapshot = NOBODY;
                 return;
-            };
-            let _group = charge.commit();
+            }
             known.charged += 1;
             known.pages.reserve_exact(A_PAGE);
         }
@@ -155,9 +143,9 @@ impl Changes {
     }
 
     /// Takes the record out for good. The gate is closed, or the space gone.
-    pub(in crate::space) fn end(&self, pool: &Pool, group: GroupId) {
+    pub(in crate::space) fn end(&self, payer: Payer<'_>) {
         if let Some(record) = self.take() {
-            record.uncharge(pool, group);
+            record.uncharge(payer);
         }
     }
 }
@@ -178,12 +166,11 @@ impl Record {
 
     /// Remembers that a page was given back at this restore, unless the group has no memory for
     /// that.
-    pub(super) fn add_ghost(&mut self, pool: &Pool, group: GroupId, at: u64) {
+    pub(super) fn add_ghost(&mut self, payer: Payer<'_>, at: u64) {
         if self.ghosts.is_none() {
-            let Ok(charge) = pool.charge(group, GHOST_PAGES, AllocMode::NoWait) else {
+            if payer.charge(GHOST_PAGES, AllocMode::NoWait).is_err() {
                 return;
-            };
-            let _group = charge.commit();
+            }
             self.ghosts = Some(Ghosts::new());
         }
         if let Some(ghosts) = &mut self.ghosts {
@@ -191,11 +178,8 @@ impl Record {
         }
     }
 
-    pub(super) fn uncharge(self, pool: &Pool, group: GroupId) {
+    pub(super) fn uncharge(self, payer: Payer<'_>) {
         let ghosts = self.ghosts.map_or(0, |_| GHOST_PAGES.0);
-        let charged = self.charged as u64 + ghosts;
-        if charged > 0 {
-            pool.groups.uncharge(group, PageCount(charged));
-        }
+        payer.uncharge(PageCount(self.charged as u64 + ghosts));
     }
 }

@@ -1,13 +1,15 @@
 //! What differs between a space and a snapshot, or between two snapshots, told from mappings and
 //! tables alone.
 
+use crate::space::core::address::merged;
 use std::ops::Range;
 
 use super::frozen::Snapshot;
-use crate::space::table::Nodes;
+use crate::space::core::error::SpaceError;
+use crate::space::core::space::{Space, SpaceInner, Tables};
+use crate::space::table::nodes::Nodes;
 use crate::space::vma::area::Vma;
 use crate::space::vma::set::VmaSet;
-use crate::space::{Space, SpaceError, SpaceInner, Tables};
 use crate::sync::Arc;
 use crate::{PAGE_SIZE, VirtAddr};
 
@@ -84,17 +86,4 @@ fn shows_the_same(a: Option<&Vma>, b: Option<&Vma>, at: u64) -> bool {
         (Some(a), Some(b)) => a.shows_same(b, at) && a.sharing == b.sharing,
         _ => false,
     }
-}
-
-/// The ranges in order of address, those that touch as one.
-pub(in crate::space) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<VirtAddr>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut merged: Vec<Range<VirtAddr>> = Vec::new();
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end.0 => last.end.0 = last.end.0.max(range.end),
-            _ => merged.push(VirtAddr(range.start)..VirtAddr(range.end)),
-        }
-    }
-    merged
 }

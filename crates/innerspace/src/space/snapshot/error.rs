@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::space::{Explanation, SpaceError};
+use crate::space::core::error::{Explanation, SpaceError};
 use crate::store::shown_name;
 use crate::{Grouped, VirtAddr};
 

@@ -29,12 +29,14 @@ use std::io::{self, Read, Write};
 
 use super::error::SnapshotFileError;
 use super::frozen::Snapshot;
-use crate::cache::Cache;
-use crate::cache::PagedFile;
+use crate::cache::{Cache, PagedFile};
 use crate::group::Group;
-use crate::space::table::Nodes;
+use crate::space::change::map::Map;
+use crate::space::core::error::SpaceError;
+use crate::space::core::space::Space;
+use crate::space::table::nodes::Nodes;
 use crate::space::vma::area::{Backing, MappedFile, Vma};
-use crate::space::{Map, Protection, Sharing, Space, SpaceError};
+use crate::space::vma::protection::{Protection, Sharing};
 use crate::sync::Arc;
 use crate::{AddressWidth, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 

@@ -1,9 +1,13 @@
 //! Taking a snapshot, reading it, and forking from it.
 
+use super::devices::DeviceState;
 use crate::group::Group;
-use crate::space::access::device::{DeviceRef, DeviceState};
+use crate::space::access::accessor::Accessor;
+use crate::space::core::error::SpaceError;
+use crate::space::core::space::{Role, Space};
+use crate::space::report::SpaceStats;
 use crate::space::vma::area::Backing;
-use crate::space::{Accessor, Role, Space, SpaceError, SpaceStats};
+use crate::space::vma::device::DeviceRef;
 use crate::sync::Arc;
 
 /// A space as it was at one moment: the same mappings and the same private bytes, for as long as it

@@ -21,6 +21,7 @@
 //! a mutex of its own, taken inside sections and under no other.
 
 pub(in crate::space) mod changes;
+pub(in crate::space) mod devices;
 pub(in crate::space) mod diff;
 pub(in crate::space) mod error;
 pub(in crate::space) mod file;

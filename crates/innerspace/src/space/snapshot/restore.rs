@@ -34,28 +34,28 @@
 
 use super::changes::{Changed, Record};
 use super::frozen::Snapshot;
-use super::ghosts::Ghosts;
-use crate::FrameId;
-use crate::PAGE_SIZE;
-use crate::VirtAddr;
-use crate::space::change::steps::{EVERYWHERE, Structure};
+use super::ghosts::{Ghosts, IDLE};
+use crate::space::change::steps::EVERYWHERE;
+use crate::space::core::address::slot_index;
+use crate::space::core::error::SpaceError;
+use crate::space::core::space::{Role, Space, SpaceInner};
+use crate::space::core::structure::Structure;
+use crate::space::table::nodes::{Nodes, TooManyForks};
 use crate::space::table::pte::{self, Holds, Pte, VALID_W};
-use crate::space::table::{Image, Nodes, TooManyForks, slot_index};
+use crate::space::table::still::Image;
 use crate::space::tlb::translator::GATE_MAIL;
 use crate::space::vma::set::VmaSet;
-use crate::space::{Role, Space, SpaceError, SpaceInner};
 use crate::stats::Event;
 use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 use crate::sync::panics::Panics;
 use crate::sync::raw::AtomicU64;
+use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// Restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
 /// Restores in a row, each after a store, from which a page is expected to be stored to every time.
 const STEADY: u8 = 3;
-/// Restores in a row, none after a store, from which a page is expected not to be stored to again.
-pub(super) const IDLE: u8 = 4;
 
 impl Space {
     /// Goes back to `snapshot`: mappings, protections, locks and private bytes are as they were
@@ -80,7 +80,7 @@ impl Space {
             return Err(SpaceError::OtherSpace);
         }
         let mut writer = space.gate.write();
-        writer.pins.check_none(space, "restore")?;
+        space.check_no_pins(&mut writer, "restore")?;
         if space.changes.is_since(is) && space.restore_in_place(image, &mut writer) {
             drop(writer);
             space.pool.safe_point();
@@ -107,7 +107,7 @@ impl Space {
         let vmas = image.inside(|tables| tables.vmas.clone());
         let revision = writer.revision + 1;
         let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
-            space.changes.end(&space.pool, space.group_id());
+            space.changes.end(space.payer());
             let plan = nodes.plan_restore(space.root, image.root)?;
             failpoint!(GateClosed);
             nodes.apply_plan(plan, detached);
@@ -137,7 +137,7 @@ impl SpaceInner {
             self.changes.set(known);
             return true;
         }
-        known.uncharge(&self.pool, self.group_id());
+        known.uncharge(self.payer());
         false
     }
 
@@ -175,7 +175,7 @@ impl SpaceInner {
         // order of these pages.
         nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
         for (at, _) in freed.into_iter().rev() {
-            known.add_ghost(&self.pool, self.group_id(), at);
+            known.add_ghost(self.payer(), at);
         }
         known.revision = writer.revision;
         self.pool.counters.count(Event::RestoreInPlace);

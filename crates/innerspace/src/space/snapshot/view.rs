@@ -6,9 +6,11 @@ use std::ops::Deref;
 use super::frozen::Snapshot;
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool};
-use crate::space::core::error::{Cause, Fault, FaultKind};
-use crate::space::table::{Nodes, StillPage};
-use crate::space::{AccessKind, Protection, page_start};
+use crate::space::core::address::page_start;
+use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::space::table::nodes::Nodes;
+use crate::space::table::still::StillPage;
+use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 use crate::{PageCount, VirtAddr};
 

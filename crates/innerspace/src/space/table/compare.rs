@@ -1,9 +1,10 @@
 //! Two tables side by side: what differs, and making one like the other. Equal words are passed
 //! over without a look at what they lead to, so the cost is that of the nodes that were un-shared.
 
+use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};
-use super::{Detached, Nodes, ROOT_LEVEL, SLOTS, TooManyForks, child_word, span};
 use crate::FrameId;
+use crate::space::core::address::{ROOT_LEVEL, SLOTS, span};
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// A word of an upper node that is to lead elsewhere.

@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
+use super::nodes::{Detached, NeedNodes, Nodes, PendingInvalidation, Spares, child_word, pieces};
+use super::origin::Borrower;
 use super::pte::{self, VALID_W, VALID_X};
-use super::{
-    Borrower, Detached, LEAF_BYTES, NeedNodes, Nodes, PendingInvalidation, ROOT_LEVEL, Spares,
-    child_word, pieces, slot_index, span,
-};
 use crate::FrameId;
+use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, slot_index, span};
 use crate::sync::domain::Post;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};

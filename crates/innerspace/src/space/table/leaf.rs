@@ -1,8 +1,8 @@
 //! Copying shared nodes, and what a copied leaf borrows: see the module above.
 
+use super::nodes::{MAX_DEPTH, Nodes, child_word};
 use super::origin::Borrower;
 use super::pte::{self, Holds, Pte, VALID_W};
-use super::{MAX_DEPTH, Nodes, child_word};
 use crate::FrameId;
 use crate::reclaim::PoolFrame;
 use crate::stats::Event;

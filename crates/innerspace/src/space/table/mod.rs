@@ -47,12 +47,5 @@ pub(in crate::space) mod report;
 pub(in crate::space) mod still;
 pub(in crate::space) mod zero_leaf;
 
-pub(in crate::space) use self::edit::Edit;
-pub(in crate::space) use self::nodes::{
-    ADDRESS_BITS, Detached, LEAF_BYTES, Leaf, NeedNodes, Nodes, PATH_NODES, PendingInvalidation,
-    ROOT_LEVEL, SLOTS, Spares, TooManyForks, slot_index, span,
-};
-use self::nodes::{MAX_DEPTH, child_word, pieces};
-pub(in crate::space) use self::origin::Borrower;
-pub(in crate::space) use self::pinned::{NotPinned, Pins};
-pub(in crate::space) use self::still::{Image, StillPage};
+pub(in crate::space) use self::nodes::PATH_NODES;
+pub(in crate::space) use super::core::address::{ADDRESS_BITS, ROOT_LEVEL, slot_index, span};

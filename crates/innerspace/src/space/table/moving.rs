@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::nodes::{Detached, NeedNodes, Nodes};
 use super::pte::{self, Holds, Pte};
-use super::{Detached, NeedNodes, Nodes, slot_index, span};
 use crate::FrameId;
+use crate::space::core::address::{slot_index, span};
 
 /// All with the gate closed on both ranges, `paths` held, and the paths of both the space's own.
 impl Nodes<'_> {

@@ -1,45 +1,31 @@
 //! The nodes of a table.
 
+use crate::FrameId;
 use crate::frame::{Dropped, FlagSet, HoldState, Kind};
 use crate::group::GroupId;
 use crate::reclaim::{Freeing, Pool, PoolFrame, Retired};
+use crate::space::core::address::{LEVELS, ROOT_LEVEL, SLOTS, leaf_number, slot_index, span};
 use crate::space::table::pte::{self, Holds, Pte};
-use crate::space::tlb::translator::leaf_number;
 use crate::sync::domain::Post;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{failpoint, interleave};
-use crate::{FrameId, PAGE_SHIFT};
 
-/// Bits of address a space can have.
-pub(in crate::space) const ADDRESS_BITS: u32 = PAGE_SHIFT + 9 * LEVELS;
-pub(super) const LEVELS: u32 = 4;
-/// The level of the root; 0 is the leaf.
-pub(in crate::space) const ROOT_LEVEL: u32 = LEVELS - 1;
-pub(in crate::space) const SLOTS: usize = 512;
 /// Leaves in a borrowing chain before it is cut.
-pub(super) const MAX_DEPTH: u64 = 8;
+pub(in crate::space) const MAX_DEPTH: u64 = 8;
 /// Nodes that the way to one leaf can need.
 pub(in crate::space) const PATH_NODES: usize = LEVELS as usize - 1;
 
-/// The bytes that one word of a node at `level` leads to.
-pub(in crate::space) const fn span(level: u32) -> u64 {
-    1 << (PAGE_SHIFT + 9 * level)
-}
-
-/// The bytes that a leaf shows.
-pub(in crate::space) const LEAF_BYTES: u64 = span(1);
-
-/// Which word of a node at `level` leads to `at`.
-pub(in crate::space) fn slot_index(at: u64, level: u32) -> usize {
-    (at >> (PAGE_SHIFT + 9 * level)) as usize % SLOTS
-}
-
-pub(super) fn child_word(child: FrameId) -> u64 {
+pub(in crate::space) fn child_word(child: FrameId) -> u64 {
     (u64::from(child.0) << 12) | 1
 }
 
 pub(super) fn word_child(word: u64) -> Option<FrameId> {
     (word != 0).then_some(FrameId((word >> 12) as u32))
+}
+
+/// The word that says where a leaf borrows.
+pub(super) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
+    origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth)
 }
 
 /// A leaf found on the way to an address.
@@ -244,7 +230,7 @@ impl<'pool> Nodes<'pool> {
         origin: Option<(FrameId, u64)>,
     ) -> FrameId {
         frame.set_kind(Kind::Table);
-        let extra = super::origin::origin_word(origin);
+        let extra = origin_word(origin);
         frame.meta().extra.store(extra, Ordering::Relaxed);
         frame.publish(HoldState::refs_only(1))
     }
@@ -487,7 +473,7 @@ impl Detached {
 }
 
 /// The parts of `start..end` by the words of the node at `base`: word number, from, to.
-pub(super) fn pieces(
+pub(in crate::space) fn pieces(
     level: u32,
     base: u64,
     start: u64,

@@ -25,21 +25,18 @@
 //! keeps its words and names the next one to the end. Of a page that it owned it is the old word
 //! whose write validity they take, and the new one has none.
 
+use super::nodes::Nodes;
+use super::nodes::origin_word;
 use super::pte::{self, Pte};
-use super::{Nodes, SLOTS};
 use crate::FrameId;
 use crate::frame::Dropped;
 use crate::reclaim::{Pool, Retired};
+use crate::space::core::address::SLOTS;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// The bits of a leaf's origin that say how many leaves it borrows through.
 const DEPTH: u64 = 0xff;
-
-/// The word that says where a leaf borrows.
-pub(in crate::space) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
-    origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth)
-}
 
 /// Whose the leaf is that takes over what its origin has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,17 +7,16 @@
 //!
 //! Unsafe code: copies from and to pinned frames, which the pins keep from being freed.
 
+use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
-use super::{Detached, Nodes, ROOT_LEVEL, SLOTS, TooManyForks, child_word};
-use super::{slot_index, span};
-use crate::FrameId;
-use crate::PAGE_SIZE;
 use crate::frame::{HoldState, Kind};
 use crate::reclaim::{Pool, PoolFrame};
+use crate::space::core::address::{ROOT_LEVEL, SLOTS, slot_index, span};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw::Ordering;
 use crate::sys::copy;
+use crate::{FrameId, PAGE_SIZE};
 
 /// One pin on each of these frames, for as long as this lives.
 pub(in crate::space) struct Pins {

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::nodes::{Nodes, pieces};
 use super::pte::{self, Holds, Pte, VALID_W};
-use super::{LEAF_BYTES, Nodes, ROOT_LEVEL, pieces, span};
 use crate::frame::Kind;
+use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, span};
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PageCount};
 

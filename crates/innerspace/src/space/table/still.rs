@@ -9,14 +9,14 @@
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
+use super::nodes::Nodes;
 use super::pte::{self, Holds, Pte};
-use super::{Nodes, slot_index};
-use crate::FrameId;
-use crate::PAGE_SIZE;
 use crate::frame::HoldState;
 use crate::reclaim::Pool;
+use crate::space::core::address::slot_index;
 use crate::sync::Arc;
 use crate::sys::copy;
+use crate::{FrameId, PAGE_SIZE};
 
 /// Bytes of one page of a snapshot, kept for as long as this lives.
 pub(in crate::space) struct StillPage {

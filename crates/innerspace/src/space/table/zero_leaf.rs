@@ -18,9 +18,10 @@
 //! and restores walk by without a section because it never loses one. Spaces whose protections
 //! differ there share no node above it (`Edit::Part`), and parting leaves it out.
 
+use super::nodes::{Nodes, Spares, child_word, pieces};
 use super::pte::{Pte, VALID_R};
-use super::{Nodes, ROOT_LEVEL, SLOTS, Spares, child_word, pieces, slot_index, span};
 use crate::FrameId;
+use crate::space::core::address::{ROOT_LEVEL, SLOTS, slot_index, span};
 use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {

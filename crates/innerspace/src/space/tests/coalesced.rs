@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::space::table::{LEAF_BYTES, SLOTS};
+use crate::space::core::address::{LEAF_BYTES, SLOTS};
 use crate::stats::Event;
 use crate::sync::failpoint;
 use crate::{Advice, Remap};

@@ -8,9 +8,11 @@ use super::*;
 use crate::cache::{Cache, FileAccess, FileInner, FileOptions, WriteOrder};
 use crate::dax::HoleWrites;
 use crate::reclaim::Owner;
-use crate::space::access::single::{Single, What};
+use crate::space::access::single::Single;
+use crate::space::access::what::What;
+use crate::space::core::address::slot_index;
+use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, VALID_W};
-use crate::space::table::{Nodes, slot_index};
 use crate::store::MemoryStore;
 use crate::sync::failpoint;
 

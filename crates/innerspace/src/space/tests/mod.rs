@@ -16,18 +16,15 @@ mod zap;
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::table::Nodes;
 use super::*;
 use crate::cache::Cache;
 use crate::group::GroupId;
-use crate::reclaim::{AllocMode, Pool};
-use crate::reclaim::{PoolFrame, PoolOptions};
+use crate::reclaim::{AllocMode, Pool, PoolFrame, PoolOptions};
+use crate::space::table::nodes::Nodes;
 use crate::stats::Event;
-use crate::sync::Arc;
 use crate::sync::domain::Post;
-use crate::sync::thread;
-use crate::{FrameId, PAGE_SIZE, VirtAddr};
-use crate::{Map, PageCount};
+use crate::sync::{Arc, thread};
+use crate::{FrameId, Map, PAGE_SIZE, PageCount, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::Advice;
-use crate::space::table::LEAF_BYTES;
+use crate::space::core::address::LEAF_BYTES;
 use crate::sync::failpoint;
 
 /// A space with numbered pages: the first half of a leaf, and as much before it.

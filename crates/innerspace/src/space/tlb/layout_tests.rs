@@ -1,8 +1,8 @@
 //! What generated code finds where [`TranslationLayout`] sends it.
 
-use super::layout::TranslationLayout;
-use super::translator::{LEAF_SHIFT, Need, Translator};
-use crate::space::table::SLOTS;
+use super::translator::{Need, Translator};
+use crate::space::access::layout::TranslationLayout;
+use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::sync::domain::{Domain, Post};
 use crate::sync::raw::{AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
 fn the_addresses_stay_good_through_changes_and_moves() {
     let domain = Domain::new();
     let mut translator = Translator::new(&domain);
-    let layout = translator.layout();
+    let layout = TranslationLayout::of(&translator);
     let words: [AtomicU64; SLOTS] = std::array::from_fn(|number| AtomicU64::new(number as u64 + 7));
     // SAFETY: here and below, the translator lives and is not being used.
     let look = |leaf| unsafe { seen(&layout, leaf) };

@@ -23,26 +23,23 @@
 //! grace period pass before the memory is used for anything else (`sync::domain`). The memory
 //! itself is the arena's, which outlives every accessor.
 
+use crate::space::core::address::LEAF_SHIFT;
 use std::hint::cold_path;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 
-#[cfg(all(feature = "layout", not(shuttle)))]
-pub(in crate::space) use super::coalesced::COALESCED;
-use super::coalesced::{Found, Place};
-use crate::space::table::SLOTS;
+use super::page::Page;
+use super::place::{Found, Place};
+use crate::space::core::address::SLOTS;
 use crate::space::table::pte;
 use crate::sync::Arc;
 use crate::sync::domain::{CacheBinding, Domain, Participant, PendingMark, Post, Sections};
 use crate::sync::raw::AtomicU64;
-use crate::sys;
-use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
-use crate::{PAGE_SHIFT, PAGE_SIZE};
+use crate::sys::copy::{self};
+use crate::{PAGE_SHIFT, PAGE_SIZE, sys};
 
 /// Leaves remembered, a power of two: 512 MiB of address space in 6.5 KiB.
 pub(in crate::space) const LEAVES: usize = 256;
-pub(in crate::space) const LEAF_SHIFT: u32 = PAGE_SHIFT + 9;
 /// Bytes at which a page begins: who goes through it in small steps comes by there.
 pub(super) const BEGINNING: usize = 32;
 /// Bytes of the next page to send for. Four lines are enough: the processor goes on by itself once
@@ -246,12 +243,6 @@ pub(in crate::space) enum Need {
     Fetch,
 }
 
-/// Bytes of one page, valid for what they were looked up for until the section ends in which they
-/// were. Made by [`Translator::hit`], used up by value inside that section: `Core::access` alone
-/// hands one on.
-#[derive(Debug)]
-pub(in crate::space) struct Page(pub(super) NonNull<u8>);
-
 impl Leaves {
     pub(super) fn forget(&mut self, post: Post) {
         match post {
@@ -326,14 +317,16 @@ impl Translator {
     /// Bytes a translator takes, its participant and a full mailbox included.
     pub(in crate::space) const SIZE: usize = size_of::<Leaves>() + 1024;
 
-    /// Where generated code finds what `hit` reads.
+    /// The tags, for generated code.
     #[cfg(all(feature = "layout", not(shuttle)))]
-    pub(in crate::space) fn layout(&self) -> super::layout::TranslationLayout {
-        super::layout::TranslationLayout {
-            current: self.sections.shown_word().as_ptr().cast(),
-            tags: self.leaves.tags().cast(),
-            words: self.leaves.places(),
-        }
+    pub(in crate::space) fn tags(&self) -> *mut Tags {
+        self.leaves.tags()
+    }
+
+    /// The places, for generated code.
+    #[cfg(all(feature = "layout", not(shuttle)))]
+    pub(in crate::space) fn places(&self) -> *const *const u64 {
+        self.leaves.places()
     }
 
     /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
@@ -525,106 +518,4 @@ impl Translator {
             self.drain();
         }
     }
-}
-
-/// The number under which the leaf of `at` is posted.
-pub(in crate::space) fn leaf_number(at: u64) -> u64 {
-    at >> LEAF_SHIFT
-}
-
-/// What can be done with the bytes. SAFETY of all: `hit` found as many bytes as the caller asked it
-/// for in a page that is valid for the access; the section, which is still open, keeps page and
-/// validity; others may use the bytes at the same time, through these functions alone.
-impl Page {
-    /// Loads a value; `hit` was asked for its size.
-    #[inline(always)]
-    pub(in crate::space) fn load<T: Scalar>(self) -> T {
-        // SAFETY: see above.
-        unsafe { copy::load(self.0.as_ptr()) }
-    }
-
-    /// Stores a value.
-    #[inline(always)]
-    pub(in crate::space) fn store<T: Scalar>(self, value: T) {
-        // SAFETY: see above.
-        unsafe { copy::store(self.0.as_ptr(), value) }
-    }
-
-    /// Loads a value at an aligned address in this order.
-    #[inline(always)]
-    pub(in crate::space) fn load_atomic<T: AtomicScalar>(self, order: Ordering) -> T {
-        // SAFETY: see above; the caller checked the alignment, which pages keep.
-        unsafe { copy::load_atomic(self.0.as_ptr(), order) }
-    }
-
-    /// Stores a value at an aligned address in this order.
-    #[inline(always)]
-    pub(in crate::space) fn store_atomic<T: AtomicScalar>(self, value: T, order: Ordering) {
-        // SAFETY: as for `load_atomic`.
-        unsafe { copy::store_atomic(self.0.as_ptr(), value, order) }
-    }
-
-    /// Compares and exchanges a value at an aligned address.
-    #[inline(always)]
-    pub(in crate::space) fn compare_exchange<T: AtomicScalar>(
-        self,
-        old: T,
-        new: T,
-        orders: [Ordering; 2],
-    ) -> Result<T, T> {
-        // SAFETY: as for `load_atomic`.
-        unsafe { copy::compare_exchange(self.0.as_ptr(), old, new, orders) }
-    }
-
-    /// Modifies a value at an aligned address, and gives the one before.
-    #[inline(always)]
-    pub(in crate::space) fn modify<T: AtomicScalar>(
-        self,
-        how: Modify,
-        operand: T,
-        order: Ordering,
-    ) -> T {
-        // SAFETY: as for `load_atomic`.
-        unsafe { copy::modify(self.0.as_ptr(), how, operand, order) }
-    }
-
-    /// Copies the bytes out.
-    #[inline(always)]
-    pub(in crate::space) fn read(self, to: &mut [u8]) {
-        // SAFETY: see above; `to` is the caller's own memory.
-        unsafe { copy::copy_in(to, self.0.as_ptr()) }
-    }
-
-    /// Copies bytes in.
-    #[inline(always)]
-    pub(in crate::space) fn write(self, from: &[u8]) {
-        // SAFETY: see above.
-        unsafe { copy::copy_out(self.0.as_ptr(), from) }
-    }
-
-    /// Sets the bytes.
-    pub(in crate::space) fn fill(self, byte: u8, len: usize) {
-        // SAFETY: see above.
-        unsafe { copy::fill(self.0.as_ptr(), byte, len) }
-    }
-
-    /// Compares the bytes with others.
-    pub(in crate::space) fn compare(self, with: &[u8]) -> std::cmp::Ordering {
-        // SAFETY: see above.
-        unsafe { copy::compare(self.0.as_ptr(), with) }
-    }
-}
-
-/// The value whose bytes these are, in the machine's order.
-pub(in crate::space) fn from_bytes<T: Scalar>(bytes: &[u8]) -> T {
-    assert_eq!(bytes.len(), size_of::<T>());
-    // SAFETY: so many bytes are there, and a scalar can have any bytes.
-    unsafe { copy::load(bytes.as_ptr()) }
-}
-
-/// Writes a value's bytes in the machine's order.
-pub(in crate::space) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
-    assert_eq!(bytes.len(), size_of::<T>());
-    // SAFETY: so many bytes are there, and they are borrowed mutably.
-    unsafe { copy::store(bytes.as_mut_ptr(), value) };
 }

@@ -1,91 +1,15 @@
 //! One mapped range: where it is, what may be done there, and where its pages come from.
 
+use super::protection::{Protection, Sharing};
 use std::fmt;
 use std::ops::Range;
 
+use super::device::DeviceRef;
 use super::tree::Ranged;
 use crate::cache::{FileInner, MapperId, Mappers, Reading};
 use crate::dax::{DaxRef, WeakDaxRef};
-use crate::space::access::device::DeviceRef;
 use crate::sync::{Arc, Weak};
-use crate::{FrameId, PAGE_SHIFT, VirtAddr};
-
-/// What may be done with the pages of a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Protection(u8);
-
-impl Protection {
-    /// Nothing may be done.
-    pub const NONE: Protection = Protection(0);
-    /// Loads.
-    pub const READ: Protection = Protection(1);
-    /// Stores, and loads with them, as on most hardware.
-    pub const WRITE: Protection = Protection(3);
-    /// Instruction fetches; carried and reported, and told apart from reading.
-    pub const EXECUTE: Protection = Protection(4);
-    /// Loads and stores.
-    pub const READ_WRITE: Protection = Protection(3);
-
-    /// The protection as a number; only [`Protection::from_bits`] can read it.
-    pub(in crate::space) fn bits(self) -> u8 {
-        self.0
-    }
-
-    /// What `bits` gave; `None` for any other number.
-    pub(in crate::space) fn from_bits(bits: u8) -> Option<Protection> {
-        let known = [0, 1, 3, 4, 5, 7];
-        known.contains(&bits).then_some(Protection(bits))
-    }
-
-    /// Whether everything `other` allows is allowed.
-    pub fn allows(self, other: Protection) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl std::ops::BitOr for Protection {
-    type Output = Protection;
-
-    fn bitor(self, other: Protection) -> Protection {
-        Protection(self.0 | other.0)
-    }
-}
-
-impl fmt::Display for Protection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letter = |which: Protection, letter| if self.allows(which) { letter } else { '-' };
-        let (r, w) = (
-            letter(Protection::READ, 'r'),
-            letter(Protection::WRITE, 'w'),
-        );
-        match self.allows(Protection::EXECUTE) {
-            true => write!(f, "{r}{w}x"),
-            false => write!(f, "{r}{w}"),
-        }
-    }
-}
-
-#[cfg(feature = "serde")]
-impl serde::Serialize for Protection {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl fmt::Debug for Protection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Who sees what is stored to a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Sharing {
-    /// This space alone: a store copies the page.
-    Private,
-    /// Everybody who maps or reads the file.
-    Shared,
-}
+use crate::{FrameId, PAGE_SHIFT};
 
 /// A file whose pages are shown.
 #[derive(Clone)]
@@ -388,12 +312,5 @@ impl Ranged for Vma {
 
     fn end(&self) -> u64 {
         self.end
-    }
-}
-
-impl VirtAddr {
-    /// Whether the address is the first of a page.
-    pub(in crate::space) fn is_page_aligned(self) -> bool {
-        self.page_offset() == 0
     }
 }

@@ -20,11 +20,12 @@
 //! could come to. The kernel's told none while there was a single thread, whose slots came to life
 //! again once others had counted on: CVE-2018-17182.)
 
-use super::area::{Backing, MappedFile, Protection, Residence, Sharing, Vma, WeakFile};
+use super::area::{Backing, MappedFile, Residence, Vma, WeakFile};
+use super::device::DeviceCall;
+use super::protection::{Protection, Sharing};
 use crate::PAGE_SHIFT;
 use crate::cache::Reading;
 use crate::dax::DaxRef;
-use crate::space::access::device::DeviceCall;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 

@@ -290,7 +290,8 @@ impl VmaSet {
 mod tests {
     use super::*;
     use crate::cache::Reading;
-    use crate::space::vma::area::{Backing, Protection, Residence, Sharing};
+    use crate::space::vma::area::{Backing, Residence};
+    use crate::space::vma::protection::{Protection, Sharing};
 
     const R: Protection = Protection::READ;
     const RW: Protection = Protection::READ_WRITE;

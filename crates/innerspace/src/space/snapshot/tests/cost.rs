@@ -1,8 +1,7 @@
 //! What forks and un-sharing touch, by count.
 
 use super::*;
-use crate::space::table::Nodes;
-use crate::space::table::nodes::visited;
+use crate::space::table::nodes::{Nodes, visited};
 
 /// A space with so many resident pages, in as many leaves as they need.
 pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {

@@ -10,8 +10,9 @@ mod pins;
 
 use super::frozen::Snapshot;
 use crate::reclaim::{Pool, PoolOptions};
-use crate::space::FaultKind;
-use crate::space::{Accessor, Space, SpaceError};
+use crate::space::access::accessor::Accessor;
+use crate::space::core::error::{FaultKind, SpaceError};
+use crate::space::core::space::Space;
 use crate::sync::{Arc, thread};
 use crate::{Map, PAGE_SIZE, PageCount, Protection, VirtAddr};
 

@@ -6,10 +6,12 @@
 
 use std::mem::offset_of;
 
-use super::translator::{self, LEAF_SHIFT, LEAVES, Tags};
+use super::accessor::Accessor;
 use crate::PAGE_SIZE;
-use crate::space::access::accessor::Accessor;
+use crate::space::core::address::LEAF_SHIFT;
 use crate::space::table::pte;
+use crate::space::tlb::place;
+use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 
 /// What generated code needs to know to do an access that hits by itself, and to see that it has to
 /// call for all others.
@@ -85,6 +87,15 @@ pub struct TranslationLayout {
 }
 
 impl TranslationLayout {
+    /// Where generated code finds what a hit in `translator` reads.
+    pub(in crate::space) fn of(translator: &Translator) -> TranslationLayout {
+        TranslationLayout {
+            current: translator.sections.shown_word().as_ptr().cast(),
+            tags: translator.tags().cast(),
+            words: translator.places(),
+        }
+    }
+
     /// Bits of an address below the number of its leaf.
     pub const LEAF_SHIFT: u32 = LEAF_SHIFT;
     /// Leaves that are remembered, a power of two.
@@ -95,7 +106,7 @@ impl TranslationLayout {
     /// The same for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
     /// In what stands in `words`: it leads to the pages, in a row, and not to their words.
-    pub const COALESCED: usize = translator::COALESCED;
+    pub const COALESCED: usize = place::COALESCED;
     /// In a leaf's word: may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;
     /// In a leaf's word: may be stored to.
@@ -110,6 +121,6 @@ impl Accessor {
     /// Where this accessor's translations are, for code that is generated; see
     /// [`TranslationLayout`].
     pub fn layout(&self) -> TranslationLayout {
-        self.core.translator.layout()
+        TranslationLayout::of(&self.core.translator)
     }
 }

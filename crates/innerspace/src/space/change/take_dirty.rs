@@ -1,0 +1,125 @@
+//! Taking what was stored to; `dirty` has the protocol.
+
+use std::ops::Range;
+
+use crate::exec::reentry::InCallback;
+use crate::reclaim::AllocMode;
+use crate::space::core::address::{LEAF_BYTES, merged};
+use crate::space::core::error::{SpaceError, checked_range};
+use crate::space::core::space::{Space, SpaceInner};
+use crate::space::table::nodes::Nodes;
+use crate::space::table::pte::{self, VALID_W};
+use crate::space::vma::area::{Backing, Vma};
+use crate::sync::failpoint;
+use crate::sync::raw::AtomicU64;
+use crate::{PAGE_SIZE, PageCount, VirtAddr};
+
+use crate::space::dirty::Taken;
+
+impl Space {
+    /// The pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since they
+    /// were last taken, as ranges by address: what a display has to draw again, or what is to be
+    /// sent once more when a running space is copied elsewhere. Parts that are not mapped, devices,
+    /// and files with [`OnShrink::Error`](crate::OnShrink::Error) are left out.
+    ///
+    /// A store that is over before the call is named by it, or was by one before. One that comes in
+    /// between is named by this call or by the next; so bytes that are read after the call are
+    /// either what they were when it returned, or the page is named again. Named as well are: what
+    /// was mapped, dropped, moved or restored since, and everything at the first call; pages that
+    /// were made ready for stores and not stored to ([`Space::populate`], and neighbours in a block
+    /// of a direct access file); and more of a range where memory to note pages in was refused.
+    /// What other spaces, other mappings of a shared file and writes to the file itself store does
+    /// not count.
+    ///
+    /// Waits for no accessor longer than its current access. The time is that of the pages named.
+    /// The first store to each page after a call costs a short fault.
+    ///
+    /// ```
+    /// use innerspace::{MIB, Map, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// let screen = space.map(Map::anonymous(MIB))?;
+    /// let mut a = space.accessor();
+    /// assert_eq!(space.take_dirty(screen, MIB)?, [screen..screen + MIB]);
+    /// a.store(screen + 5000, 1_u8)?;
+    /// assert_eq!(space.take_dirty(screen, MIB)?, [screen + 4096..screen + 8192]);
+    /// assert_eq!(space.take_dirty(screen, MIB)?, []);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Reentered`]. Nothing is taken.
+    pub fn take_dirty(&self, at: VirtAddr, len: u64) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
+        const WHAT: &str = "take_dirty";
+        let space = &*self.0;
+        space.check_live(WHAT, at, len)?;
+        let range = checked_range(WHAT, at, len, space.end())?;
+        let writer = space.gate.write();
+        space.make_room_in_log();
+        let domain = &space.pool.domain;
+        let closed = writer.close(domain, &range, || ());
+        let taken = space.dirty.take(space.payer(), &range);
+        failpoint!(Taken);
+        if space.end_writes_of(&taken) {
+            space.changes.doubt();
+        }
+        // Whoever else may have taken the write validity, a store may be under way by what it was.
+        if !taken.is_empty() {
+            domain.synchronize();
+        }
+        drop(closed);
+        let has_pages = |vma: &&Vma| !matches!(vma.backing, Backing::Device { .. });
+        let mut named: Vec<Range<u64>> = Vec::new();
+        for unknown in &taken.unknown {
+            let mapped = writer.vmas.overlapping(unknown).filter(has_pages);
+            named.extend(mapped.map(|vma| vma.start.max(unknown.start)..vma.end.min(unknown.end)));
+        }
+        let pages = taken.stored.iter();
+        named.extend(pages.map(|page| *page..*page + PAGE_SIZE as u64));
+        Ok(merged(named))
+    }
+}
+
+impl SpaceInner {
+    /// Has reclaim make room for one more range in the log. With the log unlocked, for faults take
+    /// it; the gate's writer is held.
+    fn make_room_in_log(&self) {
+        if self.dirty.make_room(self.payer()).is_err() {
+            let _inside = InCallback::begin(self.id);
+            let room = self
+                .pool
+                .charge(self.group_id(), PageCount(1), AllocMode::Wait);
+            // If there is none, the log says less.
+            drop(room);
+        }
+    }
+
+    /// Takes write validity away from what was taken; whether there was any. The gate is closed on
+    /// it.
+    fn end_writes_of(&self, taken: &Taken) -> bool {
+        let nodes = Nodes { pool: &self.pool };
+        let mut leaves: Vec<u64> = Vec::new();
+        self.inside(|tables| {
+            let mut each = |at, word: &AtomicU64| {
+                let ended =
+                    pte::load(word).has(VALID_W) && pte::take_valid(word, VALID_W).has(VALID_W);
+                let leaf = at - at % LEAF_BYTES;
+                if ended && leaves.last() != Some(&leaf) {
+                    leaves.push(leaf);
+                }
+            };
+            for part in &taken.unknown {
+                nodes.for_each_slot(tables.root, part.start, part.end, &mut each);
+            }
+            for page in &taken.stored {
+                nodes.for_each_slot(tables.root, *page, page + 1, &mut each);
+            }
+        });
+        // mutant: A1-coalesced (test: a_store_to_a_coalesced_leaf_is_named_again_after_take_dirty; shuttle: a_store_by_who_coalesces_is_seen_by_a_look_at_what_is_dirty_or_named_by_the_next) they stay coalesced
+        if cfg!(not(mutant = "A1-coalesced")) {
+            leaves.iter().for_each(|leaf| self.post_coalesced(*leaf));
+        }
+        !leaves.is_empty()
+    }
+}

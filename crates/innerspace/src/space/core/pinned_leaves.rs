@@ -1,0 +1,89 @@
+//! Where a space may have pinned pages; `pin` says what pins are.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::address::{LEAF_BYTES, leaf_number};
+use crate::FrameId;
+use crate::space::table::nodes::Nodes;
+use crate::sync::{Arc, Weak};
+
+/// Leaves remembered before one looks whether they still have pinned pages.
+const MANY_LEAVES: usize = 64;
+
+/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by
+/// the gate's writer.
+#[derive(Default)]
+pub(in crate::space) struct PinnedLeaves {
+    /// Their numbers.
+    leaves: BTreeSet<u64>,
+    /// How many had pinned pages when they were looked at last.
+    live: usize,
+    /// Frames of pins with [`AtFork::Refuse`](crate::AtFork::Refuse).
+    alone: Vec<Weak<[FrameId]>>,
+}
+
+impl PinnedLeaves {
+    pub(in crate::space) fn add(
+        &mut self,
+        range: &Range<u64>,
+        frames: &Arc<[FrameId]>,
+        is_copied: bool,
+    ) {
+        self.leaves
+            .extend(leaf_number(range.start)..=leaf_number(range.end - 1));
+        if !is_copied {
+            self.alone.retain(|frames| frames.strong_count() > 0);
+            self.alone.push(Arc::downgrade(frames));
+        }
+    }
+
+    /// Whether so many leaves are known that it is time to look which still have pinned pages.
+    pub(in crate::space) fn is_look_due(&self) -> bool {
+        self.leaves.len() > MANY_LEAVES.max(2 * self.live)
+    }
+
+    /// The frames that a fork may not copy.
+    pub(in crate::space) fn not_copied(&mut self) -> BTreeSet<FrameId> {
+        self.alone.retain(|frames| frames.strong_count() > 0);
+        let alone = self.alone.iter().filter_map(Weak::upgrade);
+        alone.flat_map(|frames| frames.to_vec()).collect()
+    }
+
+    /// Pages of `from` are going to lie from `to` on.
+    pub(in crate::space) fn move_range(&mut self, from: &Range<u64>, to: u64) {
+        let span = LEAF_BYTES;
+        let known = leaf_number(from.start)..=leaf_number(from.end - 1);
+        let moved: Vec<u64> = self.leaves.range(known).copied().collect();
+        for leaf in moved {
+            let start = (leaf * span).max(from.start) - from.start + to;
+            let end = ((leaf + 1) * span).min(from.end) - from.start + to;
+            self.leaves
+                .extend(leaf_number(start)..=leaf_number(end - 1));
+        }
+    }
+
+    /// All pinned pages, by address. Forgets leaves without any. In a section, with the gate's
+    /// writer held.
+    pub(in crate::space) fn look(
+        &mut self,
+        nodes: Nodes<'_>,
+        root: FrameId,
+    ) -> Vec<(u64, FrameId)> {
+        let mut found = Vec::new();
+        self.leaves.retain(|leaf| {
+            let pages = nodes.pinned_in_leaf(root, leaf * LEAF_BYTES);
+            let any = !pages.is_empty();
+            found.extend(pages);
+            any
+        });
+        self.live = self.leaves.len();
+        found
+    }
+
+    /// How many leaves are remembered.
+    #[cfg(all(test, not(shuttle)))]
+    pub(in crate::space) fn known(&self) -> usize {
+        self.leaves.len()
+    }
+}

@@ -1,0 +1,129 @@
+//! What the gate's writer keeps: the mappings, the files they show, and the pins.
+
+use std::collections::BTreeMap;
+
+use super::pinned_leaves::PinnedLeaves;
+use crate::cache::{MapperId, Mappers};
+use crate::space::vma::area::{MappedFile, Vma};
+use crate::space::vma::set::VmaSet;
+use crate::sync::Arc;
+
+/// What structural writers keep.
+pub(in crate::space) struct Structure {
+    /// The set that is published.
+    pub(in crate::space) vmas: VmaSet,
+    /// Structural changes so far.
+    pub(in crate::space) revision: u64,
+    pub(in crate::space) files: Files,
+    /// Where pages may be pinned.
+    pub(in crate::space) pins: PinnedLeaves,
+}
+
+/// The files that are mapped, by their keys; each keeps its file open.
+#[derive(Default)]
+pub(in crate::space) struct Files(BTreeMap<usize, FileUse>);
+
+/// A file that a space maps, with the space's mapper there.
+pub(in crate::space) struct FileUse {
+    file: MappedFile,
+    id: MapperId,
+    /// Mappings of it in the space.
+    vmas: usize,
+    /// The file keeps a `Weak` of it.
+    _mapper: Arc<dyn Mappers>,
+}
+
+impl FileUse {
+    fn register(mapper: Arc<dyn Mappers>, file: &MappedFile) -> FileUse {
+        let id = file.add_mapper(Arc::downgrade(&mapper));
+        FileUse {
+            file: file.clone(),
+            id,
+            vmas: 0,
+            _mapper: mapper,
+        }
+    }
+
+    pub(in crate::space) fn unregister(self) {
+        self.file.remove_mapper(self.id);
+    }
+}
+
+impl Structure {
+    pub(in crate::space) fn new(vmas: VmaSet) -> Structure {
+        Structure {
+            vmas,
+            revision: 0,
+            files: Files::default(),
+            pins: PinnedLeaves::default(),
+        }
+    }
+
+    /// Unregisters from all files; an empty set is left, and returned.
+    pub(in crate::space) fn close(&mut self) -> VmaSet {
+        let files = std::mem::take(&mut self.files);
+        files.0.into_values().for_each(FileUse::unregister);
+        self.vmas = self.vmas.emptied();
+        self.vmas.clone()
+    }
+
+    /// Registers a fork, which has these mappings, with their files.
+    pub(in crate::space) fn register_fork(
+        &self,
+        fork: &mut Structure,
+        mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
+    ) {
+        if self.vmas.has_locked() {
+            // Without its locks, the fork may have fewer mappings.
+            let vmas = fork.vmas.clone();
+            for file in vmas.iter().filter_map(Vma::file) {
+                fork.files.add(file, 1, &mapper);
+            }
+            return;
+        }
+        for used in self.files.0.values() {
+            fork.files.add(&used.file, used.vmas, &mapper);
+        }
+    }
+}
+
+impl Files {
+    /// Counts `vmas` more mappings of the file; registers with it first.
+    pub(in crate::space) fn add(
+        &mut self,
+        file: &MappedFile,
+        vmas: usize,
+        mapper: impl FnOnce(&MappedFile) -> Arc<dyn Mappers>,
+    ) {
+        let used = self.0.entry(file.key());
+        let used = used.or_insert_with(|| FileUse::register(mapper(file), file));
+        used.vmas += vmas;
+    }
+
+    /// Registers anew with every file; the old registrations are returned.
+    pub(in crate::space) fn renew(
+        &mut self,
+        mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
+    ) -> Vec<FileUse> {
+        let renewed = |used: &mut FileUse| {
+            let mut new = FileUse::register(mapper(&used.file), &used.file);
+            new.vmas = used.vmas;
+            std::mem::replace(used, new)
+        };
+        self.0.values_mut().map(renewed).collect()
+    }
+
+    /// Counts the mappings that are no more; files that are not mapped any longer come out.
+    pub(in crate::space) fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
+        let mut unused = Vec::new();
+        for file in removed.iter().filter_map(Vma::file) {
+            let key = file.key();
+            let used = self.0.get_mut(&key).expect("a mapped file is registered");
+            used.vmas -= 1;
+            if used.vmas == 0 {
+                unused.extend(self.0.remove(&key));
+            }
+        }
+        unused
+    }
+}

@@ -1,0 +1,172 @@
+//! What answers the accesses of a mapping by calls: a device, or a direct access file that is
+//! guarded against being cut short.
+
+use std::fmt;
+
+use super::protection::Protection;
+use crate::dax::{DaxFile, DaxRef};
+use crate::space::core::error::{Cause, DeviceError};
+use crate::sync::Arc;
+
+/// Something that answers loads and stores of a range of addresses; see
+/// [`Map::device`](crate::Map::device).
+///
+/// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any
+/// alignment, in the machine's byte order. Bulk accesses are runs of calls of at most 8 bytes,
+/// aligned to their size; an access across the end of a page is two such runs, and what a call has
+/// stored stays when a later one is refused. An atomic load or store is one call too, and an atomic
+/// read-modify-write is refused. Several threads may call at once. A handler may not use the space
+/// it is mapped in: see [`FaultKind::Reentered`].
+pub trait Device: Send + Sync + 'static {
+    /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
+    ///
+    /// # Errors
+    /// The access fails with [`FaultKind::Device`], and its explanation gives the reason.
+    fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Takes a store of `bytes` at `offset` from the start of the device.
+    ///
+    /// # Errors
+    /// As for [`Device::load`].
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// The device's state, for a snapshot of the space, right after the memory was frozen; nothing
+    /// by default. Where both have to be of one moment, let no accessor run meanwhile.
+    fn snapshot(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Goes back to a state that [`Device::snapshot`] gave, right after the memory was restored;
+    /// does nothing by default.
+    fn restore(&self, _state: &[u8]) {}
+}
+
+macro_rules! forward_device {
+    ($pointer:ident) => {
+        impl<D: Device + ?Sized> Device for $pointer<D> {
+            fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+                (**self).load(offset, bytes)
+            }
+            fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+                (**self).store(offset, bytes)
+            }
+            fn snapshot(&self) -> Vec<u8> {
+                (**self).snapshot()
+            }
+            fn restore(&self, state: &[u8]) {
+                (**self).restore(state)
+            }
+        }
+    };
+}
+
+forward_device!(Arc);
+forward_device!(Box);
+
+/// What answers the accesses of a mapping by calls, as mappings refer to it.
+#[derive(Clone)]
+pub(in crate::space) struct DeviceRef(Arc<Target>);
+
+enum Target {
+    Device(Box<dyn Device>),
+    /// A direct access file, guarded against being cut short. No handle: a mapping may go anywhere,
+    /// and a handle ends its file.
+    File(DaxRef),
+}
+
+impl DeviceRef {
+    /// The device's state. A file has none but its bytes.
+    pub(in crate::space) fn snapshot(&self) -> Vec<u8> {
+        match &*self.0 {
+            Target::Device(device) => device.snapshot(),
+            Target::File(_) => Vec::new(),
+        }
+    }
+
+    /// Takes a device back to a state it gave.
+    pub(in crate::space) fn restore(&self, state: &[u8]) {
+        if let Target::Device(device) = &*self.0 {
+            device.restore(state);
+        }
+    }
+
+    pub(in crate::space) fn new(device: impl Device) -> DeviceRef {
+        DeviceRef(Arc::new(Target::Device(Box::new(device))))
+    }
+
+    pub(in crate::space) fn guarded(file: &DaxFile) -> DeviceRef {
+        DeviceRef(Arc::new(Target::File(DaxRef::new(file.core().clone()))))
+    }
+
+    /// The file whose bytes it answers with, if it is no device.
+    pub(in crate::space) fn file(&self) -> Option<&DaxRef> {
+        match &*self.0 {
+            Target::Device(_) => None,
+            Target::File(file) => Some(file),
+        }
+    }
+
+    /// Why it may not be mapped with what is above its ceiling.
+    pub(in crate::space) fn rules_out(&self, wanted: Protection) -> &'static str {
+        match (&*self.0, wanted.allows(Protection::EXECUTE)) {
+            (Target::Device(_), _) => "a device is never executable",
+            (Target::File(_), true) => "a file guarded against being cut short is never executable",
+            (Target::File(_), false) => {
+                "a guarded file is written by shared mappings, if it was opened writable"
+            }
+        }
+    }
+
+    pub(in crate::space) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Cause> {
+        match &*self.0 {
+            Target::Device(device) => device.load(offset, bytes).map_err(Cause::Device),
+            Target::File(file) => {
+                let loaded = file.core().load_guarded(bytes, offset);
+                loaded.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
+            }
+        }
+    }
+
+    pub(in crate::space) fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Cause> {
+        match &*self.0 {
+            Target::Device(device) => device.store(offset, bytes).map_err(Cause::Device),
+            Target::File(file) => {
+                let stored = file.core().store_guarded(bytes, offset);
+                stored.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
+            }
+        }
+    }
+
+    /// Neither has a read-modify-write.
+    pub(in crate::space) fn no_exchange(&self, offset: u64) -> Cause {
+        match &*self.0 {
+            Target::Device(_) => {
+                Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
+            }
+            Target::File(file) => {
+                let error = file.core().no_atomic_access(offset);
+                Cause::Direct(std::sync::Arc::new(error))
+            }
+        }
+    }
+
+    pub(in crate::space) fn is(&self, other: &DeviceRef) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for DeviceRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Target::Device(_) => f.write_str("device"),
+            Target::File(file) => f.write_str(file.name()),
+        }
+    }
+}
+
+/// What a fault found instead of a page.
+#[derive(Debug)]
+pub(in crate::space) struct DeviceCall {
+    pub(in crate::space) device: DeviceRef,
+    pub(in crate::space) offset: u64,
+}
