@@ -299,11 +299,9 @@ impl Core {
         if self.translator.pages_in_row(at).is_none() {
             return;
         }
-        // mutant: A2-coalesce (test: a_leaf_is_not_coalesced_while_its_pages_are_taken) the writer's mutex is not asked for
-        let writer = self.space.gate.try_write();
-        if writer.is_none() && cfg!(not(mutant = "A2-coalesce")) {
+        let Some(_writer) = self.space.gate.try_write() else {
             return;
-        }
+        };
         let nodes = Nodes {
             pool: &self.space.pool,
         };
@@ -342,10 +340,7 @@ impl Core {
                 if wait == Wait::No {
                     // The mail is read, and nobody waited for the gate: the next access has to look
                     // at it, too.
-                    // mutant: P29-gate (test: while_the_mappings_change_it_would_block_each_time) it does not
-                    if cfg!(not(mutant = "P29-gate")) {
-                        self.translator.sections.participant().request_safepoint();
-                    }
+                    self.translator.sections.participant().request_safepoint();
                     self.fault = what.fault(FaultKind::WouldBlock, at);
                     return None;
                 }

@@ -66,34 +66,17 @@ impl Accessor {
             space.pool.watched.watch(file.key(), *number, &generation);
         }
         let counted = generation.load(Ordering::Acquire);
-        // mutant: V11 (test: a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored) nobody is waited for
-        // mutant: A1-copy (test: a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch) nobody is kept out
-        let closed = cfg!(not(any(mutant = "V11", mutant = "A1-copy")))
-            .then(|| writer.close(domain, &(page..page + PAGE_SIZE as u64), || ()));
-        if cfg!(mutant = "A1-copy") {
-            domain.synchronize();
-        }
+        let closed = writer.close(domain, &(page..page + PAGE_SIZE as u64), || ());
         failpoint!(PageGated);
         if space.end_writes(page) {
             space.changes.doubt();
-            // mutant: A1-watch (test: a_store_to_a_coalesced_leaf_counts_once_its_page_is_watched) the leaf stays coalesced
-            if cfg!(not(mutant = "A1-watch")) {
-                space.post_coalesced(page);
-            }
+            space.post_coalesced(page);
         }
-        // mutant: V11-taken (test: a_page_is_not_watched_beside_a_store_whose_page_was_aged) read-only is at rest
-        let wait = || match cfg!(mutant = "V11-taken") {
-            true => {}
-            false => domain.synchronize(),
-        };
         if let Some((file, number)) = &file {
-            wait();
-            // mutant: V11-alias (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from; shuttle: code_beside_stores_elsewhere_is_current_or_known_to_be_stale) writable elsewhere
-            if cfg!(not(mutant = "V11-alias")) {
-                file.revoke_write(*number..number + 1);
-            }
+            domain.synchronize();
+            file.revoke_write(*number..number + 1);
         }
-        wait();
+        domain.synchronize();
         let seen = match &file {
             Some(_) => counted,
             None => generation.load(Ordering::Acquire),

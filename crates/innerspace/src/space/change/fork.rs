@@ -89,18 +89,9 @@ impl Space {
             return Ok(child);
         }
         writer.revision += 1;
-        let closed = writer.close(&pool.domain, &EVERYWHERE, || {
-            // mutant: A4 the write tags survive the fork
-            if cfg!(not(mutant = "A4")) {
-                parent.post(Post::All);
-            }
-        });
+        let closed = writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
         let shared = nodes.share_root(parent.root, root);
-        // mutant: F1 (test: a_fork_leaves_pinned_pages_with_the_parent_and_copies_them) pinned pages are shared
-        let shared = match cfg!(mutant = "F1") {
-            true => shared,
-            false => shared.and_then(|()| pinned.put(nodes, root)),
-        };
+        let shared = shared.and_then(|()| pinned.put(nodes, root));
         if shared.is_err() {
             // While the gate is closed: a store must not find the way to a pinned page shared.
             nodes.clear_root(root);

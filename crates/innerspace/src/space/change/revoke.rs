@@ -198,8 +198,7 @@ impl SpaceInner {
                         self.code.changed(&(at..at + 1));
                         // The word may be one that forks share: who comes by their mappers finds it
                         // empty.
-                        // mutant: V11-shared (test after_forks: code_of_a_file_is_stale_in_each_space_that_shares_the_leaf)
-                        if let Some(file) = vma.file().filter(|_| !cfg!(mutant = "V11-shared")) {
+                        if let Some(file) = vma.file() {
                             let page = vma.file_page(at);
                             self.pool.watched.stored(file.key(), page..page + 1);
                         }
@@ -218,10 +217,9 @@ impl SpaceInner {
     fn takes(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,
-            // mutant: A2-old (test: who_evicts_by_old_mappings_leaves_the_pages_of_new_ones) whatever is there now
             Holds::File => {
                 let frame = self.pool.frames.frame_of(now.host() as usize);
-                vma.shows_frame(at, frame) || cfg!(mutant = "A2-old")
+                vma.shows_frame(at, frame)
             }
             Holds::Direct | Holds::Zero => true,
             Holds::Nothing | Holds::Own | Holds::Borrowed => false,

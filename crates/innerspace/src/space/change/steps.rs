@@ -353,11 +353,7 @@ impl SpaceInner {
         }
         // Leaves come over from a snapshot, which a revocation may ask after it has asked this
         // space, and find gone. Who has registered meanwhile is asked again.
-        // mutant: A2-renew (test: a_space_that_went_back_since_it_was_asked_is_asked_again) nobody is asked again
-        let renewed = match cfg!(mutant = "A2-renew") {
-            true => Vec::new(),
-            false => writer.files.renew(|file| mapper(self, file)),
-        };
+        let renewed = writer.files.renew(|file| mapper(self, file));
         self.code.changed(&EVERYWHERE);
         let mut detached = Detached::default();
         let closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(Post::All));

@@ -116,10 +116,7 @@ impl SpaceInner {
                 nodes.for_each_slot(tables.root, *page, page + 1, &mut each);
             }
         });
-        // mutant: A1-coalesced (test: a_store_to_a_coalesced_leaf_is_named_again_after_take_dirty; shuttle: a_store_by_who_coalesces_is_seen_by_a_look_at_what_is_dirty_or_named_by_the_next) they stay coalesced
-        if cfg!(not(mutant = "A1-coalesced")) {
-            leaves.iter().for_each(|leaf| self.post_coalesced(*leaf));
-        }
+        leaves.iter().for_each(|leaf| self.post_coalesced(*leaf));
         !leaves.is_empty()
     }
 }

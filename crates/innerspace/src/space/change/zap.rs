@@ -53,10 +53,7 @@ impl SpaceInner {
         self.dirty.forget(self.payer(), range);
         drop(writer);
         if !taken.is_empty() {
-            // mutant: A2-zap (test: a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over) nobody is waited for
-            if cfg!(not(mutant = "A2-zap")) {
-                self.pool.domain.synchronize();
-            }
+            self.pool.domain.synchronize();
             Nodes { pool: &self.pool }.release(taken);
         }
         self.pool.safe_point();
@@ -75,10 +72,8 @@ impl SpaceInner {
         let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
         let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
         let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
-        // mutant: A6-coalesced (test: what_is_dropped_from_a_coalesced_leaf_is_gone_for_all; shuttle: what_is_stored_after_a_drop_is_seen_by_who_coalesces) it is dropped from under who has it so
-        let is_coalesced =
-            |leaf: &Leaf| nodes.is_coalesced(leaf.frame) && cfg!(not(mutant = "A6-coalesced"));
-        if (parts.iter()).any(|(leaf, _)| !leaf.exclusive || is_coalesced(leaf)) {
+        let is_left = |leaf: &Leaf| !leaf.exclusive || nodes.is_coalesced(leaf.frame);
+        if parts.iter().any(|(leaf, _)| is_left(leaf)) {
             return None;
         }
         let mut taken = Detached::default();

@@ -324,9 +324,7 @@ impl SpaceInner {
         // Seen open in a section: who closes the gate after that finds the new leaf, and who had it
         // closed before is done.
         let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
-        // mutant: I11-beside (test: what_a_change_is_at_stays_shared_until_it_has_passed) a change is not looked for
-        let unchanged = is_open || cfg!(mutant = "I11-beside");
-        if unchanged && self.accessors.lock().len() <= 1 {
+        if is_open && self.accessors.lock().len() <= 1 {
             Nodes { pool: &self.pool }.release(replaced);
         } else {
             let release = move |pool: &Pool| Nodes { pool }.release(replaced);
@@ -351,10 +349,7 @@ impl SpaceInner {
         }
         let start = |at| at & !(LEAF_BYTES - 1);
         let leaves = start(range.start)..start(range.end - 1) + LEAF_BYTES;
-        // mutant: V11-copied (test after_forks: code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied) not counted
-        if cfg!(not(mutant = "V11-copied")) {
-            self.inside(|tables| self.code.left_out(tables.vmas, &leaves));
-        }
+        self.inside(|tables| self.code.left_out(tables.vmas, &leaves));
     }
 
     /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its
@@ -370,10 +365,7 @@ impl SpaceInner {
     pub(in crate::space) fn file_written(&self, vma: &Vma, at: u64) {
         if let Some(file) = vma.file() {
             let page = vma.file_page(page_start(at));
-            // mutant: V11-file (test devices: a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from) by address alone
-            if cfg!(not(mutant = "V11-file")) {
-                self.pool.watched.stored(file.key(), page..page + 1);
-            }
+            self.pool.watched.stored(file.key(), page..page + 1);
         }
         self.written(at);
     }

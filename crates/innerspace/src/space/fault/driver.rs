@@ -179,10 +179,7 @@ impl<'space> FaultState<'space> {
                 Step::Gate if self.wait == Wait::No => {
                     // The mail is read, and nobody waits for the gate: the next access has to look
                     // at it, too.
-                    // mutant: P29-step (test: a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access) it does not
-                    if cfg!(not(mutant = "P29-step")) {
-                        translator.sections.participant().request_safepoint();
-                    }
+                    translator.sections.participant().request_safepoint();
                     return Err(self.error(FaultKind::WouldBlock, None));
                 }
                 Step::Gate => {
@@ -416,10 +413,7 @@ impl<'space> FaultState<'space> {
         failpoint!(Turn);
         let _paths = self.space.paths.lock();
         let moved = |forget| {
-            // mutant: A6 (shuttle: an_upgrade_is_seen_by_who_synchronises) no post when the leaf is replaced
-            if cfg!(not(mutant = "A6")) {
-                self.space.post_to_others(forget, own);
-            }
+            self.space.post_to_others(forget, own);
             self.space.leaves_copied(&(at..at + 1));
             self.forget = Some(forget);
         };

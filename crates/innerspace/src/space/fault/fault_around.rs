@@ -98,12 +98,7 @@ impl FaultState<'_> {
                 },
             };
             let hold = &frames.meta(head).hold;
-            // mutant: P15-around (test around: no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file) nor its end
-            let end = match cfg!(mutant = "P15-around") {
-                true => pages.end,
-                false => pages.end.min(file.end_page()),
-            };
-            for other in first..end {
+            for other in first..pages.end.min(file.end_page()) {
                 if !is_free(&other) {
                     continue;
                 }

@@ -101,8 +101,7 @@ impl PendingInvalidation {
             0 => Post::One(leaf_number(at)),
             _ => Post::All,
         };
-        // mutant: A6-told (test: a_leaf_that_a_map_has_copied_and_another_has_stored_to_is_seen_by_who_remembers_the_old_one) counts once
-        if self.forget.is_none() && cfg!(not(mutant = "A6-told")) {
+        if self.forget.is_none() {
             let counted = nodes.pool.frames.meta(self.root).hold.try_get();
             assert!(counted, "I11: a root with many parents");
         }
@@ -124,14 +123,9 @@ impl PendingInvalidation {
             return end;
         };
         failpoint!(Replaced);
-        // mutant: A6-failed (test: a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails)
-        if end.is_ok() || cfg!(not(mutant = "A6-failed")) {
-            moved(forget);
-        }
-        if cfg!(not(mutant = "A6-told")) {
-            let dropped = nodes.pool.frames.meta(self.root).hold.put();
-            assert_ne!(dropped, Dropped::Last, "I11: a root without a space");
-        }
+        moved(forget);
+        let dropped = nodes.pool.frames.meta(self.root).hold.put();
+        assert_ne!(dropped, Dropped::Last, "I11: a root without a space");
         end
     }
 }
@@ -195,8 +189,7 @@ impl<'pool> Nodes<'pool> {
         level: u32,
         replaced: &mut Detached,
     ) -> bool {
-        // mutant: F3 (test: a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends)
-        if self.is_zero_leaf(child) || cfg!(mutant = "F3") {
+        if self.is_zero_leaf(child) {
             return self.is_shared(child);
         }
         let hold = &self.pool.frames.meta(child).hold;

@@ -189,12 +189,7 @@ impl Nodes<'_> {
         };
         failpoint!(FoundAlone);
         let counts = &self.pool.frames.meta(origin).hold;
-        // mutant: F4-claim (shuttle: two_that_copy_a_leaf_absorb_its_origin_once) both of two that found it alone
-        let claimed = match cfg!(mutant = "F4-claim") {
-            true => counts.try_map(),
-            false => counts.try_map_beside_one(),
-        };
-        if !claimed {
+        if !counts.try_map_beside_one() {
             return false;
         }
         for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
@@ -202,8 +197,7 @@ impl Nodes<'_> {
             if theirs.is_own() {
                 // Nobody looks at what the origin owned, once it is nobody's: the word stays.
                 self.take_over(theirs, to, borrower);
-            } else if theirs.is_of_file() || cfg!(mutant = "F4") {
-                // mutant: F4 (test: a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows) what it borrows, too
+            } else if theirs.is_of_file() {
                 self.retire_page(pte::take(from)); // else stays: `trim` may be looking
             }
         }

@@ -80,10 +80,7 @@ impl Nodes<'_> {
         }
         // A live space that is the last to have the owning leaf would find it exclusive, with write
         // validity from before the snapshot. Taken now, its next store asks, and finds the view.
-        // mutant: F6-still (test: a_view_stays_when_a_store_has_write_validity_from_before_the_snapshot) it is left
-        if cfg!(not(mutant = "F6-still")) {
-            self.end_writes_in_place(leaf.frame, index);
-        }
+        self.end_writes_in_place(leaf.frame, index);
         let frame = self.frame_of(page);
         if !self.pool.frames.meta(frame).hold.try_view_still() {
             return None;

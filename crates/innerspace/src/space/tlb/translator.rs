@@ -252,8 +252,7 @@ impl Leaves {
                 *self = NO_LEAVES;
                 self.forgotten = forgotten;
             }
-            // mutant: F7-coalesced (test: a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced) nothing is forgotten
-            GATE_MAIL if cfg!(not(mutant = "F7-coalesced")) => self.forget_coalesced(),
+            GATE_MAIL => self.forget_coalesced(),
             Post::One(leaf) => {
                 let slot = leaf as usize % LEAVES;
                 if self.tags.read[slot] == leaf {
