@@ -7,7 +7,6 @@ use std::hint::cold_path;
 use std::io;
 use std::ptr::NonNull;
 
-use super::frames::Prefault;
 use crate::sys::memory::Mapping;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
@@ -50,6 +49,15 @@ impl FrameOffset {
     pub(crate) const fn bytes(self) -> u64 {
         self.0
     }
+}
+
+/// Whether the arena's memory is taken from the host when the arena is made, or when first used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Prefault {
+    /// When first used.
+    Lazy,
+    /// At once.
+    Now,
 }
 
 /// The bytes of the frames. The mapping is aligned to the largest block, so that a block of 2 MiB

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::arena::{Arena, FrameOffset};
+use super::arena::{Arena, FrameOffset, Prefault};
 use super::buddy::MAX_ORDER;
 use super::hold::{Dropped, HoldState};
 use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
@@ -25,15 +25,6 @@ use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
 /// The reserve unless told otherwise, in frames.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
-
-/// Whether the arena's memory is taken from the host when the arena is made, or when first used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Prefault {
-    /// When first used.
-    Lazy,
-    /// At once.
-    Now,
-}
 
 /// How to make an arena.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ use std::fmt;
 use super::flags::{FlagSet, Flags};
 use super::hold::{Hold, HoldState};
 use super::listing::Listed;
-use super::tag::Tag;
+use super::tag::{HeldOf, Tag};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -325,6 +325,45 @@ impl Meta {
             self.flags
         );
         self.set_kind(Kind::Magazine);
+    }
+}
+
+impl Meta {
+    /// Like [`Meta::try_view_of`], of a block whose use makes no mark.
+    #[inline(always)]
+    pub(crate) fn try_hot_view_of(&self, sought: Tag) -> HeldOf {
+        if self.tag() != sought {
+            return HeldOf::Refused;
+        }
+        self.held_of(sought, self.hold.try_view_hot())
+    }
+
+    /// Takes a view, once, and says whether the frame was the block `sought` when it was viewed.
+    #[inline(always)]
+    pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {
+        // So that only a frame that is reused at this moment is held for nothing.
+        if self.tag() != sought {
+            return HeldOf::Refused;
+        }
+        self.held_of(sought, self.hold.try_view_once())
+    }
+
+    /// Takes a reference, and says whether the frame was the block `sought` when it had it.
+    #[inline(always)]
+    pub(crate) fn try_get_of(&self, sought: Tag) -> HeldOf {
+        if self.tag() != sought {
+            return HeldOf::Refused;
+        }
+        self.held_of(sought, self.hold.try_get_cached())
+    }
+
+    #[inline(always)]
+    fn held_of(&self, sought: Tag, held: bool) -> HeldOf {
+        match held {
+            true if self.tag() == sought => HeldOf::Sought,
+            true => HeldOf::Other,
+            false => HeldOf::Refused,
+        }
     }
 }
 

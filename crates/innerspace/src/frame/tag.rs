@@ -15,7 +15,7 @@
 //! is published gets none before it is in an index.
 //!
 //! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and
-//! look at the tag again ([`Meta::try_hot_view_of`], [`Meta::try_view_of`], [`Meta::try_get_of`]).
+//! look at the tag again (`Meta::try_hot_view_of`, `Meta::try_view_of`, `Meta::try_get_of`).
 //! If it is the one they sought, the frame was that block when it was held already, and the hold
 //! keeps it from becoming anything else: what reading the slot again says of a block that was found
 //! through the index (I10). They need no section, for metadata lives as long as the arena, and they
@@ -29,7 +29,6 @@
 //! Files of larger blocks have no tags, nor have those that were ever longer than [`TAGGED_BYTES`],
 //! nor those beyond 2^23 owners at once.
 
-use super::meta::Meta;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{interleave, raw};
 use crate::units::PAGE_SHIFT;
@@ -178,43 +177,4 @@ pub(crate) enum HeldOf {
     Other,
     /// The caller has none: the frame is another block, or cannot be held.
     Refused,
-}
-
-impl Meta {
-    /// Like [`Meta::try_view_of`], of a block whose use makes no mark.
-    #[inline(always)]
-    pub(crate) fn try_hot_view_of(&self, sought: Tag) -> HeldOf {
-        if self.tag() != sought {
-            return HeldOf::Refused;
-        }
-        self.held_of(sought, self.hold.try_view_hot())
-    }
-
-    /// Takes a view, once, and says whether the frame was the block `sought` when it was viewed.
-    #[inline(always)]
-    pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {
-        // So that only a frame that is reused at this moment is held for nothing.
-        if self.tag() != sought {
-            return HeldOf::Refused;
-        }
-        self.held_of(sought, self.hold.try_view_once())
-    }
-
-    /// Takes a reference, and says whether the frame was the block `sought` when it had it.
-    #[inline(always)]
-    pub(crate) fn try_get_of(&self, sought: Tag) -> HeldOf {
-        if self.tag() != sought {
-            return HeldOf::Refused;
-        }
-        self.held_of(sought, self.hold.try_get_cached())
-    }
-
-    #[inline(always)]
-    fn held_of(&self, sought: Tag, held: bool) -> HeldOf {
-        match held {
-            true if self.tag() == sought => HeldOf::Sought,
-            true => HeldOf::Other,
-            false => HeldOf::Refused,
-        }
-    }
 }

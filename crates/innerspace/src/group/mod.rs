@@ -53,6 +53,8 @@ mod counters;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod events;
+#[cfg(not(loom))]
 mod handle;
 mod levels;
 #[cfg(all(test, loom))]
@@ -91,7 +93,9 @@ pub use error::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
 #[cfg(not(loom))]
 pub(crate) use error::{Refused, Underflow, minimum_pages};
 #[cfg(not(loom))]
-pub use handle::{Group, GroupEvents, GroupStats};
+pub use events::{GroupEvents, GroupStats};
+#[cfg(not(loom))]
+pub use handle::Group;
 #[cfg(not(loom))]
 pub(crate) use protect::{Portion, Spared};
 #[cfg(not(loom))]

@@ -1,7 +1,8 @@
 //! One group's counters and limits.
 
+use super::GroupId;
+use super::events::GroupEvents;
 use super::stall::Stalls;
-use super::{GroupEvents, GroupId};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::units::PageCount;

@@ -7,8 +7,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{GroupId, GroupTree};
-
 /// Nanoseconds of one slot.
 const SLOT: u64 = 500_000_000;
 
@@ -76,8 +74,11 @@ impl Stalls {
         self.now += 1;
     }
 
-    /// A request goes on.
+    /// A request goes on. A group that began another life meanwhile has no record of it.
     pub(super) fn end(&mut self, time: u64) {
+        if self.now == 0 {
+            return;
+        }
         self.now -= 1;
         if self.now == 0 {
             self.record(self.since, time);
@@ -131,54 +132,6 @@ impl Stalls {
             minute: self.share(time, 60_000_000_000),
             total: Duration::from_nanos(self.total + running),
         }
-    }
-}
-
-/// A request of a group stands still while this lives.
-#[must_use = "the request goes on when this is dropped"]
-pub(crate) struct Stalled<'t> {
-    tree: &'t GroupTree,
-    group: GroupId,
-}
-
-impl Drop for Stalled<'_> {
-    fn drop(&mut self) {
-        let time = self.tree.time();
-        for id in self.tree.path(self.group) {
-            // A group that began another life meanwhile has no record of this.
-            if let Some(stalls) = &mut *self.tree.node(id).stalls.lock()
-                && stalls.now > 0
-            {
-                stalls.end(time);
-            }
-        }
-    }
-}
-
-impl GroupTree {
-    /// Nanoseconds since the tree was made.
-    fn time(&self) -> u64 {
-        self.born.elapsed().as_nanos() as u64
-    }
-
-    /// A request of the group begins to stand still for memory: that counts in the group and all
-    /// above it. The caller keeps the group.
-    pub(crate) fn stall(&self, group: GroupId) -> Stalled<'_> {
-        let time = self.time();
-        for id in self.path(group) {
-            let mut stalls = self.node(id).stalls.lock();
-            stalls
-                .get_or_insert_with(|| Box::new(Stalls::new()))
-                .begin(time);
-        }
-        Stalled { tree: self, group }
-    }
-
-    /// How much of the time the group's requests stood still.
-    pub(crate) fn pressure(&self, group: GroupId) -> Pressure {
-        let stalls = self.node(group).stalls.lock();
-        let pressure = stalls.as_ref().map(|stalls| stalls.pressure(self.time()));
-        pressure.unwrap_or_default()
     }
 }
 

@@ -364,15 +364,15 @@ fn events_are_told_to_those_who_watch() {
     let into = heard.clone();
     let callback = group.on_events(move |events| into.lock().push(*events));
     let watch = group.watch();
-    tree.tell_watchers();
+    tree.call_watchers();
     assert!(heard.lock().is_empty(), "nothing happened yet");
     group.set_high(Some(MIB / 2)).unwrap();
     tree.try_charge(group.id(), pages(200)).unwrap().commit();
     assert!(tree.try_charge(group.id(), pages(100)).is_err());
     assert!(heard.lock().is_empty(), "not by whom it happens to");
     let seen = watch.events();
-    tree.tell_watchers();
-    tree.tell_watchers();
+    tree.call_watchers();
+    tree.call_watchers();
     let wanted = GroupEvents {
         high: 1,
         refused: 1,
@@ -382,7 +382,7 @@ fn events_are_told_to_those_who_watch() {
     assert_eq!(watch.wait(&seen, Duration::from_secs(60)), wanted);
     drop(callback);
     assert!(tree.try_charge(group.id(), pages(100)).is_err());
-    tree.tell_watchers();
+    tree.call_watchers();
     assert_eq!(heard.lock().len(), 1);
     assert_eq!(watch.events().refused, 2);
 }
@@ -394,7 +394,7 @@ fn who_watches_hears_though_another_panics() {
     let _alarm = group.on_events(|_| panic!("a watcher of somebody else's"));
     let watch = group.watch();
     assert!(tree.try_charge(group.id(), pages(300)).is_err());
-    let tell = std::panic::AssertUnwindSafe(|| tree.tell_watchers());
+    let tell = std::panic::AssertUnwindSafe(|| tree.call_watchers());
     std::panic::catch_unwind(tell).unwrap_err();
     assert_eq!(watch.events().refused, 1);
 }
@@ -420,7 +420,7 @@ fn a_group_that_has_the_number_of_one_just_deleted_keeps_its_watchers() {
     let (group, watch) = next.lock().take().unwrap();
     assert_eq!(group.id(), number);
     assert!(tree.try_charge(number, pages(1000)).is_err());
-    tree.tell_watchers();
+    tree.call_watchers();
     assert_eq!((*heard.lock(), watch.events().refused), (1, 1));
 }
 
@@ -462,10 +462,10 @@ fn who_watches_is_not_told_of_what_happens_to_others() {
     let into = heard.clone();
     let _watch = group.on_events(move |_| *into.lock() += 1);
     assert!(tree.try_charge(other.id(), pages(300)).is_err());
-    tree.tell_watchers();
+    tree.call_watchers();
     assert_eq!(*heard.lock(), 0);
     assert!(tree.try_charge(group.id(), pages(300)).is_err());
-    tree.tell_watchers();
+    tree.call_watchers();
     assert_eq!(*heard.lock(), 1);
 }
 
@@ -482,7 +482,7 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     let group = root.child("new", MIB).unwrap();
     assert_eq!(group.id(), number);
     assert!(tree.try_charge(number, pages(1000)).is_err());
-    tree.tell_watchers();
+    tree.call_watchers();
     assert_eq!((*heard.lock(), watch.events().refused), (0, 0));
     assert_eq!(group.events().refused, 1);
 }

@@ -2,6 +2,7 @@
 
 use super::node::{EventCounters, NO_LIMIT, Node};
 use super::slot::Batches;
+use super::stall::{Pressure, Stalls};
 use super::stock::Stocks;
 use super::watch::Watchers;
 use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
@@ -72,11 +73,11 @@ pub(crate) struct GroupTree {
     pub(super) shape: Mutex<Shape>,
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
     pub(super) stocks: Stocks,
-    pub(super) watchers: Watchers,
+    pub(super) watchers: Arc<Watchers>,
     /// Groups that have more than their `max`: see [`super::over`].
     pub(super) over: AtomicU32,
     /// What stall times count from.
-    pub(super) born: std::time::Instant,
+    born: std::time::Instant,
     /// The process whose memory it counts.
     pub(super) maker: Process,
 }
@@ -100,7 +101,7 @@ impl GroupTree {
             shape: Mutex::ranked(Rank::GroupTree, Shape::default()),
             reclaimer: Mutex::new(None),
             stocks: Stocks::new(batches),
-            watchers: Watchers::default(),
+            watchers: Arc::default(),
             over: AtomicU32::new(0),
             born: std::time::Instant::now(),
             maker: Process::current(),
@@ -403,12 +404,61 @@ impl GroupTree {
         accessors.store(left.expect("detach follows attach"), Ordering::Relaxed);
     }
 
+    /// Nanoseconds since the tree was made.
+    fn time(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64
+    }
+
+    /// A request of the group begins to stand still for memory: that counts in the group and all
+    /// above it. The caller keeps the group.
+    pub(crate) fn stall(&self, group: GroupId) -> Stalled<'_> {
+        let time = self.time();
+        for id in self.path(group) {
+            let mut stalls = self.node(id).stalls.lock();
+            stalls
+                .get_or_insert_with(|| Box::new(Stalls::new()))
+                .begin(time);
+        }
+        Stalled { tree: self, group }
+    }
+
+    /// How much of the time the group's requests stood still.
+    pub(crate) fn pressure(&self, group: GroupId) -> Pressure {
+        let stalls = self.node(group).stalls.lock();
+        let pressure = stalls.as_ref().map(|stalls| stalls.pressure(self.time()));
+        pressure.unwrap_or_default()
+    }
+
+    /// Calls every watcher whose group has counted something since the last call. No lock may be
+    /// held: callbacks run here.
+    pub(crate) fn call_watchers(&self) {
+        self.watchers.call(|group| self.events(group));
+    }
+
     /// `pages` of this group's own charge are (no longer) page-table or index nodes.
     pub(crate) fn count_tables(&self, id: GroupId, change: i64) {
         // A wrapping add of a negative number subtracts; readers see a sum of whole changes.
         self.node(id)
             .tables
             .fetch_add(change as u64, Ordering::Relaxed);
+    }
+}
+
+/// A request of a group stands still while this lives.
+#[must_use = "the request goes on when this is dropped"]
+pub(crate) struct Stalled<'t> {
+    tree: &'t GroupTree,
+    group: GroupId,
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        let time = self.tree.time();
+        for id in self.tree.path(self.group) {
+            if let Some(stalls) = &mut *self.tree.node(id).stalls.lock() {
+                stalls.end(time);
+            }
+        }
     }
 }
 

@@ -10,13 +10,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::tree::SharedTree;
-use super::{GroupEvents, GroupId, GroupTree};
+use super::GroupId;
+use super::events::GroupEvents;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, may_call_out};
 
-type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
+pub(super) type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
 
 /// Who watches the groups of one tree.
 #[derive(Default)]
@@ -41,7 +41,7 @@ struct Watcher {
 /// that is running runs to its end.
 #[must_use = "the subscription ends when this is dropped"]
 pub struct GroupWatch {
-    tree: SharedTree,
+    watchers: Arc<Watchers>,
     watcher: Arc<Watcher>,
 }
 
@@ -53,31 +53,27 @@ impl std::fmt::Debug for GroupWatch {
 
 impl Drop for GroupWatch {
     fn drop(&mut self) {
-        let mut list = self.tree.watchers.list.lock();
-        list.retain(|watcher| !Arc::ptr_eq(watcher, &self.watcher));
-        self.tree
-            .watchers
-            .any
-            .store(!list.is_empty(), Ordering::Relaxed);
+        self.watchers
+            .change(|list| list.retain(|watcher| !Arc::ptr_eq(watcher, &self.watcher)));
     }
 }
 
 impl GroupWatch {
-    pub(super) fn new(tree: &SharedTree, group: GroupId, callback: Option<Callback>) -> GroupWatch {
+    /// Watches `group`, whose events are `seen` now.
+    pub(super) fn new(
+        watchers: Arc<Watchers>,
+        group: GroupId,
+        seen: GroupEvents,
+        callback: Option<Callback>,
+    ) -> GroupWatch {
         let watcher = Arc::new(Watcher {
             group,
-            told: Mutex::new(tree.events(group)),
+            told: Mutex::new(seen),
             changed: Condvar::new(),
             callback,
         });
-        let mut list = tree.watchers.list.lock();
-        list.push(watcher.clone());
-        tree.watchers.any.store(true, Ordering::Relaxed);
-        drop(list);
-        GroupWatch {
-            tree: tree.clone(),
-            watcher,
-        }
+        watchers.change(|list| list.push(watcher.clone()));
+        GroupWatch { watchers, watcher }
     }
 
     /// The events as they were told last.
@@ -115,23 +111,25 @@ impl Watchers {
 
     /// The group is about to be deleted: then its number may be another's at any time.
     pub(super) fn forget(&self, group: GroupId) {
+        self.change(|list| list.retain(|watcher| watcher.group != group));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Watcher>>)) {
         let mut list = self.list.lock();
-        list.retain(|watcher| watcher.group != group);
+        change(&mut list);
         self.any.store(!list.is_empty(), Ordering::Relaxed);
     }
-}
 
-impl GroupTree {
-    /// Tells everybody whose group has counted something since the last call. With no lock held:
-    /// callbacks run here.
-    pub(crate) fn tell_watchers(&self) {
-        if !self.watchers.noted.swap(false, Ordering::Acquire) {
+    /// Calls every watcher whose group has counted something since the last call, which `events`
+    /// knows. No lock may be held: callbacks run here.
+    pub(super) fn call(&self, events: impl Fn(GroupId) -> GroupEvents) {
+        if !self.noted.swap(false, Ordering::Acquire) {
             return;
         }
-        let list = self.watchers.list.lock().clone();
+        let list = self.list.lock().clone();
         let mut panics = Panics::default();
         for watcher in list {
-            let events = self.events(watcher.group);
+            let events = events(watcher.group);
             let mut told = watcher.told.lock();
             if *told == events {
                 continue;
@@ -151,7 +149,7 @@ impl GroupTree {
 
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
-    use super::super::Group;
+    use super::super::{Group, GroupTree};
     use super::*;
     use crate::sync::thread;
     use crate::units::{MIB, PageCount};
@@ -179,7 +177,7 @@ mod tests {
                 thread::yield_now();
             }
             assert!(tree.try_charge(group.id(), PageCount(300)).is_err());
-            tree.tell_watchers();
+            tree.call_watchers();
             assert_eq!(waiting.join().unwrap().refused, 1);
         });
         let now = watch.events();

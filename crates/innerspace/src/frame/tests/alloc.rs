@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::frames::Prefault;
+use super::super::arena::Prefault;
 use super::*;
 use crate::PAGE_SIZE;
 use crate::sync::atomic::{AtomicU32, Ordering};

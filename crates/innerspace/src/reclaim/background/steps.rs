@@ -89,7 +89,7 @@ impl Pool {
         let written = self.write_old_blocks();
         // In a call of a store locks may be held.
         if !StoreScope::is_any_open() {
-            self.groups.tell_watchers();
+            self.groups.call_watchers();
         }
         match (evicted, relieved, written, self.retired.len()) {
             (Step::Idle, Step::Idle, Step::Idle, 0) => Step::Idle,

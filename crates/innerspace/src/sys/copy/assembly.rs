@@ -3,8 +3,10 @@
 
 use std::arch::asm;
 
-use super::words::{WORD, Words};
-use super::{Form, wide};
+use super::form::Form;
+use super::pieces::WORD;
+use super::wide;
+use super::words::Words;
 use crate::units::PAGE_SIZE;
 
 /// Moves of 64 bytes or string instructions, and moves of 16 bytes.

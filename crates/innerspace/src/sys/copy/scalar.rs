@@ -34,7 +34,7 @@ const MOVES: bool = cfg!(all(
 pub(crate) use private::Modify;
 
 mod private {
-    use super::Ordering;
+    use std::sync::atomic::Ordering;
 
     /// How a scalar is moved; the forms are apart so that they can be tested against each other.
     ///

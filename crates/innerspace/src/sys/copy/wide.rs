@@ -10,8 +10,9 @@
 
 use std::arch::asm;
 
-use super::Form;
-use super::words::{WORD, Words};
+use super::form::Form;
+use super::pieces::WORD;
+use super::words::Words;
 use crate::units::PAGE_SIZE;
 
 /// A cache line, in words.
