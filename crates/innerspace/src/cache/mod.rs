@@ -19,7 +19,7 @@
 //! | `map` | page faults and what they map around; mappers; eviction |
 //! | `truncate` | taking parts of a file away |
 //! | `file`, `ready`, `task`, `try_forms`, `waiting` | the public side: handle, choices, typed access, `std::io`, futures, and calls that never wait |
-//! | `service`, `calls` | what the files of a memory share; the work done for them; a store must not come back to its file |
+//! | `service` | what the files of a memory share; the work done for them |
 //! | `errors` | what can go wrong, and who hears of it |
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or
@@ -75,7 +75,6 @@
 //! **Not here.** No thread, no registry of open files, no page tables, no retry of a failed write
 //! beyond keeping it dirty.
 
-mod calls;
 mod core;
 mod dirty;
 mod errors;
@@ -94,9 +93,8 @@ mod waiting;
 mod write;
 
 pub(crate) use self::core::FileCore;
-pub use self::core::counters::FileStats;
+pub(crate) use self::core::gate::with_room;
 pub(crate) use self::core::store_probe::Asked;
-pub(crate) use calls::with_room;
 pub use dirty::index::WriteOrder;
 pub(crate) use errors::{ErrorCursor, ErrorSequence};
 pub use errors::{FileError, HeldReason, StoreAction};
@@ -106,6 +104,7 @@ pub(crate) use file::handle::FileInner;
 pub use file::handle::PagedFile;
 pub use file::options::FileAccess;
 pub(crate) use file::options::FileOptions;
+pub use file::stats::FileStats;
 pub(crate) use index::spare_nodes::SpareNodes;
 pub(crate) use map::fault::{FaultKind, FaultPage, Hole, LockedBlock};
 pub(crate) use map::fault_around::Beside;

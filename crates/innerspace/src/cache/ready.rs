@@ -15,248 +15,23 @@
 //! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)). So does who may hold locks
 //! of another file, in a call of its store or below reclaim ([`Cache::wake`](crate::cache::Cache::wake)).
 
-use std::collections::BTreeMap;
 use std::future::Future;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::cache::core::handle::Handle;
+use crate::cache::core::ready_list::Request;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
-use crate::cache::file::handle::Handle;
-use crate::cache::read::view::{MAX_COPY, View};
+use crate::cache::file::handle::PagedFile;
+use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
 use crate::cache::waiting::{TimedOut, wait_for};
 use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use crate::sync::due::Due;
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Mutex, Weak};
-use crate::units::PAGE_SIZE;
-
-/// One future's request, shared with the service's queue and the file's list, which hold it weakly.
-#[derive(Debug)]
-pub(super) struct Request {
-    handle: Arc<Handle>,
-    range: Range<u64>,
-    /// To be woken by whoever comes next to the end of an operation.
-    due: Due,
-    /// None: the future is gone. Nothing is left here then, for the last to let go of the request
-    /// may have a block locked.
-    state: Mutex<Option<State>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    result: Option<Result<View, FileError>>,
-    waker: Option<Waker>,
-}
-
-impl State {
-    /// Takes in the first result alone, and gives back the other.
-    fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
-        if self.result.is_some() {
-            return Some(result);
-        }
-        self.result = Some(result);
-        None
-    }
-}
-
-impl Request {
-    /// Takes the view, waiting for whatever it needs, and wakes the future; also if the store
-    /// panics, for nobody runs it again.
-    pub(super) fn run(&self) {
-        let (core, range) = (&self.handle.core, self.range.clone());
-        let mut result = None;
-        let mut panics = Panics::default();
-        panics.catch(|| result = Some(self.handle.view(range.clone(), Wait::Yes)));
-        panics.catch(|| {
-            self.settle(result.unwrap_or_else(|| {
-                let (at, len) = (range.start, range.end - range.start);
-                Err(core.store_error(StoreAction::Read, at, len, store_panicked()))
-            }))
-        });
-        panics.go_on();
-    }
-
-    fn settle(&self, result: Result<View, FileError>) {
-        let (waker, _unwanted) = match &mut *self.state.lock() {
-            Some(state) => (state.waker.take(), state.settle(result)),
-            None => (None, Some(result)),
-        };
-        self.call(waker);
-    }
-
-    fn take_result(&self) -> Option<Result<View, FileError>> {
-        let mut state = self.state.lock();
-        state.as_mut().and_then(|state| state.result.take())
-    }
-
-    fn wake(&self) {
-        let waker = match &mut *self.state.lock() {
-            Some(state) => state.waker.take(),
-            None => None,
-        };
-        self.call(waker);
-    }
-
-    fn call(&self, waker: Option<Waker>) {
-        if let Some(waker) = waker {
-            self.handle.core.cache.wake(waker);
-        }
-    }
-}
-
-/// The most blocks that one request asks for: those of a view that is copied, and one more.
-const MOST_BLOCKS: u64 = MAX_COPY / PAGE_SIZE as u64 + 1;
-
-/// The requests of one file. Leaf locks, not held while a waker is called.
-#[derive(Debug, Default)]
-pub(crate) struct ReadyList {
-    count: AtomicUsize,
-    /// Some request may be due to be woken.
-    any_due: AtomicBool,
-    closed: AtomicBool,
-    /// By first block, and by address.
-    requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,
-    due: Mutex<Vec<Weak<Request>>>,
-}
-
-impl Request {
-    fn key(self: &Arc<Request>) -> (u64, usize) {
-        let first = self.range.start >> self.handle.core.block_shift();
-        (first, Arc::as_ptr(self) as usize)
-    }
-}
-
-impl ReadyList {
-    fn add(&self, request: &Arc<Request>) {
-        let mut requests = self.requests.lock();
-        requests.insert(request.key(), Arc::downgrade(request));
-        self.count.store(requests.len(), Ordering::SeqCst);
-        drop(requests);
-        // Pairs with that of `filled`.
-        fence(Ordering::SeqCst);
-    }
-
-    fn remove(&self, request: &Arc<Request>) {
-        let mut requests = self.requests.lock();
-        requests.remove(&request.key());
-        self.count.store(requests.len(), Ordering::SeqCst);
-    }
-
-    /// Requests under way.
-    pub(super) fn len(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn live(&self) -> Vec<Arc<Request>> {
-        self.live_in(0..u64::MAX)
-    }
-
-    /// Those that may want one of the blocks.
-    fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
-        let first = blocks.start.saturating_sub(MOST_BLOCKS);
-        let requests = self.requests.lock();
-        let near = requests.range((first, 0)..(blocks.end, 0));
-        near.filter_map(|(_, request)| request.upgrade()).collect()
-    }
-
-    /// Blocks were filled, or their fill failed. [`ReadyList::wake_due`] has to follow.
-    ///
-    /// A future that registers at this moment is not missed. The blocks were changed before the
-    /// fence here, and the count is read behind it; the future is counted before the fence of
-    /// [`ReadyList::add`], and looks at the blocks once more behind that one ([`Ready::poll`]). So
-    /// it is counted here, or it sees the blocks.
-    #[inline]
-    pub(super) fn filled(&self, blocks: Range<u64>) {
-        fence(Ordering::SeqCst);
-        if self.len() > 0 {
-            self.note(&blocks);
-        }
-    }
-
-    /// The file changed as a whole. [`ReadyList::wake_due`] has to follow.
-    pub(super) fn changed(&self) {
-        self.filled(0..u64::MAX);
-    }
-
-    #[cold]
-    fn note(&self, blocks: &Range<u64>) {
-        for request in self.live_in(blocks.clone()) {
-            let wanted = request.handle.core.blocks_of(request.range.clone());
-            if wanted.start < blocks.end && blocks.start < wanted.end && request.due.note() {
-                self.due.lock().push(Arc::downgrade(&request));
-                // Release: pairs with the swap of who wakes, who then sees which.
-                self.any_due.store(true, Ordering::Release);
-            }
-        }
-    }
-
-    /// A block could not be filled: those who wait for it hear why. [`ReadyList::wake_due`] has to
-    /// follow.
-    pub(super) fn failed(&self, block: u64, error: &FileError) {
-        if self.len() == 0 {
-            return;
-        }
-        for request in self.live_in(block..block + 1) {
-            let wanted = request.handle.core.blocks_of(request.range.clone());
-            let unwanted = match &mut *request.state.lock() {
-                Some(state) if wanted.contains(&block) => state.settle(Err(error.clone())),
-                _ => None,
-            };
-            drop(unwanted);
-        }
-        self.filled(block..block + 1);
-    }
-
-    /// Whether somebody is due.
-    pub(super) fn is_any_due(&self) -> bool {
-        self.any_due.load(Ordering::Relaxed)
-    }
-
-    /// Wakes those who are due, whoever noted it. No lock is held.
-    #[inline]
-    pub(super) fn wake_due(&self) {
-        if self.any_due.load(Ordering::Relaxed) {
-            self.wake_noted();
-        }
-    }
-
-    #[cold]
-    fn wake_noted(&self) {
-        if !self.any_due.swap(false, Ordering::Acquire) {
-            return;
-        }
-        let due = std::mem::take(&mut *self.due.lock());
-        let mut panics = Panics::default();
-        for request in due.iter().filter_map(Weak::upgrade) {
-            request.due.take();
-            panics.catch(|| request.wake());
-        }
-        panics.go_on();
-    }
-
-    /// The last handle is gone: who looks from now on hears of it. [`ReadyList::wake_closed`] has
-    /// to follow.
-    pub(super) fn begin_close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-    }
-
-    /// Wakes all who wait for the file, which is closed. One who is not in the list yet looks at
-    /// the file once more when it is.
-    pub(super) fn wake_closed(&self, panics: &mut Panics) {
-        for request in self.live() {
-            panics.catch(|| request.settle(Err(request.handle.core.closed())));
-        }
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
-    }
-}
+use crate::sync::{Arc, Weak};
 
 /// A future that becomes a [`View`]; see [`PagedFile::ready`](crate::cache::PagedFile::ready).
 ///
@@ -276,20 +51,43 @@ pub struct Ready {
     lane: Option<Arc<Lane>>,
 }
 
+impl PagedFile {
+    /// A future that becomes a view of the range. It needs no runtime; the memory's service thread
+    /// (or `tick()`) does the work.
+    pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
+        Ready::new(self.handle().clone(), self.bytes(range))
+    }
+}
+
 /// Takes the view of a request, unless its future is gone.
-struct Take(Weak<Request>);
+struct Take {
+    request: Weak<Request>,
+    handle: Weak<Handle>,
+    range: Range<u64>,
+}
 
 impl Job for Take {
     fn run(self: Box<Self>) {
-        if let Some(request) = self.0.upgrade() {
-            let cache = request.handle.core.cache.clone();
-            let _here = cache.serving();
-            request.run();
-        }
+        let Some((request, handle)) = self.request.upgrade().zip(self.handle.upgrade()) else {
+            return;
+        };
+        let core = &handle.core;
+        let _here = core.cache.serving();
+        let mut result = None;
+        let mut panics = Panics::default();
+        panics.catch(|| result = Some(handle.view(self.range.clone(), Wait::Yes)));
+        panics.catch(|| {
+            // Also if the store panicked: nobody runs it again.
+            request.settle(result.unwrap_or_else(|| {
+                let (at, len) = (self.range.start, self.range.end - self.range.start);
+                Err(core.store_error(StoreAction::Read, at, len, store_panicked()))
+            }));
+        });
+        panics.go_on();
     }
 
     fn is_wanted(&self) -> bool {
-        self.0.strong_count() > 0
+        self.request.strong_count() > 0
     }
 }
 
@@ -310,11 +108,15 @@ impl Ready {
     }
 
     /// Has a job take the view.
-    fn queue(&mut self, request: &Arc<Request>) {
+    fn queue(&mut self, request: &Arc<Request>, range: &Range<u64>) {
         if !std::mem::replace(&mut self.is_queued, true) {
             let core = &self.handle.core;
             let lane = core.cache.task_lane(core.address(), core.at_a_time);
-            let take = Box::new(Take(Arc::downgrade(request)));
+            let take = Box::new(Take {
+                request: Arc::downgrade(request),
+                handle: Arc::downgrade(&self.handle),
+                range: range.clone(),
+            });
             core.cache.push(&lane, Turn::Shared, take);
             self.lane = Some(lane);
         }
@@ -334,10 +136,7 @@ impl Ready {
     fn forget_request(&mut self) {
         if let Some(request) = self.request.take() {
             self.handle.core.ready.remove(&request);
-            // The result is a view, and what a waker does when it is dropped nobody knows: here,
-            // with nothing locked.
-            let state = request.state.lock().take();
-            drop(state);
+            request.forget();
         }
     }
 
@@ -376,37 +175,17 @@ impl Future for Ready {
             self.forget_request();
             return Poll::Ready(result);
         }
-        let (request, is_new) = match &self.request {
-            Some(request) => (request.clone(), false),
-            None => {
-                let state = Mutex::new(Some(State::default()));
-                let handle = self.handle.clone();
-                (
-                    Arc::new(Request {
-                        handle,
-                        range: range.clone(),
-                        due: Due::default(),
-                        state,
-                    }),
-                    true,
-                )
-            }
-        };
-        // Foreign code, too: cloned and dropped outside the lock.
-        let waker = context.waker().clone();
-        let before = {
-            let mut state = request.state.lock();
-            let known = state.as_mut().expect("its future is here");
-            if let Some(result) = known.result.take() {
-                drop(state);
-                self.forget_request();
-                return Poll::Ready(result);
-            }
-            known.waker.replace(waker)
-        };
-        drop(before);
         let core = self.handle.core.clone();
         let blocks = core.blocks_of(range.clone());
+        let (request, is_new) = match &self.request {
+            Some(request) => (request.clone(), false),
+            None => (Request::new(&core.cache, blocks.clone()), true),
+        };
+        // Foreign code, so cloned with no lock held.
+        if let Some(result) = request.look(context.waker().clone()) {
+            self.forget_request();
+            return Poll::Ready(result);
+        }
         if is_new {
             core.ready.add(&request);
             self.request = Some(request.clone());
@@ -414,7 +193,7 @@ impl Future for Ready {
         if !self.is_queued {
             match self.flights < MOST_FLIGHTS && core.begin_fills(blocks.clone()) {
                 true => self.flights += 1,
-                false => self.queue(&request),
+                false => self.queue(&request, &range),
             }
         }
         // What was filled, or closed, between the first look and the registration; or here, with
@@ -428,7 +207,7 @@ impl Future for Ready {
             Poll::Pending => {
                 // Who waits for what has landed by now is not woken again.
                 if !core.is_in_flight(&blocks) {
-                    self.queue(&request);
+                    self.queue(&request, &range);
                 }
                 Poll::Pending
             }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorLog, FileError};
-use crate::cache::write::write_at::DirtyLevel;
 use crate::exec::reentry::{self, Serving};
 use crate::exec::{Job, Lane, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
@@ -524,7 +523,7 @@ impl Cache {
         let mut written = 0;
         let has_threads = self.workers.has_threads();
         for file in self.files() {
-            if file.dirty_level() <= DirtyLevel::Low || !file.may_call_unasked() {
+            if !file.has_too_much_dirty() || !file.may_call_unasked() {
                 continue;
             }
             // A store that hangs keeps no other file's from being written.

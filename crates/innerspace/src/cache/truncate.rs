@@ -9,8 +9,9 @@
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
 
+use crate::cache::core::FileCore;
 use crate::cache::core::locks::Steady;
-use crate::cache::core::{FileCore, MAX_SIZE};
+use crate::cache::core::store_probe::MAX_SIZE;
 use crate::cache::dirty::writeback::LockMode;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, Locked};

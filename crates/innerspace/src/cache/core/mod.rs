@@ -1,7 +1,11 @@
 //! The state of one cached file, and the small steps every operation is made of.
 
 pub(crate) mod counters;
+pub(crate) mod gate;
+pub(crate) mod handle;
 pub(crate) mod locks;
+pub(crate) mod ready_list;
+pub(crate) mod requests;
 pub(crate) mod store_handle;
 pub(crate) mod store_probe;
 mod validate;
@@ -10,10 +14,12 @@ use std::io;
 use std::ops::Range;
 
 use crate::cache::core::counters::FileCounters;
+use crate::cache::core::ready_list::ReadyList;
+use crate::cache::core::requests::Requests;
 use crate::cache::core::store_handle::Reached;
-use crate::cache::core::store_probe::Asked;
+use crate::cache::core::store_probe::{Asked, MAX_SIZE};
 use crate::cache::dirty::index::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
-use crate::cache::dirty::sync::Syncs;
+use crate::cache::dirty::sync_turns::Syncs;
 use crate::cache::dirty::write_backoff::Trouble;
 use crate::cache::errors::{ErrorSequence, FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
@@ -21,8 +27,6 @@ use crate::cache::index::{Guarded, Index, Nodes};
 use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
 use crate::cache::read::holes::{Extents, ShownHoles};
 use crate::cache::read::read_ahead::Stream;
-use crate::cache::read::requests::Requests;
-use crate::cache::ready::ReadyList;
 use crate::cache::service::Cache;
 use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
 use crate::group::{Group, GroupId};
@@ -32,9 +36,6 @@ use crate::store::{Accepted, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, Weak};
 use crate::units::{FrameId, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
-
-/// The largest size of a file in bytes.
-pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 
 /// The request size in bytes of stores that have no preference, and the largest of all.
 const DEFAULT_REQUEST: u64 = MIB;
@@ -363,17 +364,6 @@ impl FileCore {
                 len,
                 source: Arc::new(error),
             },
-        }
-    }
-
-    /// Refuses to go on in a file that is open for reading alone, or from inside its store.
-    pub(crate) fn check_writable(&self) -> Result<(), FileError> {
-        self.check_not_reentrant()?;
-        match self.access {
-            FileAccess::ReadWrite => Ok(()),
-            FileAccess::ReadOnly => Err(FileError::ReadOnly {
-                file: self.name.clone(),
-            }),
         }
     }
 

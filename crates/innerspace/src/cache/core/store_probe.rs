@@ -5,11 +5,13 @@
 
 use std::borrow::Cow;
 
-use crate::cache::core::MAX_SIZE;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
 use crate::store::{Accepted, Identity, Limits, Store, shown_name};
 use crate::sync::Arc;
+
+/// The largest size of a file in bytes.
+pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 
 /// A store that can be opened, and what it said.
 pub(crate) struct Asked {

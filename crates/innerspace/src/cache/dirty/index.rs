@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+pub(crate) use crate::cache::dirty::runs::Dirty;
 use crate::cache::dirty::runs::Runs;
 use crate::cache::errors::HeldReason;
 
@@ -33,15 +34,6 @@ pub(crate) enum WriteReason {
     Pressure,
     /// A sync, or the drop of the last handle.
     Sync,
-}
-
-/// One dirty block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Dirty {
-    /// The tick when it became dirty.
-    pub(crate) since: u64,
-    /// The highest barrier number current at one of its writes; 0: none.
-    pub(crate) barrier: u64,
 }
 
 /// The dirty blocks of one file by number, and those whose write is under way. Kept under one

@@ -27,18 +27,13 @@
 //! as there are less than [`MOST`]. Later ones leave the range as it is, and their blocks are in
 //! doubt: they stay cached, and are written once more after the punch.
 //!
-//! A store that keeps what it has accepted ([`Accepted::Kept`]) has nothing noted. Lengths are not
+//! A store that keeps what it has accepted (`Accepted::Kept`) has nothing noted. Lengths are not
 //! noted: that a sync which fails does not undo them is a rule of
 //! [`Store::set_len`](crate::store::Store::set_len).
 
 use std::ops::Range;
 
-use crate::cache::core::FileCore;
-use crate::cache::core::locks::Steady;
 use crate::cache::dirty::runs::Runs;
-use crate::cache::errors::{FileError, StoreAction, store_panicked};
-use crate::store::{Accepted, SyncWhat};
-use crate::sync::failpoint;
 
 /// The most ranges that are noted of a file when a punch begins.
 const MOST: usize = 256;
@@ -54,7 +49,7 @@ pub(crate) struct Punched {
     /// Syncs begun.
     begun: u64,
     /// Syncs failed.
-    failed: u64,
+    pub(crate) failed: u64,
 }
 
 impl Punched {
@@ -85,16 +80,16 @@ impl Punched {
     }
 
     /// What has to be punched again of a range.
-    fn lost_in(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
+    pub(crate) fn lost_in(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
         self.lost.runs_in(blocks).map(|(run, ())| run).collect()
     }
 
-    fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.emptied.runs() + self.lost.runs() >= MOST
     }
 
     /// The store has punched blocks, asked when `failed` syncs had failed.
-    fn note(&mut self, blocks: Range<u64>, failed: u64) {
+    pub(crate) fn note(&mut self, blocks: Range<u64>, failed: u64) {
         self.forget(blocks.clone());
         match self.failed == failed {
             true => self.emptied.note_run(blocks, self.begun),
@@ -158,108 +153,5 @@ impl Punched {
         }
         let is_lost = |(run, _): (Range<u64>, u64)| self.is_lost_in(run);
         assert!(!self.emptied.all().any(is_lost), "P18: noted twice");
-    }
-}
-
-/// A punch made again. Dropped, what has become of it is in the error sequence; without an answer,
-/// the store panicked.
-struct Again<'f> {
-    file: &'f FileCore,
-    result: Option<Result<(), FileError>>,
-}
-
-impl Drop for Again<'_> {
-    fn drop(&mut self) {
-        let panicked = || {
-            let (what, error) = (StoreAction::Punch, store_panicked());
-            Err(self.file.store_error(what, 0, 0, error))
-        };
-        if let Err(error) = self.result.take().unwrap_or_else(panicked) {
-            self.file.errors.record(error);
-        }
-    }
-}
-
-impl FileCore {
-    /// Has the store punch blocks as far as the file reaches, and what is `known` of the store. The
-    /// caller has the file to itself, and the locks of those that are cached.
-    pub(crate) fn punch_store(
-        &self,
-        blocks: Range<u64>,
-        known: u64,
-        _alone: &Steady<'_>,
-    ) -> Result<(), FileError> {
-        let start = blocks.start << self.block_shift();
-        let end = (blocks.end << self.block_shift())
-            .min(known)
-            .min(self.size());
-        if end <= start {
-            return Ok(());
-        }
-        let failed = self.extents.lock().punched.failed;
-        let punched = {
-            let store = self.store()?;
-            let _call = self.store_call();
-            let _changing = self.syncs.changing();
-            store.punch(start, end - start)
-        };
-        failpoint!(Punched);
-        punched.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))?;
-        if self.accepted == Accepted::UntilSync {
-            let blocks = self.blocks_of(start..end);
-            self.extents.lock().punched.note(blocks, failed);
-        }
-        Ok(())
-    }
-
-    /// Punches again what a failed sync may have brought back. A failure is left in the error
-    /// sequence. No lock is held.
-    pub(crate) fn punch_again(&self) {
-        if !self.extents.lock().punched.has_lost() {
-            return;
-        }
-        let alone = self.alone();
-        let lost = self.extents.lock().punched.lost_in(0..u64::MAX);
-        let mut again = Again {
-            file: self,
-            result: None,
-        };
-        let mut runs = lost.into_iter();
-        again.result = Some(runs.try_for_each(|run| self.punch_lost(run, &alone)));
-    }
-
-    /// The same of one range, a batch of cached blocks at a time.
-    fn punch_lost(&self, run: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
-        let mut next = run.start;
-        while next < run.end {
-            let start = next;
-            let _locked = self.lock_batch(&mut next, run.end);
-            // Writes that were under way may have taken blocks out.
-            let lost = self.extents.lock().punched.lost_in(start..next);
-            for part in lost {
-                // A sync that failed, or a write, may have left more in the store than is known of.
-                self.punch_store(part, u64::MAX, alone)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes durable what was punched, if no more can be noted. No lock is held.
-    pub(crate) fn make_room_for_punch(&self) -> Result<(), FileError> {
-        if !self.extents.lock().punched.is_full() {
-            return Ok(());
-        }
-        let failures = self.errors.count();
-        self.punch_again();
-        self.sync_store(SyncWhat::Data)?;
-        match self.errors.latest() {
-            Some(error) if self.errors.count() != failures => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the store may not have all that the file is.
-    pub(crate) fn has_unwritten(&self) -> bool {
-        self.dirty().last_unwritten().is_some() || self.extents.lock().punched.has_lost()
     }
 }

@@ -4,7 +4,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::cache::dirty::index::Dirty;
+/// One dirty block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Dirty {
+    /// The tick when it became dirty.
+    pub(crate) since: u64,
+    /// The highest barrier number current at one of its writes; 0: none.
+    pub(crate) barrier: u64,
+}
 
 /// What is noted of each block of a set.
 #[derive(Debug)]

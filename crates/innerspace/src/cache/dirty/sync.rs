@@ -12,186 +12,25 @@
 //! One sync of a file runs at a time: of two at once, one could take the other's error along.
 //! Whoever comes meanwhile waits for the running one to end, and takes part in the next.
 
-use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
 use crate::cache::core::FileCore;
+use crate::cache::core::gate::NoIo;
 use crate::cache::dirty::index::{Dirty, WriteReason};
+use crate::cache::dirty::sync_turns::Running;
 use crate::cache::dirty::writeback::LockMode;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::file::options::FileAccess;
 use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Get, Got};
 use crate::store::{Accepted, SyncWhat};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, WaitEnd, failpoint};
+use crate::sync::failpoint;
 use crate::units::FrameId;
 
 /// How long eviction waits for a sync that others began: a store may hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
-
-/// The first is that of whoever had the store before: nobody knows whether he synced.
-#[derive(Debug)]
-struct Changes(AtomicU64);
-
-impl Default for Changes {
-    fn default() -> Changes {
-        Changes(AtomicU64::new(1))
-    }
-}
-
-/// The syncs of one file. A leaf lock, not held while the store syncs.
-#[derive(Debug, Default)]
-pub(crate) struct Syncs {
-    state: Mutex<State>,
-    ended: Condvar,
-    /// Calls of the store that may have changed it, counted when they have ended; one more for
-    /// those before the file was opened.
-    changes: Changes,
-    /// Somebody who may not call the store would evict more after a sync.
-    wanted: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: bool,
-    /// Syncs begun so far: their numbers.
-    begun: u64,
-    /// The last good one.
-    good: u64,
-    /// The last good one of [`SyncWhat::All`].
-    good_all: u64,
-    /// How many changes of the store those two have covered.
-    covered: u64,
-    covered_all: u64,
-    /// Those who wait for the running one to end.
-    waiting: u32,
-}
-
-impl State {
-    /// Whether a sync that began after the first `arrived` has done what is wanted.
-    fn has_done(&self, what: SyncWhat, arrived: u64) -> bool {
-        match what {
-            SyncWhat::Data => self.good > arrived,
-            SyncWhat::All => self.good_all > arrived,
-        }
-    }
-}
-
-/// A sync under way; dropped, it has ended, and has failed unless it was noted as good.
-struct Running<'s> {
-    syncs: &'s Syncs,
-    number: u64,
-    /// What it has made durable, and how many changes of the store came before it.
-    good: Option<(SyncWhat, u64)>,
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let mut state = self.syncs.state.lock();
-        state.running = false;
-        if let Some((what, changes)) = self.good {
-            (state.good, state.covered) = (self.number, changes);
-            if what == SyncWhat::All {
-                (state.good_all, state.covered_all) = (self.number, changes);
-            }
-        }
-        drop(state);
-        self.syncs.ended.notify_all();
-    }
-}
-
-/// A call that may change the store, and has when this is dropped, also if it panics: before
-/// anybody is told that it is over.
-#[must_use = "the change is noted when this is dropped"]
-pub(crate) struct Changing<'s>(&'s Syncs);
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        // Release: pairs with the load of the next sync, which covers the change.
-        self.0.changes.0.fetch_add(1, Ordering::Release);
-    }
-}
-
-impl Syncs {
-    /// Begins a sync when none is running; `None` when another did meanwhile what is wanted, or
-    /// took longer than `patience`.
-    fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
-        let mut state = self.state.lock();
-        let arrived = state.begun;
-        while state.running {
-            state.waiting += 1;
-            let end;
-            (state, end) = match patience {
-                None => (self.ended.wait(state), WaitEnd::Woken),
-                Some(patience) => self.ended.wait_timeout(state, patience),
-            };
-            state.waiting -= 1;
-            if end == WaitEnd::TimedOut {
-                return None;
-            }
-        }
-        if state.has_done(what, arrived) {
-            return None;
-        }
-        state.running = true;
-        state.begun += 1;
-        Some(Running {
-            syncs: self,
-            number: state.begun,
-            good: None,
-        })
-    }
-
-    /// Begins a call that may change the store.
-    pub(crate) fn changing(&self) -> Changing<'_> {
-        Changing(self)
-    }
-
-    fn changes(&self) -> u64 {
-        self.changes.0.load(Ordering::Acquire)
-    }
-
-    /// Whether a good sync has begun since the last change of the store that somebody was told of.
-    fn has_covered_all(&self, what: SyncWhat) -> bool {
-        let changes = self.changes();
-        let state = self.state.lock();
-        match what {
-            SyncWhat::Data => state.covered >= changes,
-            SyncWhat::All => state.covered_all >= changes,
-        }
-    }
-
-    /// Those who wait for the running sync to end.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.state.lock().waiting
-    }
-}
-
-crate::sync::thread_local! {
-    /// How many requests of this thread forbid I/O now.
-    static NO_IO: Cell<u32> = const { Cell::new(0) };
-}
-
-/// While it lives, eviction by this thread calls no store.
-#[must_use = "the scope ends when this is dropped"]
-pub(crate) struct NoIo(std::marker::PhantomData<*const ()>);
-
-impl NoIo {
-    pub(crate) fn begin() -> NoIo {
-        NO_IO.with(|depth| depth.set(depth.get() + 1));
-        NoIo(std::marker::PhantomData)
-    }
-}
-
-impl Drop for NoIo {
-    fn drop(&mut self) {
-        NO_IO.with(|depth| depth.set(depth.get() - 1));
-    }
-}
 
 /// A call of the store that makes durable what it has accepted. Dropped, it has failed; without an
 /// error, it panicked.
@@ -335,14 +174,14 @@ impl FileCore {
     /// Makes the sync that somebody asked for who could not make it. For the service, which does
     /// not wait long for others.
     pub(crate) fn sync_if_wanted(&self) -> Result<(), FileError> {
-        if !self.syncs.wanted.load(Ordering::Relaxed) {
+        if !self.syncs.is_wanted() {
             return Ok(());
         }
         if !self.may_call_unasked() {
             self.cache.want_syncs();
             return Ok(());
         }
-        self.syncs.wanted.store(false, Ordering::Relaxed);
+        self.syncs.take_wanted();
         match self.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
             Some(running) => self.run_sync(running, SyncWhat::Data, LockMode::Try),
             None => Ok(()),
@@ -365,8 +204,8 @@ impl FileCore {
         if !is_unsynced {
             return;
         }
-        if NO_IO.with(Cell::get) > 0 || !self.may_call_unasked() {
-            self.syncs.wanted.store(true, Ordering::Relaxed);
+        if NoIo::is_on() || !self.may_call_unasked() {
+            self.syncs.want();
             return self.cache.want_syncs();
         }
         self.take_doubted_back(LockMode::Try);
@@ -382,34 +221,5 @@ impl FileCore {
             // A closed file has no store: nothing to sync, nothing to evict either.
             let _ = self.run_sync(running, SyncWhat::Data, LockMode::Try);
         }
-    }
-}
-
-#[cfg(all(test, not(loom), not(shuttle)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sync_of_data_does_not_do_for_all() {
-        let syncs = Syncs::default();
-        let run = |what| {
-            let mut running = syncs.begin(what, None).expect("nobody else syncs");
-            running.good = Some((what, syncs.changes()));
-        };
-        let done = |what, arrived| syncs.state.lock().has_done(what, arrived);
-        run(SyncWhat::All);
-        let arrived = syncs.state.lock().begun;
-        assert!(!done(SyncWhat::Data, arrived), "it began before");
-        run(SyncWhat::Data);
-        assert!(done(SyncWhat::Data, arrived));
-        assert!(!done(SyncWhat::All, arrived));
-        assert!(syncs.has_covered_all(SyncWhat::All), "nothing has changed");
-        drop(syncs.changing());
-        run(SyncWhat::Data);
-        assert!(syncs.has_covered_all(SyncWhat::Data));
-        assert!(!syncs.has_covered_all(SyncWhat::All));
-        run(SyncWhat::All);
-        assert!(done(SyncWhat::All, arrived));
-        assert!(syncs.has_covered_all(SyncWhat::All));
     }
 }

@@ -16,7 +16,6 @@ use crate::cache::errors::{FileError, HeldReason, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::lookup::get::{Get, Got};
 use crate::cache::map::mappers::Revoke;
-use crate::cache::write::write_at::DirtyLevel;
 use crate::exec::Turn;
 use crate::frame::{FlagSet, Pinned};
 use crate::reclaim::Pool;
@@ -262,7 +261,7 @@ impl FileCore {
             let _here = core.cache.serving();
             let ended = FlushEnd(&core);
             let mut written = true;
-            while written && !core.is_closed() && core.dirty_level() > DirtyLevel::Low {
+            while written && !core.is_closed() && core.has_too_much_dirty() {
                 written = core.write_more() > 0;
             }
             if !written {

@@ -78,6 +78,17 @@ pub struct Array<T> {
     _element: PhantomData<T>,
 }
 
+impl PagedFile {
+    /// The file as an array of plain numbers, stored little-endian. Its length must be a whole
+    /// number of them.
+    ///
+    /// # Errors
+    /// [`FileError::NotWhole`].
+    pub fn array<T: Element>(&self) -> Result<Array<T>, FileError> {
+        Array::new(self.clone())
+    }
+}
+
 impl<T: Element> Array<T> {
     pub(crate) fn new(file: PagedFile) -> Result<Array<T>, FileError> {
         let (size, element) = (file.len(), size_of::<T>() as u64);

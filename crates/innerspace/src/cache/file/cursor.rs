@@ -11,6 +11,13 @@ pub struct Cursor {
     position: u64,
 }
 
+impl PagedFile {
+    /// A position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+    pub fn cursor(&self) -> Cursor {
+        Cursor::new(self.clone())
+    }
+}
+
 impl Cursor {
     pub(crate) fn new(file: PagedFile) -> Cursor {
         Cursor { file, position: 0 }

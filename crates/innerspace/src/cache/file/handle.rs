@@ -15,52 +15,22 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
 
 use crate::cache::core::FileCore;
-use crate::cache::core::counters::FileStats;
+use crate::cache::core::handle::Handle;
 use crate::cache::core::store_probe::Asked;
 use crate::cache::dirty::index::WriteOrder;
 use crate::cache::errors::{ErrorCursor, FileError};
-use crate::cache::file::array::{Array, Element};
-use crate::cache::file::cursor::Cursor;
 use crate::cache::file::options::{FileAccess, FileOptions};
+use crate::cache::file::stats::FileStats;
 use crate::cache::map::evict::Evicting;
-use crate::cache::read::block_reader::BlockReader;
-use crate::cache::read::read_ahead::Stream;
 use crate::cache::read::view::View;
-use crate::cache::ready::Ready;
 use crate::cache::service::Cache;
 use crate::cache::wait::Wait;
 use crate::group::Group;
 use crate::store::{Store, SyncWhat};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::Ordering;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
-
-/// One handle's own state.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) core: Arc<FileCore>,
-    cursor: ErrorCursor,
-    pub(crate) stream: Stream,
-    /// Where the last read by copy ended.
-    pub(crate) read_end: AtomicU64,
-}
-
-impl Handle {
-    fn new(core: &Arc<FileCore>) -> Arc<Handle> {
-        Arc::new(Handle {
-            core: core.clone(),
-            cursor: core.errors.sample(),
-            stream: Stream::default(),
-            read_end: AtomicU64::new(u64::MAX),
-        })
-    }
-
-    /// The file's latest failure, if this handle has not heard of it.
-    pub(crate) fn check_errors(&self) -> Result<(), FileError> {
-        self.core.errors.check(&self.cursor)
-    }
-}
 
 /// An open file: what handles and mappings share. Dereferences to its [`FileCore`].
 #[derive(Debug)]
@@ -150,7 +120,7 @@ impl FileCore {
         panics.catch(|| self.drop_store());
         self.cache.remove_file(self);
         // Now that the store can be opened again, which is what they may do at once.
-        self.ready.wake_closed(&mut panics);
+        self.ready.wake_closed(&self.closed(), &mut panics);
         panics.catch(|| self.cache.end_if_abandoned());
         panics.go_on();
     }
@@ -353,12 +323,6 @@ impl PagedFile {
         self.handle.view(self.bytes(range)?, Wait::Yes)
     }
 
-    /// A future that becomes a view of the range. It needs no runtime; the memory's service thread
-    /// (or `tick()`) does the work.
-    pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
-        Ready::new(self.handle.clone(), self.bytes(range))
-    }
-
     /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it.
     ///
     /// # Errors
@@ -457,25 +421,6 @@ impl PagedFile {
         each: impl FnMut(&[u8]) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>, FileError> {
         self.handle.scan(self.bytes(range)?, each, Wait::Yes)
-    }
-
-    /// The file as an array of plain numbers, stored little-endian. Its length must be a whole
-    /// number of them.
-    ///
-    /// # Errors
-    /// [`FileError::NotWhole`].
-    pub fn array<T: Element>(&self) -> Result<Array<T>, FileError> {
-        Array::new(self.clone())
-    }
-
-    /// Lookups of blocks for one thread, which remember the last 16.
-    pub fn block_reader(&self) -> BlockReader {
-        BlockReader::new(self.clone())
-    }
-
-    /// A position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
-    pub fn cursor(&self) -> Cursor {
-        Cursor::new(self.clone())
     }
 
     /// Writes all of `bytes` at `offset`, making the file longer where needed. The bytes are in the

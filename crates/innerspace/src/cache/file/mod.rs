@@ -4,3 +4,4 @@ pub(crate) mod array;
 pub(crate) mod cursor;
 pub(crate) mod handle;
 pub(crate) mod options;
+pub(crate) mod stats;

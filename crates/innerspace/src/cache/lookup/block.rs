@@ -1,11 +1,12 @@
 //! Guards on one block of a file: held, locked, and newly made.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
 use crate::frame::{Bit, Dropped, Filling, FlagSet, HoldState, Meta, ReadEnd};
-use crate::units::FrameId;
+use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// A reference on a block that is, or was a moment ago, in its file's index.
 #[derive(Debug)]
@@ -134,6 +135,22 @@ impl<'f> Locked<'f> {
     pub(crate) fn wait_stable(&self) {
         if self.meta().flags.load().contains(FlagSet::WRITEBACK) {
             self.held().wait(Bit::Writeback);
+        }
+    }
+
+    /// Bytes of the block were changed in place, by no mapping: what code was made of them is
+    /// stale. A page that nobody maps now is mapped by RMWs of the hold word that come after the
+    /// end of the write, so with the bytes.
+    #[inline]
+    pub(crate) fn written_in_place(&self, inside: &Range<usize>) {
+        // mutant: V11-call (test devices: a_write_by_a_call_of_the_file_counts; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale)
+        if self.meta().hold.load().mapped() > 0 && cfg!(not(mutant = "V11-call")) {
+            let file = self.held().file;
+            let first = file.pages_in(self.block()).start;
+            let past_last = inside.end.div_ceil(PAGE_SIZE) as u64;
+            let pages = first + (inside.start >> PAGE_SHIFT) as u64..first + past_last;
+            let _section = file.pool.domain.reader();
+            file.pool.watched.stored(file.address(), pages);
         }
     }
 

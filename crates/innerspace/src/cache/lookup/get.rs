@@ -15,7 +15,6 @@ use crate::cache::errors::FileError;
 use crate::cache::index::spare_nodes::SpareNodes;
 use crate::cache::index::{Inserted, Word};
 use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
-use crate::cache::read::fill::Miss;
 use crate::cache::wait::Wait;
 use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind, Uses};
 use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
@@ -35,8 +34,6 @@ impl Get {
     pub(crate) const ACCESSED: Get = Get(1 << 0);
     /// Return it locked.
     pub(crate) const LOCK: Get = Get(1 << 1);
-    /// Make it when absent: locked, not up to date.
-    pub(crate) const CREATE: Get = Get(1 << 2);
     /// The caller will dirty it: a refault is no activation.
     pub(crate) const WRITE: Get = Get(1 << 3);
     /// Never sleep.
@@ -45,8 +42,6 @@ impl Get {
     pub(crate) const NOIO: Get = Get(1 << 5);
     /// Wait until no write of it is under way.
     pub(crate) const STABLE: Get = Get(1 << 6);
-    /// Like CREATE, but filled and returned unlocked.
-    pub(crate) const FOR_MAP: Get = Get(1 << 7);
     /// Drop it after use unless somebody else wants it.
     pub(crate) const DONTCACHE: Get = Get(1 << 8);
     /// It is made before anybody asked for it.
@@ -69,10 +64,6 @@ impl Get {
             Wait::Yes => Get::NONE,
             Wait::No => Get::NOWAIT,
         }
-    }
-
-    fn wants_lock(self) -> bool {
-        (self.has(Get::LOCK) || self.has(Get::CREATE)) && !self.has(Get::FOR_MAP)
     }
 
     fn alloc_mode(self) -> AllocMode {
@@ -118,12 +109,6 @@ pub(crate) enum Got<'f> {
     Held(BlockRef<'f>),
     /// The block, held, locked, up to date and still in its file.
     Locked(Locked<'f>),
-    /// It was made just now.
-    #[cfg_attr(
-        any(not(test), shuttle),
-        expect(dead_code, reason = "made by the flag CREATE")
-    )]
-    Created(NewBlock<'f>),
 }
 
 /// From so many bytes on, a copy takes its place in the processor's cache from what blocks are
@@ -144,41 +129,12 @@ enum Looked {
 impl FileCore {
     /// The only lookup. See [`Get`].
     pub(crate) fn get_page(&self, block: u64, get: Get) -> Result<Got<'_>, FileError> {
-        loop {
-            match self.lookup(block) {
-                Some(held) => {
-                    if let Some(got) = self.take_found(held, get)? {
-                        return Ok(got);
-                    }
-                }
-                None if get.has(Get::FOR_MAP) => {
-                    let steady = self.steady();
-                    let miss = Miss::of(&self.stream);
-                    self.fill_absent(block, Get::NONE, &steady, miss)?;
-                }
-                None if get.has(Get::CREATE) => {
-                    if let Some(new) = self.create(block, get)? {
-                        return Ok(Got::Created(new));
-                    }
-                }
-                None => return Ok(Got::Absent),
+        while let Some(held) = self.lookup(block) {
+            if let Some(got) = self.take_found(held, get)? {
+                return Ok(got);
             }
         }
-    }
-}
-
-/// The flags in their usual combinations.
-#[cfg_attr(
-    any(not(test), shuttle),
-    expect(dead_code, reason = "the lookup's vocabulary is kept whole")
-)]
-impl FileCore {
-    /// The block if it is cached.
-    pub(crate) fn find(&self, block: u64) -> Result<Option<BlockRef<'_>>, FileError> {
-        match self.get_page(block, Get::NONE)? {
-            Got::Held(held) => Ok(Some(held)),
-            _ => Ok(None),
-        }
+        Ok(Got::Absent)
     }
 
     /// The block if it is cached, locked.
@@ -189,24 +145,6 @@ impl FileCore {
         }
     }
 
-    /// The block, locked; made when absent.
-    pub(crate) fn find_or_create(&self, block: u64) -> Result<Got<'_>, FileError> {
-        self.get_page(block, Get::LOCK | Get::ACCESSED | Get::CREATE)
-    }
-
-    /// Like [`FileCore::find_or_create`] without sleeping, I/O, or a mark.
-    pub(crate) fn grab_nowait(&self, block: u64) -> Result<Got<'_>, FileError> {
-        self.get_page(block, Get::LOCK | Get::CREATE | Get::NOIO | Get::NOWAIT)
-    }
-
-    /// The block for a writer: locked, stable, and made when absent.
-    pub(crate) fn grab_for_write(&self, block: u64) -> Result<Got<'_>, FileError> {
-        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::CREATE | Get::STABLE;
-        self.get_page(block, get)
-    }
-}
-
-impl FileCore {
     /// The frame of the block that is cached at `block` now, if a guess or one look in a short
     /// section finds it; the reference on it is the caller's, who will copy `len` bytes. `block`
     /// was inside the file when its size was read.
@@ -315,21 +253,18 @@ impl FileCore {
         get: Get,
     ) -> Result<Option<Got<'f>>, FileError> {
         let block = held.block;
-        let got = if get.wants_lock() {
+        let got = if get.has(Get::LOCK) {
             match self.lock_found(held, get)? {
                 Some(locked) => Got::Locked(locked),
                 None => return Ok(None),
             }
         } else {
-            if get.has(Get::FOR_MAP) && !held.is_up_to_date() {
-                return self.wait_filled(&held).map(|()| None);
-            }
             Got::Held(held)
         };
         let meta = match &got {
             Got::Locked(locked) => locked.meta(),
             Got::Held(held) => held.meta(),
-            Got::Absent | Got::Created(_) => return Ok(Some(got)),
+            Got::Absent => return Ok(Some(got)),
         };
         if get.has(Get::STABLE) && meta.flags.load().contains(FlagSet::WRITEBACK) {
             if get.has(Get::NOWAIT) {
@@ -338,14 +273,14 @@ impl FileCore {
             match &got {
                 Got::Locked(locked) => locked.wait_stable(),
                 Got::Held(held) => held.wait(Bit::Writeback),
-                Got::Absent | Got::Created(_) => {}
+                Got::Absent => {}
             }
         }
         if get.has(Get::ACCESSED) {
             match &got {
                 Got::Locked(locked) => self.pool.mark_accessed(locked.frame()),
                 Got::Held(held) => self.pool.mark_accessed(held.frame),
-                Got::Absent | Got::Created(_) => {}
+                Got::Absent => {}
             }
         }
         Ok(Some(got))

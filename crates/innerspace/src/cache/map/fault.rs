@@ -15,7 +15,7 @@ use crate::cache::read::fill::{Filled, Miss};
 use crate::cache::read::holes::Content;
 use crate::cache::read::read_ahead::Reading;
 use crate::cache::wait::Wait;
-use crate::frame::{FlagSet, Uses};
+use crate::frame::{FlagSet, Kind, Uses};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::stats::Event;
 use crate::sync::Arc;
@@ -336,6 +336,32 @@ impl FileCore {
     /// zero frame is installed; never waits.
     pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
         self.hole_epoch.load(Ordering::SeqCst) == hole.epoch
+    }
+
+    /// Whether the frame has this page of the file, whose block the caller has locked. The frame is
+    /// one that a word of a page table leads to, found in a section that is still open.
+    ///
+    /// While the word leads to the frame, what the metadata says does not change; a `true` stays
+    /// so, for the block is the one that is locked. Of a word that has been emptied meanwhile, the
+    /// answer means nothing.
+    pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
+        self.head_of_page(page, frame).is_some()
+    }
+
+    /// Whether a page of the file, found in this frame, is of a block that is dirty: of this
+    /// moment, if its block is not locked.
+    pub(crate) fn is_dirty_in(&self, page: u64, frame: FrameId) -> bool {
+        let head = self.head_of_page(page, frame);
+        let flags = head.map(|head| self.frames().meta(head).flags.load());
+        flags.is_some_and(|flags| flags.contains(FlagSet::DIRTY))
+    }
+
+    fn head_of_page(&self, page: u64, frame: FrameId) -> Option<FrameId> {
+        let place = page & (self.block_pages() - 1);
+        let head = FrameId(frame.0.checked_sub(place as u32)?);
+        let meta = self.frames().meta(head);
+        let is_own = meta.kind() == Kind::Cached && meta.owner() == self.owner.0;
+        (is_own && meta.index() == page >> self.order).then_some(head)
     }
 
     pub(crate) fn closed(&self) -> FileError {

@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::cache::core::FileCore;
-use crate::cache::lookup::block::Locked;
-use crate::frame::{FlagSet, Kind};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
-use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// What a mapper has to take away from the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,48 +150,5 @@ impl MapperList {
         let mappers = list.mappers.range(from..);
         let mappers = mappers.filter_map(|(_, mapper)| mapper.upgrade());
         (mappers.collect(), MapperId(list.next))
-    }
-}
-
-impl FileCore {
-    /// Bytes of a locked block were changed in place, by no mapping: what code was made of them is
-    /// stale. A page that nobody maps now is mapped by RMWs of the hold word that come after the
-    /// end of the write, so with the bytes.
-    #[inline]
-    pub(crate) fn written_in_place(&self, locked: &Locked<'_>, inside: &Range<usize>) {
-        // mutant: V11-call (test devices: a_write_by_a_call_of_the_file_counts; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale)
-        if locked.meta().hold.load().mapped() > 0 && cfg!(not(mutant = "V11-call")) {
-            let first = self.pages_in(locked.block()).start;
-            let past_last = inside.end.div_ceil(PAGE_SIZE) as u64;
-            let pages = first + (inside.start >> PAGE_SHIFT) as u64..first + past_last;
-            let _section = self.pool.domain.reader();
-            self.pool.watched.stored(self.address(), pages);
-        }
-    }
-
-    /// Whether the frame has this page of the file, whose block the caller has locked. The frame is
-    /// one that a word of a page table leads to, found in a section that is still open.
-    ///
-    /// While the word leads to the frame, what the metadata says does not change; a `true` stays
-    /// so, for the block is the one that is locked. Of a word that has been emptied meanwhile, the
-    /// answer means nothing.
-    pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
-        self.head_of_page(page, frame).is_some()
-    }
-
-    /// Whether a page of the file, found in this frame, is of a block that is dirty: of this
-    /// moment, if its block is not locked.
-    pub(crate) fn is_dirty_in(&self, page: u64, frame: FrameId) -> bool {
-        let head = self.head_of_page(page, frame);
-        let flags = head.map(|head| self.frames().meta(head).flags.load());
-        flags.is_some_and(|flags| flags.contains(FlagSet::DIRTY))
-    }
-
-    fn head_of_page(&self, page: u64, frame: FrameId) -> Option<FrameId> {
-        let place = page & (self.block_pages() - 1);
-        let head = FrameId(frame.0.checked_sub(place as u32)?);
-        let meta = self.frames().meta(head);
-        let is_own = meta.kind() == Kind::Cached && meta.owner() == self.owner.0;
-        (is_own && meta.index() == page >> self.order).then_some(head)
     }
 }

@@ -10,8 +10,9 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
+use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
-use crate::cache::file::handle::{Handle, PagedFile};
+use crate::cache::file::handle::PagedFile;
 use crate::cache::lookup::block::BlockRef;
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::view::View;
@@ -55,6 +56,13 @@ struct Recent(Vec<Remembered>);
 struct Remembered {
     block: u64,
     frame: FrameId,
+}
+
+impl PagedFile {
+    /// Lookups of blocks for one thread, which remember the last 16.
+    pub fn block_reader(&self) -> BlockReader {
+        BlockReader::new(self.clone())
+    }
 }
 
 impl BlockReader {
@@ -134,7 +142,7 @@ impl BlockReader {
         let len = (bytes.end - bytes.start) as usize;
         match self.recent.find(handle, block, wait)? {
             None => Ok(View::zeros(len)),
-            Some(frame) => match View::of_frame(handle, frame, 0..len) {
+            Some(frame) => match View::of_frame(&core.pool, frame, 0..len) {
                 Some(view) => Ok(view),
                 // A writer is at it, or it is mapped writable.
                 None => handle.view(bytes, wait),

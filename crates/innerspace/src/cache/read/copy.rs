@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::ops::{ControlFlow, Range};
 
 use crate::cache::core::FileCore;
+use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
-use crate::cache::file::handle::Handle;
 use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
 use crate::cache::read::fill::{Miss, Present};

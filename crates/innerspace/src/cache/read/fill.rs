@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
+use crate::cache::core::gate::NoIo;
 use crate::cache::core::locks::Steady;
-use crate::cache::dirty::sync::NoIo;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
@@ -216,7 +216,7 @@ impl FileCore {
         if self.content(block)? == Content::Hole {
             return Ok(Filled::Hole);
         }
-        let Some(first) = self.create(block, Get::CREATE | get)? else {
+        let Some(first) = self.create(block, get)? else {
             return Ok(Filled::LookAgain);
         };
         let also = get.of(Get::DONTCACHE);
@@ -268,7 +268,7 @@ impl FileCore {
                 continue;
             }
             // Locks are held (those of the runs): the allocation may evict, not write.
-            let new = match self.create(block, Get::CREATE | Get::NOIO | get) {
+            let new = match self.create(block, Get::NOIO | get) {
                 Ok(Some(new)) => new,
                 Ok(None) => continue,
                 Err(_) => return (runs, Some(block)),
@@ -496,7 +496,7 @@ impl FileCore {
         basis: Basis,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Option<BlockRef<'_>>, FileError> {
-        let get = Get::CREATE | Get::ACCESSED | Get::WRITE;
+        let get = Get::ACCESSED | Get::WRITE;
         let Some(mut new) = self.create_on(block, get, basis)? else {
             return Ok(None);
         };

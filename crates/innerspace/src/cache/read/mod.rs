@@ -2,10 +2,12 @@
 //! copies, and reads that leave nothing in the cache.
 
 pub(crate) mod block_reader;
+mod content;
 pub(crate) mod copy;
 pub(crate) mod fill;
 pub(crate) mod holes;
 pub(crate) mod read_ahead;
 pub(crate) mod requests;
+mod take_view;
 pub(crate) mod uncached;
 pub(crate) mod view;

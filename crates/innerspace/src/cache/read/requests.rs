@@ -44,7 +44,7 @@ use crate::cache::core::counters::count;
 use crate::cache::core::store_handle::Reached;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
-use crate::exec::{Entry, InFlight, Job, Lane, Stage, Turn, is_in_job};
+use crate::exec::{Entry, Job, Stage, Turn, is_in_job};
 use crate::frame::{Bit, Fills, ReadEnd, Uses};
 use crate::reclaim::{Pool, StoreScope};
 use crate::stats::Event;
@@ -57,38 +57,10 @@ use crate::units::FrameId;
 /// The part of every limit that requests in flight may have.
 pub(crate) const FLIGHT_PART: u64 = 8;
 
-/// The requests of one file, and the lane in which plain calls of its store are made.
-pub(crate) struct Requests {
-    in_flight: InFlight<Box<Fill>>,
-    /// Calls of the store.
-    pub(crate) store_calls: Lane,
-}
-
-impl Requests {
-    pub(crate) fn new(store_calls: Lane) -> Requests {
-        Requests {
-            in_flight: InFlight::new(),
-            store_calls,
-        }
-    }
-
-    /// Threads that sleep in [`FileCore::wait_made`].
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.in_flight.waiting()
-    }
-
-    /// Requests in flight.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.len()
-    }
-}
-
 /// A read of neighbouring blocks. Dropped before its end, it has failed.
 pub(crate) struct Fill {
     core: Arc<FileCore>,
-    request: Arc<Entry<Box<Fill>>>,
+    request: Arc<Entry<Box<dyn Job>>>,
     /// Taken by the end.
     fills: Option<Fills<Pool>>,
     /// Bytes that the store has for them.
@@ -101,6 +73,13 @@ pub(crate) struct Fill {
     is_ahead: bool,
     /// In use until the request is over: whoever opens the same store again waits for that.
     store: Option<Arc<Reached>>,
+}
+
+/// The call of a queued request.
+impl Job for Fill {
+    fn run(self: Box<Self>) {
+        self.read_here();
+    }
 }
 
 impl Transfer for Fill {
@@ -194,7 +173,7 @@ impl Fill {
     }
 
     /// Reads what is missing by the store's plain calls, in this thread.
-    fn run(mut self) {
+    fn read_here(mut self) {
         let core = self.core.clone();
         let store = match core.store() {
             Ok(store) => store,
@@ -317,7 +296,7 @@ impl Fill {
 }
 
 /// Makes the store's call of a request, unless somebody has done it already.
-struct Call(Arc<Entry<Box<Fill>>>);
+struct Call(Arc<Entry<Box<dyn Job>>>);
 
 impl Job for Call {
     fn run(self: Box<Self>) {

@@ -15,8 +15,8 @@ use std::ops::{Range, RangeBounds};
 
 use crate::cache::PagedFile;
 use crate::cache::core::FileCore;
+use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
-use crate::cache::file::handle::Handle;
 use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
 use crate::cache::read::fill::{Filled, Miss, Present};
@@ -210,7 +210,7 @@ impl Handle {
             match passing.read_block(piece.start >> core.block_shift())? {
                 Present::Hole => each(&View::zeros(len)),
                 Present::Block(held) => {
-                    let view = View::of_frame(self, held.frame, start..start + len);
+                    let view = View::of_frame(&core.pool, held.frame, start..start + len);
                     // A writer is at it, or it is mapped writable: wanted, then.
                     each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);
                 }

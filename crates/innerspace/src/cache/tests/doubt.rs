@@ -3,7 +3,7 @@
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
 use super::*;
-use crate::cache::dirty::sync::NoIo;
+use crate::cache::core::gate::NoIo;
 use crate::cache::dirty::writeback::LockMode;
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;

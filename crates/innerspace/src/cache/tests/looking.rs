@@ -1,6 +1,8 @@
 //! The lookup's flags, one by one.
 
 use super::*;
+use crate::cache::FileError;
+use crate::cache::lookup::block::NewBlock;
 use crate::cache::lookup::get::{Basis, Get, Got};
 use crate::frame::{FlagSet, HoldState, Kind, TAGGED_BYTES};
 use crate::group::Reclaimer;
@@ -30,6 +32,36 @@ fn refs(file: &PagedFile, block: u64) -> u32 {
         - 1
 }
 
+/// A block that was found, or made.
+#[derive(Debug)]
+enum Made<'f> {
+    Found,
+    New(NewBlock<'f>),
+}
+
+fn get_or_create(core: &FileCore, block: u64, get: Get) -> Result<Made<'_>, FileError> {
+    loop {
+        if let Got::Locked(_) = core.get_page(block, Get::LOCK | get)? {
+            return Ok(Made::Found);
+        }
+        if let Some(new) = core.create(block, get)? {
+            return Ok(Made::New(new));
+        }
+    }
+}
+
+fn find_or_create(core: &FileCore, block: u64) -> Result<Made<'_>, FileError> {
+    get_or_create(core, block, Get::ACCESSED)
+}
+
+fn grab_nowait(core: &FileCore, block: u64) -> Result<Made<'_>, FileError> {
+    get_or_create(core, block, Get::NOIO | Get::NOWAIT)
+}
+
+fn grab_for_write(core: &FileCore, block: u64) -> Result<Made<'_>, FileError> {
+    get_or_create(core, block, Get::ACCESSED | Get::WRITE | Get::STABLE)
+}
+
 // spec: P4
 #[test]
 fn of_two_creates_at_one_index_the_second_finds_the_first() {
@@ -37,23 +69,21 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
     let file = open(&cache, &patterned(1 << 20), &options(4096));
     let core = core(&file);
     let first = core
-        .create(300, Get::CREATE)
+        .create(300, Get::NONE)
         .unwrap()
         .expect("nobody else made it");
     let (usage, free) = (
         cache.pool().totals().usage,
         cache.pool().frames.free_frames(),
     );
-    assert!(core.create(300, Get::CREATE).unwrap().is_none());
+    assert!(core.create(300, Get::NONE).unwrap().is_none());
     // The loser's frame and charge are back, to the last page.
     assert_eq!(cache.pool().totals().usage, usage);
     assert_eq!(cache.pool().frames.free_frames(), free);
     let second = {
         let core = core.clone();
         thread::spawn(move || {
-            let Got::Locked(locked) = core.find_or_create(300).unwrap() else {
-                panic!("made twice")
-            };
+            let locked = core.find_lock(300).unwrap().expect("it is being made");
             locked.frame()
         })
     };
@@ -107,16 +137,16 @@ fn nowait_answers_at_once_and_leaks_nothing() {
         let locked = core.find_lock(0).unwrap().unwrap();
         let error = core.get_page(0, Get::LOCK | Get::NOWAIT).unwrap_err();
         assert!(error.would_block());
-        assert!(core.grab_nowait(0).unwrap_err().would_block());
+        assert!(grab_nowait(core, 0).unwrap_err().would_block());
         drop(locked);
         assert_eq!(refs(&file, 0), 1);
-        assert!(matches!(core.grab_nowait(0).unwrap(), Got::Locked(_)));
+        assert!(matches!(grab_nowait(core, 0).unwrap(), Made::Found));
         // A full group: views keep all of it.
         let mut views = Vec::new();
         while let Ok(view) = file.view(views.len() as u64 * size..views.len() as u64 * size + 1) {
             views.push(view);
         }
-        let error = core.grab_nowait(4 * blocks - 1).unwrap_err();
+        let error = grab_nowait(core, 4 * blocks - 1).unwrap_err();
         assert!(error.would_block(), "{error}");
         drop(views);
         drop(file);
@@ -126,29 +156,28 @@ fn nowait_answers_at_once_and_leaks_nothing() {
 
 // spec: P16, P8
 #[test]
-fn create_locks_and_for_map_does_not() {
+fn create_locks_and_a_plain_look_does_not() {
     for size in SIZES {
         let cache = memory_of(64, size);
         let file = open(&cache, &patterned(4 * size), &options(size));
         let core = core(&file);
-        let Got::Created(new) = core.get_page(0, Get::CREATE).unwrap() else {
-            panic!("not made")
-        };
+        let new = core
+            .create(0, Get::NONE)
+            .unwrap()
+            .expect("nothing is there");
         let state = flags(&file, 0);
         assert!(state.contains(FlagSet::LOCKED) && !state.contains(FlagSet::UPTODATE));
         drop(new); // given up: nothing is left
         assert!(core.lookup(0).is_none());
-        let Got::Held(held) = core.get_page(1, Get::FOR_MAP).unwrap() else {
+        file.view(size..size + 1).unwrap();
+        let Got::Held(held) = core.get_page(1, Get::NONE).unwrap() else {
             panic!("locked")
         };
         assert!(held.is_up_to_date() && !held.meta().flags.load().contains(FlagSet::LOCKED));
         drop(held);
-        assert!(matches!(
-            core.get_page(1, Get::CREATE).unwrap(),
-            Got::Locked(_)
-        ));
-        assert!(core.find(1).unwrap().is_some());
-        assert!(core.find(2).unwrap().is_none());
+        assert!(core.create(1, Get::NONE).unwrap().is_none());
+        assert!(core.find_lock(1).unwrap().is_some());
+        assert!(core.find_lock(2).unwrap().is_none());
     }
 }
 
@@ -158,22 +187,22 @@ fn grab_nowait_is_no_use_of_the_page() {
     for size in SIZES {
         let cache = memory_of(64, size);
         let file = open(&cache, &patterned(4 * size), &options(size));
-        let Got::Created(new) = core(&file).grab_nowait(0).unwrap() else {
+        let Made::New(new) = grab_nowait(core(&file), 0).unwrap() else {
             panic!("not made")
         };
         drop(new.finish());
         assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
-        drop(core(&file).grab_nowait(0).unwrap());
+        drop(grab_nowait(core(&file), 0).unwrap());
         assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
-        drop(core(&file).find_or_create(0).unwrap());
+        drop(find_or_create(core(&file), 0).unwrap());
         assert!(flags(&file, 0).contains(FlagSet::REFERENCED));
         // Born referenced: set before anybody could see it; one more use makes it active.
-        let Got::Created(new) = core(&file).grab_for_write(1).unwrap() else {
+        let Made::New(new) = grab_for_write(core(&file), 1).unwrap() else {
             panic!("not made")
         };
         assert!(flags(&file, 1).contains(FlagSet::REFERENCED));
         drop(new.finish());
-        drop(core(&file).find_or_create(1).unwrap());
+        drop(find_or_create(core(&file), 1).unwrap());
         assert!(flags(&file, 1).contains(FlagSet::ACTIVE));
     }
 }
@@ -257,11 +286,9 @@ fn dontcache_drops_the_block_after_use_unless_it_is_wanted() {
     for size in SIZES {
         let cache = memory_of(64, size);
         let file = open(&cache, &patterned(16 * size), &options(size));
-        let get = Get::CREATE | Get::DONTCACHE | Get::ACCESSED;
+        let get = Get::DONTCACHE | Get::ACCESSED;
         for wanted in [false, true] {
-            let Got::Created(mut new) = core(&file).get_page(7, get).unwrap() else {
-                panic!("not made")
-            };
+            let mut new = core(&file).create(7, get).unwrap().expect("not cached");
             new.bytes_mut().fill(7);
             let held = new.finish();
             if wanted {
@@ -543,7 +570,7 @@ fn a_block_is_made_of_its_first_bytes_only_while_the_store_has_no_more() {
     for size in SIZES {
         let cache = memory_of(8, size);
         let file = open(&cache, &patterned(300), &options(size));
-        let create = |basis| core(&file).create_on(0, Get::CREATE, basis).unwrap();
+        let create = |basis| core(&file).create_on(0, Get::NONE, basis).unwrap();
         assert!(
             create(Basis::StoredUpTo(299)).is_none(),
             "one would be lost"

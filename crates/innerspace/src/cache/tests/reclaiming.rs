@@ -1,7 +1,7 @@
 //! Files in a memory that is too small for them.
 
 use super::*;
-use crate::cache::calls::ROOMS;
+use crate::cache::core::gate::ROOMS;
 use crate::cache::index::Word;
 use crate::cache::{FileError, with_room};
 use crate::group::GroupId;

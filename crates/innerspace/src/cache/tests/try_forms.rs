@@ -220,7 +220,7 @@ fn an_append_that_would_block_has_changed_nothing() {
         unchanged();
         assert_eq!(file.try_append(&[7; 50]).unwrap(), at);
         // The place behind is taken.
-        let new = core(&file).create(3, Get::CREATE).unwrap().unwrap();
+        let new = core(&file).create(3, Get::NONE).unwrap().unwrap();
         would_block(file.try_append(&[8; 100]), 3 * size);
         drop(new);
         // A full group.

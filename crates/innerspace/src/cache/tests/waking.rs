@@ -246,11 +246,11 @@ fn a_future_that_goes_takes_its_waker_and_its_view_along() {
         let held = core(&file).ready.live();
         if comes_late {
             drop(ready);
-            held[0].run();
+            held[0].settle(file.view(4096..4106));
         } else {
-            held[0].run();
+            held[0].settle(file.view(4096..4106));
             assert_eq!(views(), 1);
-            held[0].run();
+            held[0].settle(file.view(4096..4106));
             assert_eq!(views(), 1, "the first is as good");
             drop(ready);
         }

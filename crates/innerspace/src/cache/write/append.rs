@@ -5,8 +5,8 @@
 //! lock, where the end is still the end; or a new block, complete before it enters the index, which
 //! makes the file longer in the same step. What goes on from one block into the next would be two.
 
-use crate::cache::calls::ROOMS;
 use crate::cache::core::FileCore;
+use crate::cache::core::gate::ROOMS;
 use crate::cache::errors::FileError;
 use crate::cache::index::Inserted;
 use crate::cache::index::spare_nodes::SpareNodes;
@@ -124,7 +124,7 @@ impl FileCore {
             end = self.block_bytes() as usize;
         }
         drop(writing);
-        self.written_in_place(&last, &(inside..end));
+        last.written_in_place(&(inside..end));
         self.mark_dirty(last.block(), last.frame());
         self.grow_to(offset + bytes.len() as u64);
         Ok(())

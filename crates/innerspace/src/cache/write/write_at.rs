@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
+use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::locks::Steady;
-use crate::cache::core::{FileCore, MAX_SIZE};
-use crate::cache::dirty::index::WriteOrder;
+use crate::cache::core::store_probe::MAX_SIZE;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::{INDEX_AND_USER, Locked};
 use crate::cache::lookup::get::{Basis, Get, Got};
@@ -32,22 +32,6 @@ pub(crate) enum Source<'b> {
     Bytes(&'b [u8]),
     /// This many zeros.
     Zeros(usize),
-}
-
-/// A group's limit divided by its dirty pages at which they are written in the background.
-const BACKGROUND_PART: u64 = 5;
-/// The same at which writers write themselves, and are refused where nothing can be written.
-const HARD_PART: u64 = 2;
-
-/// How much of a group is dirty.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum DirtyLevel {
-    /// Blocks are written when they are old enough.
-    Low,
-    /// Blocks of any age are written in the background.
-    Background,
-    /// Writers make room themselves.
-    Hard,
 }
 
 /// How the bytes of a write get into new pages.
@@ -296,7 +280,7 @@ impl FileCore {
             (None, _) => return Ok(false),
         }
         drop(writing);
-        self.written_in_place(&locked, &inside);
+        locked.written_in_place(&inside);
         self.mark_dirty(locked.block(), locked.frame());
         self.grow_to((locked.block() << self.block_shift()) + inside.end as u64);
         Ok(true)
@@ -460,89 +444,8 @@ impl FileCore {
                 writing.zero(rest.clone());
             }
             drop(writing);
-            self.written_in_place(&locked, &rest);
+            locked.written_in_place(&rest);
             return Ok(());
         }
-    }
-
-    /// How near the groups that pay for the file are to their dirty limits: the nearest counts.
-    #[inline]
-    pub(crate) fn dirty_level(&self) -> DirtyLevel {
-        let mut nearest = DirtyLevel::Low;
-        for group in &self.groups {
-            let Some(max) = self.pool.groups.max(*group) else {
-                continue;
-            };
-            let dirty = self.cache.dirty_pages(*group).0;
-            if dirty * BACKGROUND_PART > max.0 {
-                nearest = nearest.max(match dirty * HARD_PART > max.0 {
-                    true => DirtyLevel::Hard,
-                    false => DirtyLevel::Background,
-                });
-            }
-        }
-        nearest
-    }
-
-    /// How many of `wanted` blocks may become dirty before the groups are at their hard limit; at
-    /// least one, for which [`FileCore::make_dirty_room`] was asked.
-    pub(crate) fn dirty_room(&self, wanted: u64) -> u64 {
-        let rooms = self.groups.iter().filter_map(|group| {
-            let most = self.pool.groups.max(*group)?.0 / HARD_PART;
-            let dirty = self.cache.dirty_pages(*group).0;
-            Some((most.saturating_sub(dirty) >> self.order) + 1)
-        });
-        rooms.min().map_or(wanted, |room| room.min(wanted))
-    }
-
-    /// Makes room for one more dirty block: a writer over the limit writes back itself, and is
-    /// refused when nothing may be written (P25).
-    ///
-    /// Without waiting it is refused at the limit, and another thread is asked to write.
-    #[inline]
-    pub(crate) fn make_dirty_room(&self, offset: u64, wait: Wait) -> Result<(), FileError> {
-        match self.dirty_level() {
-            DirtyLevel::Low => Ok(()),
-            level => self.make_dirty_room_at(level, offset, wait),
-        }
-    }
-
-    #[cold]
-    fn make_dirty_room_at(
-        &self,
-        mut level: DirtyLevel,
-        offset: u64,
-        wait: Wait,
-    ) -> Result<(), FileError> {
-        loop {
-            match level {
-                DirtyLevel::Low => break,
-                DirtyLevel::Background => {
-                    self.cache.want_flush();
-                    break;
-                }
-                DirtyLevel::Hard if wait == Wait::No => {
-                    self.cache.want_flush();
-                    return Err(self.would_block(offset));
-                }
-                DirtyLevel::Hard => {}
-            }
-            let written = self.write_some();
-            if written > 0 || self.cache.write_some_of(&self.groups, self) > 0 {
-                level = self.dirty_level();
-                continue;
-            }
-            if self.write_order != WriteOrder::Background
-                && let Some(error) = self.held_error()
-            {
-                return Err(error);
-            }
-            if let Some(error) = self.cache.unwritten_error(&self.groups) {
-                return Err(error);
-            }
-            // Others are at it: the group's limit decides.
-            break;
-        }
-        Ok(())
     }
 }

@@ -13,8 +13,12 @@
 //! others have is written with nothing locked: an operation that found no memory gives its locks
 //! back, makes room, and tries again ([`with_room`]).
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
+use crate::cache::file::options::FileAccess;
 use crate::exec::reentry::{self, InStoreCall, is_outermost};
 use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::{Pool, StoreScope, Trial};
@@ -23,15 +27,41 @@ use crate::sync::atomic::Ordering;
 use crate::sys::process::Process;
 use crate::units::PageCount;
 
+crate::sync::thread_local! {
+    /// How many requests of this thread forbid I/O now.
+    static NO_IO: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While it lives, eviction by this thread calls no store.
+#[must_use = "the scope ends when this is dropped"]
+pub(crate) struct NoIo(PhantomData<*const ()>);
+
+impl NoIo {
+    pub(crate) fn begin() -> NoIo {
+        NO_IO.with(|depth| depth.set(depth.get() + 1));
+        NoIo(PhantomData)
+    }
+
+    pub(crate) fn is_on() -> bool {
+        NO_IO.with(Cell::get) > 0
+    }
+}
+
+impl Drop for NoIo {
+    fn drop(&mut self) {
+        NO_IO.with(|depth| depth.set(depth.get() - 1));
+    }
+}
+
 /// How often an operation makes room for itself.
-pub(super) const ROOMS: u32 = 8;
+pub(crate) const ROOMS: u32 = 8;
 
 /// Pages of such room beside two blocks: nodes of the index, and what others take meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
 /// While it lives, this thread calls the store of a file.
 #[must_use = "the call ends when this is dropped"]
-pub(super) struct StoreCall {
+pub(crate) struct StoreCall {
     _call: InStoreCall,
     _scope: StoreScope,
     _apart: Apart,
@@ -44,7 +74,7 @@ impl FileCore {
     }
 
     /// Begins a call of the file's store: no reclaim below it, and no way back into the file.
-    pub(super) fn store_call(&self) -> StoreCall {
+    pub(crate) fn store_call(&self) -> StoreCall {
         StoreCall {
             _call: InStoreCall::begin(self.address(), self.uses_files.clone()),
             _scope: self.pool.store_scope(),
@@ -53,14 +83,14 @@ impl FileCore {
     }
 
     /// Whether this thread is in a call of the file's store.
-    pub(super) fn in_store_call(&self) -> bool {
+    pub(crate) fn in_store_call(&self) -> bool {
         reentry::is_in_store_call(self.address())
     }
 
     /// Refuses everything to a child of fork(2): neither the bytes in memory nor the threads of the
     /// memory are there, and the store is the parent's to write to.
     #[inline]
-    pub(super) fn check_process(&self) -> Result<(), FileError> {
+    pub(crate) fn check_process(&self) -> Result<(), FileError> {
         match self.pool.foreign_maker() {
             None => Ok(()),
             Some(maker) => Err(self.other_process(maker)),
@@ -77,7 +107,7 @@ impl FileCore {
 
     /// Refuses what may wait to a thread that is in a call of the file's store, and to a child of
     /// fork(2).
-    pub(super) fn check_not_reentrant(&self) -> Result<(), FileError> {
+    pub(crate) fn check_not_reentrant(&self) -> Result<(), FileError> {
         self.check_process()?;
         match self.in_store_call() {
             false => Ok(()),
@@ -87,8 +117,19 @@ impl FileCore {
         }
     }
 
+    /// Refuses to go on in a file that is open for reading alone, or from inside its store.
+    pub(crate) fn check_writable(&self) -> Result<(), FileError> {
+        self.check_not_reentrant()?;
+        match self.access {
+            FileAccess::ReadWrite => Ok(()),
+            FileAccess::ReadOnly => Err(FileError::ReadOnly {
+                file: self.name.clone(),
+            }),
+        }
+    }
+
     /// Whether this thread may call the file's store for somebody else's sake.
-    pub(super) fn may_call_unasked(&self) -> bool {
+    pub(crate) fn may_call_unasked(&self) -> bool {
         let may = !self.uses_files.load(Ordering::Relaxed) || is_outermost();
         if !may {
             StoreScope::note_skipped();
@@ -97,7 +138,7 @@ impl FileCore {
     }
 
     /// [`with_room`] for a file.
-    pub(super) fn with_room<T>(
+    pub(crate) fn with_room<T>(
         &self,
         work: impl FnMut() -> Result<T, FileError>,
     ) -> Result<T, FileError> {

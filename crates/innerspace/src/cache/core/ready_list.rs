@@ -1,0 +1,252 @@
+//! The futures of one file that wait for bytes: who is due to be woken, and who wakes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::task::Waker;
+
+use crate::cache::errors::FileError;
+use crate::cache::read::view::{MAX_COPY, View};
+use crate::cache::service::Cache;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::sync::due::Due;
+use crate::sync::panics::Panics;
+use crate::sync::{Arc, Mutex, Weak};
+use crate::units::PAGE_SIZE;
+
+/// One future's request, shared with the service's queue and the file's list, which hold it weakly.
+#[derive(Debug)]
+pub(crate) struct Request {
+    cache: Arc<Cache>,
+    /// Where the bytes are that are wanted.
+    blocks: Range<u64>,
+    /// To be woken by whoever comes next to the end of an operation.
+    due: Due,
+    /// None: the future is gone. Nothing is left here then, for the last to let go of the request
+    /// may have a block locked.
+    state: Mutex<Option<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    result: Option<Result<View, FileError>>,
+    waker: Option<Waker>,
+}
+
+impl State {
+    /// Takes in the first result alone, and gives back the other.
+    fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
+        if self.result.is_some() {
+            return Some(result);
+        }
+        self.result = Some(result);
+        None
+    }
+}
+
+impl Request {
+    pub(crate) fn new(cache: &Arc<Cache>, blocks: Range<u64>) -> Arc<Request> {
+        Arc::new(Request {
+            cache: cache.clone(),
+            blocks,
+            due: Due::default(),
+            state: Mutex::new(Some(State::default())),
+        })
+    }
+
+    pub(crate) fn settle(&self, result: Result<View, FileError>) {
+        let (waker, _unwanted) = match &mut *self.state.lock() {
+            Some(state) => (state.waker.take(), state.settle(result)),
+            None => (None, Some(result)),
+        };
+        self.call(waker);
+    }
+
+    pub(crate) fn take_result(&self) -> Option<Result<View, FileError>> {
+        let mut state = self.state.lock();
+        state.as_mut().and_then(|state| state.result.take())
+    }
+
+    /// Leaves a waker, or takes the result if it is there.
+    pub(crate) fn look(&self, waker: Waker) -> Option<Result<View, FileError>> {
+        let before = {
+            let mut state = self.state.lock();
+            let known = state.as_mut().expect("its future is here");
+            if let Some(result) = known.result.take() {
+                return Some(result);
+            }
+            known.waker.replace(waker)
+        };
+        // Foreign code, so dropped with the lock released.
+        drop(before);
+        None
+    }
+
+    /// The future is gone.
+    pub(crate) fn forget(&self) {
+        // The result is a view, and what a waker does when it is dropped nobody knows: here, with
+        // nothing locked.
+        let state = self.state.lock().take();
+        drop(state);
+    }
+
+    fn wake(&self) {
+        let waker = match &mut *self.state.lock() {
+            Some(state) => state.waker.take(),
+            None => None,
+        };
+        self.call(waker);
+    }
+
+    fn call(&self, waker: Option<Waker>) {
+        if let Some(waker) = waker {
+            self.cache.wake(waker);
+        }
+    }
+}
+
+/// The most blocks that one request asks for: those of a view that is copied, and one more.
+const MOST_BLOCKS: u64 = MAX_COPY / PAGE_SIZE as u64 + 1;
+
+/// The requests of one file. Leaf locks, not held while a waker is called.
+#[derive(Debug, Default)]
+pub(crate) struct ReadyList {
+    count: AtomicUsize,
+    /// Some request may be due to be woken.
+    any_due: AtomicBool,
+    closed: AtomicBool,
+    /// By first block, and by address.
+    requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,
+    due: Mutex<Vec<Weak<Request>>>,
+}
+
+impl Request {
+    fn key(self: &Arc<Request>) -> (u64, usize) {
+        (self.blocks.start, Arc::as_ptr(self) as usize)
+    }
+}
+
+impl ReadyList {
+    pub(crate) fn add(&self, request: &Arc<Request>) {
+        let mut requests = self.requests.lock();
+        requests.insert(request.key(), Arc::downgrade(request));
+        self.count.store(requests.len(), Ordering::SeqCst);
+        drop(requests);
+        // Pairs with that of `filled`.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn remove(&self, request: &Arc<Request>) {
+        let mut requests = self.requests.lock();
+        requests.remove(&request.key());
+        self.count.store(requests.len(), Ordering::SeqCst);
+    }
+
+    /// Requests under way.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn live(&self) -> Vec<Arc<Request>> {
+        self.live_in(0..u64::MAX)
+    }
+
+    /// Those that may want one of the blocks.
+    fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
+        let first = blocks.start.saturating_sub(MOST_BLOCKS);
+        let requests = self.requests.lock();
+        let near = requests.range((first, 0)..(blocks.end, 0));
+        near.filter_map(|(_, request)| request.upgrade()).collect()
+    }
+
+    /// Blocks were filled, or their fill failed. [`ReadyList::wake_due`] has to follow.
+    ///
+    /// A future that registers at this moment is not missed. The blocks were changed before the
+    /// fence here, and the count is read behind it; the future is counted before the fence of
+    /// [`ReadyList::add`], and looks at the blocks once more behind that one (`Ready::poll`). So
+    /// it is counted here, or it sees the blocks.
+    #[inline]
+    pub(crate) fn filled(&self, blocks: Range<u64>) {
+        fence(Ordering::SeqCst);
+        if self.len() > 0 {
+            self.note(&blocks);
+        }
+    }
+
+    /// The file changed as a whole. [`ReadyList::wake_due`] has to follow.
+    pub(crate) fn changed(&self) {
+        self.filled(0..u64::MAX);
+    }
+
+    #[cold]
+    fn note(&self, blocks: &Range<u64>) {
+        for request in self.live_in(blocks.clone()) {
+            let wanted = &request.blocks;
+            if wanted.start < blocks.end && blocks.start < wanted.end && request.due.note() {
+                self.due.lock().push(Arc::downgrade(&request));
+                // Release: pairs with the swap of who wakes, who then sees which.
+                self.any_due.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// A block could not be filled: those who wait for it hear why. [`ReadyList::wake_due`] has to
+    /// follow.
+    pub(crate) fn failed(&self, block: u64, error: &FileError) {
+        if self.len() == 0 {
+            return;
+        }
+        for request in self.live_in(block..block + 1) {
+            let unwanted = match &mut *request.state.lock() {
+                Some(state) if request.blocks.contains(&block) => state.settle(Err(error.clone())),
+                _ => None,
+            };
+            drop(unwanted);
+        }
+        self.filled(block..block + 1);
+    }
+
+    /// Whether somebody is due.
+    pub(crate) fn is_any_due(&self) -> bool {
+        self.any_due.load(Ordering::Relaxed)
+    }
+
+    /// Wakes those who are due, whoever noted it. No lock is held.
+    #[inline]
+    pub(crate) fn wake_due(&self) {
+        if self.any_due.load(Ordering::Relaxed) {
+            self.wake_noted();
+        }
+    }
+
+    #[cold]
+    fn wake_noted(&self) {
+        if !self.any_due.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let due = std::mem::take(&mut *self.due.lock());
+        let mut panics = Panics::default();
+        for request in due.iter().filter_map(Weak::upgrade) {
+            request.due.take();
+            panics.catch(|| request.wake());
+        }
+        panics.go_on();
+    }
+
+    /// The last handle is gone: who looks from now on hears of it. [`ReadyList::wake_closed`] has
+    /// to follow.
+    pub(crate) fn begin_close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Wakes all who wait for the file, which is closed. One who is not in the list yet looks at
+    /// the file once more when it is.
+    pub(crate) fn wake_closed(&self, closed: &FileError, panics: &mut Panics) {
+        for request in self.live() {
+            panics.catch(|| request.settle(Err(closed.clone())));
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,31 @@
+//! The requests of a file that are in flight: see [`requests`](crate::cache::read::requests).
+
+use crate::exec::{InFlight, Job, Lane};
+
+/// The requests of one file, and the lane in which plain calls of its store are made.
+pub(crate) struct Requests {
+    pub(crate) in_flight: InFlight<Box<dyn Job>>,
+    /// Calls of the store.
+    pub(crate) store_calls: Lane,
+}
+
+impl Requests {
+    pub(crate) fn new(store_calls: Lane) -> Requests {
+        Requests {
+            in_flight: InFlight::new(),
+            store_calls,
+        }
+    }
+
+    /// Threads that sleep in `FileCore::wait_made`.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.in_flight.waiting()
+    }
+
+    /// Requests in flight.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+}

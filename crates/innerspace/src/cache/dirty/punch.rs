@@ -1,0 +1,113 @@
+//! Punching the store, and punching again what a failed sync may have brought back: see
+//! [`punched`](crate::cache::dirty::punched).
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::locks::Steady;
+use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::store::{Accepted, SyncWhat};
+use crate::sync::failpoint;
+
+/// A punch made again. Dropped, what has become of it is in the error sequence; without an answer,
+/// the store panicked.
+struct Again<'f> {
+    file: &'f FileCore,
+    result: Option<Result<(), FileError>>,
+}
+
+impl Drop for Again<'_> {
+    fn drop(&mut self) {
+        let panicked = || {
+            let (what, error) = (StoreAction::Punch, store_panicked());
+            Err(self.file.store_error(what, 0, 0, error))
+        };
+        if let Err(error) = self.result.take().unwrap_or_else(panicked) {
+            self.file.errors.record(error);
+        }
+    }
+}
+
+impl FileCore {
+    /// Has the store punch blocks as far as the file reaches, and what is `known` of the store. The
+    /// caller has the file to itself, and the locks of those that are cached.
+    pub(crate) fn punch_store(
+        &self,
+        blocks: Range<u64>,
+        known: u64,
+        _alone: &Steady<'_>,
+    ) -> Result<(), FileError> {
+        let start = blocks.start << self.block_shift();
+        let end = (blocks.end << self.block_shift())
+            .min(known)
+            .min(self.size());
+        if end <= start {
+            return Ok(());
+        }
+        let failed = self.extents.lock().punched.failed;
+        let punched = {
+            let store = self.store()?;
+            let _call = self.store_call();
+            let _changing = self.syncs.changing();
+            store.punch(start, end - start)
+        };
+        failpoint!(Punched);
+        punched.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))?;
+        if self.accepted == Accepted::UntilSync {
+            let blocks = self.blocks_of(start..end);
+            self.extents.lock().punched.note(blocks, failed);
+        }
+        Ok(())
+    }
+
+    /// Punches again what a failed sync may have brought back. A failure is left in the error
+    /// sequence. No lock is held.
+    pub(crate) fn punch_again(&self) {
+        if !self.extents.lock().punched.has_lost() {
+            return;
+        }
+        let alone = self.alone();
+        let lost = self.extents.lock().punched.lost_in(0..u64::MAX);
+        let mut again = Again {
+            file: self,
+            result: None,
+        };
+        let mut runs = lost.into_iter();
+        again.result = Some(runs.try_for_each(|run| self.punch_lost(run, &alone)));
+    }
+
+    /// The same of one range, a batch of cached blocks at a time.
+    fn punch_lost(&self, run: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
+        let mut next = run.start;
+        while next < run.end {
+            let start = next;
+            let _locked = self.lock_batch(&mut next, run.end);
+            // Writes that were under way may have taken blocks out.
+            let lost = self.extents.lock().punched.lost_in(start..next);
+            for part in lost {
+                // A sync that failed, or a write, may have left more in the store than is known of.
+                self.punch_store(part, u64::MAX, alone)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was punched, if no more can be noted. No lock is held.
+    pub(crate) fn make_room_for_punch(&self) -> Result<(), FileError> {
+        if !self.extents.lock().punched.is_full() {
+            return Ok(());
+        }
+        let failures = self.errors.count();
+        self.punch_again();
+        self.sync_store(SyncWhat::Data)?;
+        match self.errors.latest() {
+            Some(error) if self.errors.count() != failures => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the store may not have all that the file is.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.dirty().last_unwritten().is_some() || self.extents.lock().punched.has_lost()
+    }
+}

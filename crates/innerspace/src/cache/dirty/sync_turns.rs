@@ -1,0 +1,193 @@
+//! Whose turn it is to sync a file, and what the syncs so far have covered.
+//!
+//! One sync of a file runs at a time: of two at once, one could take the other's error along. A
+//! caller that comes meanwhile waits for the running sync to end, and takes part in the next.
+
+use std::time::Duration;
+
+use crate::store::SyncWhat;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex, WaitEnd};
+
+/// The first is that of whoever had the store before: nobody knows whether he synced.
+#[derive(Debug)]
+struct Changes(AtomicU64);
+
+impl Default for Changes {
+    fn default() -> Changes {
+        Changes(AtomicU64::new(1))
+    }
+}
+
+/// The syncs of one file. A leaf lock, not held while the store syncs.
+#[derive(Debug, Default)]
+pub(crate) struct Syncs {
+    state: Mutex<State>,
+    ended: Condvar,
+    /// Calls of the store that may have changed it, counted when they have ended; one more for
+    /// those before the file was opened.
+    changes: Changes,
+    /// Somebody who may not call the store would evict more after a sync.
+    wanted: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    /// Syncs begun so far: their numbers.
+    begun: u64,
+    /// The last good one.
+    good: u64,
+    /// The last good one of [`SyncWhat::All`].
+    good_all: u64,
+    /// How many changes of the store those two have covered.
+    covered: u64,
+    covered_all: u64,
+    /// Those who wait for the running one to end.
+    waiting: u32,
+}
+
+impl State {
+    /// Whether a sync that began after the first `arrived` has done what is wanted.
+    fn has_done(&self, what: SyncWhat, arrived: u64) -> bool {
+        match what {
+            SyncWhat::Data => self.good > arrived,
+            SyncWhat::All => self.good_all > arrived,
+        }
+    }
+}
+
+/// A sync under way; dropped, it has ended, and has failed unless it was noted as good.
+pub(crate) struct Running<'s> {
+    syncs: &'s Syncs,
+    number: u64,
+    /// What it has made durable, and how many changes of the store came before it.
+    pub(crate) good: Option<(SyncWhat, u64)>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.syncs.state.lock();
+        state.running = false;
+        if let Some((what, changes)) = self.good {
+            (state.good, state.covered) = (self.number, changes);
+            if what == SyncWhat::All {
+                (state.good_all, state.covered_all) = (self.number, changes);
+            }
+        }
+        drop(state);
+        self.syncs.ended.notify_all();
+    }
+}
+
+/// A call that may change the store, and has when this is dropped, also if it panics: before
+/// anybody is told that it is over.
+#[must_use = "the change is noted when this is dropped"]
+pub(crate) struct Changing<'s>(&'s Syncs);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the load of the next sync, which covers the change.
+        self.0.changes.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Syncs {
+    /// Begins a sync when none is running; `None` when another did meanwhile what is wanted, or
+    /// took longer than `patience`.
+    pub(crate) fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
+        let mut state = self.state.lock();
+        let arrived = state.begun;
+        while state.running {
+            state.waiting += 1;
+            let end;
+            (state, end) = match patience {
+                None => (self.ended.wait(state), WaitEnd::Woken),
+                Some(patience) => self.ended.wait_timeout(state, patience),
+            };
+            state.waiting -= 1;
+            if end == WaitEnd::TimedOut {
+                return None;
+            }
+        }
+        if state.has_done(what, arrived) {
+            return None;
+        }
+        state.running = true;
+        state.begun += 1;
+        Some(Running {
+            syncs: self,
+            number: state.begun,
+            good: None,
+        })
+    }
+
+    /// Begins a call that may change the store.
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        Changing(self)
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.0.load(Ordering::Acquire)
+    }
+
+    /// Whether a good sync has begun since the last change of the store that somebody was told of.
+    pub(crate) fn has_covered_all(&self, what: SyncWhat) -> bool {
+        let changes = self.changes();
+        let state = self.state.lock();
+        match what {
+            SyncWhat::Data => state.covered >= changes,
+            SyncWhat::All => state.covered_all >= changes,
+        }
+    }
+
+    /// Asks for a sync of whoever may call the store.
+    pub(crate) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one was asked for.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// What was asked for is done from here on.
+    pub(crate) fn take_wanted(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
+    }
+
+    /// Those who wait for the running sync to end.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.state.lock().waiting
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_of_data_does_not_do_for_all() {
+        let syncs = Syncs::default();
+        let run = |what| {
+            let mut running = syncs.begin(what, None).expect("nobody else syncs");
+            running.good = Some((what, syncs.changes()));
+        };
+        let done = |what, arrived| syncs.state.lock().has_done(what, arrived);
+        run(SyncWhat::All);
+        let arrived = syncs.state.lock().begun;
+        assert!(!done(SyncWhat::Data, arrived), "it began before");
+        run(SyncWhat::Data);
+        assert!(done(SyncWhat::Data, arrived));
+        assert!(!done(SyncWhat::All, arrived));
+        assert!(syncs.has_covered_all(SyncWhat::All), "nothing has changed");
+        drop(syncs.changing());
+        run(SyncWhat::Data);
+        assert!(syncs.has_covered_all(SyncWhat::Data));
+        assert!(!syncs.has_covered_all(SyncWhat::All));
+        run(SyncWhat::All);
+        assert!(done(SyncWhat::All, arrived));
+        assert!(syncs.has_covered_all(SyncWhat::All));
+    }
+}

@@ -1,0 +1,136 @@
+//! A file's statistics, as a user sees them.
+
+use std::fmt;
+
+use crate::cache::core::FileCore;
+use crate::frame::FlagSet;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::{ByteSize, Grouped, PageCount};
+
+/// What a file holds and has done. Sizes in pages of 4 KiB, events in blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct FileStats {
+    /// The name in messages.
+    pub name: String,
+    /// Length in bytes.
+    pub size: u64,
+    /// Bytes in a block.
+    pub block_size: u64,
+    /// Cached.
+    pub cached: PageCount,
+    /// Cached and newer than the store.
+    pub dirty: PageCount,
+    /// Being written.
+    pub writeback: PageCount,
+    /// Cached and mapped by a space.
+    pub mapped: PageCount,
+    /// Cached and viewed; what views keep of removed blocks is not counted here.
+    pub viewed: PageCount,
+    /// Index nodes.
+    pub index_nodes: PageCount,
+    /// Evicted blocks the index remembers.
+    pub shadows: u64,
+    /// Blocks read from the store.
+    pub filled: u64,
+    /// Of those, blocks read ahead.
+    pub read_ahead: u64,
+    /// Of those, blocks evicted before anybody used them.
+    pub read_ahead_unused: u64,
+    /// Read calls of the store.
+    pub store_reads: u64,
+    /// Blocks written back.
+    pub written: u64,
+    /// Write calls of the store.
+    pub store_writes: u64,
+    /// Blocks whose write failed; they stay dirty.
+    pub write_errors: u64,
+    /// Blocks that moved to a new frame because views kept the old one.
+    pub moved: u64,
+    /// Blocks evicted.
+    pub evicted: u64,
+    /// Blocks read again soon after their eviction.
+    pub refaulted: u64,
+    /// Views over several blocks, which are copies.
+    pub copied_views: u64,
+}
+
+impl fmt::Display for FileStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} in blocks of {}; cached {}, dirty {}, writeback {}, mapped {}, viewed {}; filled {} (ahead {}), \
+             written {}, evicted {}, moved {}, write errors {}",
+            self.name,
+            ByteSize(self.size),
+            ByteSize(self.block_size),
+            ByteSize(self.cached.bytes()),
+            ByteSize(self.dirty.bytes()),
+            ByteSize(self.writeback.bytes()),
+            ByteSize(self.mapped.bytes()),
+            ByteSize(self.viewed.bytes()),
+            Grouped(self.filled),
+            Grouped(self.read_ahead),
+            Grouped(self.written),
+            Grouped(self.evicted),
+            Grouped(self.moved),
+            Grouped(self.write_errors),
+        )
+    }
+}
+
+impl FileCore {
+    /// The file's counters; walks the index for what blocks know about themselves.
+    pub(crate) fn stats(&self) -> FileStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = self.index.counts();
+        let pages = |blocks: u64| PageCount(blocks << self.order);
+        let (mut mapped, mut viewed, mut writeback) = (0, 0, 0);
+        let mut next = 0;
+        loop {
+            // A section a few blocks long, so that a large file delays nobody.
+            let section = self.pool.domain.reader();
+            let mut budget = 256;
+            while budget > 0
+                && let Some((block, frame)) = self.index.next_block(self.frames(), next, u64::MAX)
+            {
+                let meta = self.frames().meta(frame);
+                let hold = meta.hold.load();
+                mapped += u64::from(hold.mapped() > 0);
+                viewed += u64::from(hold.views() > 0);
+                writeback += u64::from(meta.flags.load().contains(FlagSet::WRITEBACK));
+                next = block + 1;
+                budget -= 1;
+            }
+            drop(section);
+            if budget > 0 {
+                break;
+            }
+        }
+        let counters = &self.counters;
+        FileStats {
+            name: self.name.to_string(),
+            size: self.size(),
+            block_size: self.block_bytes(),
+            cached: pages(counts.blocks),
+            dirty: pages(self.dirty_blocks()),
+            writeback: pages(writeback),
+            mapped: pages(mapped),
+            viewed: pages(viewed),
+            index_nodes: PageCount(counts.nodes),
+            shadows: counts.shadows,
+            filled: get(&counters.filled),
+            read_ahead: get(&counters.ahead),
+            read_ahead_unused: get(&counters.unused),
+            store_reads: get(&counters.store_reads),
+            written: get(&counters.written),
+            store_writes: get(&counters.store_writes),
+            write_errors: get(&counters.write_errors),
+            moved: get(&counters.moved),
+            evicted: get(&counters.evicted),
+            refaulted: get(&counters.refaulted),
+            copied_views: get(&counters.copied_views),
+        }
+    }
+}
