@@ -13,8 +13,6 @@ pub(crate) enum Steady<'f> {
         _guard: RwLockReadGuard<'f, ()>,
         _holding: FileLocked,
     },
-    #[cfg(mutant = "P15")]
-    Nobody,
     /// Nobody else may. Dropped in this order.
     Alone {
         _cutting: SaidSo<'f>,
@@ -35,10 +33,6 @@ impl Drop for SaidSo<'_> {
 impl FileCore {
     /// Keeps truncate, punch and their like away.
     pub(crate) fn steady(&self) -> Steady<'_> {
-        // mutant: P15 (shuttle: shuttle_a_read_beside_a_punch) a fill may begin before a punch and end after it
-        #[cfg(mutant = "P15")]
-        return Steady::Nobody;
-        #[cfg(not(mutant = "P15"))]
         Steady::Shared {
             _guard: self.invalidate.read(),
             _holding: FileLocked::begin(),

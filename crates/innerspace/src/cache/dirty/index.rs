@@ -205,8 +205,7 @@ impl DirtyIndex {
     /// Whether somebody has the file alone.
     #[inline]
     pub(crate) fn is_cutting(&self) -> bool {
-        // mutant: P16-append (shuttle: shuttle_an_append_beside_a_cut_is_before_or_after_it)
-        self.cutting && cfg!(not(mutant = "P16-append"))
+        self.cutting
     }
 
     /// The blocks from `first` on are about to be cut off: no write of them begins until
@@ -245,12 +244,9 @@ impl DirtyIndex {
 
     /// The part of a range in which writes may begin.
     fn uncut(&self, blocks: Range<u64>) -> Range<u64> {
-        // mutant: P16-cut (test: a_write_back_beside_a_cut_brings_nothing_back)
         match self.cut {
-            Some(first) if cfg!(not(mutant = "P16-cut")) => {
-                blocks.start..blocks.end.min(first).max(blocks.start)
-            }
-            _ => blocks,
+            Some(first) => blocks.start..blocks.end.min(first).max(blocks.start),
+            None => blocks,
         }
     }
 
@@ -390,8 +386,6 @@ impl WriteRules {
         match self.order {
             WriteOrder::Background => true,
             WriteOrder::OnSync => self.reason == WriteReason::Sync,
-            // mutant: P25 (test: a_page_is_never_in_the_store_before_its_log)
-            WriteOrder::Ordered if cfg!(mutant = "P25") => true,
             WriteOrder::Ordered => entry.barrier <= self.released,
         }
     }

@@ -341,10 +341,7 @@ impl FileCore {
         };
         let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
         self.revoke(first..last + 1, Revoke::Write);
-        // mutant: A1 no grace period before DIRTY is cleared
-        if !cfg!(mutant = "A1") {
-            self.pool.domain.synchronize();
-        }
+        self.pool.domain.synchronize();
         for one in locked.iter().filter(wmapped) {
             self.zero_past_end(one);
             one.meta().hold.clear_wmapped();
@@ -522,8 +519,7 @@ impl FileCore {
             (dirty.cuts(), dirty.unwritten())
         };
         unwritten += self.write_dirty_now(&blocks).failed;
-        // mutant: P16-sync (test: a_refused_cut_loses_nothing_beside_it) a sync succeeds without what a cut has put off
-        let put_off = self.dirty().was_put_off(cuts) && !cfg!(mutant = "P16-sync");
+        let put_off = self.dirty().was_put_off(cuts);
         if put_off {
             failpoint!(PutOff);
             // When the cut is over. No other one comes between this time: a sync ends.

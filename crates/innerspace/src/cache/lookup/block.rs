@@ -143,8 +143,7 @@ impl<'f> Locked<'f> {
     /// end of the write, so with the bytes.
     #[inline]
     pub(crate) fn written_in_place(&self, inside: &Range<usize>) {
-        // mutant: V11-call (test devices: a_write_by_a_call_of_the_file_counts; shuttle: code_beside_writes_by_calls_is_current_or_known_to_be_stale)
-        if self.meta().hold.load().mapped() > 0 && cfg!(not(mutant = "V11-call")) {
+        if self.meta().hold.load().mapped() > 0 {
             let file = self.held().file;
             let first = file.pages_in(self.block()).start;
             let past_last = inside.end.div_ceil(PAGE_SIZE) as u64;

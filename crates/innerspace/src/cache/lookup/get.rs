@@ -302,8 +302,7 @@ impl FileCore {
             }
             self.frames().lock(held.frame);
         }
-        // mutant: P5 (test: a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file)
-        if !cfg!(mutant = "P5") && !self.is_still(held.block, held.frame) {
+        if !self.is_still(held.block, held.frame) {
             self.frames().unlock(held.frame);
             self.check_fill_error(&held)?;
             return Ok(None);

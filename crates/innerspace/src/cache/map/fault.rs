@@ -82,10 +82,6 @@ impl LockedBlock {
     /// with. Asked inside the section in which the page is made writable: see
     /// [`FileCore::restamp_mappings`].
     pub(crate) fn carries_barrier(&self) -> bool {
-        // mutant: P25-fault (test: a_store_beside_a_new_barrier_carries_its_number)
-        if cfg!(mutant = "P25-fault") {
-            return true;
-        }
         let is_current = |marked| marked == self.core.barrier.load(Ordering::SeqCst);
         self.barrier.is_none_or(is_current)
     }

@@ -111,8 +111,7 @@ impl FileCore {
         interleave();
         // Under the lock what is in the index stays there; filled blocks are up to date before they
         // are unlocked.
-        // mutant: P15-beside (test: a_neighbour_that_was_punched_is_not_mapped) no second look
-        let stays = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "P15-beside");
+        let stays = slot.load(raw::Ordering::Acquire) == word;
         Some((
             frame,
             stays && meta.flags.load().contains(FlagSet::UPTODATE),

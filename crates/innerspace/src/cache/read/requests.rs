@@ -387,8 +387,7 @@ impl FileCore {
         let offset = (first << self.block_shift()) + part.start as u64;
         let wanted = part.len();
         let mut slices = fills.slices_mut(part);
-        // mutant: R13 (test: a_store_that_fills_nothing_shows_nothing_old) memory is lent as it is
-        if !store.fills_as_told(Own::ASKS) && !cfg!(mutant = "R13") {
+        if !store.fills_as_told(Own::ASKS) {
             slices.iter_mut().for_each(|slice| slice.fill(0));
         }
         let got = read_vectored_or_eof(store, &mut slices, offset);
@@ -460,10 +459,6 @@ impl FileCore {
                     .lookup(block)
                     .expect("a block in flight stays in the index");
                 self.unlink(block, held.frame, None);
-                // mutant: R6 (test: a_store_that_is_late_writes_to_no_frame_of_others; shuttle: a_closed_file_leaves_no_write_into_a_frame_of_others) the frame is free at once
-                if cfg!(mutant = "R6") {
-                    self.put(held.frame);
-                }
                 let _request_has_it = self.pool.uncache(held.frame);
             }
         });

@@ -303,9 +303,7 @@ impl FileCore {
         let word = slot.load(raw::Ordering::Acquire);
         failpoint!(WordRead);
         let taken = pool.take(Word::block_at(word), try_)?;
-        // mutant: G3 (test: a_view_is_of_the_block_that_the_index_has_when_it_was_taken) the slot is not read again
-        let is_still = slot.load(raw::Ordering::Acquire) == word || cfg!(mutant = "G3");
-        let seen = match is_still {
+        let seen = match slot.load(raw::Ordering::Acquire) == word {
             true => Seen::Still,
             false => Seen::Changed,
         };
