@@ -127,7 +127,7 @@ pub enum FileError {
         size: u64,
     },
     /// The store failed.
-    #[error("{file}: {} failed: {source}", Asked { action: *action, offset: *offset, len: *len })]
+    #[error("{file}: {} failed: {source}", StoreProbe { action: *action, offset: *offset, len: *len })]
     Store {
         /// The file.
         file: Arc<str>,
@@ -276,13 +276,13 @@ pub enum FileError {
 }
 
 /// What was asked of a store, with the range where there is one: `write of 4096 bytes at 8,192`.
-struct Asked {
+struct StoreProbe {
     action: StoreAction,
     offset: u64,
     len: u64,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for StoreProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (action, offset) = (self.action, Grouped(self.offset));
         match (action, self.len) {

@@ -39,7 +39,7 @@
 //!
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
 //! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
-//! [`Steady`](self::core::locks::Steady); an append in one step asks under the mutex of the index whether
+//! [`InvalidateGuard`](self::core::locks::InvalidateGuard); an append in one step asks under the mutex of the index whether
 //! somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf
 //! within this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block
 //! locks at once are taken in ascending order, all but the first by `try_lock`, or under
@@ -94,7 +94,7 @@ mod write;
 
 pub(crate) use self::core::FileCore;
 pub(crate) use self::core::gate::with_room;
-pub(crate) use self::core::store_probe::Asked;
+pub(crate) use self::core::store_probe::StoreProbe;
 pub use dirty::index::WriteOrder;
 pub(crate) use errors::{ErrorCursor, ErrorSequence};
 pub use errors::{FileError, HeldReason, StoreAction};
@@ -107,7 +107,7 @@ pub(crate) use file::options::FileOptions;
 pub use file::stats::FileStats;
 pub(crate) use index::spare_nodes::SpareNodes;
 pub(crate) use map::fault::{FaultKind, FaultPage, Hole, LockedBlock};
-pub(crate) use map::fault_around::Beside;
+pub(crate) use map::fault_around::FaultAround;
 pub(crate) use map::mappers::{MapperId, MapperList, Mappers, Revoke};
 pub use read::block_reader::BlockReader;
 pub(crate) use read::read_ahead::Reading;

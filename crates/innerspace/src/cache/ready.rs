@@ -111,7 +111,7 @@ impl Ready {
     fn queue(&mut self, request: &Arc<Request>, range: &Range<u64>) {
         if !std::mem::replace(&mut self.is_queued, true) {
             let core = &self.handle.core;
-            let lane = core.cache.task_lane(core.address(), core.at_a_time);
+            let lane = core.cache.task_lane(core.address(), core.store.at_a_time());
             let take = Box::new(Take {
                 request: Arc::downgrade(request),
                 handle: Arc::downgrade(&self.handle),

@@ -334,9 +334,9 @@ impl Cache {
         let mut files = self.files.lock();
         files.retain(Entry::is_there);
         files.push(Entry {
-            identity: file.identity,
+            identity: file.id.identity,
             core: Arc::downgrade(file),
-            in_use: file.in_use(),
+            in_use: file.store.in_use(),
         });
     }
 
@@ -360,8 +360,8 @@ impl Cache {
             self.pool.run_deferred();
             // In a call of a store the others have to wait, but this one is wanted.
             for file in self.files() {
-                if file.identity == Some(identity) {
-                    self.pool.run_deferred_calls_of(file.owner);
+                if file.id.identity == Some(identity) {
+                    self.pool.run_deferred_calls_of(file.id.owner);
                 }
             }
             let files = self.files.lock();
@@ -479,7 +479,7 @@ impl Cache {
     /// The files that one of `groups` pays for.
     fn paid_by(&self, groups: &[GroupId]) -> Vec<Arc<FileCore>> {
         let mut files = self.files();
-        files.retain(|file| file.groups.iter().any(|group| groups.contains(group)));
+        files.retain(|file| file.id.groups.iter().any(|group| groups.contains(group)));
         files
     }
 
@@ -719,8 +719,8 @@ impl Cache {
         let files = self.files();
         for file in &files {
             file.validate();
-            for group in &file.groups {
-                let pays = |file: &&Arc<FileCore>| file.groups.contains(group);
+            for group in &file.id.groups {
+                let pays = |file: &&Arc<FileCore>| file.id.groups.contains(group);
                 let pages = |file: &Arc<FileCore>| file.dirty_blocks() * file.block_pages();
                 let dirty: u64 = files.iter().filter(pays).map(pages).sum();
                 assert_eq!(

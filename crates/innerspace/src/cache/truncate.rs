@@ -10,7 +10,7 @@ use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
-use crate::cache::core::locks::Steady;
+use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::core::store_probe::MAX_SIZE;
 use crate::cache::dirty::writeback::LockMode;
 use crate::cache::errors::{FileError, StoreAction};
@@ -64,8 +64,8 @@ impl FileCore {
         self.check_writable()?;
         self.check_range(new, 0)?;
         // An append goes where the end was when it began, and is over before the end moves.
-        let appending = self.append.lock();
-        let alone = self.alone();
+        let appending = self.locks.append();
+        let alone = self.locks.alone(&self.blocks.index);
         let old = self.size();
         let result = match new.cmp(&old) {
             Greater => self.extend(old, new),
@@ -79,8 +79,8 @@ impl FileCore {
 
     /// Does `work` with the file to itself, and then, with nothing held, what comes after an
     /// operation.
-    fn while_alone<T>(&self, work: impl FnOnce(&Steady<'_>) -> T) -> T {
-        let alone = self.alone();
+    fn while_alone<T>(&self, work: impl FnOnce(&InvalidateGuard<'_>) -> T) -> T {
+        let alone = self.locks.alone(&self.blocks.index);
         let result = work(&alone);
         drop(alone);
         self.end_operation();
@@ -90,7 +90,7 @@ impl FileCore {
     fn extend(&self, old: u64, new: u64) -> Result<(), FileError> {
         self.clear_tail_before(new)?;
         self.resize_store(new)?;
-        self.extents.lock().clear();
+        self.blocks.extents.lock().clear();
         debug_assert_eq!(self.size(), old, "the file is ours alone");
         self.set_size(new);
         Ok(())
@@ -99,17 +99,17 @@ impl FileCore {
     fn resize_store(&self, new: u64) -> Result<(), FileError> {
         let store = self.store()?;
         let _call = self.store_call();
-        let changing = self.syncs.changing();
+        let changing = self.writes.syncs.changing();
         let result = store.set_len(new);
         drop(changing);
         result.map_err(|error| self.store_error(StoreAction::Resize, new, 0, error))?;
-        self.stored.store(new, Ordering::Release);
+        self.blocks.stored.store(new, Ordering::Release);
         Ok(())
     }
 
     /// Keeps writes back of the blocks from `first` on from beginning, and waits for those under
     /// way.
-    fn cut_from<'f>(&'f self, first: u64, _alone: &Steady<'_>) -> Cutting<'f> {
+    fn cut_from<'f>(&'f self, first: u64, _alone: &InvalidateGuard<'_>) -> Cutting<'f> {
         self.dirty().begin_cut(first);
         let cutting = Cutting(self);
         self.wait_written(first..u64::MAX);
@@ -117,18 +117,19 @@ impl FileCore {
         cutting
     }
 
-    fn truncate(&self, new: u64, alone: &Steady<'_>) -> Result<(), FileError> {
+    fn truncate(&self, new: u64, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(new >> self.block_shift(), alone);
         self.wait_landed(&(new >> self.block_shift()..u64::MAX));
         let spare = self.spare_for_tail(new)?;
         self.resize_store(new)?;
-        self.extents.lock().clear();
+        self.blocks.extents.lock().clear();
         // From here on nobody reads or faults past the new end.
         self.set_size(new);
         self.cut_blocks(new);
         let cleared = self.cut_tail(new, spare);
         self.end_holes(new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
-        self.index
+        self.blocks
+            .index
             .write()
             .drop_shadows(self.frames(), new.div_ceil(self.block_bytes()));
         self.ready.changed();
@@ -142,7 +143,7 @@ impl FileCore {
         if !matches!(cleared, Err(FileError::Limit(_))) {
             return cleared;
         }
-        self.tail_left.store(true, Ordering::Release);
+        self.blocks.tail_left.store(true, Ordering::Release);
         // Faults look at that with the file steady, and install with the block locked.
         let block = size >> self.block_shift();
         if let Ok(Got::Locked(locked)) = self.get_page(block, Get::LOCK)
@@ -169,8 +170,12 @@ impl FileCore {
                     && held.meta().hold.load().views() > 0
                     && is_only_copy(&held) =>
             {
-                let group = self.group.id();
-                Ok(Some(self.pool.alloc(group, self.order, AllocMode::Wait)?))
+                let group = self.id.group.id();
+                Ok(Some(self.pool.alloc(
+                    group,
+                    self.id.order,
+                    AllocMode::Wait,
+                )?))
             }
             _ => Ok(None),
         }
@@ -190,13 +195,14 @@ impl FileCore {
     pub(super) fn punch(&self, range: Range<u64>) -> Result<(), FileError> {
         self.check_writable()?;
         self.make_room_for_punch()?;
-        let result = self.with_room(|| self.punch_alone(range.clone(), &self.alone()));
+        let result = self
+            .with_room(|| self.punch_alone(range.clone(), &self.locks.alone(&self.blocks.index)));
         // Users are woken, whose requests are no part of what is tried.
         self.end_operation();
         result
     }
 
-    fn punch_alone(&self, range: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
+    fn punch_alone(&self, range: Range<u64>, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
         let size = self.size();
         let range = range.start..range.end.min(size);
         if range.is_empty() {
@@ -218,14 +224,14 @@ impl FileCore {
             return self.write_zeros(border..range.end, alone);
         }
         // What made the file longer may go unwritten: the store has to know the length by itself.
-        if range.end == size && self.stored.load(Ordering::Acquire) < size {
+        if range.end == size && self.blocks.stored.load(Ordering::Acquire) < size {
             self.resize_store(size)?;
         }
         // The edges first: they may fail, and then nothing else has happened.
         self.write_zeros(range.start..first_whole * bytes, alone)?;
         self.write_zeros((end_whole * bytes).min(range.end)..range.end, alone)?;
         let result = self.punch_blocks(first_whole..end_whole, alone);
-        self.extents.lock().clear();
+        self.blocks.extents.lock().clear();
         self.ready.changed();
         result
     }
@@ -233,7 +239,11 @@ impl FileCore {
     /// Takes whole blocks away, in the store first: where that fails, unwritten data is still in
     /// the cache. The blocks' locks keep the writing back of old bytes out from before the store's
     /// part until they are gone.
-    fn punch_blocks(&self, blocks: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
+    fn punch_blocks(
+        &self,
+        blocks: Range<u64>,
+        alone: &InvalidateGuard<'_>,
+    ) -> Result<(), FileError> {
         let mut next = blocks.start;
         while next < blocks.end {
             let start = next;
@@ -245,7 +255,7 @@ impl FileCore {
             let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
             let known = match punching.batch.iter().any(has_failed) {
                 true => u64::MAX,
-                false => self.stored.load(Ordering::Acquire),
+                false => self.blocks.stored.load(Ordering::Acquire),
             };
             self.punch_store(start..next, known, alone)?;
             self.drop_batch(std::mem::take(&mut punching.batch));
@@ -266,7 +276,11 @@ impl FileCore {
     }
 
     /// Stores zeros in part of one block.
-    fn write_zeros(&self, range: Range<u64>, steady: &Steady<'_>) -> Result<(), FileError> {
+    fn write_zeros(
+        &self,
+        range: Range<u64>,
+        steady: &InvalidateGuard<'_>,
+    ) -> Result<(), FileError> {
         if range.is_empty() {
             return Ok(());
         }
@@ -283,7 +297,7 @@ impl FileCore {
         self.while_alone(|alone| self.discard_alone(alone))
     }
 
-    fn discard_alone(&self, alone: &Steady<'_>) -> Result<(), FileError> {
+    fn discard_alone(&self, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
         let _cutting = self.cut_from(0, alone);
         self.wait_landed(&(0..u64::MAX));
         // A store that does not answer is met before anything goes: after it, the file would be
@@ -329,7 +343,7 @@ impl FileCore {
         // What no sync has covered may be dropped by the store yet, and would be gone for good: it
         // is synced, or dirty again.
         let is_unsynced = self.dirty().unsynced(blocks.clone()).next().is_some();
-        if is_unsynced || self.extents.lock().punched.meets(blocks.clone()) {
+        if is_unsynced || self.blocks.extents.lock().punched.meets(blocks.clone()) {
             self.sync_store(SyncWhat::Data)?;
         }
         self.while_alone(|alone| self.invalidate_alone(blocks, alone))
@@ -338,12 +352,12 @@ impl FileCore {
     fn invalidate_alone(
         &self,
         blocks: Range<u64>,
-        _alone: &Steady<'_>,
+        _alone: &InvalidateGuard<'_>,
     ) -> Result<PageCount, FileError> {
         self.wait_landed(&(0..u64::MAX));
         let dropped = self.forget_clean(blocks);
         self.adopt_store_len(self.unwritten_end(), None)?;
-        Ok(PageCount(dropped << self.order))
+        Ok(PageCount(dropped << self.id.order))
     }
 
     /// Takes blocks out of the file that the store has as they are, and cannot lose any more; how
@@ -370,16 +384,21 @@ impl FileCore {
         let or_told = |len: Result<u64, FileError>| len.or_else(|error| told.ok_or(error));
         let (len, old) = (or_told(self.store_len())?, self.size());
         failpoint!(LengthRead);
-        self.extents.lock().clear();
-        let noted = self.stored.swap(len, Ordering::AcqRel);
+        self.blocks.extents.lock().clear();
+        let noted = self.blocks.stored.swap(len, Ordering::AcqRel);
         // A write back that ended since may have noted more than was asked for: that is lost now,
         // and the store has it. One that ends from here on notes it afterwards.
         let again = or_told(self.store_len());
         let noted = again.as_ref().map_or(noted, |len| *len);
-        self.stored.fetch_max(noted, Ordering::AcqRel);
+        self.blocks.stored.fetch_max(noted, Ordering::AcqRel);
         again?;
         // What the store has, as it is noted: it may have grown between the two.
-        let new = self.stored.load(Ordering::Acquire).min(MAX_SIZE).max(kept);
+        let new = self
+            .blocks
+            .stored
+            .load(Ordering::Acquire)
+            .min(MAX_SIZE)
+            .max(kept);
         if new > old && self.inside_block(old) > 0 {
             // The store has more of what was the last block than is cached. Where that is
             // unwritten, zeros follow it.
@@ -409,7 +428,7 @@ impl FileCore {
     fn cut_blocks(&self, size: u64) {
         let cut = size.div_ceil(self.block_bytes())..u64::MAX;
         self.remove_blocks(cut.clone());
-        self.extents.lock().punched.forget(cut);
+        self.blocks.extents.lock().punched.forget(cut);
     }
 
     /// Takes all blocks of a range out of the file, dirty or not.
@@ -431,7 +450,7 @@ impl FileCore {
         while batch.len() < BATCH {
             let found = {
                 let _section = self.pool.domain.reader();
-                self.index.next_block(self.frames(), *next, end)
+                self.blocks.index.next_block(self.frames(), *next, end)
             };
             let Some((block, _)) = found else {
                 *next = end;

@@ -23,7 +23,7 @@ use crate::units::PageCount;
 impl FileCore {
     pub(super) fn would_block(&self, offset: u64) -> FileError {
         FileError::WouldBlock {
-            file: self.name.clone(),
+            file: self.id.name.clone(),
             offset,
         }
     }
@@ -98,7 +98,7 @@ impl PagedFile {
     ) -> Task<T, E> {
         let file = self.same_handle();
         let core = self.core();
-        let (address, turn) = (core.address(), (turn, core.at_a_time));
+        let (address, turn) = (core.address(), (turn, core.store.at_a_time()));
         Task::new(&core.cache, address, turn, move || call(&file))
     }
 }

@@ -8,7 +8,9 @@ use thiserror::Error;
 
 use super::Memory;
 use super::files::{Found, Listed, OpenFile, is_opening, note_open, note_opening};
-use crate::cache::{Asked, FileAccess, FileError, FileInner, FileOptions, PagedFile, WriteOrder};
+use crate::cache::{
+    FileAccess, FileError, FileInner, FileOptions, PagedFile, StoreProbe, WriteOrder,
+};
 use crate::group::Group;
 use crate::store::Store;
 #[cfg(not(target_family = "wasm"))]
@@ -182,7 +184,7 @@ impl FileOpener {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(mut files) => note_opening(&mut files, identity),
             };
-            let asked = Asked::new(store.clone(), &self.options)?;
+            let asked = StoreProbe::new(store.clone(), &self.options)?;
             let mut files = match inner
                 .files
                 .look(&inner.cache, identity, |listed| self.same_file(listed))?
@@ -294,7 +296,7 @@ impl FileOpener {
         }
         let order = self.options.write_order;
         // `Background` asks for no order, so any order will do.
-        if order != WriteOrder::Background && order != open.write_order {
+        if order != WriteOrder::Background && order != open.id.write_order {
             return refuse(open.name(), "with another write order");
         }
         Ok(PagedFile::new(&open))

@@ -23,7 +23,6 @@ use crate::exec::reentry::{self, InStoreCall, is_outermost};
 use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::{Pool, StoreScope, Trial};
 use crate::sync::Apart;
-use crate::sync::atomic::Ordering;
 use crate::sys::process::Process;
 use crate::units::PageCount;
 
@@ -76,7 +75,7 @@ impl FileCore {
     /// Begins a call of the file's store: no reclaim below it, and no way back into the file.
     pub(crate) fn store_call(&self) -> StoreCall {
         StoreCall {
-            _call: InStoreCall::begin(self.address(), self.uses_files.clone()),
+            _call: InStoreCall::begin(self.address(), self.store.uses_files()),
             _scope: self.pool.store_scope(),
             _apart: Apart::begin(),
         }
@@ -100,7 +99,7 @@ impl FileCore {
     #[cold]
     fn other_process(&self, maker: Process) -> FileError {
         FileError::OtherProcess {
-            file: self.name.clone(),
+            file: self.id.name.clone(),
             pid: maker.id(),
         }
     }
@@ -112,7 +111,7 @@ impl FileCore {
         match self.in_store_call() {
             false => Ok(()),
             true => Err(FileError::Reentered {
-                file: self.name.clone(),
+                file: self.id.name.clone(),
             }),
         }
     }
@@ -120,17 +119,17 @@ impl FileCore {
     /// Refuses to go on in a file that is open for reading alone, or from inside its store.
     pub(crate) fn check_writable(&self) -> Result<(), FileError> {
         self.check_not_reentrant()?;
-        match self.access {
+        match self.id.access {
             FileAccess::ReadWrite => Ok(()),
             FileAccess::ReadOnly => Err(FileError::ReadOnly {
-                file: self.name.clone(),
+                file: self.id.name.clone(),
             }),
         }
     }
 
     /// Whether this thread may call the file's store for somebody else's sake.
     pub(crate) fn may_call_unasked(&self) -> bool {
-        let may = !self.uses_files.load(Ordering::Relaxed) || is_outermost();
+        let may = !self.store.may_use_files() || is_outermost();
         if !may {
             StoreScope::note_skipped();
         }

@@ -20,7 +20,7 @@ impl Handle {
     pub(crate) fn new(core: &Arc<FileCore>) -> Arc<Handle> {
         Arc::new(Handle {
             core: core.clone(),
-            cursor: core.errors.sample(),
+            cursor: core.writes.errors.sample(),
             stream: Stream::default(),
             read_end: AtomicU64::new(u64::MAX),
         })
@@ -28,6 +28,6 @@ impl Handle {
 
     /// The file's latest failure, if this handle has not heard of it.
     pub(crate) fn check_errors(&self) -> Result<(), FileError> {
-        self.core.errors.check(&self.cursor)
+        self.core.writes.errors.check(&self.cursor)
     }
 }

@@ -1,13 +1,23 @@
-//! Who keeps truncate, punch, discard and invalidate of a file away, or is the one.
+//! The locks of a file that callers may sleep on.
 
-use crate::cache::core::FileCore;
+use crate::cache::dirty::index::DirtyIndex;
+use crate::cache::index::Index;
 use crate::exec::reentry::FileLocked;
-use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// See the module. Both are outside the locks of blocks.
+pub(crate) struct FileLocks {
+    /// Serialises appends, and keeps the end of the file where it is meanwhile.
+    append: Mutex<()>,
+    /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`).
+    /// Exclusive: truncate, punch, discard, invalidate.
+    invalidate: RwLock<()>,
+}
 
 /// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the
-/// caller is the one.
+/// caller makes it.
 #[must_use]
-pub(crate) enum Steady<'f> {
+pub(crate) enum InvalidateGuard<'f> {
     /// Others may fill and write, too.
     Shared {
         _guard: RwLockReadGuard<'f, ()>,
@@ -15,46 +25,71 @@ pub(crate) enum Steady<'f> {
     },
     /// Nobody else may. Dropped in this order.
     Alone {
-        _cutting: SaidSo<'f>,
+        _cutting: CuttingMark<'f>,
         _guard: RwLockWriteGuard<'f, ()>,
         _holding: FileLocked,
     },
 }
 
-/// While it lives, appends that do not keep the file steady see that somebody has it alone.
-pub(crate) struct SaidSo<'f>(&'f FileCore);
+/// While it lives, appends that take no shared lock see that the file is locked exclusively.
+pub(crate) struct CuttingMark<'f>(&'f Index<DirtyIndex>);
 
-impl Drop for SaidSo<'_> {
+impl Drop for CuttingMark<'_> {
     fn drop(&mut self) {
-        self.0.dirty().set_cutting(false);
+        self.0.lock().set_cutting(false);
     }
 }
 
-impl FileCore {
+impl Default for FileLocks {
+    fn default() -> FileLocks {
+        FileLocks {
+            append: Mutex::ranked(Rank::Append, ()),
+            invalidate: RwLock::ranked(Rank::Invalidate, ()),
+        }
+    }
+}
+
+impl FileLocks {
+    /// Keeps other appends and changes of the length away.
+    pub(crate) fn append(&self) -> MutexGuard<'_, ()> {
+        self.append.lock()
+    }
+
+    /// Like [`FileLocks::append`] without waiting.
+    pub(crate) fn try_append(&self) -> Option<MutexGuard<'_, ()>> {
+        self.append.try_lock()
+    }
+
     /// Keeps truncate, punch and their like away.
-    pub(crate) fn steady(&self) -> Steady<'_> {
-        Steady::Shared {
+    pub(crate) fn shared(&self) -> InvalidateGuard<'_> {
+        InvalidateGuard::Shared {
             _guard: self.invalidate.read(),
             _holding: FileLocked::begin(),
         }
     }
 
-    /// Like [`FileCore::steady`] without waiting.
-    pub(crate) fn try_steady(&self) -> Option<Steady<'_>> {
-        self.invalidate.try_read().map(|guard| Steady::Shared {
+    /// Like [`FileLocks::shared`] without waiting.
+    pub(crate) fn try_shared(&self) -> Option<InvalidateGuard<'_>> {
+        let guard = self.invalidate.try_read()?;
+        Some(InvalidateGuard::Shared {
             _guard: guard,
             _holding: FileLocked::begin(),
         })
     }
 
-    /// Keeps all fills and writes away.
-    pub(crate) fn alone(&self) -> Steady<'_> {
+    /// Keeps all fills and writes away. `index` is the file's.
+    pub(crate) fn alone<'f>(&'f self, index: &'f Index<DirtyIndex>) -> InvalidateGuard<'f> {
         let guard = self.invalidate.write();
-        self.dirty().set_cutting(true);
-        Steady::Alone {
-            _cutting: SaidSo(self),
+        index.lock().set_cutting(true);
+        InvalidateGuard::Alone {
+            _cutting: CuttingMark(index),
             _guard: guard,
             _holding: FileLocked::begin(),
         }
+    }
+
+    /// Waits until every fill and write that is under way has ended.
+    pub(crate) fn wait_shared(&self) {
+        drop(self.invalidate.write());
     }
 }

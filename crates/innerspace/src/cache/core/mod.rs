@@ -14,14 +14,14 @@ use std::io;
 use std::ops::Range;
 
 use crate::cache::core::counters::FileCounters;
+use crate::cache::core::locks::FileLocks;
 use crate::cache::core::ready_list::ReadyList;
 use crate::cache::core::requests::Requests;
-use crate::cache::core::store_handle::Reached;
-use crate::cache::core::store_probe::{Asked, MAX_SIZE};
+use crate::cache::core::store_handle::{FileStore, StoreHandle};
+use crate::cache::core::store_probe::{MAX_SIZE, StoreProbe};
 use crate::cache::dirty::index::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
-use crate::cache::dirty::sync_turns::Syncs;
-use crate::cache::dirty::write_backoff::Trouble;
-use crate::cache::errors::{ErrorSequence, FileError, StoreAction};
+use crate::cache::dirty::state::WriteState;
+use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
 use crate::cache::index::{Guarded, Index, Nodes};
 use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
@@ -34,26 +34,38 @@ use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
 use crate::store::{Accepted, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Rank, RwLock, Weak};
-use crate::units::{FrameId, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
-
-/// The request size in bytes of stores that have no preference, and the largest of all.
-const DEFAULT_REQUEST: u64 = MIB;
-const MOST_REQUEST: u64 = 64 * MIB;
+use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
+use crate::units::{FrameId, PAGE_SHIFT, PageCount};
 
 /// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle
 /// and mapping go ([`FileInner`](crate::cache::FileInner)).
 pub(crate) struct FileCore {
-    // Immutable.
     pub(crate) me: Weak<FileCore>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) id: FileIdentity,
+    pub(crate) store: FileStore,
+    pub(crate) blocks: Blocks,
+    pub(crate) writes: WriteState,
+    pub(crate) locks: FileLocks,
+    pub(crate) mappers: MapperList,
+    pub(crate) requests: Requests,
+    pub(crate) ready: ReadyList,
+    /// Read-ahead of mappings, which have no handle.
+    pub(crate) stream: Stream,
+    pub(crate) counters: FileCounters,
+}
+
+/// What never changes of a file.
+pub(crate) struct FileIdentity {
     /// The number frames carry.
     pub(crate) owner: OwnerId,
     /// The name as it was given.
     pub(crate) own_name: Arc<str>,
     /// The same in messages.
     pub(crate) name: Arc<str>,
-    pub(crate) cache: Arc<Cache>,
-    pub(crate) pool: Arc<Pool>,
+    /// What the store calls itself.
+    pub(crate) identity: Option<Identity>,
     /// Keeps the group; pays for blocks and index nodes.
     pub(crate) group: Group,
     /// The group and those above it, for the dirty limits.
@@ -66,70 +78,61 @@ pub(crate) struct FileCore {
     last_in_block: u64,
     pub(crate) access: FileAccess,
     pub(crate) write_order: WriteOrder,
-    pub(crate) identity: Option<Identity>,
+    /// Whether accepted writes have to be kept until a sync.
+    pub(crate) accepted: Accepted,
+}
 
-    // Each of these has its own protection.
-    /// Where the bytes are; `None` once the file is closed. A leaf lock, held to clone it.
-    store: Mutex<Option<Arc<Reached>>>,
+/// A file's blocks, its length, and what is known of its holes.
+pub(crate) struct Blocks {
+    /// The blocks, and under the same mutex which of them are dirty: a new block of a writer enters
+    /// both at once.
+    pub(crate) index: Index<DirtyIndex>,
     /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by
     /// `set_len`, under `invalidate`, exclusive.
     pub(crate) size: AtomicU64,
     /// What the store holds: bytes at and after it are not read from there. Changes as `size` does,
     /// and after a write.
     pub(crate) stored: AtomicU64,
-    /// The blocks, and under the same mutex what is dirty of them: a new block of a writer enters
-    /// both at once.
-    pub(crate) index: Index<DirtyIndex>,
-    /// Notified when a write of a block ends; goes with the mutex of `index`.
-    pub(crate) write_ended: Condvar,
-    pub(crate) mappers: MapperList,
-    /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`).
-    /// Exclusive: truncate, punch, discard, invalidate. Outside the block lock.
-    pub(crate) invalidate: RwLock<()>,
-    /// Bumped when something may have stopped being a hole, under the mutex of `index`: see
+    /// Moves when something may have stopped being a hole, under the mutex of `index`: see
     /// [`FileCore::hole_still`].
     pub(crate) hole_epoch: AtomicU64,
-    /// What may be mapped as a hole.
+    /// Which blocks may be mapped as holes.
     pub(crate) shown_holes: ShownHoles,
-    /// The last block has old bytes past the end of the file, which somebody views: to be cleared
-    /// before the file grows.
-    pub(crate) tail_left: AtomicBool,
+    /// What is known of the store's holes. A leaf lock.
     pub(crate) extents: Mutex<Extents>,
-    /// Why blocks that waiters still hold could not be filled (P20).
+    /// The last block has old bytes past the end of the file, which are viewed: to be cleared before
+    /// the file grows.
+    pub(crate) tail_left: AtomicBool,
+    /// Why blocks that waiters still hold could not be filled (P20). A leaf lock.
     pub(crate) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
-    pub(crate) errors: ErrorSequence,
-    /// Ordered files: the number that writes carry now, and the highest released one.
-    pub(crate) barrier: AtomicU64,
-    pub(crate) released: AtomicU64,
-    /// Where the next write that no sync asks for begins.
-    pub(crate) write_from: AtomicU64,
-    pub(crate) trouble: Trouble,
-    /// Whether accepted writes have to be kept until a sync.
-    pub(crate) accepted: Accepted,
-    /// Whether a call of the store may want other files.
-    pub(crate) uses_files: Arc<AtomicBool>,
-    pub(crate) syncs: Syncs,
-    /// A job writes what is dirty of the file.
-    pub(crate) is_flushing: AtomicBool,
-    /// Serialises appends, and keeps the end where it is meanwhile.
-    pub(crate) append: Mutex<()>,
-    pub(crate) requests: Requests,
-    /// Requests that the store serves at a time.
-    pub(crate) at_a_time: u32,
-    /// The largest request in blocks.
-    pub(crate) request_blocks: u64,
-    pub(crate) ready: ReadyList,
-    /// Read-ahead of mappings, which have no handle.
-    pub(crate) stream: Stream,
     /// Readers that may remember blocks, and hold each once.
     pub(crate) block_readers: AtomicU64,
-    pub(crate) counters: FileCounters,
+}
+
+impl Blocks {
+    fn new(len: u64, tags: Tags) -> Blocks {
+        Blocks {
+            index: Index::ranked(Rank::Dirty, tags),
+            size: AtomicU64::new(len),
+            stored: AtomicU64::new(len),
+            hole_epoch: AtomicU64::new(0),
+            shown_holes: ShownHoles::default(),
+            extents: Mutex::default(),
+            tail_left: AtomicBool::new(false),
+            fill_errors: Mutex::default(),
+            block_readers: AtomicU64::new(0),
+        }
+    }
 }
 
 impl FileCore {
     /// A file with nothing cached. The store is not called.
-    pub(crate) fn new(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> Arc<FileCore> {
-        let Asked {
+    pub(crate) fn new(
+        cache: &Arc<Cache>,
+        asked: StoreProbe,
+        options: &FileOptions,
+    ) -> Arc<FileCore> {
+        let StoreProbe {
             store,
             own_name,
             name,
@@ -151,53 +154,33 @@ impl FileCore {
             0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
             _ => Tags::none(),
         };
-        let preferred = match limits.preferred_size as u64 {
-            0 => DEFAULT_REQUEST,
-            bytes => bytes.min(MOST_REQUEST),
-        };
+        let block_shift = PAGE_SHIFT + u32::from(order);
         let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
             let owner = pool.register_owner(me.clone() as Weak<dyn Owner>);
             FileCore {
                 me: me.clone(),
-                owner,
-                own_name,
-                name,
                 cache: cache.clone(),
                 pool,
-                identity,
-                group,
-                groups,
-                order,
-                block_shift: PAGE_SHIFT + u32::from(order),
-                last_in_block: ((PAGE_SIZE as u64) << order) - 1,
-                access: options.access,
-                write_order: options.write_order,
-                size: AtomicU64::new(len),
-                stored: AtomicU64::new(len),
-                index: Index::ranked(Rank::Dirty, tags_of(owner)),
-                write_ended: Condvar::new(),
+                id: FileIdentity {
+                    owner,
+                    own_name,
+                    name,
+                    identity,
+                    group,
+                    groups,
+                    order,
+                    block_shift,
+                    last_in_block: (1 << block_shift) - 1,
+                    access: options.access,
+                    write_order: options.write_order,
+                    accepted,
+                },
+                store: FileStore::new(store, uses_files, &limits, block_shift),
+                blocks: Blocks::new(len, tags_of(owner)),
+                writes: WriteState::default(),
+                locks: FileLocks::default(),
                 mappers: MapperList::default(),
-                invalidate: RwLock::ranked(Rank::Invalidate, ()),
-                hole_epoch: AtomicU64::new(0),
-                block_readers: AtomicU64::new(0),
-                shown_holes: ShownHoles::default(),
-                tail_left: AtomicBool::new(false),
-                extents: Mutex::default(),
-                fill_errors: Mutex::default(),
-                errors: ErrorSequence::default(),
-                barrier: AtomicU64::new(0),
-                released: AtomicU64::new(0),
-                write_from: AtomicU64::new(0),
-                trouble: Trouble::default(),
-                accepted,
-                uses_files: Arc::new(AtomicBool::new(uses_files)),
-                syncs: Syncs::default(),
-                is_flushing: AtomicBool::new(false),
-                store: Mutex::new(Some(Arc::new(Reached::new(store)))),
-                append: Mutex::ranked(Rank::Append, ()),
                 requests: Requests::new(cache.workers().lane(limits.requests)),
-                at_a_time: limits.requests,
-                request_blocks: (preferred >> (PAGE_SHIFT + u32::from(order))).max(1),
                 ready: ReadyList::default(),
                 stream: Stream::default(),
                 counters: FileCounters::default(),
@@ -213,16 +196,16 @@ impl FileCore {
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         // Acquire: pairs with the release of whoever grew the file; the bytes were written before.
-        self.size.load(Ordering::Acquire)
+        self.blocks.size.load(Ordering::Acquire)
     }
 
     /// The file's length is `size` bytes from now on. Release: pairs with the load in `size`.
     #[inline]
     pub(crate) fn set_size(&self, size: u64) {
         if size > TAGGED_BYTES {
-            self.index.tags().end();
+            self.blocks.index.tags().end();
         }
-        self.size.store(size, Ordering::Release);
+        self.blocks.size.store(size, Ordering::Release);
     }
 
     /// Whether its frames are those of this memory.
@@ -232,12 +215,12 @@ impl FileCore {
 
     /// The name in messages.
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
+        &self.id.name
     }
 
     /// What may be done with the file.
     pub(crate) fn access(&self) -> FileAccess {
-        self.access
+        self.id.access
     }
 
     #[inline]
@@ -248,19 +231,19 @@ impl FileCore {
     /// log2 of the block size in bytes.
     #[inline]
     pub(crate) fn block_shift(&self) -> u32 {
-        self.block_shift
+        self.id.block_shift
     }
 
     /// The block size in bytes.
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
-        self.last_in_block + 1
+        self.id.last_in_block + 1
     }
 
     /// The offset in its block of a byte of the file.
     #[inline]
     pub(crate) fn inside_block(&self, offset: u64) -> u64 {
-        offset & self.last_in_block
+        offset & self.id.last_in_block
     }
 
     /// The bytes from `offset` to the end of its block.
@@ -270,12 +253,12 @@ impl FileCore {
 
     /// Pages in a block.
     pub(crate) fn block_pages(&self) -> u64 {
-        1 << self.order
+        1 << self.id.order
     }
 
     /// The file's pages in a range of blocks.
     pub(crate) fn pages_of(&self, blocks: Range<u64>) -> Range<u64> {
-        blocks.start << self.order..blocks.end.saturating_mul(self.block_pages())
+        blocks.start << self.id.order..blocks.end.saturating_mul(self.block_pages())
     }
 
     /// The blocks a byte range touches.
@@ -293,33 +276,21 @@ impl FileCore {
 
     /// The lowest limit of the groups that pay for the file, in bytes.
     pub(crate) fn nearest_limit(&self) -> u64 {
-        let limits = self.groups.iter();
+        let limits = self.id.groups.iter();
         let limits = limits.filter_map(|group| self.pool.groups.max(*group));
         limits.min().map_or(u64::MAX, PageCount::bytes)
     }
 
     /// Where the file's bytes are.
-    pub(crate) fn store(&self) -> Result<Arc<Reached>, FileError> {
-        self.store.lock().clone().ok_or_else(|| self.closed())
-    }
-
-    /// As long as it can be upgraded, the store is in use by this file.
-    pub(crate) fn in_use(&self) -> Weak<()> {
-        let store = self.store.lock();
-        store.as_deref().map_or_else(Weak::new, Reached::in_use)
-    }
-
-    /// Lets go of the store: the file is closed.
-    pub(crate) fn drop_store(&self) {
-        let store = self.store.lock().take();
-        drop(store);
+    pub(crate) fn store(&self) -> Result<Arc<StoreHandle>, FileError> {
+        self.store.get().ok_or_else(|| self.closed())
     }
 
     // --- errors
 
     pub(crate) fn past_end(&self, offset: u64, len: u64, size: u64) -> FileError {
         FileError::PastEnd {
-            file: self.name.clone(),
+            file: self.id.name.clone(),
             offset,
             len,
             size,
@@ -334,7 +305,7 @@ impl FileCore {
         len: u64,
         error: io::Error,
     ) -> FileError {
-        let file = self.name.clone();
+        let file = self.id.name.clone();
         match error
             .get_ref()
             .and_then(|inner| inner.downcast_ref::<StoreError>())
@@ -428,14 +399,14 @@ impl FileCore {
     #[inline]
     #[track_caller]
     pub(crate) fn dirty(&self) -> MutexGuard<'_, Guarded<DirtyIndex>> {
-        self.index.lock()
+        self.blocks.index.lock()
     }
 
     /// The rules for a writer with this reason, as they are now.
     pub(crate) fn rules(&self, reason: WriteReason) -> WriteRules {
-        let released = self.released.load(Ordering::Acquire);
+        let released = self.writes.barrier.released();
         WriteRules {
-            order: self.write_order,
+            order: self.id.write_order,
             released,
             reason,
         }
@@ -444,7 +415,7 @@ impl FileCore {
     /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock and
     /// has changed, or is about to let others change, the bytes.
     pub(crate) fn mark_dirty(&self, block: u64, frame: FrameId) {
-        let ordered = self.write_order == WriteOrder::Ordered;
+        let ordered = self.id.write_order == WriteOrder::Ordered;
         let flags = &self.frames().meta(frame).flags;
         if flags.load().contains(FlagSet::DIRTY) && !ordered {
             return;
@@ -457,8 +428,8 @@ impl FileCore {
     pub(crate) fn dirty_entry(&self) -> Dirty {
         Dirty {
             since: self.pool.now(),
-            barrier: match self.write_order {
-                WriteOrder::Ordered => self.barrier.load(Ordering::Acquire),
+            barrier: match self.id.write_order {
+                WriteOrder::Ordered => self.writes.barrier.current(),
                 WriteOrder::Background | WriteOrder::OnSync => 0,
             },
         }
@@ -478,7 +449,7 @@ impl FileCore {
     /// holds the block's lock.
     pub(crate) fn forget_dirty(&self, block: u64, frame: FrameId) {
         let flags = &self.frames().meta(frame).flags;
-        if self.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
+        if self.id.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
             return;
         }
         let mut dirty = self.dirty();
@@ -499,8 +470,8 @@ impl FileCore {
     /// So many blocks more are dirty, likewise.
     #[inline]
     pub(crate) fn count_dirty_run(&self, blocks: usize) {
-        let pages = (blocks as u64) << self.order;
-        self.cache.count_dirty(&self.groups, pages);
+        let pages = (blocks as u64) << self.id.order;
+        self.cache.count_dirty(&self.id.groups, pages);
         self.pool.counters.add(Event::PgDirtied, pages);
     }
 
@@ -511,8 +482,8 @@ impl FileCore {
 
     /// So many blocks less are dirty.
     pub(crate) fn count_clean_run(&self, blocks: usize) {
-        let pages = (blocks as u64) << self.order;
-        self.cache.count_clean(&self.groups, pages);
+        let pages = (blocks as u64) << self.id.order;
+        self.cache.count_clean(&self.id.groups, pages);
         self.pool.counters.add(Event::PgCleaned, pages);
     }
 
@@ -532,11 +503,11 @@ impl Drop for FileCore {
         // Closing removes every block. If it did not get so far (it panicked), views may still look
         // at one, and nobody will ever say when they are gone: the memory stays for good, and the
         // number in their tags is nobody else's.
-        if self.index.counts().blocks > 0 {
+        if self.blocks.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
         } else {
             // Not before: whoever has the file, closed or not, seeks blocks by its number.
-            self.pool.unregister_owner(self.owner);
+            self.pool.unregister_owner(self.id.owner);
         }
     }
 }
@@ -569,7 +540,7 @@ impl Nodes for Frames {
 impl std::fmt::Debug for FileCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileCore")
-            .field("name", &self.name)
+            .field("name", &self.id.name)
             .field("size", &self.size())
             .field("block_bytes", &self.block_bytes())
             .finish_non_exhaustive()

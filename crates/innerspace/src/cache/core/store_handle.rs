@@ -6,20 +6,22 @@
 
 use std::ops::Deref;
 
-use crate::store::Store;
-use crate::sync::{Arc, Weak};
+use crate::store::{Limits, Store};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
+use crate::units::MIB;
 
 /// See the module.
-pub(crate) struct Reached {
+pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
     /// Dropped when the store is, behind it.
     open: Arc<()>,
 }
 
-impl Reached {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Reached {
+impl StoreHandle {
+    pub(crate) fn new(store: Arc<dyn Store>) -> StoreHandle {
         let open = Arc::new(());
-        Reached { store, open }
+        StoreHandle { store, open }
     }
 
     /// As long as it can be upgraded, the store is in use: by the file, or by a call that is under
@@ -29,10 +31,90 @@ impl Reached {
     }
 }
 
-impl Deref for Reached {
+impl Deref for StoreHandle {
     type Target = dyn Store;
 
     fn deref(&self) -> &dyn Store {
         &*self.store
+    }
+}
+
+/// The request size in bytes of stores that have no preference, and the largest of all.
+const DEFAULT_REQUEST: u64 = MIB;
+const MOST_REQUEST: u64 = 64 * MIB;
+
+/// What a file knows of its store.
+pub(crate) struct FileStore {
+    /// `None` once the file is closed. A leaf lock, held to clone it.
+    handle: Mutex<Option<Arc<StoreHandle>>>,
+    /// Whether a call of the store may want other files.
+    uses_files: Arc<AtomicBool>,
+    at_a_time: u32,
+    request_blocks: u64,
+}
+
+impl FileStore {
+    /// Of a file whose blocks have `1 << block_shift` bytes.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        uses_files: bool,
+        limits: &Limits,
+        block_shift: u32,
+    ) -> FileStore {
+        let preferred = match limits.preferred_size as u64 {
+            0 => DEFAULT_REQUEST,
+            bytes => bytes.min(MOST_REQUEST),
+        };
+        FileStore {
+            handle: Mutex::new(Some(Arc::new(StoreHandle::new(store)))),
+            uses_files: Arc::new(AtomicBool::new(uses_files)),
+            at_a_time: limits.requests,
+            request_blocks: (preferred >> block_shift).max(1),
+        }
+    }
+
+    /// The store, unless the file is closed.
+    pub(crate) fn get(&self) -> Option<Arc<StoreHandle>> {
+        self.handle.lock().clone()
+    }
+
+    /// As long as it can be upgraded, the store is in use by this file.
+    pub(crate) fn in_use(&self) -> Weak<()> {
+        let handle = self.handle.lock();
+        handle
+            .as_deref()
+            .map_or_else(Weak::new, StoreHandle::in_use)
+    }
+
+    /// The file is closed. The store is dropped with the lock released.
+    pub(crate) fn close(&self) {
+        let handle = self.handle.lock().take();
+        drop(handle);
+    }
+
+    /// Whether a call of the store may want other files.
+    pub(crate) fn may_use_files(&self) -> bool {
+        self.uses_files.load(Ordering::Relaxed)
+    }
+
+    /// Where calls of the store note that they use other files.
+    pub(crate) fn uses_files(&self) -> Arc<AtomicBool> {
+        self.uses_files.clone()
+    }
+
+    /// Notes that a call of the store has used another file.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn note_use(&self) {
+        self.uses_files.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests that the store serves at a time.
+    pub(crate) fn at_a_time(&self) -> u32 {
+        self.at_a_time
+    }
+
+    /// The largest request in blocks.
+    pub(crate) fn request_blocks(&self) -> u64 {
+        self.request_blocks
     }
 }

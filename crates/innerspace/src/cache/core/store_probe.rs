@@ -14,7 +14,7 @@ use crate::sync::Arc;
 pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 
 /// A store that can be opened, and what it said.
-pub(crate) struct Asked {
+pub(crate) struct StoreProbe {
     pub(crate) store: Arc<dyn Store>,
     /// As it was given.
     pub(crate) own_name: Arc<str>,
@@ -30,9 +30,12 @@ pub(crate) struct Asked {
     pub(crate) limits: Limits,
 }
 
-impl Asked {
+impl StoreProbe {
     /// Asks a store whether it can be opened in this way.
-    pub(crate) fn new(store: Arc<dyn Store>, options: &FileOptions) -> Result<Asked, FileError> {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        options: &FileOptions,
+    ) -> Result<StoreProbe, FileError> {
         let own_name: Arc<str> = options.name.clone().unwrap_or_else(|| store.name()).into();
         let name = match shown_name(&own_name) {
             Cow::Borrowed(_) => own_name.clone(),
@@ -56,7 +59,7 @@ impl Asked {
                 len,
             });
         }
-        Ok(Asked {
+        Ok(StoreProbe {
             identity: store.identity(),
             accepted: store.accepted(),
             uses_files: store.uses_files(),

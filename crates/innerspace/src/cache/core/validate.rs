@@ -10,24 +10,25 @@ impl FileCore {
     /// the file.
     pub(crate) fn validate(&self) {
         self.wait_all_landed();
-        self.index.validate(self.frames());
+        self.blocks.index.validate(self.frames());
         let section = self.pool.domain.reader();
         let mut next = 0;
         let mut dirty_blocks = 0;
         let dirty = self.dirty();
-        let readers = self.block_readers.load(Ordering::Relaxed);
+        let readers = self.blocks.block_readers.load(Ordering::Relaxed);
         assert_eq!(dirty.writing(), 0, "a write is under way at rest");
-        while let Some((block, frame)) = self.index.next_block(self.frames(), next, u64::MAX) {
+        while let Some((block, frame)) = self.blocks.index.next_block(self.frames(), next, u64::MAX)
+        {
             let meta = self.frames().meta(frame);
             let flags = meta.flags.load();
             let hold = meta.hold.load();
             assert_eq!(
                 (meta.owner(), meta.index()),
-                (self.owner.0, block),
+                (self.id.owner.0, block),
                 "I10: {meta:?}"
             );
-            assert_eq!(meta.order(), self.order, "I10: {meta:?}");
-            let tag = self.index.tags().given(block);
+            assert_eq!(meta.order(), self.id.order, "I10: {meta:?}");
+            let tag = self.blocks.index.tags().given(block);
             // What was tagged before the file grew too long has its tag still.
             assert!(
                 meta.tag() == tag || tag == Tag::NONE,
@@ -65,7 +66,7 @@ impl FileCore {
             next = block + 1;
         }
         for block in dirty.unsynced(0..u64::MAX).flatten() {
-            let word = self.index.load(self.frames(), block);
+            let word = self.blocks.index.load(self.frames(), block);
             assert!(
                 matches!(word, Word::Block(_)),
                 "I5: block {block} is not synced, and {word:?}"
@@ -73,14 +74,14 @@ impl FileCore {
         }
         drop(section);
         let blocks = self.size().div_ceil(self.block_bytes());
-        self.extents.lock().punched.validate(blocks);
+        self.blocks.extents.lock().punched.validate(blocks);
         assert_eq!(
             dirty.len(),
             dirty_blocks,
             "I5: dirty blocks that are not in the index"
         );
         assert!(
-            self.fill_errors.lock().is_empty(),
+            self.blocks.fill_errors.lock().is_empty(),
             "P20: an error of a fill is left over"
         );
     }

@@ -26,7 +26,7 @@ impl FileCore {
     #[inline]
     fn dirty_level(&self) -> DirtyLevel {
         let mut nearest = DirtyLevel::Low;
-        for group in &self.groups {
+        for group in &self.id.groups {
             let Some(max) = self.pool.groups.max(*group) else {
                 continue;
             };
@@ -49,10 +49,10 @@ impl FileCore {
     /// How many of `wanted` blocks may become dirty before the groups are at their hard limit; at
     /// least one, for which [`FileCore::make_dirty_room`] was asked.
     pub(crate) fn dirty_room(&self, wanted: u64) -> u64 {
-        let rooms = self.groups.iter().filter_map(|group| {
+        let rooms = self.id.groups.iter().filter_map(|group| {
             let most = self.pool.groups.max(*group)?.0 / HARD_PART;
             let dirty = self.cache.dirty_pages(*group).0;
-            Some((most.saturating_sub(dirty) >> self.order) + 1)
+            Some((most.saturating_sub(dirty) >> self.id.order) + 1)
         });
         rooms.min().map_or(wanted, |room| room.min(wanted))
     }
@@ -90,16 +90,16 @@ impl FileCore {
                 DirtyLevel::Hard => {}
             }
             let written = self.write_some();
-            if written > 0 || self.cache.write_some_of(&self.groups, self) > 0 {
+            if written > 0 || self.cache.write_some_of(&self.id.groups, self) > 0 {
                 level = self.dirty_level();
                 continue;
             }
-            if self.write_order != WriteOrder::Background
+            if self.id.write_order != WriteOrder::Background
                 && let Some(error) = self.held_error()
             {
                 return Err(error);
             }
-            if let Some(error) = self.cache.unwritten_error(&self.groups) {
+            if let Some(error) = self.cache.unwritten_error(&self.id.groups) {
                 return Err(error);
             }
             // Others are at it: the group's limit decides.

@@ -5,6 +5,7 @@ mod limits;
 mod punch;
 pub(crate) mod punched;
 mod runs;
+pub(crate) mod state;
 pub(crate) mod sync;
 pub(crate) mod sync_turns;
 pub(crate) mod write_backoff;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
-use crate::cache::core::locks::Steady;
+use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
@@ -23,7 +23,7 @@ impl Drop for Again<'_> {
             Err(self.file.store_error(what, 0, 0, error))
         };
         if let Err(error) = self.result.take().unwrap_or_else(panicked) {
-            self.file.errors.record(error);
+            self.file.writes.errors.record(error);
         }
     }
 }
@@ -35,7 +35,7 @@ impl FileCore {
         &self,
         blocks: Range<u64>,
         known: u64,
-        _alone: &Steady<'_>,
+        _alone: &InvalidateGuard<'_>,
     ) -> Result<(), FileError> {
         let start = blocks.start << self.block_shift();
         let end = (blocks.end << self.block_shift())
@@ -44,18 +44,18 @@ impl FileCore {
         if end <= start {
             return Ok(());
         }
-        let failed = self.extents.lock().punched.failed;
+        let failed = self.blocks.extents.lock().punched.failed;
         let punched = {
             let store = self.store()?;
             let _call = self.store_call();
-            let _changing = self.syncs.changing();
+            let _changing = self.writes.syncs.changing();
             store.punch(start, end - start)
         };
         failpoint!(Punched);
         punched.map_err(|error| self.store_error(StoreAction::Punch, start, end - start, error))?;
-        if self.accepted == Accepted::UntilSync {
+        if self.id.accepted == Accepted::UntilSync {
             let blocks = self.blocks_of(start..end);
-            self.extents.lock().punched.note(blocks, failed);
+            self.blocks.extents.lock().punched.note(blocks, failed);
         }
         Ok(())
     }
@@ -63,11 +63,11 @@ impl FileCore {
     /// Punches again what a failed sync may have brought back. A failure is left in the error
     /// sequence. No lock is held.
     pub(crate) fn punch_again(&self) {
-        if !self.extents.lock().punched.has_lost() {
+        if !self.blocks.extents.lock().punched.has_lost() {
             return;
         }
-        let alone = self.alone();
-        let lost = self.extents.lock().punched.lost_in(0..u64::MAX);
+        let alone = self.locks.alone(&self.blocks.index);
+        let lost = self.blocks.extents.lock().punched.lost_in(0..u64::MAX);
         let mut again = Again {
             file: self,
             result: None,
@@ -77,13 +77,13 @@ impl FileCore {
     }
 
     /// The same of one range, a batch of cached blocks at a time.
-    fn punch_lost(&self, run: Range<u64>, alone: &Steady<'_>) -> Result<(), FileError> {
+    fn punch_lost(&self, run: Range<u64>, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
         let mut next = run.start;
         while next < run.end {
             let start = next;
             let _locked = self.lock_batch(&mut next, run.end);
             // Writes that were under way may have taken blocks out.
-            let lost = self.extents.lock().punched.lost_in(start..next);
+            let lost = self.blocks.extents.lock().punched.lost_in(start..next);
             for part in lost {
                 // A sync that failed, or a write, may have left more in the store than is known of.
                 self.punch_store(part, u64::MAX, alone)?;
@@ -94,20 +94,20 @@ impl FileCore {
 
     /// Makes durable what was punched, if no more can be noted. No lock is held.
     pub(crate) fn make_room_for_punch(&self) -> Result<(), FileError> {
-        if !self.extents.lock().punched.is_full() {
+        if !self.blocks.extents.lock().punched.is_full() {
             return Ok(());
         }
-        let failures = self.errors.count();
+        let failures = self.writes.errors.count();
         self.punch_again();
         self.sync_store(SyncWhat::Data)?;
-        match self.errors.latest() {
-            Some(error) if self.errors.count() != failures => Err(error),
+        match self.writes.errors.latest() {
+            Some(error) if self.writes.errors.count() != failures => Err(error),
             _ => Ok(()),
         }
     }
 
     /// Whether the store may not have all that the file is.
     pub(crate) fn has_unwritten(&self) -> bool {
-        self.dirty().last_unwritten().is_some() || self.extents.lock().punched.has_lost()
+        self.dirty().last_unwritten().is_some() || self.blocks.extents.lock().punched.has_lost()
     }
 }

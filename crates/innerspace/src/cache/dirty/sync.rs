@@ -41,14 +41,14 @@ struct Unsure<'f> {
 
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
-        if self.file.accepted == Accepted::UntilSync {
+        if self.file.id.accepted == Accepted::UntilSync {
             // Also what was accepted since it began: who knows when the store dropped what.
             self.file.dirty().doubt_accepted();
-            self.file.extents.lock().punched.sync_failed();
+            self.file.blocks.extents.lock().punched.sync_failed();
         }
         let error = self.error.take().unwrap_or_else(store_panicked);
         let error = self.file.store_error(StoreAction::Sync, 0, 0, error);
-        self.file.errors.record(error);
+        self.file.writes.errors.record(error);
     }
 }
 
@@ -59,7 +59,7 @@ impl FileCore {
         blocks: Range<u64>,
         what: SyncWhat,
     ) -> Result<(), FileError> {
-        if self.access == FileAccess::ReadOnly {
+        if self.id.access == FileAccess::ReadOnly {
             return Ok(());
         }
         self.check_not_reentrant()?;
@@ -74,11 +74,11 @@ impl FileCore {
         if let Some(block) = first {
             return Err(self.would_block_in(block));
         }
-        if self.extents.lock().punched.has_lost() {
+        if self.blocks.extents.lock().punched.has_lost() {
             return Err(self.would_block_in(blocks.start));
         }
-        // Asked afterwards: whose write had ended before has noted it.
-        if !self.syncs.has_covered_all(what) {
+        // StoreProbe afterwards: whose write had ended before has noted it.
+        if !self.writes.syncs.has_covered_all(what) {
             return Err(self.would_block_in(blocks.start));
         }
         held.map_or(Ok(()), |held| Err(self.held(held)))
@@ -87,7 +87,7 @@ impl FileCore {
     /// Makes what the store has accepted durable. A failure is left in the error sequence, and what
     /// it leaves in doubt is dirty again. No block is locked.
     pub(crate) fn sync_store(&self, what: SyncWhat) -> Result<(), FileError> {
-        if let Some(running) = self.syncs.begin(what, None) {
+        if let Some(running) = self.writes.syncs.begin(what, None) {
             self.run_sync(running, what, LockMode::Sleep)?;
         }
         Ok(())
@@ -101,8 +101,8 @@ impl FileCore {
     ) -> Result<(), FileError> {
         let store = self.store()?;
         let through = self.dirty().last_acceptance();
-        let punched = self.extents.lock().punched.begin_sync();
-        let changes = self.syncs.changes();
+        let punched = self.blocks.extents.lock().punched.begin_sync();
+        let changes = self.writes.syncs.changes();
         let mut unsure = Unsure {
             file: self,
             error: None,
@@ -115,7 +115,7 @@ impl FileCore {
             Ok(()) => {
                 std::mem::forget(unsure);
                 self.dirty().synced(through);
-                self.extents.lock().punched.synced(punched);
+                self.blocks.extents.lock().punched.synced(punched);
                 running.good = Some((what, changes));
             }
             Err(error) => {
@@ -133,7 +133,7 @@ impl FileCore {
     /// Makes blocks that a failed sync left in doubt dirty again; those whose locks are not to be
     /// waited for stay in doubt.
     pub(crate) fn take_doubted_back(&self, mode: LockMode) {
-        if self.accepted == Accepted::Kept {
+        if self.id.accepted == Accepted::Kept {
             return;
         }
         let get = match mode {
@@ -165,7 +165,7 @@ impl FileCore {
     /// Leaves out those of locked, stable blocks that are clean and yet the only copy that can be
     /// relied on.
     pub(crate) fn retain_synced(&self, locked: &mut Vec<Locked<'_>>) {
-        if self.accepted == Accepted::UntilSync {
+        if self.id.accepted == Accepted::UntilSync {
             let dirty = self.dirty();
             locked.retain(|one| !dirty.is_unsynced(one.block()));
         }
@@ -174,15 +174,15 @@ impl FileCore {
     /// Makes the sync that somebody asked for who could not make it. For the service, which does
     /// not wait long for others.
     pub(crate) fn sync_if_wanted(&self) -> Result<(), FileError> {
-        if !self.syncs.is_wanted() {
+        if !self.writes.syncs.is_wanted() {
             return Ok(());
         }
         if !self.may_call_unasked() {
             self.cache.want_syncs();
             return Ok(());
         }
-        self.syncs.take_wanted();
-        match self.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
+        self.writes.syncs.take_wanted();
+        match self.writes.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
             Some(running) => self.run_sync(running, SyncWhat::Data, LockMode::Try),
             None => Ok(()),
         }
@@ -191,21 +191,21 @@ impl FileCore {
     /// Before frames are evicted: syncs, if some of them hold what no sync has covered. A thread
     /// that may not do I/O asks for a background sync instead.
     pub(crate) fn sync_before_eviction(&self, frames: &[FrameId]) {
-        if self.accepted == Accepted::Kept {
+        if self.id.accepted == Accepted::Kept {
             return;
         }
         let is_unsynced = {
             let dirty = self.dirty();
             frames.iter().any(|frame| {
                 let meta = self.frames().meta(*frame);
-                meta.owner() == self.owner.0 && dirty.is_unsynced(meta.index())
+                meta.owner() == self.id.owner.0 && dirty.is_unsynced(meta.index())
             })
         };
         if !is_unsynced {
             return;
         }
         if NoIo::is_on() || !self.may_call_unasked() {
-            self.syncs.want();
+            self.writes.syncs.want();
             return self.cache.want_syncs();
         }
         self.take_doubted_back(LockMode::Try);
@@ -214,10 +214,10 @@ impl FileCore {
 
     /// Has what is written be evictable. Does not wait long for the syncs of others.
     pub(crate) fn sync_for_room(&self) {
-        if self.accepted == Accepted::Kept {
+        if self.id.accepted == Accepted::Kept {
             return;
         }
-        if let Some(running) = self.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
+        if let Some(running) = self.writes.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
             // A closed file has no store: nothing to sync, nothing to evict either.
             let _ = self.run_sync(running, SyncWhat::Data, LockMode::Try);
         }

@@ -12,7 +12,7 @@ const MOST_FAILURES: u32 = 10;
 
 /// One file's. A leaf lock, held for a look.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble(Mutex<State>);
+pub(crate) struct WriteBackoff(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -24,7 +24,7 @@ struct State {
     at: u64,
 }
 
-impl Trouble {
+impl WriteBackoff {
     /// Whether an attempt may be made at tick `now` that no sync asks for.
     pub(crate) fn may_try(&self, now: u64) -> bool {
         let mut state = self.0.lock();
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn attempts_become_rare_until_one_succeeds_or_time_passes() {
-        let trouble = Trouble::default();
+        let trouble = WriteBackoff::default();
         let mut made = Vec::new();
         for attempt in 0..1000 {
             if trouble.may_try(7) {

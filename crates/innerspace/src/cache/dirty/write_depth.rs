@@ -156,12 +156,12 @@ impl FileCore {
 
     /// Jobs that are worth to have beside the caller, for so many dirty blocks in runs of `run`.
     fn helpers(&self, run: u64, dirty: u64) -> u64 {
-        if self.write_order == WriteOrder::Ordered || !self.cache.workers().has_threads() {
+        if self.id.write_order == WriteOrder::Ordered || !self.cache.workers().has_threads() {
             return 0;
         }
         let others = dirty.div_ceil(run).saturating_sub(1);
         let room = self.nearest_limit() / FLIGHT_PART / (run << self.block_shift());
-        let calls = u64::from(self.at_a_time);
+        let calls = u64::from(self.store.at_a_time());
         let most = room.min(calls).saturating_sub(1);
         others.min(most).min(MOST_HELPERS)
     }

@@ -114,7 +114,8 @@ impl Drop for InFlights<'_> {
             let offset = first.held.block << file.block_shift();
             let end = (last.held.block << file.block_shift()) + last.len as u64;
             let (what, error) = (StoreAction::Write, store_panicked());
-            file.errors
+            file.writes
+                .errors
                 .record(file.store_error(what, offset, end - offset, error));
         }
         // Before WRITEBACK ends: a writer that waited for it must find the bytes unpinned.
@@ -125,15 +126,15 @@ impl Drop for InFlights<'_> {
             dirty.end_write(blocks.clone());
             if !run[0].failed {
                 run.iter().for_each(InFlight::clear_error);
-                if file.accepted == Accepted::UntilSync {
+                if file.id.accepted == Accepted::UntilSync {
                     dirty.accept(blocks.clone());
                 }
-                if !file.extents.lock().punched.written(blocks.clone()) {
+                if !file.blocks.extents.lock().punched.written(blocks.clone()) {
                     dirty.doubt(blocks);
                 }
                 continue;
             }
-            file.extents.lock().punched.written_in_part(blocks);
+            file.blocks.extents.lock().punched.written_in_part(blocks);
             for one in run {
                 let flags = &one.held.meta().flags;
                 let before = flags.test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
@@ -145,21 +146,12 @@ impl Drop for InFlights<'_> {
         }
         // What a writer took for a hole before this may be evicted soon, and is none any more,
         // whoever made the block, and on what.
-        file.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
         drop(dirty);
         for one in &self.blocks {
             file.frames().end_writeback(one.held.frame);
         }
-        file.write_ended.notify_all();
-    }
-}
-
-/// A flush is over, also if a store panicked.
-struct FlushEnd<'f>(&'f FileCore);
-
-impl Drop for FlushEnd<'_> {
-    fn drop(&mut self) {
-        self.0.is_flushing.store(false, Ordering::Release);
+        file.writes.write_ended.notify_all();
     }
 }
 
@@ -177,7 +169,7 @@ impl FileCore {
             next: blocks.start,
             ..RunEnd::default()
         };
-        if reason != WriteReason::Sync && !self.trouble.may_try(self.pool.now()) {
+        if reason != WriteReason::Sync && !self.writes.backoff.may_try(self.pool.now()) {
             return total;
         }
         let max_run = self.max_run(reason);
@@ -199,7 +191,7 @@ impl FileCore {
             }
         }
         let now = self.pool.now();
-        self.trouble.note(total.written, total.failed, now);
+        self.writes.backoff.note(total.written, total.failed, now);
         total
     }
 
@@ -222,7 +214,7 @@ impl FileCore {
     /// that is written again and again does not keep those behind it waiting.
     pub(crate) fn write_onwards(&self, reason: WriteReason, max_blocks: u64) -> RunEnd {
         let end_block = self.end_block();
-        let from = self.write_from.load(Ordering::Relaxed).min(end_block);
+        let from = self.writes.next_block().min(end_block);
         let mut total = self.write_in_depth(from..end_block, reason, max_blocks);
         if total.written == 0 && total.failed == 0 && from > 0 {
             total = self.write_in_depth(0..from, reason, max_blocks);
@@ -232,7 +224,7 @@ impl FileCore {
         } else {
             total.next
         };
-        self.write_from.store(next, Ordering::Relaxed);
+        self.writes.set_next_block(next);
         total
     }
 
@@ -254,12 +246,12 @@ impl FileCore {
         let Some(core) = self.me.upgrade() else {
             return;
         };
-        if self.is_flushing.swap(true, Ordering::Acquire) {
+        let Some(flushing) = self.writes.begin_flush() else {
             return;
-        }
+        };
         let flush = Box::new(move || {
             let _here = core.cache.serving();
-            let ended = FlushEnd(&core);
+            let ended = core.writes.flush_of_job();
             let mut written = true;
             while written && !core.is_closed() && core.has_too_much_dirty() {
                 written = core.write_more() > 0;
@@ -269,6 +261,7 @@ impl FileCore {
             }
             drop(ended);
         });
+        flushing.into_job();
         self.cache
             .push(&self.requests.store_calls, Turn::Shared, flush);
     }
@@ -365,7 +358,7 @@ impl FileCore {
                 None if rules.reason == WriteReason::Sync => {
                     let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
                     let error = self.store_error(StoreAction::Write, start, len as u64, error);
-                    self.errors.record(error);
+                    self.writes.errors.record(error);
                 }
                 None => {}
             }
@@ -466,7 +459,7 @@ impl FileCore {
             Err(error) => {
                 *patience -= 1;
                 if run.len() == 1 || *patience == 0 {
-                    self.errors.record(error);
+                    self.writes.errors.record(error);
                     return 0;
                 }
                 let (first, second) = run.split_at_mut(run.len() / 2);
@@ -485,14 +478,14 @@ impl FileCore {
             let mut slices: Vec<IoSlice<'_>> =
                 run.iter().map(|one| IoSlice::new(one.bytes())).collect();
             let _call = self.store_call();
-            let _changing = self.syncs.changing();
+            let _changing = self.writes.syncs.changing();
             write_all_vectored_at(&**store, &mut slices, offset)
         };
         // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile
         // may reach over it.
-        self.extents.lock().cut_hole(&(offset..offset + len));
+        self.blocks.extents.lock().cut_hole(&(offset..offset + len));
         result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
-        self.stored.fetch_max(offset + len, Ordering::AcqRel);
+        self.blocks.stored.fetch_max(offset + len, Ordering::AcqRel);
         run.iter_mut().for_each(|one| one.failed = false);
         Ok(())
     }
@@ -505,7 +498,7 @@ impl FileCore {
         blocks: Range<u64>,
         what: Option<SyncWhat>,
     ) -> Result<(), FileError> {
-        if self.access == crate::cache::file::options::FileAccess::ReadOnly {
+        if self.id.access == crate::cache::file::options::FileAccess::ReadOnly {
             return Ok(());
         }
         self.check_not_reentrant()?;
@@ -523,7 +516,7 @@ impl FileCore {
         if put_off {
             failpoint!(PutOff);
             // When the cut is over. No other one comes between this time: a sync ends.
-            let _steady = self.steady();
+            let _steady = self.locks.shared();
             unwritten += self.write_dirty_now(&blocks).failed;
         }
         // Before the writes of others are waited for: what is not dirty here is written by their
@@ -568,7 +561,7 @@ impl FileCore {
     /// The same for so many blocks.
     pub(crate) fn held(&self, (blocks, reason): (u64, HeldReason)) -> FileError {
         FileError::Held {
-            file: self.name.clone(),
+            file: self.id.name.clone(),
             dirty: blocks << self.block_shift(),
             reason,
         }
@@ -577,13 +570,13 @@ impl FileCore {
     /// The error for a writer that finds the store refusing what is unwritten, if that is so.
     pub(crate) fn unwritten_error(&self) -> Option<FileError> {
         let blocks = self.dirty_blocks();
-        if blocks == 0 || !self.trouble.is_on() {
+        if blocks == 0 || !self.writes.backoff.is_on() {
             return None;
         }
         Some(FileError::Unwritten {
-            file: self.name.clone(),
+            file: self.id.name.clone(),
             dirty: blocks << self.block_shift(),
-            source: Arc::new(self.errors.latest()?),
+            source: Arc::new(self.writes.errors.latest()?),
         })
     }
 
@@ -593,7 +586,7 @@ impl FileCore {
         let through = dirty.last_write();
         while dirty.is_writing(blocks.clone(), through) {
             failpoint!(Awaiting);
-            dirty = self.write_ended.wait(dirty);
+            dirty = self.writes.write_ended.wait(dirty);
         }
     }
 

@@ -288,7 +288,7 @@ impl<T: Element> Array<T> {
         let mut bytes = Vec::new();
         if bytes.try_reserve_exact(len as usize).is_err() {
             return Err(FileError::NoMemory {
-                file: self.file.core().name.clone(),
+                file: self.file.core().id.name.clone(),
                 len,
             });
         }

@@ -16,7 +16,7 @@ use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
 
 use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
-use crate::cache::core::store_probe::Asked;
+use crate::cache::core::store_probe::StoreProbe;
 use crate::cache::dirty::index::WriteOrder;
 use crate::cache::errors::{ErrorCursor, FileError};
 use crate::cache::file::options::{FileAccess, FileOptions};
@@ -27,7 +27,6 @@ use crate::cache::service::Cache;
 use crate::cache::wait::Wait;
 use crate::group::Group;
 use crate::store::{Store, SyncWhat};
-use crate::sync::atomic::Ordering;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
@@ -46,11 +45,15 @@ impl FileInner {
         store: Arc<dyn Store>,
         options: &FileOptions,
     ) -> Result<PagedFile, FileError> {
-        Ok(FileInner::over(cache, Asked::new(store, options)?, options))
+        Ok(FileInner::over(
+            cache,
+            StoreProbe::new(store, options)?,
+            options,
+        ))
     }
 
     /// The same, of a store that was asked before. It is not called, so that locks may be held.
-    pub(crate) fn over(cache: &Arc<Cache>, asked: Asked, options: &FileOptions) -> PagedFile {
+    pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe, options: &FileOptions) -> PagedFile {
         let core = FileCore::new(cache, asked, options);
         PagedFile::new(&Arc::new(FileInner { core }))
     }
@@ -86,7 +89,7 @@ impl Drop for FileInner {
         // is deferred. A `PagedFile` that is the last one closes by itself.
         if !self.core.is_closed() {
             let core = self.core.clone();
-            let owner = core.owner;
+            let owner = core.id.owner;
             self.core.pool.defer(Some(owner), move || core.close());
         }
     }
@@ -105,7 +108,7 @@ impl FileCore {
         self.ready.begin_close();
         // Who has asked under this mutex, before, whether the file is closed, has put its blocks
         // in.
-        drop(self.index.lock());
+        drop(self.blocks.index.lock());
         let mut panics = Panics::default();
         // Whoever failed, at first it is no more than an attempt. A store that panics has failed,
         // too.
@@ -115,9 +118,13 @@ impl FileCore {
         }
         self.detach_requests();
         self.remove_blocks(0..u64::MAX);
-        debug_assert_eq!(self.index.counts().blocks, 0, "blocks of a closed file");
-        self.index.write().drop_shadows(self.frames(), 0);
-        panics.catch(|| self.drop_store());
+        debug_assert_eq!(
+            self.blocks.index.counts().blocks,
+            0,
+            "blocks of a closed file"
+        );
+        self.blocks.index.write().drop_shadows(self.frames(), 0);
+        panics.catch(|| self.store.close());
         self.cache.remove_file(self);
         // Now that the store can be opened again, which is what they may do at once.
         self.ready.wake_closed(&self.closed(), &mut panics);
@@ -131,11 +138,11 @@ impl FileCore {
         self.dirty().begin_closing();
         self.wait_written(0..u64::MAX);
         failpoint!(Closing);
-        let failures = self.errors.count();
+        let failures = self.writes.errors.count();
         let mut outcome = Ok(());
         panics.catch(|| outcome = self.sync_blocks(0..self.end_block(), None));
         if self.has_unwritten()
-            && let Err(error) = self.errors.check(&ErrorCursor::behind(failures))
+            && let Err(error) = self.writes.errors.check(&ErrorCursor::behind(failures))
         {
             self.cache.log_error(error);
         }
@@ -261,7 +268,7 @@ impl PagedFile {
         };
         if start > end {
             return Err(FileError::BadRange {
-                file: self.core().name.clone(),
+                file: self.core().id.name.clone(),
                 start,
                 end,
             });
@@ -272,7 +279,7 @@ impl PagedFile {
     /// The name in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was
     /// opened by, or what its store is called, with control characters escaped.
     pub fn name(&self) -> &str {
-        &self.core().name
+        &self.core().id.name
     }
 
     /// The length in bytes, unwritten data included.
@@ -292,17 +299,17 @@ impl PagedFile {
 
     /// What may be done with the file.
     pub fn access(&self) -> FileAccess {
-        self.core().access
+        self.core().id.access
     }
 
     /// When dirty blocks are written.
     pub fn write_order(&self) -> WriteOrder {
-        self.core().write_order
+        self.core().id.write_order
     }
 
     /// The group that pays for the file's blocks.
     pub fn group(&self) -> &Group {
-        &self.core().group
+        &self.core().id.group
     }
 
     /// What the file holds and has done.
@@ -355,7 +362,7 @@ impl PagedFile {
         let mut bytes = Vec::new();
         let room = usize::try_from(len).unwrap_or(usize::MAX);
         if bytes.try_reserve_exact(room).is_err() {
-            let file = self.core().name.clone();
+            let file = self.core().id.name.clone();
             return Err(FileError::NoMemory { file, len });
         }
         bytes.resize(room, 0);
@@ -560,14 +567,14 @@ impl PagedFile {
     /// Stores through shared mappings carry it, too.
     pub fn set_barrier(&self, number: u64) {
         // SeqCst: see `restamp_mappings`.
-        self.core().barrier.fetch_max(number, Ordering::SeqCst);
-        if self.core().write_order == WriteOrder::Ordered {
+        self.core().writes.barrier.raise(number);
+        if self.core().id.write_order == WriteOrder::Ordered {
             self.core().restamp_mappings();
         }
     }
 
     /// Lets blocks with barrier numbers up to `number` be written.
     pub fn release_through(&self, number: u64) {
-        self.core().released.fetch_max(number, Ordering::AcqRel);
+        self.core().writes.barrier.release_through(number);
     }
 }

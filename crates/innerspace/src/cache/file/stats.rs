@@ -84,8 +84,8 @@ impl FileCore {
     /// The file's counters; walks the index for what blocks know about themselves.
     pub(crate) fn stats(&self) -> FileStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = self.index.counts();
-        let pages = |blocks: u64| PageCount(blocks << self.order);
+        let counts = self.blocks.index.counts();
+        let pages = |blocks: u64| PageCount(blocks << self.id.order);
         let (mut mapped, mut viewed, mut writeback) = (0, 0, 0);
         let mut next = 0;
         loop {
@@ -93,7 +93,8 @@ impl FileCore {
             let section = self.pool.domain.reader();
             let mut budget = 256;
             while budget > 0
-                && let Some((block, frame)) = self.index.next_block(self.frames(), next, u64::MAX)
+                && let Some((block, frame)) =
+                    self.blocks.index.next_block(self.frames(), next, u64::MAX)
             {
                 let meta = self.frames().meta(frame);
                 let hold = meta.hold.load();
@@ -110,7 +111,7 @@ impl FileCore {
         }
         let counters = &self.counters;
         FileStats {
-            name: self.name.to_string(),
+            name: self.id.name.to_string(),
             size: self.size(),
             block_size: self.block_bytes(),
             cached: pages(counts.blocks),

@@ -283,7 +283,7 @@ impl<'f> NewBlock<'f> {
         held.after = AfterUse::Keep;
         let (file, frame, block) = (held.file, held.frame, held.block);
         if let Some(error) = error {
-            file.fill_errors.lock().push((frame, error.clone()));
+            file.blocks.fill_errors.lock().push((frame, error.clone()));
         }
         file.unlink(block, frame, None);
         let dropped = file.pool.uncache(frame);

@@ -150,7 +150,7 @@ impl FileCore {
     /// was inside the file when its size was read.
     #[inline(always)]
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
-        let tag = self.index.tags().sought(block);
+        let tag = self.blocks.index.tags().sought(block);
         let frame = match len < MUCH {
             true => self.frames().guess_frame(tag),
             false => self.frames().guess_frame_in_run(tag),
@@ -168,7 +168,7 @@ impl FileCore {
 
     /// The index led to this frame: who seeks the block next guesses it.
     pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
-        let tag = self.index.tags().sought(block);
+        let tag = self.blocks.index.tags().sought(block);
         if tag.is_somewhere() {
             self.frames().note_found(tag, frame);
         }
@@ -215,7 +215,7 @@ impl FileCore {
     #[inline(always)]
     fn look_in_section(&self, block: u64) -> Looked {
         let frames = self.frames();
-        let Some(slot) = self.index.slot(frames, block) else {
+        let Some(slot) = self.blocks.index.slot(frames, block) else {
             return Looked::Absent;
         };
         let word = slot.load(raw::Ordering::Acquire);
@@ -235,7 +235,7 @@ impl FileCore {
     /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and
     /// its lock.
     pub(crate) fn is_still(&self, block: u64, frame: FrameId) -> bool {
-        let load = || self.index.load(self.frames(), block);
+        let load = || self.blocks.index.load(self.frames(), block);
         let word = match self.pool.domain.look() {
             Some(_section) => load(),
             None => {
@@ -325,7 +325,7 @@ impl FileCore {
         if held.is_up_to_date() {
             return Ok(());
         }
-        let errors = self.fill_errors.lock();
+        let errors = self.blocks.fill_errors.lock();
         match errors.iter().find(|(frame, _)| *frame == held.frame) {
             Some((_, error)) => Err(error.clone()),
             None => Ok(()),
@@ -345,7 +345,7 @@ impl FileCore {
         basis: Basis,
     ) -> Result<Option<NewBlock<'_>>, FileError> {
         let mode = get.alloc_mode();
-        let mut owned = self.pool.alloc(self.group.id(), self.order, mode)?;
+        let mut owned = self.pool.alloc(self.id.group.id(), self.id.order, mode)?;
         // Before anybody can see it: plain stores, no atomics (P2).
         let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
         owned.set_flags(if referenced {
@@ -354,7 +354,7 @@ impl FileCore {
             FlagSet::LOCKED
         });
         owned.set_kind(Kind::Cached);
-        owned.set_owner(self.owner.0);
+        owned.set_owner(self.id.owner.0);
         owned.set_index(block);
         let frame = owned.publish(INDEX_AND_USER);
         if get.has(Get::AHEAD) {
@@ -370,14 +370,14 @@ impl FileCore {
         Ok(Some(NewBlock::new(held)))
     }
 
-    /// Whether what a block is made on is still so. Asked under the index mutex, with nothing at
+    /// Whether what a block is made on is still so. StoreProbe under the index mutex, with nothing at
     /// the block's place: whoever made a block there meanwhile, wrote it and evicted it again, has
     /// moved the mark before it took the block out.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
-            Basis::StoredUpTo(end) => self.stored.load(Ordering::Acquire) <= end,
-            Basis::Hole { epoch } => self.hole_epoch.load(Ordering::SeqCst) == epoch,
+            Basis::StoredUpTo(end) => self.blocks.stored.load(Ordering::Acquire) <= end,
+            Basis::Hole { epoch } => self.blocks.hole_epoch.load(Ordering::SeqCst) == epoch,
         }
     }
 
@@ -391,7 +391,7 @@ impl FileCore {
         get: Get,
         basis: Basis,
     ) -> Result<bool, FileError> {
-        let mut spares = SpareNodes::new(&self.pool, self.group.id());
+        let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
         let result = loop {
             match self.try_insert(block, frame, basis, &mut spares) {
                 Some(Inserted::Done(shadow)) => break Ok(Some(shadow)),
@@ -431,7 +431,7 @@ impl FileCore {
         basis: Basis,
         spares: &mut SpareNodes<'_>,
     ) -> Option<Inserted> {
-        let mut writer = self.index.write();
+        let mut writer = self.blocks.index.write();
         let holds = !self.is_closed() && self.holds(basis);
         holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
     }
@@ -463,7 +463,8 @@ impl FileCore {
     /// the index's reference afterwards (`uncache`, or before by `freeze`).
     pub(crate) fn unlink(&self, block: u64, frame: FrameId, shadow: Option<u64>) {
         let mut freed = Vec::new();
-        self.index
+        self.blocks
+            .index
             .write()
             .remove(self.frames(), block, frame, shadow, &mut freed);
         if self.frames().meta(frame).hold.load().views() > 0 {

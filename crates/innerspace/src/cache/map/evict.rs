@@ -40,7 +40,7 @@ impl FileCore {
         }
         // The reference keeps the frame's life: owner and index are of this life.
         let held = BlockRef::new(self, frame, meta.index());
-        if meta.owner() != self.owner.0 || !self.frames().try_lock(frame) {
+        if meta.owner() != self.id.owner.0 || !self.frames().try_lock(frame) {
             return None;
         }
         if !self.is_still(held.block, frame) {
@@ -90,15 +90,15 @@ impl FileCore {
             }
         }
         let freed = gone.len() as u64;
-        match self.order {
+        match self.id.order {
             0 => self.pool.free_evicted(&mut gone),
             _ => gone.iter().for_each(|frame| self.pool.free(*frame)),
         }
-        self.pool.shadows_left(self.owner, &left);
+        self.pool.shadows_left(self.id.owner, &left);
         count(&self.counters.evicted, freed);
         let busy = (frames.len() as u64 - freed) as u32;
         EvictCount {
-            freed: PageCount(freed << self.order),
+            freed: PageCount(freed << self.id.order),
             busy,
         }
     }
@@ -119,7 +119,7 @@ impl FileCore {
         // Nobody misses what nobody used: were it active when it comes back, streams would push one
         // another out.
         let leaves_shadow = !matches!(which, Evicting::Passing { .. }) && !is_unused;
-        let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.group.id(), pages));
+        let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.id.group.id(), pages));
         self.unlink(block, frame, shadow);
         locked.unlock_frozen();
         Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
@@ -151,7 +151,9 @@ impl FileCore {
                 let _section = self.pool.domain.reader();
                 while batch.len() < 32
                     && let Some((block, frame)) =
-                        self.index.next_block(self.frames(), next, blocks.end)
+                        self.blocks
+                            .index
+                            .next_block(self.frames(), next, blocks.end)
                 {
                     batch.push(frame);
                     next = block + 1;
@@ -167,7 +169,7 @@ impl FileCore {
 
 impl Owner for FileCore {
     fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64)) {
-        let order = self.order;
+        let order = self.id.order;
         let mut page_used = |page: u64| used(page >> order);
         self.mappers.age(self.pages_of(blocks), &mut page_used);
     }
@@ -178,19 +180,19 @@ impl Owner for FileCore {
     }
 
     fn forget(&self, shadows: &[LeftShadow]) {
-        let mut writer = self.index.write();
+        let mut writer = self.blocks.index.write();
         for LeftShadow { block, mark } in shadows.iter().copied() {
             writer.drop_shadow(self.frames(), block, |when| when as u32 == mark);
         }
     }
 
     fn failed_block_freed(&self, frame: FrameId) {
-        let mut errors = self.fill_errors.lock();
+        let mut errors = self.blocks.fill_errors.lock();
         errors.retain(|(failed, _)| *failed != frame);
     }
 
     fn clean(&self, frames: &[FrameId]) -> CleanCount {
-        let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.owner.0;
+        let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.id.owner.0;
         let index = |frame: &FrameId| self.frames().meta(*frame).index();
         let mut blocks: Vec<u64> = frames.iter().filter(own).map(index).collect();
         blocks.sort_unstable();
@@ -202,7 +204,7 @@ impl Owner for FileCore {
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
             let range = run[0]..run[run.len() - 1] + 1;
             let end = self.write_range(range, WriteReason::Pressure, LockMode::Try, u64::MAX);
-            count.written.0 += end.written << self.order;
+            count.written.0 += end.written << self.id.order;
             count.errors += end.failed as u32;
         }
         count
@@ -215,11 +217,11 @@ impl Owner for FileCore {
         if !self.may_call_unasked() {
             return CleanCount::default();
         }
-        let max_blocks = (request.pages.0 >> self.order).max(1);
+        let max_blocks = (request.pages.0 >> self.id.order).max(1);
         self.take_doubted_back(LockMode::Try);
         let end = self.write_onwards(reason, max_blocks);
         CleanCount {
-            written: PageCount(end.written << self.order),
+            written: PageCount(end.written << self.id.order),
             errors: end.failed as u32,
         }
     }

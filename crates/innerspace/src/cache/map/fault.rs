@@ -79,10 +79,10 @@ impl LockedBlock {
     }
 
     /// Whether a store that is let in now carries the barrier number that the block was marked
-    /// with. Asked inside the section in which the page is made writable: see
+    /// with. StoreProbe inside the section in which the page is made writable: see
     /// [`FileCore::restamp_mappings`].
     pub(crate) fn carries_barrier(&self) -> bool {
-        let is_current = |marked| marked == self.core.barrier.load(Ordering::SeqCst);
+        let is_current = |marked| marked == self.core.writes.barrier.current();
         self.barrier.is_none_or(is_current)
     }
 
@@ -109,7 +109,7 @@ impl LockedBlock {
     /// The frame of a page of the file, which is in this block.
     pub(crate) fn frame_of_page(&self, file_page: u64) -> FrameId {
         debug_assert_eq!(
-            file_page >> self.core.order,
+            file_page >> self.core.id.order,
             self.block,
             "the page is in another block"
         );
@@ -177,7 +177,7 @@ impl FileCore {
         reading: Reading,
         wait: Wait,
     ) -> Result<FaultPage, FileError> {
-        let block = page >> self.order;
+        let block = page >> self.id.order;
         let would_block = || self.would_block(page << PAGE_SHIFT);
         let mut get = Get::LOCK | Get::waiting(wait);
         if wait == Wait::No && kind == FaultKind::Write {
@@ -185,20 +185,20 @@ impl FileCore {
         }
         let mut spare = None;
         loop {
-            let epoch = self.hole_epoch.load(Ordering::SeqCst);
+            let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
             let shown = match kind {
-                FaultKind::Read => self.shown_holes.now(),
+                FaultKind::Read => self.blocks.shown_holes.now(),
                 FaultKind::Write => 0..0,
             };
             let steady = match wait {
-                Wait::Yes => self.steady(),
-                Wait::No => self.try_steady().ok_or_else(would_block)?,
+                Wait::Yes => self.locks.shared(),
+                Wait::No => self.locks.try_shared().ok_or_else(would_block)?,
             };
             let size = self.size();
             if page >= size.div_ceil(1 << PAGE_SHIFT) {
                 return Err(self.past_end(page << PAGE_SHIFT, 1 << PAGE_SHIFT, size));
             }
-            if page == size >> PAGE_SHIFT && self.tail_left.load(Ordering::Acquire) {
+            if page == size >> PAGE_SHIFT && self.blocks.tail_left.load(Ordering::Acquire) {
                 match wait {
                     Wait::Yes => self.clear_tail(size)?,
                     Wait::No => return Err(would_block()),
@@ -223,7 +223,7 @@ impl FileCore {
                         drop(steady);
                         let frame =
                             self.pool
-                                .alloc(self.group.id(), self.order, AllocMode::Wait)?;
+                                .alloc(self.id.group.id(), self.id.order, AllocMode::Wait)?;
                         spare = Some(frame);
                     }
                 },
@@ -254,7 +254,7 @@ impl FileCore {
                                     let pages = self.hole_pages(page, &holes, around);
                                     return Ok(FaultPage::Hole(Hole { epoch, pages }));
                                 }
-                                self.shown_holes.add(&holes);
+                                self.blocks.shown_holes.add(&holes);
                             }
                             FaultKind::Write => {
                                 let basis = self.hole_basis(block, epoch);
@@ -286,16 +286,16 @@ impl FileCore {
     /// The pages around `page`, a hole's, in these blocks that have no block in the index. They are
     /// shown as holes already: whoever puts a block there now moves the epoch.
     fn hole_pages(&self, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
-        let block = page >> self.order;
+        let block = page >> self.id.order;
         let section = self.pool.domain.reader();
         let is_absent = |block: &u64| {
-            let word = self.index.load(self.frames(), *block);
+            let word = self.blocks.index.load(self.frames(), *block);
             !matches!(word, Word::Block(_))
         };
         let before = (holes.start..block).rev().take_while(is_absent).count() as u64;
         let behind = (block + 1..holes.end).take_while(is_absent).count() as u64;
         drop(section);
-        let pages = (block - before) << self.order..(block + 1 + behind) << self.order;
+        let pages = (block - before) << self.id.order..(block + 1 + behind) << self.id.order;
         let end = self.size().div_ceil(1 << PAGE_SHIFT);
         pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
     }
@@ -322,16 +322,16 @@ impl FileCore {
             }
             moved
         };
-        let barrier = self.barrier.load(Ordering::SeqCst);
+        let barrier = self.writes.barrier.current();
         self.mark_dirty(locked.block(), locked.frame());
         debug_assert!(locked.meta().flags.load().contains(FlagSet::DIRTY));
         Some((locked, Some(barrier)))
     }
 
-    /// Whether what `fault_block` called a hole is one still. Asked inside the section in which the
+    /// Whether what `fault_block` called a hole is one still. StoreProbe inside the section in which the
     /// zero frame is installed; never waits.
     pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
-        self.hole_epoch.load(Ordering::SeqCst) == hole.epoch
+        self.blocks.hole_epoch.load(Ordering::SeqCst) == hole.epoch
     }
 
     /// Whether the frame has this page of the file, whose block the caller has locked. The frame is
@@ -356,13 +356,13 @@ impl FileCore {
         let place = page & (self.block_pages() - 1);
         let head = FrameId(frame.0.checked_sub(place as u32)?);
         let meta = self.frames().meta(head);
-        let is_own = meta.kind() == Kind::Cached && meta.owner() == self.owner.0;
-        (is_own && meta.index() == page >> self.order).then_some(head)
+        let is_own = meta.kind() == Kind::Cached && meta.owner() == self.id.owner.0;
+        (is_own && meta.index() == page >> self.id.order).then_some(head)
     }
 
     pub(crate) fn closed(&self) -> FileError {
         FileError::Closed {
-            file: self.name.clone(),
+            file: self.id.name.clone(),
         }
     }
 }

@@ -18,23 +18,23 @@ use crate::sync::{failpoint, interleave, raw};
 use crate::units::{FrameId, PAGE_SHIFT};
 use std::ops::Range;
 
-/// What one fault has taken. [`Beside::let_go`] ends it.
+/// What one fault has taken. [`FaultAround::let_go`] ends it.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct FaultAround {
     /// First frames of locked blocks.
-    taken: [FrameId; Beside::MOST],
+    taken: [FrameId; FaultAround::MOST],
     len: usize,
     /// A bit for each whose count is to be given back: it was no block of the file any more when it
     /// was locked.
     strays: u32,
 }
 
-impl Beside {
+impl FaultAround {
     /// The most blocks that one fault takes.
     pub(crate) const MOST: usize = 16;
 
-    pub(crate) const NONE: Beside = Beside {
-        taken: [FrameId(0); Beside::MOST],
+    pub(crate) const NONE: FaultAround = FaultAround {
+        taken: [FrameId(0); FaultAround::MOST],
         len: 0,
         strays: 0,
     };
@@ -73,7 +73,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for FaultAround {
     fn drop(&mut self) {
         debug_assert!(self.len == 0 || std::thread::panicking(), "still locked");
     }
@@ -84,7 +84,7 @@ impl FileCore {
     /// it; with whether it is the file's still.
     fn try_lock_counted(&self, block: u64) -> Option<(FrameId, bool)> {
         let frames = self.frames();
-        let slot = self.index.slot(frames, block)?;
+        let slot = self.blocks.index.slot(frames, block)?;
         let word = slot.load(raw::Ordering::Acquire);
         let Word::Block(frame) = Word::decode(word) else {
             return None;
@@ -120,7 +120,7 @@ impl FileCore {
 
     /// The blocks that some pages of the file are in.
     pub(crate) fn blocks_of_pages(&self, pages: &Range<u64>) -> Range<u64> {
-        pages.start >> self.order..pages.end.div_ceil(self.block_pages())
+        pages.start >> self.id.order..pages.end.div_ceil(self.block_pages())
     }
 
     /// The pages of a block.
@@ -132,7 +132,11 @@ impl FileCore {
     /// file's until it is unlocked: who makes the file shorter says so before it locks the blocks.
     pub(crate) fn end_page(&self) -> u64 {
         let size = self.size();
-        match self.tail_left.load(crate::sync::atomic::Ordering::Acquire) {
+        match self
+            .blocks
+            .tail_left
+            .load(crate::sync::atomic::Ordering::Acquire)
+        {
             true => size >> PAGE_SHIFT,
             false => size.div_ceil(1 << PAGE_SHIFT),
         }

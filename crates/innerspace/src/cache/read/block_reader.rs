@@ -67,7 +67,10 @@ impl PagedFile {
 
 impl BlockReader {
     pub(crate) fn new(file: PagedFile) -> BlockReader {
-        file.core().block_readers.fetch_add(1, Ordering::Relaxed);
+        file.core()
+            .blocks
+            .block_readers
+            .fetch_add(1, Ordering::Relaxed);
         BlockReader {
             file,
             recent: Recent(Vec::with_capacity(RECENT)),
@@ -253,7 +256,7 @@ impl Drop for BlockReader {
     fn drop(&mut self) {
         self.clear();
         // For `validate`, at rest.
-        let readers = &self.file.core().block_readers;
+        let readers = &self.file.core().blocks.block_readers;
         readers.fetch_sub(1, Ordering::Relaxed);
     }
 }

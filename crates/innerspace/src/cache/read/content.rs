@@ -14,7 +14,7 @@ impl FileCore {
         if bytes.is_empty() {
             return Some(Content::Hole);
         }
-        let extents = self.extents.lock();
+        let extents = self.blocks.extents.lock();
         match extents.punched.contains(block) {
             true => Some(Content::Hole),
             false => extents.answer(&bytes),
@@ -27,7 +27,7 @@ impl FileCore {
             return Ok(known);
         }
         let bytes = self.stored_bytes(block);
-        let cuts = self.extents.lock().cuts;
+        let cuts = self.blocks.extents.lock().cuts;
         let store = self.store()?;
         let _call = self.store_call();
         let wrap = |error| {
@@ -44,13 +44,13 @@ impl FileCore {
                 return Ok(Content::Data);
             }
             let hole = bytes.start..data_start.min(len);
-            self.extents.lock().remember_hole(hole, cuts);
+            self.blocks.extents.lock().remember_hole(hole, cuts);
             return Ok(Content::Hole);
         }
         let hole_start = store.next_hole(data_start).map_err(wrap)?;
         // What lies between here and the data is a hole inside the block: read as zeros with the
         // rest.
-        self.extents.lock().data = bytes.start..hole_start.max(bytes.end);
+        self.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);
         Ok(Content::Data)
     }
 
@@ -60,7 +60,7 @@ impl FileCore {
         if bytes.is_empty() {
             return u64::MAX; // the store ends before it
         }
-        let extents = self.extents.lock();
+        let extents = self.blocks.extents.lock();
         if let Some(end) = extents.punched.end_of(block) {
             return end;
         }
@@ -74,7 +74,7 @@ impl FileCore {
     /// The bytes of a block that the store has.
     pub(crate) fn stored_bytes(&self, block: u64) -> Range<u64> {
         let start = block << self.block_shift();
-        let end = (start + self.block_bytes()).min(self.stored.load(Ordering::Acquire));
+        let end = (start + self.block_bytes()).min(self.blocks.stored.load(Ordering::Acquire));
         start..end.max(start)
     }
 }

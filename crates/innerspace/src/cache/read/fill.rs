@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
 use crate::cache::core::gate::NoIo;
-use crate::cache::core::locks::Steady;
+use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
@@ -112,7 +112,7 @@ impl FileCore {
                 None => {
                     self.check_not_reentrant()?;
                     let filled = self.with_room(|| {
-                        let steady = self.steady();
+                        let steady = self.locks.shared();
                         self.fill_absent(block, Get::NONE, &steady, miss)
                     });
                     self.ready.wake_due();
@@ -152,7 +152,7 @@ impl FileCore {
         if self.in_store_call() {
             return;
         }
-        let Some(_steady) = self.try_steady() else {
+        let Some(_steady) = self.locks.try_shared() else {
             return;
         };
         let ahead = stream.used(block, &self.tuning());
@@ -162,7 +162,7 @@ impl FileCore {
     /// What bounds the windows of read-ahead.
     pub(crate) fn tuning(&self) -> Tuning {
         let limit = self.nearest_limit();
-        let preferred = 2 * (self.request_blocks << self.block_shift());
+        let preferred = 2 * (self.store.request_blocks() << self.block_shift());
         let usual = (limit / WINDOW_PART).min(MOST_WINDOW);
         let least = LEAST_WINDOW.min(limit / LARGE_PART);
         let large = preferred.min(limit / (LARGE_PART * 2));
@@ -177,7 +177,7 @@ impl FileCore {
     /// Whether the block is absent, and stays so while nobody punches or truncates, because it is
     /// known to be a hole. Does not wait.
     fn is_absent_hole(&self, block: u64) -> bool {
-        let Some(_steady) = self.try_steady() else {
+        let Some(_steady) = self.locks.try_shared() else {
             return false;
         };
         block << self.block_shift() < self.size()
@@ -192,7 +192,7 @@ impl FileCore {
         &self,
         block: u64,
         get: Get,
-        steady: &Steady<'_>,
+        steady: &InvalidateGuard<'_>,
         miss: Miss<'_>,
     ) -> Result<Filled, FileError> {
         self.fill_absent_into(block, get, steady, miss, drop)
@@ -204,7 +204,7 @@ impl FileCore {
         &'f self,
         block: u64,
         get: Get,
-        _steady: &Steady<'_>,
+        _steady: &InvalidateGuard<'_>,
         miss: Miss<'_>,
         mut keep: impl FnMut(BlockRef<'f>),
     ) -> Result<Filled, FileError> {
@@ -221,7 +221,7 @@ impl FileCore {
         };
         let also = get.of(Get::DONTCACHE);
         let mut run = vec![first];
-        let together = miss.wanted.min(self.request_blocks);
+        let together = miss.wanted.min(self.store.request_blocks());
         let behind = block + 1..block + together.min(self.room_in_flight()).max(1);
         let (runs, _) = self.make_runs(behind, u64::MAX, also);
         if let Some(more) = runs.into_iter().next() {
@@ -277,7 +277,7 @@ impl FileCore {
             match runs.last_mut() {
                 Some(run)
                     if run[0].block() + run.len() as u64 == block
-                        && (run.len() as u64) < self.request_blocks =>
+                        && (run.len() as u64) < self.store.request_blocks() =>
                 {
                     run.push(new);
                 }
@@ -339,11 +339,11 @@ impl FileCore {
     /// Puts blocks of these pages (in order) in flight that are absent and have data, as far as
     /// memory is there without I/O. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
-        let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.order).collect();
+        let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.id.order).collect();
         blocks.dedup();
         let most = self.nearest_limit() / TOGETHER_PART / self.block_bytes();
         blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-        let _steady = self.steady();
+        let _steady = self.locks.shared();
         let mut rest = &blocks[..];
         while !rest.is_empty() {
             let room = (self.room_in_flight().max(1) as usize).min(rest.len());
@@ -365,7 +365,7 @@ impl FileCore {
         if self.in_store_call() {
             return false;
         }
-        let Some(_steady) = self.try_steady() else {
+        let Some(_steady) = self.locks.try_shared() else {
             return false;
         };
         let is_known = |block: &u64| {
@@ -388,7 +388,7 @@ impl FileCore {
     /// of its own, and a write nearby moves them.
     pub(crate) fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
-        let shown = |block: &u64| self.shown_holes.meet(&(*block..*block + 1));
+        let shown = |block: &u64| self.blocks.shown_holes.meet(&(*block..*block + 1));
         let (Some(first), Some(last)) = (blocks().find(shown), blocks().rfind(shown)) else {
             return;
         };
@@ -468,7 +468,7 @@ impl FileCore {
             if got == wanted {
                 return Ok(());
             }
-            let was = self.stored.load(Ordering::Acquire);
+            let was = self.blocks.stored.load(Ordering::Acquire);
             let (wanted, got) = (wanted as u64, got as u64);
             Err(short_read_error(store, offset, wanted, got, was))
         });
@@ -478,7 +478,7 @@ impl FileCore {
     /// What a block is made on where the store has nothing, by what was found at `epoch`.
     pub(crate) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
         let start = block << self.block_shift();
-        if self.stored.load(Ordering::Acquire) <= start {
+        if self.blocks.stored.load(Ordering::Acquire) <= start {
             Basis::StoredUpTo(start)
         } else {
             Basis::Hole { epoch }
@@ -530,8 +530,9 @@ impl FileCore {
         let start = blocks.start << self.block_shift();
         // Of what lies past its end the store was never asked; what it is asked after it has grown
         // is cut when it has.
-        if start < self.stored.load(Ordering::Acquire) {
-            self.extents
+        if start < self.blocks.stored.load(Ordering::Acquire) {
+            self.blocks
+                .extents
                 .lock()
                 .cut_hole(&(start..blocks.end << self.block_shift()));
         }
@@ -552,6 +553,6 @@ impl FileCore {
     /// the epoch.
     pub(crate) fn move_hole_epoch(&self) {
         let _alone = self.dirty();
-        self.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        self.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -41,7 +41,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
-use crate::cache::core::store_handle::Reached;
+use crate::cache::core::store_handle::StoreHandle;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::exec::{Entry, Job, Stage, Turn, is_in_job};
@@ -72,7 +72,7 @@ pub(crate) struct Fill {
     /// Nobody has asked for them yet.
     is_ahead: bool,
     /// In use until the request is over: whoever opens the same store again waits for that.
-    store: Option<Arc<Reached>>,
+    store: Option<Arc<StoreHandle>>,
 }
 
 /// The call of a queued request.
@@ -224,7 +224,7 @@ impl Fill {
         // Before a block is unlocked: then it may be evicted, and be in flight again.
         let leaving = core.requests.in_flight.leave(&self.request);
         core.cache
-            .count_landed(&core.groups, pages.end - pages.start);
+            .count_landed(&core.id.groups, pages.end - pages.start);
         let failed = errors.iter().flatten().count() as u64;
         let end = fills.len();
         for mut rest in fills.slices_mut(self.wanted..end) {
@@ -267,7 +267,7 @@ impl Drop for Fill {
         let last = self.store.take().and_then(Arc::into_inner);
         if let Some(store) = last {
             let core = &self.core;
-            core.pool.defer(Some(core.owner), move || drop(store));
+            core.pool.defer(Some(core.id.owner), move || drop(store));
         }
     }
 }
@@ -283,7 +283,7 @@ impl Fill {
         let pages = core.pages_of(blocks.clone());
         let leaving = core.requests.in_flight.leave(&self.request);
         core.cache
-            .count_landed(&core.groups, pages.end - pages.start);
+            .count_landed(&core.id.groups, pages.end - pages.start);
         for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
             match leaving.was() {
                 Stage::Attached => drop(NewBlock::adopt(core, frame, block)),
@@ -313,11 +313,11 @@ impl Job for Call {
 impl FileCore {
     /// Blocks that read-ahead may put in flight now, by the nearest limit.
     pub(crate) fn room_in_flight(&self) -> u64 {
-        let rooms = self.groups.iter().map(|group| {
+        let rooms = self.id.groups.iter().map(|group| {
             let max = self.pool.groups.max(*group).map_or(u64::MAX, |max| max.0);
             (max / FLIGHT_PART).saturating_sub(self.cache.pages_in_flight(*group))
         });
-        rooms.min().unwrap_or(0) >> self.order
+        rooms.min().unwrap_or(0) >> self.id.order
     }
 
     /// Turns neighbouring blocks that were just made into a request.
@@ -332,7 +332,7 @@ impl FileCore {
         let fills = Fills::adopt(&self.pool, frames, self.block_bytes() as usize);
         let pages = self.pages_of(blocks.clone());
         self.cache
-            .count_flying(&self.groups, pages.end - pages.start);
+            .count_flying(&self.id.groups, pages.end - pages.start);
         let request = self.requests.in_flight.add(blocks);
         let fill = Box::new(Fill {
             core,
@@ -452,7 +452,7 @@ impl FileCore {
     pub(crate) fn detach_requests(&self) {
         // Whoever put a block in before the file was closed has the file steady until the request
         // is in the table.
-        drop(self.invalidate.write());
+        self.locks.wait_shared();
         self.requests.in_flight.detach_all(|blocks| {
             for block in blocks.clone() {
                 let held = self

@@ -67,7 +67,11 @@ impl Handle {
         }
         let len = usize::try_from(range.end - range.start).ok()?;
         // A file with tags has blocks of one page.
-        let tag = core.index.tags().sought(range.start / PAGE_SIZE as u64);
+        let tag = core
+            .blocks
+            .index
+            .tags()
+            .sought(range.start / PAGE_SIZE as u64);
         Pinned::find(&*core.pool, range.start as usize % PAGE_SIZE, len, |pool| {
             pool.take_hot(tag)
         })
@@ -199,14 +203,14 @@ impl Handle {
         let len = range.end - range.start;
         if len > MAX_COPY {
             return Err(FileError::ViewTooLarge {
-                file: core.name.clone(),
+                file: core.id.name.clone(),
                 len,
                 max: MAX_COPY,
             });
         }
         let pages = len.div_ceil(PAGE_SIZE as u64).next_power_of_two();
         let order = pages.trailing_zeros() as u8;
-        let group = core.group.id();
+        let group = core.id.group.id();
         let alloc = || Ok(core.pool.alloc(group, order, wait.alloc_mode())?);
         let mut copy = match wait {
             Wait::Yes => core.with_room(alloc)?,
@@ -257,7 +261,7 @@ impl FileCore {
     /// waiting.
     fn cool_hit<'id>(&self, pool: Here<'id, Pool>, start: u64) -> Option<Grip<'id, Pool>> {
         let inside = self.inside_block(start) as usize;
-        let tag = self.index.tags().sought(start / PAGE_SIZE as u64);
+        let tag = self.blocks.index.tags().sought(start / PAGE_SIZE as u64);
         if tag.is_somewhere() {
             match pool.take_guessed(tag) {
                 Guessed::Sought(taken) => return take_found(taken, inside),
@@ -299,7 +303,7 @@ impl FileCore {
         block: u64,
         try_: Try,
     ) -> Option<(Taken<'id, Pool>, Seen)> {
-        let slot = self.index.slot(&pool.owner().frames, block)?;
+        let slot = self.blocks.index.slot(&pool.owner().frames, block)?;
         let word = slot.load(raw::Ordering::Acquire);
         failpoint!(WordRead);
         let taken = pool.take(Word::block_at(word), try_)?;

@@ -139,7 +139,7 @@ impl<'f> Passing<'f> {
     fn fill(&mut self, block: u64) -> Result<Filled, FileError> {
         let (file, stream) = (self.file, &self.stream);
         let filled = file.with_room(|| {
-            let steady = file.steady();
+            let steady = file.locks.shared();
             let keep = |held: BlockRef<'f>| {
                 let at = self
                     .brought

@@ -9,7 +9,6 @@ use crate::group::Reclaimer;
 use crate::reclaim::Retired;
 use crate::store::SyncWhat;
 use crate::store::faulty::{AfterTear, Failure, Fault, OperationKind, Release, Rule};
-use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, thread};
 
 // spec: P16, P18
@@ -474,7 +473,7 @@ fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
     let options = options(4096).group(&group);
     let store = patterned(0);
     let above = open(&cache, &store, &options);
-    core(&above).uses_files.store(true, Ordering::Relaxed);
+    core(&above).store.note_use();
     above.write_at(&[1; 12 * PAGE], 0).unwrap();
     group.set_max(group.usage()).unwrap();
     let failed = || (group.events().oom, cache.pool().totals().limit_error);

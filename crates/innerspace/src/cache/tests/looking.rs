@@ -240,7 +240,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
             assert_eq!(count_hot(), hot, "{policy:?}");
         }
         // Marks are taken away, and some blocks evicted.
-        let group = core.group.id();
+        let group = core.id.group.id();
         assert!(cache.pool().reclaim(group, PageCount(4)).0 >= 4);
         assert!(count_hot() < 28, "{policy:?}");
         (0..4).for_each(|_| view_all());
@@ -315,7 +315,7 @@ fn a_moved_block_keeps_its_place_on_the_lists() {
         assert!(flags(&file, 0).contains(FlagSet::ACTIVE));
         cache.tick(); // drains the batches
         let pages = size / PAGE as u64;
-        let sizes = cache.pool().list_sizes(core(&file).group.id());
+        let sizes = cache.pool().list_sizes(core(&file).id.group.id());
         assert_eq!(
             (sizes.active.0, sizes.inactive.0, sizes.unevictable.0),
             (pages, 0, pages)
@@ -327,7 +327,7 @@ fn a_moved_block_keeps_its_place_on_the_lists() {
 
 /// The frame that a block is guessed to be in, if it can be.
 fn guess(core: &FileCore, block: u64) -> Option<FrameId> {
-    let tag = core.index.tags().sought(block);
+    let tag = core.blocks.index.tags().sought(block);
     tag.is_somewhere().then(|| core.frames().guess_frame(tag))
 }
 
@@ -364,9 +364,9 @@ fn who_reads_much_of_a_block_guesses_it_by_what_was_found_of_its_neighbour() {
     let core = core(&file);
     let in_run = |block| {
         core.frames()
-            .guess_frame_in_run(core.index.tags().sought(block))
+            .guess_frame_in_run(core.blocks.index.tags().sought(block))
     };
-    let runs = |block: u64| core.index.tags().sought(block).number() / 16;
+    let runs = |block: u64| core.blocks.index.tags().sought(block).number() / 16;
     let pair = (0..31).find(|block| {
         runs(*block) == runs(block + 1) && frame(core, *block).0 + 1 == frame(core, block + 1).0
     });
@@ -397,7 +397,7 @@ fn a_wrong_run_is_found_out_and_mended() {
     let file = open(&cache, &patterned(32 * 4096), &options(4096));
     file.prefetch(..).unwrap();
     let core = core(&file);
-    let tag = |block| core.index.tags().sought(block);
+    let tag = |block| core.blocks.index.tags().sought(block);
     let first = (0..16).find(|block| tag(*block).number().is_multiple_of(16));
     let first = first.expect("one in sixteen");
     // As if the first block lay one frame lower: all are guessed to be their neighbour then.
@@ -429,13 +429,13 @@ fn a_wrong_guess_is_found_out_and_mended() {
     let core = core(&file);
     let mut owned = cache
         .pool()
-        .alloc(core.group.id(), 0, AllocMode::Wait)
+        .alloc(core.id.group.id(), 0, AllocMode::Wait)
         .unwrap();
     owned.set_kind(Kind::Anonymous);
     let stranger = owned.publish(HoldState::refs_only(1));
     let wrong = [frame(core, 1), FrameId::ZERO, stranger];
     for wrong in wrong.into_iter().chain((40..60).map(FrameId)) {
-        let tag = core.index.tags().sought(0);
+        let tag = core.blocks.index.tags().sought(0);
         for read in 0..2 {
             core.frames().note_found(tag, wrong);
             let mut bytes = vec![0; 4096];

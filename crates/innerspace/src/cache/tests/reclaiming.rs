@@ -7,7 +7,6 @@ use crate::cache::{FileError, with_room};
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Step, StoreScope};
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
-use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
 #[test]
@@ -67,7 +66,7 @@ fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
     };
     let is_left = |turn: u64| {
         let core = core(&files[turn as usize % 2]);
-        let word = core.index.load(core.frames(), block_of(turn));
+        let word = core.blocks.index.load(core.frames(), block_of(turn));
         assert!(!matches!(word, Word::Block(_)));
         word != Word::Empty
     };
@@ -325,7 +324,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     let group = cache.root_group().child("both", 64 * 4096).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
-    core(&file).uses_files.store(true, Ordering::Relaxed);
+    core(&file).store.note_use();
     // More than is left alone, and less than writers write themselves.
     file.write_at(&[1; 20 * PAGE], 0).unwrap();
     let dirty = || cache.dirty_pages(group.id());
@@ -350,7 +349,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
 fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
     let cache = memory(1024);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options(4096)));
-    core(&file).uses_files.store(true, Ordering::Relaxed);
+    core(&file).store.note_use();
     file.write_at(&[1; 20 * PAGE], 0).unwrap();
     let dirty = || cache.dirty_pages(cache.root_group().id());
     cache.pool().want_flush();
@@ -428,7 +427,7 @@ fn a_tick_in_a_store_call_forgets_no_high() {
     let group = cache.root_group().child("both", 256 * PAGE as u64).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
-    core(&file).uses_files.store(true, Ordering::Relaxed);
+    core(&file).store.note_use();
     file.write_at(&[1; 40 * PAGE], 0).unwrap();
     group.set_high(Some(10 * PAGE as u64)).unwrap();
     let charge = |mode| cache.pool().charge(group.id(), PageCount(1), mode);
@@ -449,7 +448,7 @@ fn nothing_is_stuck_for_good_while_a_write_is_under_way() {
     failing.add(fail(OperationKind::Write).forever());
     stuck.write_at(&[1; 4096], 0).unwrap();
     stuck.sync_all().unwrap_err();
-    let is_refused = || cache.unwritten_error(&core(&stuck).groups).is_some();
+    let is_refused = || cache.unwritten_error(&core(&stuck).id.groups).is_some();
     assert!(is_refused());
     let store = patterned(1 << 16);
     let other = open(&cache, &store, &options(4096).name("other.bin"));

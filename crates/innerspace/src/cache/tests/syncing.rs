@@ -81,7 +81,7 @@ fn a_sync_that_waited_for_one_that_failed_hears_of_it() {
             let file = file.clone();
             thread::spawn(move || file.sync_all())
         };
-        while core(&file).syncs.waiting() < 1 {
+        while core(&file).writes.syncs.waiting() < 1 {
             thread::yield_now();
         }
         send.send(waiting).unwrap();
@@ -192,7 +192,7 @@ fn who_comes_during_a_sync_takes_part_in_the_next() {
         let mut syncs = vec![sync(SyncWhat::All)];
         store.wait_hanging(1);
         syncs.extend([SyncWhat::Data, SyncWhat::All, SyncWhat::Data].map(sync));
-        while core(&file).syncs.waiting() < 3 {
+        while core(&file).writes.syncs.waiting() < 3 {
             let ended = count(&store, OperationKind::Sync);
             assert!(ended <= 1, "{ended} syncs beside the one that hangs");
             thread::yield_now();
@@ -361,7 +361,7 @@ fn a_sync_waits_for_no_write_that_began_after_it() {
     dirty.end_write(2..3);
     dirty.insert(2, begun.expect("it was dirty").1);
     drop(dirty);
-    core(&file).write_ended.notify_all();
+    core(&file).writes.write_ended.notify_all();
     waiting.join().unwrap();
     assert!(!waits, "it waits for the one that began since");
     file.sync_all().unwrap();
@@ -438,7 +438,7 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
     drop(taken.pop());
     let stream = Stream::default();
     let fill = || {
-        let steady = core(&other).steady();
+        let steady = core(&other).locks.shared();
         core(&other).fill_absent(1, Get::NONE, &steady, Miss::of(&stream).wanting(5))
     };
     fill().unwrap();

@@ -211,10 +211,10 @@ fn an_append_that_would_block_has_changed_nothing() {
         would_block(file.try_append(&[7; 50]), at);
         drop(view);
         unchanged();
-        let appending = core(&file).append.lock();
+        let appending = core(&file).locks.append();
         would_block(file.try_append(&[7; 50]), at);
         drop(appending);
-        let alone = core(&file).alone();
+        let alone = core(&file).locks.alone(&core(&file).blocks.index);
         would_block(file.try_append(&[7; 50]), at);
         drop(alone);
         unchanged();
@@ -224,7 +224,7 @@ fn an_append_that_would_block_has_changed_nothing() {
         would_block(file.try_append(&[8; 100]), 3 * size);
         drop(new);
         // A full group.
-        let (pool, order) = (cache.pool(), core(&file).order);
+        let (pool, order) = (cache.pool(), core(&file).id.order);
         let mut taken = Vec::new();
         while let Ok(frame) = pool.alloc(group.id(), order, AllocMode::NoWait) {
             taken.push(frame);

@@ -333,7 +333,7 @@ fn a_job_that_is_run_with_a_file_locked_wakes_nobody() {
     let run = || while core(&file).requests.store_calls.run_one() {};
     let runs: [&dyn Fn(); 2] = [
         &|| {
-            let _held = core(&file).append.lock();
+            let _held = core(&file).locks.append();
             let _holding = FileLocked::begin();
             run();
         },

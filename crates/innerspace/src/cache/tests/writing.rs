@@ -5,7 +5,6 @@ use crate::cache::FileError;
 use crate::sync::failpoint;
 
 use crate::store::faulty::OperationKind;
-use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 use crate::units::MIB;
 
@@ -334,7 +333,7 @@ fn an_append_that_has_written_nothing_is_tried_again_though_the_file_is_longer()
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     // Where a file is locked, reclaim passes both over.
     for file in [&file, &other] {
-        core(file).uses_files.store(true, Ordering::Relaxed);
+        core(file).store.note_use();
     }
     other.write_at(&[1; 8 * PAGE], 0).unwrap();
     let there = failpoint::on("NotCached", {

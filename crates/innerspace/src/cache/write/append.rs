@@ -29,7 +29,7 @@ impl FileCore {
         // What has failed half-way is not done again: the rest would not come behind it.
         let mut failed = None;
         let offset = self.with_room(|| {
-            let _appending = self.append.lock();
+            let _appending = self.locks.append();
             let _holding = FileLocked::begin();
             let offset = self.size();
             let mut done = 0;
@@ -79,8 +79,8 @@ impl FileCore {
 
     fn append_at_once(&self, bytes: &[u8]) -> Result<u64, FileError> {
         let would_block = || self.would_block(self.size());
-        let _appending = self.append.try_lock().ok_or_else(would_block)?;
-        let _steady = self.try_steady().ok_or_else(would_block)?;
+        let _appending = self.locks.try_append().ok_or_else(would_block)?;
+        let _steady = self.locks.try_shared().ok_or_else(would_block)?;
         let offset = self.size();
         self.check_range(offset, bytes.len() as u64)?;
         if bytes.len() as u64 > self.block_bytes() {
@@ -118,7 +118,7 @@ impl FileCore {
         let inside = self.inside_block(offset) as usize;
         writing.write(inside, bytes);
         let mut end = inside + bytes.len();
-        if self.tail_left.swap(false, Ordering::AcqRel) {
+        if self.blocks.tail_left.swap(false, Ordering::AcqRel) {
             // Who clears it for a size that is past, now, clears nothing.
             writing.zero(end..self.block_bytes() as usize);
             end = self.block_bytes() as usize;
@@ -138,7 +138,7 @@ impl FileCore {
         }
         let alloc = self
             .pool
-            .alloc(self.group.id(), self.order, AllocMode::NoWait);
+            .alloc(self.id.group.id(), self.id.order, AllocMode::NoWait);
         let mut owned = alloc?;
         let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
         into.copy_from_slice(bytes);
@@ -164,10 +164,10 @@ impl FileCore {
     /// there.
     fn put_behind(&self, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
         let block = offset >> self.block_shift();
-        let mut spares = SpareNodes::new(&self.pool, self.group.id());
+        let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
         let shadow = loop {
-            let mut writer = self.index.write();
-            // Asked here, all of it stays so until the block is in.
+            let mut writer = self.blocks.index.write();
+            // StoreProbe here, all of it stays so until the block is in.
             let may =
                 !self.is_closed() && self.mappers.is_empty() && self.holds(Basis::StoredUpTo(end));
             if !may {
@@ -189,9 +189,9 @@ impl FileCore {
             // To be written, so it stays inactive, wherever a read of it would be.
             self.count_refault(evicted_at);
         }
-        if offset < self.stored.load(Ordering::Acquire) {
+        if offset < self.blocks.stored.load(Ordering::Acquire) {
             let block_end = (block + 1) << self.block_shift();
-            self.extents.lock().cut_hole(&(offset..block_end));
+            self.blocks.extents.lock().cut_hole(&(offset..block_end));
         }
         self.ready.filled(block..block + 1);
         Ok(())

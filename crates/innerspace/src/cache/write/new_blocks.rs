@@ -29,7 +29,7 @@
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
-use crate::cache::core::locks::Steady;
+use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::errors::FileError;
 use crate::cache::index::RunInserted;
@@ -102,12 +102,12 @@ impl FileCore {
             let (made, result) = self.insert_complete(block, &[frame], end, basis);
             result.map(|()| made > 0)
         };
-        if self.order == 0 {
+        if self.id.order == 0 {
             return self.write_new_page(block, fill, insert);
         }
         let mut owned = self
             .pool
-            .alloc(self.group.id(), self.order, AllocMode::Wait)?;
+            .alloc(self.id.group.id(), self.id.order, AllocMode::Wait)?;
         fill(owned.bytes_mut());
         insert(self.publish_complete(owned, block))
     }
@@ -121,7 +121,7 @@ impl FileCore {
         insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
     ) -> Result<bool, FileError> {
         // Two ways from here, so that what is at hand stays in registers.
-        match self.pool.alloc_page_from_thread_cache(self.group.id()) {
+        match self.pool.alloc_page_from_thread_cache(self.id.group.id()) {
             Some((page, next)) => self.fill_new_page(page, next, block, fill, insert),
             None => self.write_new_page_otherwise(block, fill, insert),
         }
@@ -135,7 +135,7 @@ impl FileCore {
         fill: impl FnOnce(&mut [u8]),
         insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
     ) -> Result<bool, FileError> {
-        let page = self.pool.alloc(self.group.id(), 0, AllocMode::Wait)?;
+        let page = self.pool.alloc(self.id.group.id(), 0, AllocMode::Wait)?;
         let next = self.frames().next_single();
         self.fill_new_page(page, next, block, fill, insert)
     }
@@ -171,7 +171,7 @@ impl FileCore {
     #[inline]
     pub(crate) fn append_page(&self, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
         let size = self.size();
-        if self.order > 0
+        if self.id.order > 0
             || !(PAGE_SIZE..2 * PAGE_SIZE).contains(&bytes.len())
             || offset < size
             || self.inside_block(offset | size) > 0
@@ -191,8 +191,8 @@ impl FileCore {
     fn insert_appended(&self, block: u64, frame: FrameId) -> bool {
         // Reclaim may find it from here on, and see that it is not (yet) what the index says.
         self.pool.lru_add(frame);
-        let mut writer = self.index.write();
-        // Asked here, all of it stays so until the page is in.
+        let mut writer = self.blocks.index.write();
+        // StoreProbe here, all of it stays so until the page is in.
         let is_steady = !writer.beside().is_cutting()
             && !self.is_closed()
             && self.inside_block(self.size()) == 0
@@ -230,11 +230,14 @@ impl FileCore {
         offset: u64,
         bytes: &[u8],
         caches: Caches,
-        _steady: &Steady<'_>,
+        _steady: &InvalidateGuard<'_>,
     ) -> Result<usize, FileError> {
         let whole = bytes.len() as u64 >> self.block_shift();
         // A mapping may show a hole there, which has to go before the bytes change.
-        if whole < 2 || self.order > 0 || self.inside_block(offset) > 0 || !self.mappers.is_empty()
+        if whole < 2
+            || self.id.order > 0
+            || self.inside_block(offset) > 0
+            || !self.mappers.is_empty()
         {
             return Ok(0);
         }
@@ -245,7 +248,7 @@ impl FileCore {
             return Ok(0);
         }
         self.clear_tail_before((first + absent) << self.block_shift())?;
-        let Some(mut frames) = self.pool.alloc_some(self.group.id(), absent as usize) else {
+        let Some(mut frames) = self.pool.alloc_some(self.id.group.id(), absent as usize) else {
             return Ok(0);
         };
         let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
@@ -275,7 +278,7 @@ impl FileCore {
     fn absent_from(&self, first: u64, most: u64) -> u64 {
         let _section = self.pool.domain.reader();
         let end = first + most;
-        let next = self.index.next_block(self.frames(), first, end);
+        let next = self.blocks.index.next_block(self.frames(), first, end);
         next.map_or(end, |(block, _)| block) - first
     }
 
@@ -284,7 +287,7 @@ impl FileCore {
     pub(crate) fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
         owned.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED);
         owned.set_kind(Kind::Cached);
-        owned.set_owner(self.owner.0);
+        owned.set_owner(self.id.owner.0);
         owned.set_index(block);
         owned.publish(HoldState::cached(1))
     }
@@ -297,8 +300,8 @@ impl FileCore {
         self.count_dirty_run((blocks.end - blocks.start) as usize);
         dirty.insert_run(blocks, self.dirty_entry());
         // Release: who finds what comes after sees it. All changes are made under this mutex.
-        let epoch = self.hole_epoch.load(Ordering::Relaxed);
-        self.hole_epoch.store(epoch + 1, Ordering::Release);
+        let epoch = self.blocks.hole_epoch.load(Ordering::Relaxed);
+        self.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
     }
 
     /// Blocks of a writer are in the index.
@@ -351,7 +354,7 @@ impl FileCore {
         basis: Basis,
         shadows: &mut Vec<u64>,
     ) -> Result<(), FileError> {
-        let mut spares = SpareNodes::new(&self.pool, self.group.id());
+        let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
         loop {
             let inserted = self.try_insert_run(run, end, basis, &mut spares, shadows);
             run.done += inserted.blocks;
@@ -371,7 +374,7 @@ impl FileCore {
         spares: &mut SpareNodes<'_>,
         shadows: &mut Vec<u64>,
     ) -> RunInserted {
-        let mut writer = self.index.write();
+        let mut writer = self.blocks.index.write();
         if self.is_closed() || !self.holds(basis) {
             return RunInserted {
                 blocks: 0,

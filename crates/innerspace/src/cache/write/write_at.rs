@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
-use crate::cache::core::locks::Steady;
+use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::core::store_probe::MAX_SIZE;
 use crate::cache::errors::FileError;
 use crate::cache::lookup::block::{INDEX_AND_USER, Locked};
@@ -84,7 +84,7 @@ impl FileCore {
         match offset.checked_add(len) {
             Some(end) if end <= MAX_SIZE => Ok(()),
             _ => Err(FileError::TooLarge {
-                file: self.name.clone(),
+                file: self.id.name.clone(),
                 offset,
                 len,
             }),
@@ -123,7 +123,8 @@ impl FileCore {
                 *done += PAGE_SIZE;
                 continue;
             }
-            *done += self.with_room(|| self.write_steady(rest, at, caches, &self.steady()))?;
+            *done +=
+                self.with_room(|| self.write_steady(rest, at, caches, &self.locks.shared()))?;
         }
         Ok(())
     }
@@ -139,7 +140,7 @@ impl FileCore {
             let (at, rest) = (offset + done as u64, &bytes[done..]);
             self.make_dirty_room(at, Wait::Yes)?;
             done += self.with_room(|| {
-                let steady = self.steady();
+                let steady = self.locks.shared();
                 let size = self.size();
                 if at + rest.len() as u64 > size {
                     return Err(self.past_end(at, rest.len() as u64, size));
@@ -158,7 +159,7 @@ impl FileCore {
         bytes: &[u8],
         offset: u64,
         caches: Caches,
-        steady: &Steady<'_>,
+        steady: &InvalidateGuard<'_>,
     ) -> Result<usize, FileError> {
         let in_run = self.write_new_run(offset, bytes, caches, steady)?;
         if in_run > 0 {
@@ -179,7 +180,10 @@ impl FileCore {
         }
         let end = offset + bytes.len() as u64;
         let blocks = self.blocks_of(offset..end);
-        let steady = self.try_steady().ok_or_else(|| self.would_block(offset))?;
+        let steady = self
+            .locks
+            .try_shared()
+            .ok_or_else(|| self.would_block(offset))?;
         // One block: a write over several could fail half-way.
         if blocks.end - blocks.start > 1 || end > self.size() {
             return Err(self.would_block(offset));
@@ -194,7 +198,7 @@ impl FileCore {
         &self,
         offset: u64,
         source: Source<'_>,
-        steady: &Steady<'_>,
+        steady: &InvalidateGuard<'_>,
         wait: Wait,
     ) -> Result<(), FileError> {
         let block = offset >> self.block_shift();
@@ -204,7 +208,7 @@ impl FileCore {
         let mut spare = None;
         loop {
             // Before the block is looked for: who makes it from here on moves the epoch.
-            let epoch = self.hole_epoch.load(Ordering::SeqCst);
+            let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
             if let Got::Locked(locked) = self.get_page(block, get)? {
                 if self.store_locked(locked, inside.clone(), source, &mut spare)? {
                     return Ok(());
@@ -213,10 +217,11 @@ impl FileCore {
                     return Err(self.would_block(offset));
                 }
                 // Somebody views the block: a frame to move to is had with no lock held.
-                spare = Some(
-                    self.pool
-                        .alloc(self.group.id(), self.order, AllocMode::Wait)?,
-                );
+                spare = Some(self.pool.alloc(
+                    self.id.group.id(),
+                    self.id.order,
+                    AllocMode::Wait,
+                )?);
                 continue;
             }
             if wait == Wait::No {
@@ -289,7 +294,7 @@ impl FileCore {
     /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of
     /// the block they end in.
     pub(crate) fn grow_to(&self, end: u64) {
-        if self.size.load(Ordering::Relaxed) < end {
+        if self.blocks.size.load(Ordering::Relaxed) < end {
             let _alone = self.dirty();
             self.grow_locked(end);
         }
@@ -299,7 +304,7 @@ impl FileCore {
     /// it steady, or has seen under the mutex that nobody has it alone.
     #[inline]
     pub(crate) fn grow_locked(&self, end: u64) {
-        if self.size.load(Ordering::Relaxed) < end {
+        if self.blocks.size.load(Ordering::Relaxed) < end {
             self.set_size(end);
         }
     }
@@ -332,10 +337,11 @@ impl FileCore {
         }
         spare.set_flags(kept);
         spare.set_kind(Kind::Cached);
-        spare.set_owner(self.owner.0);
+        spare.set_owner(self.id.owner.0);
         spare.set_index(block);
         let frame = spare.publish(INDEX_AND_USER);
-        self.index
+        self.blocks
+            .index
             .write()
             .replace(self.frames(), block, old_frame, frame);
         let new = Locked::new(crate::cache::lookup::block::BlockRef::new(
@@ -375,19 +381,20 @@ impl FileCore {
         match self.lookup(size >> self.block_shift()) {
             Some(held)
                 if held.meta().hold.load().is_wmapped()
-                    || self.tail_left.load(Ordering::Acquire) =>
+                    || self.blocks.tail_left.load(Ordering::Acquire) =>
             {
                 let viewed = held.meta().hold.load().views() > 0;
                 drop(held);
                 let spare = match viewed {
-                    true => Some(
-                        self.pool
-                            .alloc(self.group.id(), self.order, AllocMode::Wait)?,
-                    ),
+                    true => Some(self.pool.alloc(
+                        self.id.group.id(),
+                        self.id.order,
+                        AllocMode::Wait,
+                    )?),
                     false => None,
                 };
                 self.zero_tail(size, spare)?;
-                self.tail_left.store(false, Ordering::Release);
+                self.blocks.tail_left.store(false, Ordering::Release);
                 Ok(())
             }
             _ => Ok(()),
@@ -422,7 +429,7 @@ impl FileCore {
             if writing.is_none() {
                 let Some(frame) = spare.take() else {
                     drop(locked);
-                    let alloc = |mode| self.pool.alloc(self.group.id(), self.order, mode);
+                    let alloc = |mode| self.pool.alloc(self.id.group.id(), self.id.order, mode);
                     // Over the limit only if the cache has the only copy: going back is no longer
                     // possible, the store is shorter already.
                     spare = match alloc(AllocMode::NoIo) {

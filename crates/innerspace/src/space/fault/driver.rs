@@ -33,7 +33,7 @@ use super::anonymous::OwnSlot;
 pub(in crate::space) use super::anonymous::{Short, store_by_short_way};
 pub(in crate::space) use super::zero::load_by_short_way;
 use crate::cache::{
-    Beside, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
+    FaultAround, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
     Reading, Wait,
 };
 use crate::dax::{DaxPages, DaxRef, Reach};
@@ -108,7 +108,7 @@ pub(super) struct FaultState<'space> {
     /// The leaf that the last step worked in.
     pub(super) leaf: Option<FrameId>,
     /// Blocks mapped with the page's own, locked until the section is left.
-    pub(super) beside: Beside,
+    pub(super) beside: FaultAround,
     /// What the accessor has to forget of what the last step replaced.
     pub(super) forget: Option<Post>,
     // What is to be let go when no accessor can be in it.
@@ -141,7 +141,7 @@ pub(in crate::space) fn handle(
             file: FilePage::None,
             leaf: None,
             around: 0..0,
-            beside: Beside::NONE,
+            beside: FaultAround::NONE,
             forget: None,
             replaced: Detached::default(),
         };

@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use super::driver::{FaultState, FilePage, Step};
 use super::zero;
-use crate::cache::{Beside, Reading};
+use crate::cache::{FaultAround, Reading};
 use crate::space::table;
 use crate::space::table::pte::{self, Holds, Pte};
 use crate::space::vma::area::Vma;
@@ -29,7 +29,7 @@ use crate::{FrameId, PAGE_SIZE};
 const AROUND: u64 = 16 * PAGE_SIZE as u64;
 
 // A fault takes the blocks of all its neighbours, if each has one of its own.
-const _: () = assert!(AROUND / PAGE_SIZE as u64 <= Beside::MOST as u64);
+const _: () = assert!(AROUND / PAGE_SIZE as u64 <= FaultAround::MOST as u64);
 
 impl FaultState<'_> {
     /// The pages of the file that a load of `page` may map with it: those of the window around it

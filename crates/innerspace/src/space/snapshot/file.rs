@@ -215,7 +215,7 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let (first_page, backing, name) = match &vma.backing {
         Backing::Anonymous => (0, 0, ""),
         Backing::File { file, first_page } => match file {
-            MappedFile::Cached(file) => (*first_page, 1, &*file.own_name),
+            MappedFile::Cached(file) => (*first_page, 1, &*file.id.own_name),
             MappedFile::Direct(file) => {
                 let name = file.name().to_string();
                 return Err(SnapshotFileError::Direct { name, at });

@@ -50,7 +50,7 @@ enum Answers {
 
 /// What a late store has been asked for.
 #[derive(Default)]
-struct Asked {
+struct StoreProbe {
     requests: VecDeque<(Request, Vec<u8>)>,
     /// It answers nothing for now.
     is_paused: bool,
@@ -63,7 +63,7 @@ struct Device {
     kind: Kind,
     is_mixed: AtomicBool,
     number: AtomicU32,
-    asked: Mutex<Asked>,
+    asked: Mutex<StoreProbe>,
     came: Condvar,
 }
 

@@ -1,0 +1,92 @@
+//! What a file knows of its unwritten data beside the dirty index.
+
+use crate::cache::dirty::sync_turns::Syncs;
+use crate::cache::dirty::write_backoff::WriteBackoff;
+use crate::cache::errors::ErrorSequence;
+use crate::sync::Condvar;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct WriteState {
+    /// Failed writes, for handles that have not heard of them.
+    pub(crate) errors: ErrorSequence,
+    pub(crate) barrier: Barrier,
+    pub(crate) backoff: WriteBackoff,
+    pub(crate) syncs: Syncs,
+    /// Notified when a write of a block ends; goes with the mutex of the index.
+    pub(crate) write_ended: Condvar,
+    /// Where the next write that no sync asks for begins.
+    next_block: AtomicU64,
+    /// A job writes the file's dirty blocks.
+    is_flushing: AtomicBool,
+}
+
+impl WriteState {
+    /// Where the next write that no sync asks for begins.
+    pub(crate) fn next_block(&self) -> u64 {
+        self.next_block.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_next_block(&self, block: u64) {
+        self.next_block.store(block, Ordering::Relaxed);
+    }
+
+    /// Begins a flush by a job; `None` while one is under way.
+    pub(crate) fn begin_flush(&self) -> Option<Flushing<'_>> {
+        let is_flushing = self.is_flushing.swap(true, Ordering::Acquire);
+        (!is_flushing).then_some(Flushing(self))
+    }
+
+    /// Takes over a flush that [`Flushing::into_job`] gave to a job.
+    pub(crate) fn flush_of_job(&self) -> Flushing<'_> {
+        debug_assert!(self.is_flushing.load(Ordering::Relaxed), "begun before");
+        Flushing(self)
+    }
+}
+
+/// A flush that is under way; it ends when this is dropped, also if a store panics.
+#[must_use = "the flush ends when this is dropped"]
+pub(crate) struct Flushing<'f>(&'f WriteState);
+
+impl Flushing<'_> {
+    /// Leaves the flush to a job, which goes on by [`WriteState::flush_of_job`].
+    pub(crate) fn into_job(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.is_flushing.store(false, Ordering::Release);
+    }
+}
+
+/// The barrier numbers of an ordered file: the one that writes carry now, and the highest that is
+/// released.
+#[derive(Debug, Default)]
+pub(crate) struct Barrier {
+    current: AtomicU64,
+    released: AtomicU64,
+}
+
+impl Barrier {
+    /// The number that a write carries now. SeqCst: see `FileCore::restamp_mappings`.
+    pub(crate) fn current(&self) -> u64 {
+        self.current.load(Ordering::SeqCst)
+    }
+
+    /// Writes carry at least this number from now on.
+    pub(crate) fn raise(&self, number: u64) {
+        self.current.fetch_max(number, Ordering::SeqCst);
+    }
+
+    /// Blocks with numbers up to this one may be written.
+    pub(crate) fn released(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn release_through(&self, number: u64) {
+        self.released.fetch_max(number, Ordering::AcqRel);
+    }
+}
