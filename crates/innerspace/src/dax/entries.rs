@@ -147,7 +147,7 @@ impl Entries {
                     woken_by = Some(key);
                 }
                 Some(Step::NeedNode) => {
-                    if let Err(error) = spare.have(1, wait.alloc_mode()) {
+                    if let Err(error) = spare.ensure(1, wait.alloc_mode()) {
                         if let Some(key) = woken_by {
                             self.waits.pass_on(key);
                         }
@@ -295,7 +295,7 @@ impl Entries {
     fn add_upper(&self, page: u64, mode: AllocMode) -> Result<(), LimitError> {
         let key = page >> LARGE_SHIFT >> UPPER_SHIFT;
         let (mut own, mut spares) = (self.no_spares(), self.no_spares());
-        own.have(1, mode)?;
+        own.ensure(1, mode)?;
         let node = own.nodes()[0];
         loop {
             let mut writer = self.upper.write();
@@ -307,7 +307,7 @@ impl Entries {
                     return Ok(());
                 }
                 Inserted::Occupied(_) => return Ok(()),
-                Inserted::NeedNodes(count) => spares.have(count, mode)?,
+                Inserted::NeedNodes(count) => spares.ensure(count, mode)?,
             }
         }
     }

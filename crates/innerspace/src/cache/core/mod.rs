@@ -25,7 +25,7 @@ use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
 use crate::cache::index::{Guarded, Index, Nodes};
 use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
-use crate::cache::read::holes::{Extents, ShownHoles};
+use crate::cache::read::holes::{Extents, VisibleHoles};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::service::Cache;
 use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tags};
@@ -97,7 +97,7 @@ pub(crate) struct Blocks {
     /// [`FileCore::hole_still`].
     pub(crate) hole_epoch: AtomicU64,
     /// Which blocks may be mapped as holes.
-    pub(crate) shown_holes: ShownHoles,
+    pub(crate) visible_holes: VisibleHoles,
     /// What is known of the store's holes. A leaf lock.
     pub(crate) extents: Mutex<Extents>,
     /// The last block has old bytes past the end of the file, which are viewed: to be cleared before
@@ -116,7 +116,7 @@ impl Blocks {
             size: AtomicU64::new(len),
             stored: AtomicU64::new(len),
             hole_epoch: AtomicU64::new(0),
-            shown_holes: ShownHoles::default(),
+            visible_holes: VisibleHoles::default(),
             extents: Mutex::default(),
             tail_left: AtomicBool::new(false),
             fill_errors: Mutex::default(),

@@ -26,7 +26,7 @@ impl<'p> SpareNodes<'p> {
     }
 
     /// Makes nodes until there are `count`. No leaf lock is held, and no section open.
-    pub(crate) fn have(&mut self, count: usize, mode: AllocMode) -> Result<(), LimitError> {
+    pub(crate) fn ensure(&mut self, count: usize, mode: AllocMode) -> Result<(), LimitError> {
         while self.nodes.len() < count {
             let mut node = self.pool.alloc(self.group, 0, mode)?;
             node.zero();

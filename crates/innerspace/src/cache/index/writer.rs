@@ -20,7 +20,7 @@ pub(crate) struct IndexWriter<'a, T = ()> {
 impl<'a, T> IndexWriter<'a, T> {
     /// What the index's mutex guards besides.
     #[inline]
-    pub(crate) fn beside(&mut self) -> &mut T {
+    pub(crate) fn guarded(&mut self) -> &mut T {
         &mut self.guarded
     }
 
@@ -71,7 +71,7 @@ impl<'a, T> IndexWriter<'a, T> {
     /// Puts `frame` at `block`, where nothing is and a node is; false, and nothing changed, where
     /// it takes more than that.
     #[inline]
-    pub(crate) fn insert_at_once(
+    pub(crate) fn insert_without_nodes(
         &mut self,
         nodes: &impl Nodes,
         block: u64,

@@ -64,13 +64,13 @@ impl<'f> BlockRef<'f> {
     }
 
     /// The same reference, of a block that is not to stay cached.
-    pub(crate) fn passing(mut self) -> BlockRef<'f> {
+    pub(crate) fn drop_after_use(mut self) -> BlockRef<'f> {
         self.after = AfterUse::DropUnlessWanted;
         self
     }
 
     /// The same reference, of a block that may stay cached.
-    pub(crate) fn kept(mut self) -> BlockRef<'f> {
+    pub(crate) fn keep_after_use(mut self) -> BlockRef<'f> {
         self.after = AfterUse::Keep;
         self
     }

@@ -398,7 +398,7 @@ impl FileCore {
                 None if self.is_closed() => break Err(self.closed()),
                 Some(Inserted::Occupied(_)) | None => break Ok(None),
                 Some(Inserted::NeedNodes(count)) => {
-                    if let Err(error) = spares.have(count, get.alloc_mode()) {
+                    if let Err(error) = spares.ensure(count, get.alloc_mode()) {
                         break Err(FileError::from(error));
                     }
                 }

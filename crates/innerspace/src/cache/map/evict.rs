@@ -27,7 +27,7 @@ pub(crate) enum Evicting {
     Unmapped,
     /// The same of this block, which was not to be cached: it leaves no shadow, for nobody has
     /// missed anything when it comes back. A frame that has become another block's meanwhile stays.
-    Passing { block: u64 },
+    Uncached { block: u64 },
 }
 
 impl FileCore {
@@ -58,7 +58,7 @@ impl FileCore {
             let (flags, hold) = (one.meta().flags.load(), one.meta().hold.load());
             let stays_mapped = hold.mapped() > 0
                 && (which != Evicting::All || self.is_locked_in_memory(one.block()));
-            let is_another = matches!(which, Evicting::Passing { block } if block != one.block());
+            let is_another = matches!(which, Evicting::Uncached { block } if block != one.block());
             !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
                 && hold.views() == 0
                 && !stays_mapped
@@ -118,7 +118,7 @@ impl FileCore {
         let pages = PageCount(self.block_pages());
         // Nobody misses what nobody used: were it active when it comes back, streams would push one
         // another out.
-        let leaves_shadow = !matches!(which, Evicting::Passing { .. }) && !is_unused;
+        let leaves_shadow = !matches!(which, Evicting::Uncached { .. }) && !is_unused;
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.id.group.id(), pages));
         self.unlink(block, frame, shadow);
         locked.unlock_frozen();
@@ -137,7 +137,7 @@ impl FileCore {
     pub(crate) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
-            self.evict_frames(&[frame], Evicting::Passing { block });
+            self.evict_frames(&[frame], Evicting::Uncached { block });
         }
     }
 

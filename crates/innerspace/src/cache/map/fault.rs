@@ -187,7 +187,7 @@ impl FileCore {
         loop {
             let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
             let shown = match kind {
-                FaultKind::Read => self.blocks.shown_holes.now(),
+                FaultKind::Read => self.blocks.visible_holes.now(),
                 FaultKind::Write => 0..0,
             };
             let steady = match wait {
@@ -254,7 +254,7 @@ impl FileCore {
                                     let pages = self.hole_pages(page, &holes, around);
                                     return Ok(FaultPage::Hole(Hole { epoch, pages }));
                                 }
-                                self.blocks.shown_holes.add(&holes);
+                                self.blocks.visible_holes.add(&holes);
                             }
                             FaultKind::Write => {
                                 let basis = self.hole_basis(block, epoch);

@@ -386,9 +386,9 @@ impl FileCore {
 
     /// New blocks may stand where the store has told of a hole before: it says what it has in steps
     /// of its own, and a write nearby moves them.
-    pub(crate) fn end_shown_holes(&self, run: &[NewBlock<'_>]) {
+    pub(crate) fn end_visible_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
-        let shown = |block: &u64| self.blocks.shown_holes.meet(&(*block..*block + 1));
+        let shown = |block: &u64| self.blocks.visible_holes.meet(&(*block..*block + 1));
         let (Some(first), Some(last)) = (blocks().find(shown), blocks().rfind(shown)) else {
             return;
         };
@@ -403,7 +403,7 @@ impl FileCore {
     /// Reads a run of new blocks in this thread; the first comes back. Its error is the caller's;
     /// those behind it fail for themselves.
     fn read_run<'f>(&'f self, run: Vec<NewBlock<'f>>) -> Result<BlockRef<'f>, FileError> {
-        self.end_shown_holes(&run);
+        self.end_visible_holes(&run);
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
         let mut errors = match self.store() {
             Ok(store) => self.read_into(&**store, &run),
@@ -426,7 +426,7 @@ impl FileCore {
             match (&first, ended) {
                 (None, ended) => first = Some(ended),
                 // Whoever wants it holds it by a reference of its own.
-                (Some(_), Ok(held)) => drop(held.kept()),
+                (Some(_), Ok(held)) => drop(held.keep_after_use()),
                 (Some(_), Err(_)) => {}
             }
         }
@@ -537,12 +537,12 @@ impl FileCore {
                 .cut_hole(&(start..blocks.end << self.block_shift()));
         }
         if !self.mappers.is_empty() {
-            self.end_shown_hole(blocks);
+            self.end_visible_hole(blocks);
         }
     }
 
     #[cold]
-    fn end_shown_hole(&self, blocks: Range<u64>) {
+    fn end_visible_hole(&self, blocks: Range<u64>) {
         // For a mapper that was there all the time: SeqCst, as its faults read it.
         self.move_hole_epoch();
         self.pool.domain.synchronize();

@@ -23,21 +23,21 @@ pub(crate) struct Extents {
 /// A range of blocks that has every block in it of which a fault was told that it is a hole, so
 /// that it may be mapped as one. Never shrinks.
 #[derive(Debug)]
-pub(crate) struct ShownHoles {
+pub(crate) struct VisibleHoles {
     from: AtomicU64,
     to: AtomicU64,
 }
 
-impl Default for ShownHoles {
-    fn default() -> ShownHoles {
-        ShownHoles {
+impl Default for VisibleHoles {
+    fn default() -> VisibleHoles {
+        VisibleHoles {
             from: AtomicU64::new(u64::MAX),
             to: AtomicU64::new(0),
         }
     }
 }
 
-impl ShownHoles {
+impl VisibleHoles {
     /// Whether one of the blocks may be among them. SeqCst, here and below: who puts a block into
     /// the index and then does not see it here comes before the lookup of every fault that has seen
     /// it here before that.

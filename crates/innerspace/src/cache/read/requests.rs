@@ -324,7 +324,7 @@ impl FileCore {
     pub(crate) fn request_for(&self, run: Vec<NewBlock<'_>>) -> Request {
         let first = run[0].block();
         let blocks = first..first + run.len() as u64;
-        self.end_shown_holes(&run);
+        self.end_visible_holes(&run);
         let bytes = self.stored_range(&blocks);
         let core = self.me.upgrade().expect("who reads it has it");
         let is_ahead = self.frames().meta(run[0].frame()).uses.has(Uses::AHEAD);

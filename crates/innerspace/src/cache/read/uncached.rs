@@ -37,7 +37,7 @@ impl PagedFile {
     /// # Errors
     /// As [`PagedFile::read_at`].
     pub fn read_at_uncached(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
-        let done = self.handle().read_passing(buf, offset);
+        let done = self.handle().read_uncached(buf, offset);
         self.core().end_operation();
         done
     }
@@ -65,7 +65,7 @@ impl PagedFile {
         range: impl RangeBounds<u64>,
         each: impl FnMut(&[u8]),
     ) -> Result<(), FileError> {
-        let done = self.handle().scan_passing(self.bytes(range)?, each);
+        let done = self.handle().scan_uncached(self.bytes(range)?, each);
         self.core().end_operation();
         done
     }
@@ -75,18 +75,18 @@ impl PagedFile {
 const MOST_WINDOW: u64 = MIB;
 
 /// A read of some bytes, in order, that caches nothing.
-struct Passing<'f> {
+struct UncachedRead<'f> {
     file: &'f FileCore,
     stream: Stream,
     /// What it has brought and not used, ascending.
     brought: VecDeque<BlockRef<'f>>,
 }
 
-impl<'f> Passing<'f> {
-    fn new(file: &'f FileCore, bytes: Range<u64>) -> Passing<'f> {
+impl<'f> UncachedRead<'f> {
+    fn new(file: &'f FileCore, bytes: Range<u64>) -> UncachedRead<'f> {
         let stream = Stream::with_windows_up_to(MOST_WINDOW >> file.block_shift());
         stream.expect(file.blocks_of(bytes), &file.tuning());
-        Passing {
+        UncachedRead {
             file,
             stream,
             brought: VecDeque::new(),
@@ -126,7 +126,7 @@ impl<'f> Passing<'f> {
     /// time.
     fn go_on(&mut self, held: &BlockRef<'f>) {
         let (file, brought) = (self.file, &mut self.brought);
-        let keep = |held: BlockRef<'f>| brought.push_back(held.passing());
+        let keep = |held: BlockRef<'f>| brought.push_back(held.drop_after_use());
         file.go_on(
             held.block,
             &held.meta().uses,
@@ -144,7 +144,7 @@ impl<'f> Passing<'f> {
                 let at = self
                     .brought
                     .partition_point(|other| other.block < held.block);
-                self.brought.insert(at, held.passing());
+                self.brought.insert(at, held.drop_after_use());
             };
             let miss = Miss::of(stream);
             file.fill_absent_into(block, Get::DONTCACHE, &steady, miss, keep)
@@ -155,7 +155,7 @@ impl<'f> Passing<'f> {
     }
 }
 
-impl Drop for Passing<'_> {
+impl Drop for UncachedRead<'_> {
     fn drop(&mut self) {
         // What is in flight cannot be let go before it has landed.
         for held in &self.brought {
@@ -165,17 +165,17 @@ impl Drop for Passing<'_> {
 }
 
 impl Handle {
-    fn read_passing(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
+    fn read_uncached(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         let core = &*self.core;
         let available = core.size().saturating_sub(offset);
         let len = (buf.len() as u64).min(available) as usize;
-        let mut passing = Passing::new(core, offset..offset + len as u64);
+        let mut read = UncachedRead::new(core, offset..offset + len as u64);
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
             let part = (len - done).min(core.left_in_block(at));
             let into = &mut buf[done..done + part];
-            match passing.read_block(at >> core.block_shift()) {
+            match read.read_block(at >> core.block_shift()) {
                 Ok(Present::Hole) => into.fill(0),
                 Ok(Present::Block(held)) => {
                     let inside = core.inside_block(at) as usize;
@@ -190,13 +190,13 @@ impl Handle {
         Ok(done)
     }
 
-    fn scan_passing(
+    fn scan_uncached(
         self: &Arc<Handle>,
         range: Range<u64>,
         mut each: impl FnMut(&[u8]),
     ) -> Result<(), FileError> {
         let core = &*self.core;
-        let mut passing = Passing::new(core, range.clone());
+        let mut read = UncachedRead::new(core, range.clone());
         let mut at = range.start;
         while at < range.end {
             let block_end = at.saturating_add(core.left_in_block(at) as u64);
@@ -207,7 +207,7 @@ impl Handle {
                 return Err(core.past_end(at, len as u64, size));
             }
             at = piece.end;
-            match passing.read_block(piece.start >> core.block_shift())? {
+            match read.read_block(piece.start >> core.block_shift())? {
                 Present::Hole => each(&View::zeros(len)),
                 Present::Block(held) => {
                     let view = View::of_frame(&core.pool, held.frame, start..start + len);

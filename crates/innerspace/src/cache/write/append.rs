@@ -72,12 +72,12 @@ impl FileCore {
     /// "would block", and nothing is written.
     pub(crate) fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.check_writable()?;
-        let offset = self.append_at_once(bytes)?;
+        let offset = self.append_nonblocking(bytes)?;
         self.ready.wake_due();
         Ok(offset)
     }
 
-    fn append_at_once(&self, bytes: &[u8]) -> Result<u64, FileError> {
+    fn append_nonblocking(&self, bytes: &[u8]) -> Result<u64, FileError> {
         let would_block = || self.would_block(self.size());
         let _appending = self.locks.try_append().ok_or_else(would_block)?;
         let _steady = self.locks.try_shared().ok_or_else(would_block)?;
@@ -175,13 +175,13 @@ impl FileCore {
             }
             match writer.insert(self.frames(), block, frame, spares.nodes()) {
                 Inserted::Done(shadow) => {
-                    self.note_new(writer.beside(), block..block + 1, end);
+                    self.note_new(writer.guarded(), block..block + 1, end);
                     break shadow;
                 }
                 Inserted::Occupied(_) => return Err(self.would_block(offset)),
                 Inserted::NeedNodes(count) => {
                     drop(writer);
-                    spares.have(count, AllocMode::NoWait)?;
+                    spares.ensure(count, AllocMode::NoWait)?;
                 }
             }
         };

@@ -193,14 +193,14 @@ impl FileCore {
         self.pool.lru_add(frame);
         let mut writer = self.blocks.index.write();
         // StoreProbe here, all of it stays so until the page is in.
-        let is_steady = !writer.beside().is_cutting()
+        let is_steady = !writer.guarded().is_cutting()
             && !self.is_closed()
             && self.inside_block(self.size()) == 0
             && self.mappers.is_empty();
-        let made = is_steady && writer.insert_at_once(self.frames(), block, frame);
+        let made = is_steady && writer.insert_without_nodes(self.frames(), block, frame);
         if made {
             self.note_new(
-                writer.beside(),
+                writer.guarded(),
                 block..block + 1,
                 (block + 1) << self.block_shift(),
             );
@@ -361,7 +361,7 @@ impl FileCore {
             let Some(count) = inserted.need_nodes else {
                 return Ok(());
             };
-            spares.have(count, AllocMode::Wait)?;
+            spares.ensure(count, AllocMode::Wait)?;
         }
     }
 
@@ -386,7 +386,7 @@ impl FileCore {
         if inserted.blocks > 0 {
             let next = first + inserted.blocks as u64;
             let end = end.min(next << self.block_shift());
-            self.note_new(writer.beside(), first..next, end);
+            self.note_new(writer.guarded(), first..next, end);
         }
         inserted
     }
