@@ -94,7 +94,7 @@ pub enum FileError {
         /// Since when that was known.
         since: KnownSince,
     },
-    /// The store was changed by somebody else since it was opened, so old and new bytes would be
+    /// The store was changed from outside since it was opened, so old and new bytes would be
     /// mixed. Look at the new contents with
     /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate).
     #[error(
@@ -127,7 +127,7 @@ pub enum FileError {
         size: u64,
     },
     /// The store failed.
-    #[error("{file}: {} failed: {source}", StoreProbe { action: *action, offset: *offset, len: *len })]
+    #[error("{file}: {} failed: {source}", Attempt { action: *action, offset: *offset, len: *len })]
     Store {
         /// The file.
         file: Arc<str>,
@@ -276,13 +276,13 @@ pub enum FileError {
 }
 
 /// What was asked of a store, with the range where there is one: `write of 4096 bytes at 8,192`.
-struct StoreProbe {
+struct Attempt {
     action: StoreAction,
     offset: u64,
     len: u64,
 }
 
-impl fmt::Display for StoreProbe {
+impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (action, offset) = (self.action, Grouped(self.offset));
         match (action, self.len) {
@@ -299,8 +299,8 @@ impl fmt::Display for StoreProbe {
 pub enum HeldReason {
     /// [`WriteOrder::OnSync`](crate::cache::WriteOrder::OnSync): a sync writes it.
     UntilSync,
-    /// [`WriteOrder::Ordered`](crate::cache::WriteOrder::Ordered): the lowest barrier number not yet
-    /// released.
+    /// [`WriteOrder::Ordered`](crate::cache::WriteOrder::Ordered): the lowest barrier number not
+    /// yet released.
     UntilRelease {
         /// The number.
         barrier: u64,
@@ -431,7 +431,7 @@ impl<E: Clone> ErrorSequence<E> {
         }
     }
 
-    /// The latest failure, whoever has heard of it.
+    /// The latest failure, reported or not.
     pub(crate) fn latest(&self) -> Option<E> {
         self.last.lock().clone()
     }

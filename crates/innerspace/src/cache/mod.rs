@@ -20,7 +20,7 @@
 //! | `truncate` | taking parts of a file away |
 //! | `file`, `ready`, `task`, `try_forms`, `waiting` | the public side: handle, choices, typed access, `std::io`, futures, and calls that never wait |
 //! | `service` | what the files of a memory share; the work done for them |
-//! | `errors` | what can go wrong, and who hears of it |
+//! | `errors` | errors, and how handles hear of them |
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or
 //! kept by views alone:
@@ -33,19 +33,19 @@
 //! | writing | UPTODATE WRITEBACK | `begin_writes`, pinned by a view | the store's answer: clean, or dirty and ERROR again |
 //! | viewed-only | UPTODATE, not in the index | a move or removal while viewed | the last view: the frame is free |
 //!
-//! A block in the index that is not locked is up to date. Whoever removes, moves or evicts a block
-//! holds its lock, so a locked block that is in the index stays there (I7). LOCKED and WRITEBACK
+//! A block in the index that is not locked is up to date. A block is removed, moved or evicted
+//! under its lock, so a locked block that is in the index stays there (I7). LOCKED and WRITEBACK
 //! are waited for in the wait table of `frame`.
 //!
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
 //! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
-//! [`InvalidateGuard`](self::core::locks::InvalidateGuard); an append in one step asks under the mutex of the index whether
-//! somebody has it) > block locks > the mutex of the index and the dirty index; and, each a leaf
-//! within this layer: mapper list, extents, fill errors, store slot, syncs, trouble. Several block
-//! locks at once are taken in ascending order, all but the first by `try_lock`, or under
-//! `invalidate` exclusive. Frames are allocated with no block lock held, those of read-ahead
-//! excepted, which do not wait. The store is called with the locks of blocks being filled, or
-//! WRITEBACK bits, and `invalidate`. One sync of a file runs at a time; whoever waits for it holds
+//! [`InvalidateGuard`](self::core::locks::InvalidateGuard); an append in one step checks under the
+//! mutex of the index whether it is held) > block locks > the mutex of the index and the dirty
+//! index; and, each a leaf within this layer: mapper list, extents, fill errors, store slot, syncs,
+//! trouble. Several block locks at once are taken in ascending order, all but the first by
+//! `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block lock held, those
+//! of read-ahead excepted, which do not wait. The store is called with the locks of blocks being
+//! filled, or WRITEBACK bits, and `invalidate`. One sync of a file runs at a time; its waiters hold
 //! no block lock.
 //!
 //! **Operations side by side**: what makes each pair safe. `pairs` runs every one of them from two
@@ -63,10 +63,10 @@
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to
 //! lock. The fault is given the file's hole epoch, and those of the page's neighbours that are
-//! holes as well, and compares it in the section in which it installs them. Whoever makes a block
-//! there, or cuts the file, moves the epoch (under the mutex of the index), as the end of each
-//! write back does for writers that took a block for a hole; and, if there are mappings, waits for
-//! a grace period, revokes, and waits again before bytes change.
+//! holes as well, and compares it in the section in which it installs them. An operation that makes
+//! a block there, or cuts the file, moves the epoch (under the mutex of the index), as the end of
+//! each write back does for writers that took a block for a hole; and, if there are mappings, waits
+//! for a grace period, revokes, and waits again before bytes change.
 //!
 //! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through
 //! `Owner`), `frame`, `group`. Above: `space` maps files and implements [`Mappers`]; the facade

@@ -2,18 +2,19 @@
 //!
 //! A future that finds its bytes missing puts the missing blocks in flight itself, if that takes no
 //! waiting, and is woken when they have landed: so thousands of them take no thread each. Otherwise
-//! (what the store has is not known, memory is short, a writer is at it) it queues a job in the
-//! file's lane, which takes the view in the blocking way and hands it over. It is woken also when
-//! somebody else fills one of its blocks, when the file is cut, and when it is closed; a dropped
-//! future takes its request along. A future that is polled by a job (in a store that reads by it,
-//! say) takes the view there and then: nobody else might.
+//! (what the store has is not known, memory is short, a block is being written) it queues a job in
+//! the file's lane, which takes the view in the blocking way and hands it over. It is woken also
+//! when one of its blocks is filled by another operation, when the file is cut, and when it is
+//! closed; a dropped future takes its request along. A future that is polled by a job (in a store
+//! that reads by it, say) takes the view there and then: nobody else might.
 //!
 //! A waker is foreign code, which may make another call of the same file at once: it runs with no
-//! lock held. Who fills or cuts notes who is due to be woken, and wakes when the operation has let
-//! go of everything; who closes, when the store can be opened again. Requests that land leave it to
-//! the end of their job, or to another one
-//! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)). So does who may hold locks
-//! of another file, in a call of its store or below reclaim ([`Cache::wake`](crate::cache::Cache::wake)).
+//! lock held. An operation that fills or cuts notes which futures are due, and wakes them when it
+//! has released everything; a close wakes them when the store can be opened again. Requests that
+//! land leave it to the end of their job, or to another one
+//! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)). So does an operation
+//! that may hold locks of another file, in a call of its store or below reclaim
+//! ([`Cache::wake`](crate::cache::Cache::wake)).
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -205,7 +206,7 @@ impl Future for Ready {
                 Poll::Ready(result)
             }
             Poll::Pending => {
-                // Who waits for what has landed by now is not woken again.
+                // A future whose blocks have landed by now is not woken again.
                 if !core.is_in_flight(&blocks) {
                     self.queue(&request, &range);
                 }

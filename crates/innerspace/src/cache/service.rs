@@ -27,7 +27,7 @@ use crate::units::PageCount;
 /// How long to wait for a file to be closed before looking whether it has to be closed here.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
-/// How long who finds no memory waits for a request to land.
+/// How long a caller that finds no memory waits for a request to land.
 const LANDING_WAIT: Duration = Duration::from_millis(20);
 
 /// Lanes of futures that are kept before those are looked for that nobody has any more.
@@ -67,12 +67,12 @@ pub(crate) struct Cache {
     root: Group,
     /// Failures that had no handle left to report them (P30).
     errors: ErrorLog,
-    /// Who wants to hear of each, and of which it has not heard yet.
+    /// The hook that is called for each, and the failures it was not called for yet.
     hook: Mutex<Option<ErrorHook>>,
     unheard: ErrorLog,
     /// A service thread comes by.
     served: AtomicBool,
-    /// Nobody comes by any more to call out: no service thread, and no memory that could be ticked.
+    /// Set when no service runs any more: no service thread, and no memory that could be ticked.
     abandoned: AtomicBool,
     files: Mutex<Vec<Entry>>,
     /// Notified when a file has been closed; goes with `files`.
@@ -81,7 +81,7 @@ pub(crate) struct Cache {
     dirty: Slab<AtomicU64>,
     /// Pages in flight by group, those of the groups below counted in.
     in_flight: Slab<AtomicU64>,
-    /// Notified when a request has landed, for those who find no memory.
+    /// Notified when a request has landed, for callers that find no memory.
     landed: Condvar,
     landing: Mutex<()>,
     /// What runs the calls that may wait.
@@ -181,7 +181,8 @@ impl Cache {
 
     pub(super) fn log_error(&self, error: FileError) {
         if self.hook.lock().is_some() {
-            // Who fails without end, where nobody calls out, has room for no more than the log.
+            // A store that fails without end, where the hook is not called, has room for no more
+            // than the log.
             if self.unheard.push(error.clone()).is_some() {
                 self.pool.counters.count(Event::ErrorUntold);
             }
@@ -239,14 +240,14 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Closes what was let go, serves the futures and calls out for the last time: from now on
-    /// whoever polls a future, or closes a file, does.
+    /// Closes what was let go, serves the futures and calls out for the last time: from now on the
+    /// threads that poll futures, or close files, do that.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the locks of the queues and of `unheard` are between. Who adds to one after it
-        // was looked at sees this.
+        // Relaxed: the locks of the queues and of `unheard` are between. A thread that adds to one
+        // after it was looked at sees this.
         self.abandoned.store(true, Ordering::Relaxed);
-        // That of what is retired is not: its length is looked at without. Pairs with the fence of
-        // who closes a file.
+        // That of what is retired is not: its length is looked at without. Pairs with the fence
+        // when a file is closed.
         fence(Ordering::SeqCst);
         let mut panics = Panics::default();
         panics.catch(|| self.pool.run_deferred());
@@ -254,8 +255,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// [`Cache::serve_waiting`], if nobody else will, for who has queued a future; whether it was
-    /// done.
+    /// [`Cache::serve_waiting`], if no other thread will, for a thread that has queued a future;
+    /// whether it was done.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
         let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
         if wanted {
@@ -264,7 +265,7 @@ impl Cache {
         wanted
     }
 
-    /// What a file leaves that was closed, if nobody comes by any more: frees what waits for a
+    /// What a file leaves that was closed, if no service runs any more: frees what waits for a
     /// grace period, and calls out.
     pub(super) fn end_if_abandoned(&self) {
         // After it was retired: see `abandon`.
@@ -275,19 +276,19 @@ impl Cache {
         }
     }
 
-    /// Frees what waits for a grace period, if nobody comes by any more: for who has let go of a
-    /// file that is not cached. Where whoever wants memory might do it.
+    /// Frees what waits for a grace period, if no service runs any more: for a caller that has let
+    /// go of a file that is not cached. No lock is held.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
         }
     }
 
-    /// What a tick would do for others, if nobody ticks any more: after a call of a store, where no
-    /// lock is held.
+    /// Does what a tick would do for others, if there are no ticks any more: after a call of a
+    /// store, where no lock is held.
     #[inline]
     pub(super) fn serve_if_abandoned(&self) {
-        // Relaxed: who sees it too late leaves it to the next.
+        // Relaxed: a thread that sees it too late leaves it to the next.
         if self.abandoned.load(Ordering::Relaxed) {
             self.serve_abandoned();
         }
@@ -351,8 +352,8 @@ impl Cache {
     }
 
     /// Waits until no file on this store is being closed: until then its unwritten data is on the
-    /// way, and its locks are held. For whoever opens the store again, after the last handle of the
-    /// old file is gone.
+    /// way, and its locks are held. For opening the store again, after the last handle of the old
+    /// file is gone.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
             // The last reference may wait for a grace period, or have gone where a file cannot be
@@ -445,7 +446,7 @@ impl Cache {
             self.in_flight_of(*group)
                 .fetch_sub(pages, Ordering::Relaxed);
         }
-        // Without the mutex: who misses it waits a little longer.
+        // Without the mutex: a waiter that misses it waits a little longer.
         self.landed.notify_all();
     }
 
@@ -535,7 +536,7 @@ impl Cache {
         if has_threads {
             return Step::Idle;
         }
-        // In a call of a store, files are passed over that can be written as soon as it ends.
+        // In a call of a store, files are skipped that can be written as soon as it ends.
         if written == 0 && StoreScope::is_any_open() {
             self.flush_wanted.store(true, Ordering::Release);
             self.pool.kick();
@@ -592,7 +593,7 @@ impl Cache {
     }
 
     /// A bounded piece of work for the files and for the pool below them. No section is open, no
-    /// lock held. Who panics on the way keeps nobody else waiting.
+    /// lock held. A panic on the way does not keep the rest from being done.
     pub(crate) fn step(&self) -> Step {
         if self.is_foreign() {
             return Step::Idle;
@@ -614,8 +615,8 @@ impl Cache {
         }
     }
 
-    /// One tick of the clock: everything that is due, in the calling thread (P31). Who panics on
-    /// the way keeps nobody else waiting.
+    /// One tick of the clock: everything that is due, in the calling thread (P31). A panic on the
+    /// way does not keep the rest from being done.
     pub(crate) fn tick(&self) {
         if self.is_foreign() {
             return;
@@ -659,7 +660,7 @@ impl Cache {
         }
         let _here = self.serving();
         let mut panics = Panics::default();
-        // As many as there are: who is served may ask for more at once.
+        // As many as there are: a job may queue more at once.
         for _ in 0..self.workers.queued() {
             panics.catch(|| {
                 self.workers.run_one();
@@ -698,8 +699,8 @@ impl Cache {
         }
     }
 
-    /// Waits until no request is in flight and no job runs or is queued. Nobody may be using the
-    /// files.
+    /// Waits until no request is in flight and no job runs or is queued. The files must not be in
+    /// use.
     pub(crate) fn wait_quiet(&self) {
         for file in self.files() {
             file.wait_all_landed();
@@ -713,7 +714,7 @@ impl Cache {
         self.workers.wait_quiet();
     }
 
-    /// Recomputes what is counted here; nobody may be using the files.
+    /// Recomputes what is counted here; the files must not be in use.
     pub(crate) fn validate(&self) {
         self.wait_quiet();
         let files = self.files();

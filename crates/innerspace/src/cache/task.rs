@@ -6,10 +6,10 @@
 //! **A task's way.** The first poll queues the call in the lane of what it is about
 //! ([`crate::exec`]); a job makes it there once, in the blocking way, and wakes the task. Dropped
 //! before that, the task takes the call with it; a call under way runs to its end. The call holds
-//! its file or space: what it writes has to be kept by somebody.
+//! its file or space: its writes need an owner.
 //!
-//! **Who makes the call.** A thread of the memory's, or whoever ticks; where neither comes by any
-//! more, the thread that polls. The first poll makes the call itself where nobody else could: in a
+//! **The calling thread** is one of the memory's, or the one that ticks; where there is neither any
+//! more, the one that polls. The first poll makes the call itself where nobody else could: in a
 //! thread that does the memory's work, or that is in a call of another file's store.
 //!
 //! [`Ready`](super::Ready) differs: it asks for bytes that anybody may bring.
@@ -167,8 +167,9 @@ impl<T: Send, E: Send> Call<T, E> {
 /// is left, the file is closed when the call is over, or when the task is dropped before its turn.
 ///
 /// **Order.** Calls of one file or space are made in the order in which they were first polled, one
-/// at a time unless they may be shared ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)).
-/// A call that waits long, for a slow store, delays those behind it and no others.
+/// at a time unless they may be shared
+/// ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)). A call that waits long, for a
+/// slow store, delays those behind it and no others.
 ///
 /// **Thread.** A thread of the memory's makes the call, or with
 /// [`Threads::None`](crate::Threads::None) the thread that calls

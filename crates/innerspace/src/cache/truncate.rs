@@ -1,7 +1,7 @@
 //! Taking parts of a file away: truncation, punching, discarding, invalidating. All of it with the
 //! file to itself.
 //!
-//! Order (I9): nobody may fill or write (`alone`); no write back begins past the new end
+//! Order (I9): fills and writes are kept out (`alone`); no write back begins past the new end
 //! ([`Cutting`]); those under way end; the store; the size; blocks out of the index under their
 //! locks; translations revoked; one grace period for a batch of blocks; the frames freed. When the
 //! call returns, no read, view taken later, or access through a mapping sees what was removed.
@@ -35,7 +35,7 @@ const BATCH: usize = 64;
 /// taken from the size under that lock. One that begins before this is waited for, before the store
 /// is cut. One that would begin later does not: should the store refuse, the block is as dirty as
 /// before. This ends after every block it is about was removed, or had its tail cleared, under its
-/// lock; so who locks one after that takes its length from the new size.
+/// lock; so a thread that locks one after that takes its length from the new size.
 #[must_use = "the cut ends when this is dropped"]
 struct Cutting<'f>(&'f FileCore);
 
@@ -123,7 +123,7 @@ impl FileCore {
         let spare = self.spare_for_tail(new)?;
         self.resize_store(new)?;
         self.blocks.extents.lock().clear();
-        // From here on nobody reads or faults past the new end.
+        // From here on no read or fault goes past the new end.
         self.set_size(new);
         self.cut_blocks(new);
         let cleared = self.cut_tail(new, spare);

@@ -1,10 +1,10 @@
-//! Waiting in place for a future, for a while: for who has no executor, and must not wait for ever
-//! for a store that hangs.
+//! Waiting in place for a future, for a limited time: for callers that have no executor, and must
+//! not wait for ever for a store that hangs.
 //!
 //! The thread sleeps until the future wakes it or its time is over. Where no service thread makes
-//! the calls of futures, it makes them itself, and then sleeps only if another thread is at it (in
-//! a `tick()`): nobody tells it when that one is done with the rest, so it looks again now and
-//! then. A store that it calls itself keeps it as long as that takes.
+//! the calls of futures, it makes them itself, and then sleeps only if another thread makes them
+//! (in a `tick()`): it is not notified when that one is done with the rest, so it looks again now
+//! and then. A store that it calls itself keeps it as long as that takes.
 //!
 //! In a device's handler it makes no calls of others, whom the space below would refuse what is
 //! theirs elsewhere: there it makes that of its own future alone, at the first poll.

@@ -7,9 +7,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct FileCounters {
     /// Blocks read from the store.
     pub(crate) filled: AtomicU64,
-    /// Of those, blocks nobody had asked for yet.
+    /// Of those, blocks read ahead.
     pub(crate) ahead: AtomicU64,
-    /// Of those, blocks evicted before anybody used them.
+    /// Of those, blocks evicted before their first use.
     pub(crate) unused: AtomicU64,
     /// Calls for bytes of the store.
     pub(crate) store_reads: AtomicU64,

@@ -5,13 +5,14 @@
 //! came back to the same file on the same thread would wait for itself; so what may wait is an
 //! error there. Other files are free to use: a store may well be made of one.
 //!
-//! So files are locked from the top of such a stack downwards. Whoever wants memory, makes room for
-//! dirty blocks, or does the service's work, calls stores of files that he was not asked for, which
-//! may stand anywhere: also above one that this thread has locked (its append, its `invalidate`, or
-//! a direct file's layout: [`FileLocked`](crate::exec::reentry::FileLocked)) or is in a call of. There only those stores are called that
-//! use no files, as far as they say or were seen to ([`FileCore::may_call_unasked`]). What the
-//! others have is written with nothing locked: an operation that found no memory gives its locks
-//! back, makes room, and tries again ([`with_room`]).
+//! So files are locked from the top of such a stack downwards. An operation that needs memory,
+//! makes room for dirty blocks, or does the service's work calls stores of files that it is not
+//! about. These may stand anywhere: also above one that this thread has locked (its append, its
+//! `invalidate`, or a direct file's layout: [`FileLocked`](crate::exec::reentry::FileLocked)) or is
+//! in a call of. There only those stores are called that use no files, as far as they say or were
+//! seen to ([`FileCore::may_call_unasked`]). What the others have is written with nothing locked:
+//! an operation that found no memory gives its locks back, makes room, and tries again
+//! ([`with_room`]).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -127,7 +128,7 @@ impl FileCore {
         }
     }
 
-    /// Whether this thread may call the file's store for somebody else's sake.
+    /// Whether this thread may call the file's store for the sake of another operation.
     pub(crate) fn may_call_unasked(&self) -> bool {
         let may = !self.store.may_use_files() || is_outermost();
         if !may {
@@ -180,7 +181,7 @@ impl FileCore {
 }
 
 /// Does `work`, which locks files and wants memory. If it finds none (`is_full` says where), and
-/// has passed over files whose stores could not be called there, some is made with nothing locked,
+/// has skipped files whose stores could not be called there, some is made with nothing locked,
 /// `pages` and a few more, and it is done again: it has to be such that it can be. The limit that
 /// it met is counted as one that failed somebody only if it is what the caller hears.
 pub(crate) fn with_room<T, E>(

@@ -23,7 +23,7 @@ pub(crate) enum InvalidateGuard<'f> {
         _guard: RwLockReadGuard<'f, ()>,
         _holding: FileLocked,
     },
-    /// Nobody else may. Dropped in this order.
+    /// No other thread may. Dropped in this order.
     Alone {
         _cutting: CuttingMark<'f>,
         _guard: RwLockWriteGuard<'f, ()>,

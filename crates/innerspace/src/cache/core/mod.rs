@@ -100,8 +100,8 @@ pub(crate) struct Blocks {
     pub(crate) visible_holes: VisibleHoles,
     /// What is known of the store's holes. A leaf lock.
     pub(crate) extents: Mutex<Extents>,
-    /// The last block has old bytes past the end of the file, which are viewed: to be cleared before
-    /// the file grows.
+    /// The last block has old bytes past the end of the file, which are viewed: to be cleared
+    /// before the file grows.
     pub(crate) tail_left: AtomicBool,
     /// Why blocks that waiters still hold could not be filled (P20). A leaf lock.
     pub(crate) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
@@ -195,7 +195,7 @@ impl FileCore {
     /// The file's length in bytes.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
-        // Acquire: pairs with the release of whoever grew the file; the bytes were written before.
+        // Acquire: pairs with the release when the file grew; the bytes were written before.
         self.blocks.size.load(Ordering::Acquire)
     }
 
@@ -297,7 +297,7 @@ impl FileCore {
         }
     }
 
-    /// Words a store's failure for this file.
+    /// Turns a store's failure into an error of this file.
     pub(crate) fn store_error(
         &self,
         action: StoreAction,
@@ -358,8 +358,9 @@ impl FileCore {
     /// Registers a mapper of the file.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         let id = self.mappers.add(mapper);
-        // Whoever puts a block into the index looks for mappers before it lets go of this mutex: it
-        // sees this one, or the faults of this one see the block. See `FileCore::end_hole`.
+        // An operation that puts a block into the index looks for mappers before it releases this
+        // mutex: it sees this one, or the faults of this one see the block. See
+        // `FileCore::end_hole`.
         drop(self.dirty());
         id
     }
@@ -379,13 +380,13 @@ impl FileCore {
         self.mappers.revoke(self.pages_of(blocks), how);
     }
 
-    /// Takes the right to store to pages away. Whoever does without them for more than a new fault
-    /// waits for a grace period.
+    /// Takes the right to store to pages away. A caller that needs more than a new fault on the
+    /// next store waits for a grace period.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);
     }
 
-    /// Takes all translations of whole blocks away, and waits until nobody uses them any more (I6).
+    /// Takes all translations of whole blocks away, and waits until none is in use (I6).
     pub(crate) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
         if !self.mappers.is_empty() {
             self.revoke(blocks, how);
@@ -462,12 +463,12 @@ impl FileCore {
         dirty.remove(block);
     }
 
-    /// One block more is dirty. Under the mutex of `dirty`, as are all changes of the flag.
+    /// Counts one more dirty block. Under the mutex of the index, as are all changes of the flag.
     pub(crate) fn count_dirty(&self) {
         self.count_dirty_run(1);
     }
 
-    /// So many blocks more are dirty, likewise.
+    /// Counts this many more blocks as dirty, under the same mutex.
     #[inline]
     pub(crate) fn count_dirty_run(&self, blocks: usize) {
         let pages = (blocks as u64) << self.id.order;
@@ -475,12 +476,12 @@ impl FileCore {
         self.pool.counters.add(Event::PgDirtied, pages);
     }
 
-    /// One block less is dirty.
+    /// Counts one dirty block less.
     pub(crate) fn count_clean(&self) {
         self.count_clean_run(1);
     }
 
-    /// So many blocks less are dirty.
+    /// Counts this many dirty blocks less.
     pub(crate) fn count_clean_run(&self, blocks: usize) {
         let pages = (blocks as u64) << self.id.order;
         self.cache.count_clean(&self.id.groups, pages);
@@ -500,13 +501,13 @@ impl FileCore {
 
 impl Drop for FileCore {
     fn drop(&mut self) {
-        // Closing removes every block. If it did not get so far (it panicked), views may still look
-        // at one, and nobody will ever say when they are gone: the memory stays for good, and the
-        // number in their tags is nobody else's.
+        // Closing removes every block. If it panicked before that, views may still show one, and
+        // nothing will tell when they are gone: the memory stays for good, and the number in their
+        // tags is never reused.
         if self.blocks.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
         } else {
-            // Not before: whoever has the file, closed or not, seeks blocks by its number.
+            // Not before: a holder of the file, closed or not, seeks blocks by its number.
             self.pool.unregister_owner(self.id.owner);
         }
     }

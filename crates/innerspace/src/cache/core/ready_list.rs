@@ -1,4 +1,4 @@
-//! The futures of one file that wait for bytes: who is due to be woken, and who wakes.
+//! The futures of one file that wait for bytes: which are due to be woken, and what wakes them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,10 +19,10 @@ pub(crate) struct Request {
     cache: Arc<Cache>,
     /// Where the bytes are that are wanted.
     blocks: Range<u64>,
-    /// To be woken by whoever comes next to the end of an operation.
+    /// Set when it has to be woken by the next operation that ends.
     due: Due,
-    /// None: the future is gone. Nothing is left here then, for the last to let go of the request
-    /// may have a block locked.
+    /// `None` once the future is gone: nothing is left here then, because the last reference may be
+    /// dropped with a block locked.
     state: Mutex<Option<State>>,
 }
 
@@ -83,7 +83,7 @@ impl Request {
 
     /// The future is gone.
     pub(crate) fn forget(&self) {
-        // The result is a view, and what a waker does when it is dropped nobody knows: here, with
+        // The result is a view, and dropping a waker may run any code: both are dropped here, with
         // nothing locked.
         let state = self.state.lock().take();
         drop(state);
@@ -183,14 +183,14 @@ impl ReadyList {
             let wanted = &request.blocks;
             if wanted.start < blocks.end && blocks.start < wanted.end && request.due.note() {
                 self.due.lock().push(Arc::downgrade(&request));
-                // Release: pairs with the swap of who wakes, who then sees which.
+                // Release: pairs with the swap of the waking thread, which then sees the list.
                 self.any_due.store(true, Ordering::Release);
             }
         }
     }
 
-    /// A block could not be filled: those who wait for it hear why. [`ReadyList::wake_due`] has to
-    /// follow.
+    /// A block could not be filled: the futures that wait for it get the error.
+    /// [`ReadyList::wake_due`] has to follow.
     pub(crate) fn failed(&self, block: u64, error: &FileError) {
         if self.len() == 0 {
             return;
@@ -205,12 +205,12 @@ impl ReadyList {
         self.filled(block..block + 1);
     }
 
-    /// Whether somebody is due.
+    /// Whether a future is due.
     pub(crate) fn is_any_due(&self) -> bool {
         self.any_due.load(Ordering::Relaxed)
     }
 
-    /// Wakes those who are due, whoever noted it. No lock is held.
+    /// Wakes the futures that are due. No lock is held.
     #[inline]
     pub(crate) fn wake_due(&self) {
         if self.any_due.load(Ordering::Relaxed) {
@@ -232,14 +232,14 @@ impl ReadyList {
         panics.go_on();
     }
 
-    /// The last handle is gone: who looks from now on hears of it. [`ReadyList::wake_closed`] has
-    /// to follow.
+    /// The last handle is gone: a future that looks from now on sees that.
+    /// [`ReadyList::wake_closed`] has to follow.
     pub(crate) fn begin_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Wakes all who wait for the file, which is closed. One who is not in the list yet looks at
-    /// the file once more when it is.
+    /// Wakes all futures of the file, which is closed. One that is not in the list yet looks at the
+    /// file once more when it is.
     pub(crate) fn wake_closed(&self, closed: &FileError, panics: &mut Panics) {
         for request in self.live() {
             panics.catch(|| request.settle(Err(closed.clone())));

@@ -1,8 +1,8 @@
-//! The store of an open file, as the file has it and each of its calls.
+//! The store of an open file, shared by the file and the calls that are under way.
 //!
 //! A call that is under way as the file is closed has the store a moment longer, and with it what
 //! the store keeps others out by, a lock for one. So the file's entry in the table of open files
-//! stays until then: whoever opens the same again waits, in place of meeting that lock.
+//! stays until then: the next open of the same store waits, instead of meeting that lock.
 
 use std::ops::Deref;
 

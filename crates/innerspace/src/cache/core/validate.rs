@@ -6,8 +6,8 @@ use crate::frame::{FlagSet, Tag};
 use crate::sync::atomic::Ordering;
 
 impl FileCore {
-    /// Recomputes what the file caches about itself; panics where it is wrong. Nobody may be using
-    /// the file.
+    /// Recomputes what the file caches about itself; panics where it is wrong. The file must not be
+    /// in use.
     pub(crate) fn validate(&self) {
         self.wait_all_landed();
         self.blocks.index.validate(self.frames());

@@ -1,5 +1,5 @@
-//! Which blocks of a file are dirty and which are being written: the dirty index, and who may write
-//! what when.
+//! Which blocks of a file are dirty and which are being written: the dirty index, and which may be
+//! written when.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub enum WriteOrder {
     Ordered,
 }
 
-/// Who wants to write dirty blocks.
+/// Why dirty blocks are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteReason {
     /// The flusher: blocks that have been dirty since before this tick.
@@ -64,7 +64,7 @@ pub(crate) struct DirtyIndex {
     cuts: u64,
     /// Somebody has the file alone: no page comes in but by him.
     cutting: bool,
-    /// The file is being closed, and what is left is written by who closes it alone.
+    /// The file is being closed: only the closing thread writes what is left.
     closing: bool,
 }
 
@@ -198,11 +198,11 @@ impl DirtyIndex {
 
     /// Somebody has the file alone from now on, or no more.
     pub(crate) fn set_cutting(&mut self, cutting: bool) {
-        debug_assert_ne!(self.cutting, cutting, "one has the file alone");
+        debug_assert_ne!(self.cutting, cutting, "one thread has the file alone");
         self.cutting = cutting;
     }
 
-    /// Whether somebody has the file alone.
+    /// Whether the file is locked exclusively.
     #[inline]
     pub(crate) fn is_cutting(&self) -> bool {
         self.cutting
@@ -231,13 +231,13 @@ impl DirtyIndex {
         self.cut.is_some() || self.cuts != cuts
     }
 
-    /// From here on no write begins but that of who closes the file.
+    /// From here on only the closing thread's write begins.
     pub(crate) fn begin_closing(&mut self) {
         self.closing = true;
     }
 
-    /// Whether a write for this reason may begin: of a file that is being closed nobody else makes
-    /// a sync.
+    /// Whether a write for this reason may begin: nothing but the close syncs a file that is being
+    /// closed.
     fn may_write(&self, reason: WriteReason) -> bool {
         !self.closing || reason == WriteReason::Sync
     }
@@ -320,7 +320,7 @@ impl DirtyIndex {
         self.insert(block, entry);
     }
 
-    /// Blocks so far whose writes, by whoever, have failed or were not tried.
+    /// Blocks so far whose writes have failed or were not tried.
     pub(crate) fn unwritten(&self) -> u64 {
         self.unwritten
     }

@@ -3,8 +3,8 @@
 //! The store is told to punch, and perhaps answers by writing zeros. A sync that fails may drop
 //! those as it drops any write, and the old bytes are back. Of what was written the cache keeps the
 //! blocks until a sync has succeeded; of what was punched it keeps no block, so it notes the range.
-//! A noted block that is not cached is a hole, whatever the store says: nobody reads the old bytes,
-//! also not between the failed sync and the next punch.
+//! A noted block that is not cached is a hole, whatever the store says: the old bytes are never
+//! read, not even between the failed sync and the next punch.
 //!
 //! | state | made by | left by |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! keep), and a cut that takes the block off the file.
 //!
 //! **Made again** by the next sync that a user asks for and by the close, before anything is
-//! written, and before an invalidation or a discard. Who does it has the file to himself, and holds
-//! the locks of the cached blocks of a range while he looks once more what is lost there and has it
+//! written, and before an invalidation or a discard. The caller has the file to itself. It holds
+//! the locks of the cached blocks of a range while it checks again what is lost there and has it
 //! punched. So no write back is under way in it; one that has ended has taken its block out. A
 //! block in the range that is dirty is in no store anyway, and is written after. Should the store
 //! refuse, the range stays lost, and the sync fails.
@@ -93,7 +93,7 @@ impl Punched {
         self.forget(blocks.clone());
         match self.failed == failed {
             true => self.emptied.note_run(blocks, self.begun),
-            // Nobody knows which was first.
+            // Their order is unknown.
             false => self.lost.note_run(blocks, ()),
         }
     }

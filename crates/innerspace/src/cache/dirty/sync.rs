@@ -9,8 +9,7 @@
 //! what was punched there is no block to keep: that is noted, and punched again
 //! ([`punched`](crate::cache::dirty::punched)).
 //!
-//! One sync of a file runs at a time: of two at once, one could take the other's error along.
-//! Whoever comes meanwhile waits for the running one to end, and takes part in the next.
+//! `sync_turns` has one sync of a file run at a time.
 
 use std::io;
 use std::ops::Range;
@@ -42,7 +41,7 @@ struct Unsure<'f> {
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
         if self.file.id.accepted == Accepted::UntilSync {
-            // Also what was accepted since it began: who knows when the store dropped what.
+            // Also what was accepted since it began: the store may have dropped any of it.
             self.file.dirty().doubt_accepted();
             self.file.blocks.extents.lock().punched.sync_failed();
         }
@@ -53,7 +52,7 @@ impl Drop for Unsure<'_> {
 }
 
 impl FileCore {
-    /// What a sync of these blocks would come to that has nothing to do; "would block" if it had.
+    /// The result of a sync of these blocks if it has nothing to do; "would block" otherwise.
     pub(crate) fn try_sync_blocks(
         &self,
         blocks: Range<u64>,
@@ -77,7 +76,7 @@ impl FileCore {
         if self.blocks.extents.lock().punched.has_lost() {
             return Err(self.would_block_in(blocks.start));
         }
-        // StoreProbe afterwards: whose write had ended before has noted it.
+        // Checked last: a write that ended before has noted its change.
         if !self.writes.syncs.has_covered_all(what) {
             return Err(self.would_block_in(blocks.start));
         }
@@ -171,8 +170,8 @@ impl FileCore {
         }
     }
 
-    /// Makes the sync that somebody asked for who could not make it. For the service, which does
-    /// not wait long for others.
+    /// Makes the sync that a thread asked for which could not make it. For the service, which does
+    /// not wait long for other syncs.
     pub(crate) fn sync_if_wanted(&self) -> Result<(), FileError> {
         if !self.writes.syncs.is_wanted() {
             return Ok(());

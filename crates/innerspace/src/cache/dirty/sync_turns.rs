@@ -1,4 +1,4 @@
-//! Whose turn it is to sync a file, and what the syncs so far have covered.
+//! The order of a file's syncs, and what the syncs so far have covered.
 //!
 //! One sync of a file runs at a time: of two at once, one could take the other's error along. A
 //! caller that comes meanwhile waits for the running sync to end, and takes part in the next.
@@ -9,7 +9,7 @@ use crate::store::SyncWhat;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, WaitEnd};
 
-/// The first is that of whoever had the store before: nobody knows whether he synced.
+/// The first change is that of the store's previous user, which may not have synced.
 #[derive(Debug)]
 struct Changes(AtomicU64);
 
@@ -27,7 +27,7 @@ pub(crate) struct Syncs {
     /// Calls of the store that may have changed it, counted when they have ended; one more for
     /// those before the file was opened.
     changes: Changes,
-    /// Somebody who may not call the store would evict more after a sync.
+    /// A thread that may not call the store could evict more after a sync.
     wanted: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ struct State {
     /// How many changes of the store those two have covered.
     covered: u64,
     covered_all: u64,
-    /// Those who wait for the running one to end.
+    /// Threads that wait for the running sync to end.
     waiting: u32,
 }
 
@@ -131,7 +131,7 @@ impl Syncs {
         self.changes.0.load(Ordering::Acquire)
     }
 
-    /// Whether a good sync has begun since the last change of the store that somebody was told of.
+    /// Whether a successful sync has begun since the last change of the store that was reported.
     pub(crate) fn has_covered_all(&self, what: SyncWhat) -> bool {
         let changes = self.changes();
         let state = self.state.lock();
@@ -141,7 +141,7 @@ impl Syncs {
         }
     }
 
-    /// Asks for a sync of whoever may call the store.
+    /// Asks for a sync by a thread that may call the store.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
@@ -156,7 +156,7 @@ impl Syncs {
         self.wanted.store(false, Ordering::Relaxed);
     }
 
-    /// Those who wait for the running sync to end.
+    /// Threads that wait for the running sync to end.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn waiting(&self) -> u32 {
         self.state.lock().waiting

@@ -1,9 +1,9 @@
-//! A store that keeps failing: how often it is asked again.
+//! How often a store that keeps failing is tried again.
 //!
-//! A write that nobody asked for by a sync (the flusher's, a writer's over the dirty limit,
-//! reclaim's) is left out after one that failed: the next attempt, then the next three, seven and
-//! so on; a write that succeeds ends it. A tick of the clock gives one attempt in any case. Who
-//! needs memory meanwhile is told why there is none; a sync always tries.
+//! A write that no sync asked for (the flusher's, a writer's over the dirty limit, reclaim's) is
+//! skipped after a failure: the next attempt, then the next three, seven and so on, until a write
+//! succeeds. Each tick of the clock allows one attempt in any case. A caller that needs memory
+//! meanwhile gets the reason; a sync always tries.
 
 use crate::sync::Mutex;
 

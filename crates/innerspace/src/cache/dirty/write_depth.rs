@@ -27,7 +27,7 @@ struct Spread {
 }
 
 struct State {
-    /// What nobody has claimed.
+    /// The blocks that no job has claimed.
     left: Range<u64>,
     /// Blocks that may still be claimed.
     allowed: u64,
@@ -87,7 +87,7 @@ impl Spread {
         self.state.lock().allowed = 0;
     }
 
-    /// What was done, when nobody is at it any more.
+    /// The totals, once every claimed run has ended.
     fn wait_ended(&self) -> RunEnd {
         let mut state = self.state.lock();
         while state.claimed > 0 {

@@ -3,8 +3,8 @@
 //! One run of adjacent blocks, in order (I6): lock them; revoke the right to store through
 //! mappings, one grace period for all; pin the bytes; clear DIRTY and set WRITEBACK; unlock; write;
 //! and for each block either done, or DIRTY and ERROR again. The pin is a view: it keeps every
-//! writer out of the bytes while the store reads them, so checksums hold. Whoever wants to write
-//! such a block waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
+//! writer out of the bytes while the store reads them, so checksums hold. A writer of such a block
+//! waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -28,8 +28,8 @@ use crate::units::MIB;
 /// The most bytes one call of a store writes, unless a sync asks for it; one block at least.
 const MAX_RUN: u64 = MIB;
 
-/// The most bytes one call of a store writes for a sync: nobody waits for less, and a device is
-/// faster with more at once.
+/// The most bytes one call of a store writes for a sync: the sync waits for all of it anyway, and a
+/// device is faster with more at once.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
 
 /// More than [`MAX_RUN`] is this part of every limit at most: what is being written can be neither
@@ -42,7 +42,7 @@ const FLUSH_RUNS: u64 = 8;
 /// Failed calls of the store after which a run is given up that no sync asks for.
 const PATIENCE: u32 = 4;
 
-/// Why a block stays dirty whose bytes cannot be held for the store.
+/// Why a block stays dirty when its bytes cannot be pinned for the store.
 const TOO_MANY_VIEWS: &str = "more views of its block than can be counted";
 
 /// Whether the first lock of a run may sleep. The others never do: two runs may cross.
@@ -65,7 +65,7 @@ pub(crate) struct RunEnd {
     pub(crate) next: u64,
 }
 
-/// A block whose write is under way; if that is not told, it has failed.
+/// A block whose write is under way. It counts as failed unless noted otherwise.
 struct InFlight<'f> {
     held: BlockRef<'f>,
     pinned: Option<Pinned<Pool>>,
@@ -144,8 +144,8 @@ impl Drop for InFlights<'_> {
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
         }
-        // What a writer took for a hole before this may be evicted soon, and is none any more,
-        // whoever made the block, and on what.
+        // A block that a writer took for a hole before this may be evicted soon, and is a hole no
+        // more.
         file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
         drop(dirty);
         for one in &self.blocks {
@@ -266,7 +266,7 @@ impl FileCore {
             .push(&self.requests.store_calls, Turn::Shared, flush);
     }
 
-    /// Writes one run of adjacent blocks, as far as their locks can be had.
+    /// Writes one run of adjacent blocks, as far as their locks are free.
     fn write_run(&self, run: &[u64], rules: &WriteRules, mode: LockMode) -> RunEnd {
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
         let mut next = run[0];
@@ -505,7 +505,7 @@ impl FileCore {
         // In this order: what is written into a range that is punched again may be in doubt for it.
         self.punch_again();
         self.take_doubted_back(LockMode::Sleep);
-        // What is released from here on may be written too late for this sync, by whoever.
+        // Blocks released from here on may be written too late for this sync.
         let rules = self.rules(WriteReason::Sync);
         let (cuts, mut unwritten) = {
             let dirty = self.dirty();
@@ -552,7 +552,7 @@ impl FileCore {
         self.held_in(0..u64::MAX, &self.rules(WriteReason::Pressure))
     }
 
-    /// The error for who wants blocks written, and some of them are held back.
+    /// The error for a caller whose blocks are held back, if some are.
     fn held_in(&self, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
         let held = self.dirty().held(blocks, rules);
         held.map(|held| self.held(held))

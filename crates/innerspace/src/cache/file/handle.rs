@@ -106,12 +106,10 @@ impl FileCore {
     /// held. Panics of foreign code go on when the file is closed.
     fn close(&self) {
         self.ready.begin_close();
-        // Who has asked under this mutex, before, whether the file is closed, has put its blocks
-        // in.
+        // A thread that found the file open under this mutex has put its blocks in by now.
         drop(self.blocks.index.lock());
         let mut panics = Panics::default();
-        // Whoever failed, at first it is no more than an attempt. A store that panics has failed,
-        // too.
+        // A first attempt: its failure does not count yet. A store that panics has failed, too.
         panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
         if self.has_unwritten() {
             self.write_last(&mut panics);
@@ -479,7 +477,7 @@ impl PagedFile {
     /// Writes unwritten data, and makes it durable with what is needed to read it back (fdatasync).
     ///
     /// # Errors
-    /// The latest failed write since this handle last heard of one, by whoever; the data stays
+    /// The latest failed write, of any handle, since this handle last reported one; the data stays
     /// dirty and is tried again by the next sync. [`FileError::Held`] for what the write order
     /// holds back.
     pub fn sync_data(&self) -> Result<(), FileError> {

@@ -36,7 +36,7 @@ impl<'p> SpareNodes<'p> {
         Ok(())
     }
 
-    /// The nodes. Who links one takes it out.
+    /// The nodes. An insertion takes out those that it links.
     pub(crate) fn nodes(&mut self) -> &mut Vec<FrameId> {
         &mut self.nodes
     }

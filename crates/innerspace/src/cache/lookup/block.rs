@@ -22,7 +22,7 @@ pub(crate) struct BlockRef<'f> {
 pub(crate) enum AfterUse {
     /// It stays cached.
     Keep,
-    /// It is evicted unless somebody else has used it (DONTCACHE).
+    /// It is evicted unless it was used in another way (DONTCACHE).
     DropUnlessWanted,
 }
 
@@ -55,7 +55,7 @@ impl<'f> BlockRef<'f> {
             && !flags.contains(FlagSet::ERROR)
     }
 
-    /// The frame and the block's number, for somebody who takes the reference over.
+    /// The frame and the block's number; the caller takes over the reference.
     pub(crate) fn into_parts(self) -> (FrameId, u64) {
         debug_assert_eq!(self.after, AfterUse::Keep, "nobody would evict it");
         let parts = (self.frame, self.block);
@@ -246,7 +246,7 @@ impl<'f> NewBlock<'f> {
         frame
     }
 
-    /// Another reference on the block, for whoever will use it.
+    /// Another reference on the block.
     pub(crate) fn reference(&self) -> Option<BlockRef<'f>> {
         let held = self.held();
         let taken = held.meta().hold.try_get_cached();
@@ -260,7 +260,7 @@ impl<'f> NewBlock<'f> {
         held
     }
 
-    /// The same; the caller tells those who wait as futures.
+    /// Like [`NewBlock::finish`]; the caller notifies the futures that wait.
     pub(crate) fn finish_unnoted(mut self) -> BlockRef<'f> {
         if let Some(filling) = self.filling.take() {
             filling.finish();
@@ -271,7 +271,7 @@ impl<'f> NewBlock<'f> {
         held
     }
 
-    /// The bytes could not be had: the block goes, and whoever waits for it gets `error` (P20).
+    /// The block could not be filled: it is removed, and its waiters get `error` (P20).
     pub(crate) fn fail(mut self, error: &FileError) {
         self.abandon(Some(error));
     }
@@ -297,7 +297,7 @@ impl<'f> NewBlock<'f> {
 
 impl Drop for NewBlock<'_> {
     fn drop(&mut self) {
-        // A panic of the store, or an operation that gave up: waiters try again themselves.
+        // After a panic of the store, or when the operation gave up, waiters try again themselves.
         self.abandon(None);
     }
 }

@@ -42,7 +42,7 @@ impl Get {
     pub(crate) const NOIO: Get = Get(1 << 5);
     /// Wait until no write of it is under way.
     pub(crate) const STABLE: Get = Get(1 << 6);
-    /// Drop it after use unless somebody else wants it.
+    /// Evict it after use unless it was used in another way.
     pub(crate) const DONTCACHE: Get = Get(1 << 8);
     /// It is made before anybody asked for it.
     pub(crate) const AHEAD: Get = Get(1 << 9);
@@ -146,7 +146,7 @@ impl FileCore {
     }
 
     /// The frame of the block that is cached at `block` now, if a guess or one look in a short
-    /// section finds it; the reference on it is the caller's, who will copy `len` bytes. `block`
+    /// section finds it; the reference on it is the caller's, which will copy `len` bytes. `block`
     /// was inside the file when its size was read.
     #[inline(always)]
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
@@ -166,7 +166,7 @@ impl FileCore {
         Some(found)
     }
 
-    /// The index led to this frame: who seeks the block next guesses it.
+    /// The index led to this frame: the next lookup of the block guesses it.
     pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
         let tag = self.blocks.index.tags().sought(block);
         if tag.is_somewhere() {
@@ -370,9 +370,9 @@ impl FileCore {
         Ok(Some(NewBlock::new(held)))
     }
 
-    /// Whether what a block is made on is still so. StoreProbe under the index mutex, with nothing at
-    /// the block's place: whoever made a block there meanwhile, wrote it and evicted it again, has
-    /// moved the mark before it took the block out.
+    /// Whether the basis of a new block still holds. Checked under the index mutex, with nothing at
+    /// the block's place: if a block was made there meanwhile, written and evicted again, the mark
+    /// moved before the block left the index.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
@@ -468,7 +468,8 @@ impl FileCore {
             .write()
             .remove(self.frames(), block, frame, shadow, &mut freed);
         if self.frames().meta(frame).hold.load().views() > 0 {
-            // Views keep it from here on: still listed, so that a full group can say who holds it.
+            // Views keep it from here on: still listed, so that a full group can report what holds
+            // it.
             self.pool.lru_set(frame, Evictable::No);
         } else {
             self.pool.lru_remove(frame);

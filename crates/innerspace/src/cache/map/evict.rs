@@ -1,8 +1,8 @@
 //! What reclaim asks of a file: age, evict, clean, flush.
 //!
-//! Frames come named, not held: each may be somebody else's by now. A reference on a cached frame,
-//! its owner and place, its lock without waiting, and the index once more: then it is the file's,
-//! and stays so.
+//! Frames come named, not held: each may have become another block's by now. A reference on a
+//! cached frame, its owner and place, its lock without waiting, and the index once more: then it is
+//! the file's, and stays so.
 
 use std::ops::Range;
 
@@ -20,13 +20,13 @@ use crate::units::{FrameId, PageCount};
 /// What is evicted of the blocks that are named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicting {
-    /// All that are clean and not viewed: who has mapped them loses his translations, and a grace
-    /// period is waited for.
+    /// All that are clean and not viewed. Their translations are taken away, and a grace period is
+    /// waited for.
     All,
-    /// The same but for those that are mapped; nobody is waited for.
+    /// The same but for those that are mapped; this never waits.
     Unmapped,
-    /// The same of this block, which was not to be cached: it leaves no shadow, for nobody has
-    /// missed anything when it comes back. A frame that has become another block's meanwhile stays.
+    /// This block, which was not to be cached, under the same conditions. It leaves no shadow: its
+    /// return is not a miss. A frame that has become another block's meanwhile stays.
     Uncached { block: u64 },
 }
 
@@ -73,7 +73,7 @@ impl FileCore {
             // Used through the mapping, most likely: its loads come to no call.
             one.meta().uses.clear(Uses::AHEAD);
         }
-        // Mostly sorted: who maps the file is asked once for blocks that lie one beside the other.
+        // Mostly sorted: each mapper is called once for a run of adjacent blocks.
         for run in mapped.chunk_by(|a, b| a + 1 == *b) {
             self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);
         }
@@ -103,8 +103,8 @@ impl FileCore {
         }
     }
 
-    /// Takes a locked, clean block without translations out of the file, unless somebody holds it;
-    /// returns what it left, if anything. The caller frees the frame.
+    /// Takes a locked, clean block without translations out of the file, unless it is held; returns
+    /// the shadow it left, if any. The caller frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
         // The index's reference and ours.
         if !locked.meta().hold.freeze(2) {
@@ -116,8 +116,8 @@ impl FileCore {
             self.count_unused();
         }
         let pages = PageCount(self.block_pages());
-        // Nobody misses what nobody used: were it active when it comes back, streams would push one
-        // another out.
+        // A block that was never used is not missed: if it came back as active, streams would push
+        // one another out.
         let leaves_shadow = !matches!(which, Evicting::Uncached { .. }) && !is_unused;
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.id.group.id(), pages));
         self.unlink(block, frame, shadow);
@@ -125,7 +125,7 @@ impl FileCore {
         Some(shadow.map(|shadow| LeftShadow::new(block, shadow)))
     }
 
-    /// A block that was read ahead is evicted, and nobody has used it.
+    /// Counts a block that was read ahead and evicted before its first use.
     fn count_unused(&self) {
         count(&self.counters.unused, 1);
         let pages = self.block_pages();

@@ -79,7 +79,7 @@ impl LockedBlock {
     }
 
     /// Whether a store that is let in now carries the barrier number that the block was marked
-    /// with. StoreProbe inside the section in which the page is made writable: see
+    /// with. Checked inside the section in which the page is made writable: see
     /// [`FileCore::restamp_mappings`].
     pub(crate) fn carries_barrier(&self) -> bool {
         let is_current = |marked| marked == self.core.writes.barrier.current();
@@ -248,8 +248,8 @@ impl FileCore {
                         match kind {
                             FaultKind::Read => {
                                 let holes = self.known_holes(block, around);
-                                // Whoever makes a block here from now on takes the hole away from
-                                // the one who maps it.
+                                // An operation that makes a block here from now on takes the hole
+                                // away from its mappings.
                                 if shown.start <= holes.start && holes.end <= shown.end {
                                     let pages = self.hole_pages(page, &holes, around);
                                     return Ok(FaultPage::Hole(Hole { epoch, pages }));
@@ -284,7 +284,7 @@ impl FileCore {
     }
 
     /// The pages around `page`, a hole's, in these blocks that have no block in the index. They are
-    /// shown as holes already: whoever puts a block there now moves the epoch.
+    /// visible as holes already: an insertion of a block there moves the epoch.
     fn hole_pages(&self, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
         let block = page >> self.id.order;
         let section = self.pool.domain.reader();
@@ -301,7 +301,7 @@ impl FileCore {
     }
 
     /// Makes a locked block ready for the fault, and says what barrier number a store has; `None`:
-    /// it is viewed, and a frame to move it to has to be had first.
+    /// it is viewed, and a frame to move it to has to be allocated first.
     fn prepare<'f>(
         &'f self,
         locked: Locked<'f>,
@@ -328,8 +328,8 @@ impl FileCore {
         Some((locked, Some(barrier)))
     }
 
-    /// Whether what `fault_block` called a hole is one still. StoreProbe inside the section in which the
-    /// zero frame is installed; never waits.
+    /// Whether a hole that `fault_block` returned is one still. Checked inside the section in which
+    /// the zero frame is installed; never waits.
     pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
         self.blocks.hole_epoch.load(Ordering::SeqCst) == hole.epoch
     }

@@ -4,11 +4,11 @@
 //! What is taken is a block that is cached, up to date, not locked and not waited for: its lock,
 //! and a count of an installed page, which holds the frame as a reference would and goes into the
 //! page table with the page. So a neighbour is installed as the page of the fault is, under its
-//! block's lock: whoever evicts, cuts off, punches or moves the block has the lock before, and is
-//! passed by, or after, and finds the page.
+//! block's lock: an operation that evicts, cuts off, punches or moves the block has the lock
+//! before, and the block is skipped, or after, and finds the page.
 //!
 //! The locks are taken in the section in which the pages are installed, by one try that leaves the
-//! wait table alone, and let go after it, because that may wake somebody.
+//! wait table alone, and let go after it, because unlocking may wake a thread.
 
 use crate::cache::core::FileCore;
 use crate::cache::index::Word;
@@ -39,7 +39,7 @@ impl FaultAround {
         strays: 0,
     };
 
-    /// The first frame of a block of the file, locked, if that is to be had at once; one of its
+    /// The first frame of a block of the file, locked, if its lock is free; one of its
     /// pages is counted as installed, for the caller to install or to give back. In a section:
     /// takes no mutex and wakes nobody.
     pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
@@ -129,7 +129,7 @@ impl FileCore {
     }
 
     /// The first page past the end of the file. A page before it whose block is locked is the
-    /// file's until it is unlocked: who makes the file shorter says so before it locks the blocks.
+    /// file's until it is unlocked: a cut shortens the file before it locks the blocks.
     pub(crate) fn end_page(&self) -> u64 {
         let size = self.size();
         match self

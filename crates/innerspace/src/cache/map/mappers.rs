@@ -1,4 +1,4 @@
-//! Who maps a file: the upcall through which the cache takes translations away.
+//! The mappers of a file: the upcall through which the cache takes translations away.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub(crate) enum Revoke {
     /// The same, and the tables that stand for holes of 2 MiB: the range is such holes, aligned.
     Tables,
     /// What shows holes, and nothing else: that needs no block's lock. A block that is there may
-    /// lose its count of mapped pages under its lock alone, for whoever evicts it sees by the count
+    /// lose its count of mapped pages under its lock alone, because eviction sees by the count
     /// whether a grace period is needed.
     Holes,
     /// The right to store.

@@ -2,9 +2,9 @@
 //! few blocks.
 //!
 //! Each of the last 16 blocks is kept by a reference, so its frame stays what it is while it is
-//! remembered. Whether it is still the file's block is said by its hold word (CACHED): whoever
-//! takes a block out of the file, or moves it, ends that before the operation returns. A hit
-//! therefore needs neither the index nor a section nor a reference of its own.
+//! remembered. Its hold word (CACHED) says whether it is still the file's block: an operation that
+//! takes a block out of the file, or moves it, clears that before it returns. A hit therefore needs
+//! neither the index nor a section nor a reference of its own.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::units::FrameId;
 const RECENT: usize = 16;
 
 /// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of
-/// them costs no search and no write to shared memory. For those who come back to the same few
+/// them costs no search and no write to shared memory. Use it when reads come back to the same few
 /// blocks, as with the upper nodes of a tree.
 ///
 /// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16
@@ -127,8 +127,7 @@ impl BlockReader {
         self.view_waiting(block, Wait::Yes)
     }
 
-    /// Like [`BlockReader::view`], but never waits. What would block is had by
-    /// [`PagedFile::ready`].
+    /// Like [`BlockReader::view`], but never waits. Use [`PagedFile::ready`] for what would block.
     ///
     /// # Errors
     /// As [`BlockReader::view`], and [`FileError::WouldBlock`].
@@ -147,7 +146,7 @@ impl BlockReader {
             None => Ok(View::zeros(len)),
             Some(frame) => match View::of_frame(&core.pool, frame, 0..len) {
                 Some(view) => Ok(view),
-                // A writer is at it, or it is mapped writable.
+                // It is being written, or mapped writable.
                 None => handle.view(bytes, wait),
             },
         }

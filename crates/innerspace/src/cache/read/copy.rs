@@ -168,7 +168,7 @@ impl Handle {
 }
 
 impl FileCore {
-    /// Reads the blocks of a range into the cache. Holes and what does not fit are passed over.
+    /// Reads the blocks of a range into the cache. Holes and what does not fit are skipped.
     pub(crate) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
         self.check_process()?;
         let stream = Stream::default();

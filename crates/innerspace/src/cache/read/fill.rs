@@ -1,10 +1,11 @@
-//! Getting blocks from the store: one read of neighbours whoever wants them (P21), read-ahead
+//! Getting blocks from the store: one read of neighbours for all that want them (P21), read-ahead
 //! behind them, holes without frames.
 //!
 //! Order: memory is charged and allocated; the blocks are published locked and not up to date, so
-//! that others wait for them; what nobody waits for is put in flight ([`crate::cache::read::requests`]); the
-//! caller reads what it came for in its own thread. All of it with the file steady: a punch or
-//! truncation comes before it, or waits until what is in flight on its range has landed (P15, R17).
+//! that others wait for them; what nobody waits for is put in flight
+//! ([`crate::cache::read::requests`]); the caller reads what it came for in its own thread. All of
+//! it with the file steady: a punch or truncation comes before it, or waits until what is in flight
+//! on its range has landed (P15, R17).
 
 use std::ops::Range;
 
@@ -148,7 +149,7 @@ impl FileCore {
         if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
             return;
         }
-        // A hint: whoever has the file alone is not waited for.
+        // A hint: it does not wait while the file is locked exclusively.
         if self.in_store_call() {
             return;
         }
@@ -352,7 +353,7 @@ impl FileCore {
             rest = later;
             if !rest.is_empty() {
                 for held in now.iter().filter_map(|block| self.lookup(*block)) {
-                    // Whoever looks for the block meets its error.
+                    // A lookup of the block gets its error.
                     let _ = self.wait_filled(&held);
                 }
             }
@@ -425,7 +426,7 @@ impl FileCore {
             };
             match (&first, ended) {
                 (None, ended) => first = Some(ended),
-                // Whoever wants it holds it by a reference of its own.
+                // Each waiter holds a reference of its own.
                 (Some(_), Ok(held)) => drop(held.keep_after_use()),
                 (Some(_), Err(_)) => {}
             }
@@ -487,8 +488,8 @@ impl FileCore {
 
     /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when
     /// another thread made the block first. Mappings of the hole are revoked before the bytes can
-    /// change. The file is at least `end` bytes long then: who locks the block to write it back
-    /// takes its length from that.
+    /// change. The file is at least `end` bytes long then: write back takes the block's length from
+    /// that.
     pub(crate) fn create_over_hole(
         &self,
         block: u64,
@@ -509,15 +510,15 @@ impl FileCore {
         Ok(Some(made))
     }
 
-    /// Blocks were put where a hole may be mapped: takes the translations of the hole away. Who
-    /// made them to be filled has not filled them yet.
+    /// Blocks were put where a hole may be mapped: takes the translations of the hole away. If they
+    /// are to be filled, they are not yet.
     ///
     /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it
     /// installs the zero frame. Either it sees the epoch moved, or its section is over before the
     /// first grace period here is, and the revocation finds its translation. (A mapper takes the
-    /// mutex of the index after it has registered: who moves the epoch under that mutex and then
-    /// sees no mapper comes before every fault of a mapper registered later, which then finds the
-    /// block in the index.)
+    /// mutex of the index after it has registered: a thread that moves the epoch under that mutex
+    /// and then sees no mapper comes before every fault of a mapper registered later, which then
+    /// finds the block in the index.)
     pub(crate) fn end_hole(&self, blocks: Range<u64>) {
         self.move_hole_epoch();
         self.end_hole_moved(blocks);
@@ -549,8 +550,8 @@ impl FileCore {
         self.revoke_and_wait(blocks, crate::cache::map::mappers::Revoke::Holes);
     }
 
-    /// Something may have stopped being a hole. Under the mutex of the index, like every change of
-    /// the epoch.
+    /// Moves the epoch: something may have stopped being a hole. Under the mutex of the index, like
+    /// every change of the epoch.
     pub(crate) fn move_hole_epoch(&self) {
         let _alone = self.dirty();
         self.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);

@@ -6,9 +6,9 @@ use std::ops::Range;
 use crate::cache::dirty::punched::Punched;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The last data range and the last hole the store told of, in bytes. A data range that became a
-/// hole is harmless (zeros are read from the store); a hole that became data is not, so it is cut
-/// when a block is made there, for what was asked before, and again when the block has been
+/// The last data range and the last hole that the store reported, in bytes. A data range that
+/// became a hole is harmless (zeros are read from the store); a hole that became data is not, so it
+/// is cut when a block is made there, for what was asked before, and again when the block has been
 /// written, for what was asked in between.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
@@ -20,8 +20,8 @@ pub(crate) struct Extents {
     pub(crate) cuts: u64,
 }
 
-/// A range of blocks that has every block in it of which a fault was told that it is a hole, so
-/// that it may be mapped as one. Never shrinks.
+/// A range that contains every block that a fault was given as a hole, and so may be mapped as one.
+/// Never shrinks.
 #[derive(Debug)]
 pub(crate) struct VisibleHoles {
     from: AtomicU64,
@@ -38,9 +38,9 @@ impl Default for VisibleHoles {
 }
 
 impl VisibleHoles {
-    /// Whether one of the blocks may be among them. SeqCst, here and below: who puts a block into
-    /// the index and then does not see it here comes before the lookup of every fault that has seen
-    /// it here before that.
+    /// Whether one of the blocks may be among them. SeqCst, here and below: an insertion into the
+    /// index that then does not see it here comes before the lookup of every fault that has seen it
+    /// here before.
     pub(crate) fn meet(&self, blocks: &Range<u64>) -> bool {
         fence(Ordering::SeqCst);
         self.from.load(Ordering::SeqCst) < blocks.end
@@ -52,7 +52,7 @@ impl VisibleHoles {
     pub(crate) fn now(&self) -> Range<u64> {
         let from = self.from.load(Ordering::SeqCst);
         if from == u64::MAX {
-            return 0..0; // of most files nobody was ever told so
+            return 0..0; // most files have none
         }
         let to = self.to.load(Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Bytes from the store to whoever reads: holes, fills and requests in flight, read-ahead, views,
+//! Bytes from the store to readers: holes, fills and requests in flight, read-ahead, views,
 //! copies, and reads that leave nothing in the cache.
 
 pub(crate) mod block_reader;

@@ -12,16 +12,16 @@
 //!   no completion form,    │  │  │ or less than all                  │ read again: the rest, or
 //!   or less than all:      v  │  v                                   │ block by block; what fails
 //!   waits in the lane     queued  ──────────────> by plain calls ────┘ alone is taken out
-//!                          │                       (a worker, or whoever waits for a block of it)
+//!                          │                       (a worker, or a waiter for one of its blocks)
 //!   the file is closed: given up, blocks taken out
 //! ```
 //!
 //! A request that cannot be called back when its file is closed is *detached*: its blocks leave the
-//! index, and the frames stay the request's until the store completes it. Nobody gets a frame that
-//! a store may still write to (R6).
+//! index, and the frames stay the request's until the store completes it. No frame is reused that a
+//! store may still write to (R6).
 //!
 //! **Waiting** for a block in flight. If the request is queued, the waiter makes the store's call
-//! itself: so nobody waits for a thread. Otherwise it sleeps on the block's lock, as for every
+//! itself: so no waiter waits for a thread. Otherwise it sleeps on the block's lock, as for every
 //! other fill; a request that is queued later is run by a thread of the memory's. Without threads
 //! the waiters are all there is. There they sleep where queueing is announced, wherever the request
 //! is by then: in the store, or not even in the table ([`FileCore::wait_made`]).
@@ -71,7 +71,7 @@ pub(crate) struct Fill {
     singly: bool,
     /// Nobody has asked for them yet.
     is_ahead: bool,
-    /// In use until the request is over: whoever opens the same store again waits for that.
+    /// In use until the request is over: the next open of the same store waits for that.
     store: Option<Arc<StoreHandle>>,
 }
 
@@ -130,19 +130,19 @@ impl Fill {
         self.request.blocks().end - self.first()
     }
 
-    /// What the store has made of it. What is missing is left to somebody who makes the store's
-    /// calls: the store may have its own locks held here.
+    /// Takes the store's answer. What is missing is left to a thread that makes the store's calls:
+    /// the store may hold its own locks here.
     fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
         match result {
             Ok(count) if count == self.wanted => {
                 self.done = count;
                 return self.end(Vec::new());
             }
-            // Short transfers are the store's right. More than was asked for is not: what is there
-            // then, nobody knows.
+            // Short transfers are the store's right. More than was asked for is not: the bytes are
+            // unknown then.
             Ok(count) => self.done = if count < self.wanted { count } else { 0 },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Nobody has tried it.
+            // It was not tried.
             Err(error) if StoreError::is_abandoned(&error) => {}
             Err(error) if self.blocks() == 1 => {
                 let error = self.error(error);
@@ -153,7 +153,7 @@ impl Fill {
         self.queue();
     }
 
-    /// Waits for somebody who makes the store's calls.
+    /// Queues the request for a thread that makes the store's calls.
     fn queue(self: Box<Self>) {
         let (core, request) = (self.core.clone(), self.request.clone());
         if let Some(given_up) = core.requests.in_flight.queue(&request, self) {
@@ -273,7 +273,7 @@ impl Drop for Fill {
 }
 
 impl Fill {
-    /// Ends a request that has not ended: those who wait try again themselves.
+    /// Ends a request that has not ended: its waiters try again themselves.
     fn give_up(&mut self) {
         let Some(fills) = self.fills.take() else {
             return;
@@ -295,7 +295,7 @@ impl Fill {
     }
 }
 
-/// Makes the store's call of a request, unless somebody has done it already.
+/// Makes the store's call of a request, unless it was made already.
 struct Call(Arc<Entry<Box<dyn Job>>>);
 
 impl Job for Call {
@@ -450,8 +450,8 @@ impl FileCore {
     /// The file is being closed: gives up what no store has begun, and takes the blocks of the
     /// others out of the file.
     pub(crate) fn detach_requests(&self) {
-        // Whoever put a block in before the file was closed has the file steady until the request
-        // is in the table.
+        // A thread that put a block in before the file was closed holds `invalidate` shared until
+        // the request is in the table.
         self.locks.wait_shared();
         self.requests.in_flight.detach_all(|blocks| {
             for block in blocks.clone() {

@@ -46,7 +46,7 @@ impl Handle {
             return Ok(View(pinned));
         }
         // The length, which a caller often knows when it is compiled, and the error, which has to
-        // be told from a view: so that whoever asks for either after a hit asks for nothing.
+        // be told from a view: so that checking either after a hit costs nothing.
         let len = (range.end - range.start) as usize;
         match Pinned::of_len(len, move || self.view_missed(range, wait)) {
             Ok(pinned) => Ok(View(pinned)),
@@ -179,7 +179,7 @@ impl Handle {
                     }
                 }
             }
-            // A writer is at it, or it is mapped writable.
+            // It is being written, or mapped writable.
             if wait == Wait::No {
                 return Err(core.would_block(range.start));
             }
@@ -277,8 +277,8 @@ impl FileCore {
         self.take_seen(taken, seen, block, inside)
     }
 
-    /// The view from `inside` bytes in the block that the index led to, if it was there still: who
-    /// seeks it next guesses where.
+    /// The view from `inside` bytes in the block that the index led to, if it was there still. The
+    /// next lookup guesses its frame.
     fn take_seen<'id>(
         &self,
         taken: Taken<'id, Pool>,

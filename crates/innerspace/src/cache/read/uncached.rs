@@ -1,14 +1,14 @@
 //! Reading without caching (DONTCACHE): bytes that are wanted once leave nothing behind.
 //!
-//! A block that is cached is used where it is, and not marked: it is somebody else's. What such a
-//! read brings, the block that it wants and those read ahead behind it, it holds until it has used
-//! it. Then it lets it go, with no shadow left, unless somebody else wants it by now: has marked it
-//! with a use, holds or views it, maps it, has written to it.
+//! A block that is cached is used where it is, and not marked: the read did not bring it. The
+//! blocks that such a read brings, the one that it wants and those read ahead behind it, are held
+//! until they are used. Then they are evicted without a shadow, unless they were used in another
+//! way meanwhile: marked with a use, held, viewed, mapped or written.
 //!
 //! Two cases are decided by what a frame's word shows at that moment, for there is no bit left to
-//! remember more in. Who has only prefetched it has let it go by then, unmarked: it goes. Two of
-//! these reads that use a block at the same time hold it both, and the one that brought it takes
-//! the other for somebody who wants it: it stays.
+//! remember more in. A block that was only prefetched meanwhile is unmarked by then: it goes. If
+//! two of these reads use a block at the same time, both hold it, and the one that brought it takes
+//! the other for a use: it stays.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -28,11 +28,11 @@ use crate::units::MIB;
 
 impl PagedFile {
     /// Like [`PagedFile::read_at`] for bytes that are wanted once: what was not cached before is
-    /// not afterwards, unless somebody else wants it by then: has read it in another way, views it,
-    /// has mapped it, or has written to it. To have prefetched it while this read had it is not
-    /// enough. What another uses at the very moment when this lets it go stays as well, even if
-    /// that one is a read of this kind: of two that go over the same bytes at a time, something may
-    /// be left in the cache, to be evicted as all else.
+    /// not cached afterwards, unless it was read in another way, viewed, mapped or written
+    /// meanwhile. A prefetch meanwhile is not enough. A block that is in use at the very moment
+    /// when this read drops it stays as well, even if the user is a read of this kind: two that go
+    /// over the same bytes at the same time may leave something in the cache, to be evicted like
+    /// everything else.
     ///
     /// # Errors
     /// As [`PagedFile::read_at`].
@@ -43,8 +43,8 @@ impl PagedFile {
     }
 
     /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a
-    /// scrub: what was not cached before is not afterwards, unless somebody else wants it by then,
-    /// as [`PagedFile::read_at_uncached`] says. It takes memory for two windows of read-ahead at a
+    /// scrub: what was not cached before is not cached afterwards, with the exceptions that
+    /// [`PagedFile::read_at_uncached`] names. It takes memory for two windows of read-ahead at a
     /// time, each 1 MiB or a thirty-second of the limit, whichever is less, or for one block.
     ///
     /// ```
@@ -211,7 +211,7 @@ impl Handle {
                 Present::Hole => each(&View::zeros(len)),
                 Present::Block(held) => {
                     let view = View::of_frame(&core.pool, held.frame, start..start + len);
-                    // A writer is at it, or it is mapped writable: wanted, then.
+                    // It is being written, or mapped writable, so it is wanted.
                     each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);
                 }
             }

@@ -20,8 +20,8 @@ const _: () = assert!(MAX_COPY == 2 * MIB);
 /// What a hole looks like. Never written, so the host backs it with one page of its own.
 static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 
-/// Bytes of a file that stay as they are while the view lives, whoever writes, truncates, evicts or
-/// drops the file.
+/// Bytes of a file that stay as they are while the view lives, even if the file is written,
+/// truncated, evicted or dropped.
 ///
 /// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long:
 /// drop views soon, or the group fills up with them.

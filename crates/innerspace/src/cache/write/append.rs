@@ -26,7 +26,7 @@ impl FileCore {
     /// writes, leaves a part of it there.
     pub(crate) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         self.check_writable()?;
-        // What has failed half-way is not done again: the rest would not come behind it.
+        // An append that failed half-way is not repeated: the rest would not come behind it.
         let mut failed = None;
         let offset = self.with_room(|| {
             let _appending = self.locks.append();
@@ -41,7 +41,7 @@ impl FileCore {
         })?;
         if let Some(error) = failed {
             if let FileError::Limit(full) = &error {
-                // It was taken for one that is mended.
+                // It counted as one that is resolved.
                 note_failure(&self.pool, full.details().id);
             }
             return Err(error);
@@ -50,8 +50,8 @@ impl FileCore {
         Ok(offset)
     }
 
-    /// Writes `bytes` from what is done on, with `append` locked. Reclaim may have passed over the
-    /// file for that; so who has written some of them and finds no memory makes some from the
+    /// Writes `bytes` from what is done on, with `append` locked. Reclaim may have skipped the file
+    /// for that; so a write that has got some bytes in and finds no memory makes some from the
     /// file's own blocks.
     fn append_all(&self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<(), FileError> {
         let mut rounds = 0;
@@ -119,7 +119,7 @@ impl FileCore {
         writing.write(inside, bytes);
         let mut end = inside + bytes.len();
         if self.blocks.tail_left.swap(false, Ordering::AcqRel) {
-            // Who clears it for a size that is past, now, clears nothing.
+            // Clearing it for the size of before clears nothing now.
             writing.zero(end..self.block_bytes() as usize);
             end = self.block_bytes() as usize;
         }
@@ -159,15 +159,15 @@ impl FileCore {
         }
     }
 
-    /// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where somebody
-    /// was first, the store has more than that, or a mapping has come: it may have shown a hole
-    /// there.
+    /// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where another
+    /// thread was first, the store has more than that, or a mapping has come: it may have shown a
+    /// hole there.
     fn put_behind(&self, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
         let block = offset >> self.block_shift();
         let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
         let shadow = loop {
             let mut writer = self.blocks.index.write();
-            // StoreProbe here, all of it stays so until the block is in.
+            // Checked here, all of it stays so until the block is in.
             let may =
                 !self.is_closed() && self.mappers.is_empty() && self.holds(Basis::StoredUpTo(end));
             if !may {

@@ -1,4 +1,4 @@
-//! Bytes from whoever writes to the cache: writes, appends, and new blocks made many at once.
+//! Bytes from writers into the cache: writes, appends, and new blocks made many at once.
 
 pub(crate) mod append;
 pub(crate) mod new_blocks;

@@ -8,9 +8,9 @@
 //! waits here.
 //!
 //! **Appends.** A page that lies at or past the end of the file is all but never cached: it is made
-//! with no look-up before, and should somebody have made it first, the insertion finds it. Nor is
+//! with no look-up before, and if another thread made it first, the insertion finds it. Nor is
 //! the file kept steady, for all that others can see is one step under the mutex of the index,
-//! where whoever has the file alone has said so (`DirtyIndex::is_cutting`): the page comes wholly
+//! where an exclusive lock of the file is noted (`DirtyIndex::is_cutting`): the page comes wholly
 //! before or wholly after a cut, and then it makes the file longer again, as a later write would.
 //! Where one step does not do (a node is missing, a block is there, the last page is not whole, a
 //! mapping has come) the page is given back, and written the long way.
@@ -192,7 +192,7 @@ impl FileCore {
         // Reclaim may find it from here on, and see that it is not (yet) what the index says.
         self.pool.lru_add(frame);
         let mut writer = self.blocks.index.write();
-        // StoreProbe here, all of it stays so until the page is in.
+        // Checked here, all of it stays so until the page is in.
         let is_steady = !writer.guarded().is_cutting()
             && !self.is_closed()
             && self.inside_block(self.size()) == 0
@@ -268,7 +268,7 @@ impl FileCore {
         let end = (first + count as u64) << self.block_shift();
         let (made, result) = self.insert_complete(first, &ids[..count], end, Basis::Nothing);
         match result {
-            // Who goes on meets the error again, if it is still there.
+            // The caller goes on, and gets the error again if it persists.
             Err(error) if made == 0 => Err(error),
             _ => Ok(made << self.block_shift()),
         }
@@ -299,7 +299,8 @@ impl FileCore {
         self.grow_locked(end);
         self.count_dirty_run((blocks.end - blocks.start) as usize);
         dirty.insert_run(blocks, self.dirty_entry());
-        // Release: who finds what comes after sees it. All changes are made under this mutex.
+        // Release: a thread that finds what comes after sees it. All changes are made under this
+        // mutex.
         let epoch = self.blocks.hole_epoch.load(Ordering::Relaxed);
         self.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
     }
@@ -346,7 +347,7 @@ impl FileCore {
     }
 
     /// Puts complete blocks into the index and the dirty index, and makes the file long enough, as
-    /// one step to whoever writes back.
+    /// one step for write back.
     fn insert_dirty(
         &self,
         run: &mut NewRun<'_>,

@@ -1,4 +1,4 @@
-//! Writing: into the frame if nobody views it, into a new frame if somebody does.
+//! Writing: into the frame if it is not viewed, into a new frame if it is.
 //!
 //! A write to one block, in order: room under the dirty limit; the block locked and stable (made,
 //! or filled first if only a part of it is written and the store has the rest, P22); the bytes
@@ -37,7 +37,7 @@ pub(crate) enum Source<'b> {
 /// How the bytes of a write get into new pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Caches {
-    /// Through the processor's caches, where who reads them soon finds them.
+    /// Through the processor's caches, for readers that come soon.
     Through,
     /// Past them.
     Past,
@@ -192,8 +192,8 @@ impl FileCore {
         self.write_part(offset, Source::Bytes(bytes), &steady, Wait::No)
     }
 
-    /// Writes part of one block, and makes the file longer if it ends there. Without waiting: into a
-    /// cached block that nobody views, alone.
+    /// Writes part of one block, and makes the file longer if it ends there. Without waiting: into
+    /// a cached block that nobody views, alone.
     pub(crate) fn write_part(
         &self,
         offset: u64,
@@ -207,7 +207,7 @@ impl FileCore {
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::waiting(wait);
         let mut spare = None;
         loop {
-            // Before the block is looked for: who makes it from here on moves the epoch.
+            // Before the lookup: making the block from here on moves the epoch.
             let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
             if let Got::Locked(locked) = self.get_page(block, get)? {
                 if self.store_locked(locked, inside.clone(), source, &mut spare)? {
@@ -216,7 +216,7 @@ impl FileCore {
                 if wait == Wait::No {
                     return Err(self.would_block(offset));
                 }
-                // Somebody views the block: a frame to move to is had with no lock held.
+                // The block is viewed: the frame to move to is allocated with no lock held.
                 spare = Some(self.pool.alloc(
                     self.id.group.id(),
                     self.id.order,
@@ -347,8 +347,8 @@ impl FileCore {
         let new = Locked::new(crate::cache::lookup::block::BlockRef::new(
             self, frame, block,
         ));
-        // Nobody installs the old frame any more; who did loses it before the new one can be
-        // written.
+        // The old frame is not installed any more; a page table that has it loses it before the new
+        // one can be written.
         if old_meta.hold.load().mapped() > 0 {
             self.revoke_and_wait(block..block + 1, Revoke::All);
         }
