@@ -143,9 +143,9 @@ pub(crate) fn check() -> Result<()> {
 
 /// All mutants by name, each of which can be put back.
 fn read() -> Result<Vec<Bug>> {
-    let patches = Patch::read_all(&root().join("mutants"))?;
-    let mut names = BTreeMap::new();
     let mut wrong = Vec::new();
+    let patches = Patch::read_all(&root().join("mutants"), &mut wrong)?;
+    let mut names = BTreeMap::new();
     for patch in &patches {
         if let Err(error) = patch.apply(&root()) {
             wrong.push(format!("{}: {error:#}", patch.id));

@@ -37,8 +37,9 @@ struct Change {
 }
 
 impl Patch {
-    /// Reads all patches of `folder`, in the order of their names.
-    pub(super) fn read_all(folder: &Path) -> Result<Vec<Patch>> {
+    /// Reads all patches of `folder`, in the order of their names. Adds what is wrong with the others
+    /// to `wrong`.
+    pub(super) fn read_all(folder: &Path, wrong: &mut Vec<String>) -> Result<Vec<Patch>> {
         let entries =
             fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
         let mut patches = Vec::new();
@@ -50,7 +51,10 @@ impl Patch {
             let id = path.file_stem().unwrap_or_default().to_string_lossy();
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
-            patches.push(Patch::parse(&id, &text).with_context(|| path.display().to_string())?);
+            match Patch::parse(&id, &text) {
+                Ok(patch) => patches.push(patch),
+                Err(error) => wrong.push(format!("{id}: {error:#}")),
+            }
         }
         patches.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(patches)
