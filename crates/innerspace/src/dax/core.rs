@@ -22,7 +22,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, RwLock, RwLockReadGuard, Weak, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
-/// What a range takes in the set of dirty ones: nodes have room for 11 and are two thirds full.
+/// Bytes that a range takes in the set of dirty ranges: nodes have room for 11 and are two thirds
+/// full.
 const DIRTY_RANGE_BYTES: u64 = 16;
 
 /// The largest size of a file in bytes, over any device.
@@ -52,13 +53,13 @@ pub(super) struct Parts {
     pub(super) host: Option<Arc<HostFile>>,
 }
 
-/// Choices of whoever opens it.
+/// The options it is opened with.
 #[derive(Clone, Debug)]
 pub(crate) struct DaxSetup {
     pub(crate) access: FileAccess,
     pub(crate) hole_writes: HoleWrites,
     pub(crate) on_shrink: OnShrink,
-    /// The most bytes a host file can grow to; by its length if not said.
+    /// The most bytes a host file can grow to. Default: depends on its length.
     pub(crate) capacity: Option<u64>,
 }
 
@@ -77,20 +78,20 @@ impl Default for DaxSetup {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnShrink {
     /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the
-    /// kernel's. So may a store on a full disk, to an old block where the file system copies on
-    /// write, or to a page that somebody else has had read into the cache again.
+    /// kernel's. A store on a full disk can do so too: to an old block if the file system copies on
+    /// write, or to a page that another process has made the system read into its cache again.
     #[default]
     Signal,
-    /// Every access goes through a system call, and one to what was cut off is an error. Costs some
-    /// hundred nanoseconds each.
+    /// Every access goes through a system call, and one to what was cut off is an error. Each costs
+    /// a few hundred nanoseconds.
     Error,
 }
 
-/// See the module. Kept by handles and mappings.
+/// An open file. Handles and mappings keep it.
 pub(crate) struct DaxCore {
     pub(super) name: Arc<str>,
     pub(super) pool: Arc<Pool>,
-    /// Who makes its calls that are futures.
+    /// Runs the file's calls that are made in the background.
     pub(super) cache: Arc<Cache>,
     pub(super) device: DaxDevice,
     pub(super) extents: Box<dyn ExtentMap>,
@@ -102,8 +103,8 @@ pub(crate) struct DaxCore {
     pub(super) most: u64,
     /// The length in bytes when it was opened.
     pub(super) opened_len: u64,
-    /// The length in bytes. Read by faults after they have locked an entry; stored by a truncate
-    /// before it looks at entries.
+    /// The length in bytes. A fault reads it after locking an entry; a truncate stores it before
+    /// looking at entries.
     pub(super) size: AtomicU64,
     pub(super) entries: Entries,
     mappers: MapperList,
@@ -111,27 +112,28 @@ pub(crate) struct DaxCore {
     pub(super) layout: RwLock<()>,
     /// Serialises changes of the length by writes.
     pub(super) growth: Mutex<()>,
-    /// What is being cut out: faults there wait. The count can be read without the mutex.
+    /// The ranges that are being cut out, where faults wait. The count can be read without the
+    /// mutex.
     pub(super) cuts: AtomicU64,
     pub(super) cut: Mutex<Vec<Range<u64>>>,
     /// One sync at a time, so that none returns before the flush it relies on is done.
     pub(super) syncing: Mutex<()>,
-    /// Failures to make stores durable: each handle hears of each once.
+    /// Failures to make stores durable. Each is reported once to each handle.
     pub(super) errors: ErrorSequence<DaxError>,
-    /// Failures of the host to write since it was last shown all that is dirty: it may take that
-    /// for clean unless this is 0.
+    /// The host's failures to write since it was last told of everything that is dirty. Unless this
+    /// is 0, the host may take dirty pages for clean.
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which some entry may be dirty.
     dirty: DirtyRanges,
-    /// What the extent map and the set of dirty ranges take on the heap. Nothing waits with it
-    /// locked.
+    /// The charge for the heap memory of the extent map and the set of dirty ranges. Never waited
+    /// for with it locked.
     heap: Mutex<HeapCharge>,
-    /// Pages that `heap` is charged for, changed with it locked: for those who find that it is
-    /// enough.
+    /// Pages that `heap` is charged for. Changed with `heap` locked; read without it to see that
+    /// they are enough.
     paid: AtomicU64,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
-    /// The last of the fields, so the last to go: whoever opens the host file again waits for it.
+    /// Dropped last of the fields: opening the host file again waits for it.
     #[cfg(not(target_family = "wasm"))]
     closed: Arc<()>,
 }
@@ -190,7 +192,7 @@ impl DaxCore {
         })
     }
 
-    /// What is there until the file is closed, its lock on the host file given up.
+    /// Alive until the file is closed and its lock on the host file is released.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn until_closed(&self) -> Weak<()> {
         Arc::downgrade(&self.closed)
@@ -200,7 +202,7 @@ impl DaxCore {
         &self.name
     }
 
-    /// Whether its translations and frames are those of this memory.
+    /// Whether the file belongs to this memory.
     pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -225,8 +227,7 @@ impl DaxCore {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
-    /// Refuses everything to a child of fork(2), which has neither the mapping nor what is kept of
-    /// it.
+    /// Refuses every operation in a child of fork(2), which does not have the mapping.
     #[inline]
     pub(super) fn check_process(&self) -> Result<(), DaxError> {
         match self.pool.foreign_maker() {
@@ -258,7 +259,7 @@ impl DaxCore {
         }
     }
 
-    /// What the host or the device said, with the place.
+    /// The error for what the host or the device said at `offset`.
     pub(super) fn host_error(&self, what: DaxAction, offset: u64, error: io::Error) -> DaxError {
         DaxError::from_extents(&self.name, what, offset, PAGE_SIZE as u64, error)
     }
@@ -272,7 +273,7 @@ impl DaxCore {
         }
     }
 
-    /// The error of who may not wait.
+    /// The error of a call that may not wait and would have to.
     pub(super) fn would_block(&self, offset: u64) -> DaxError {
         DaxError::WouldBlock {
             file: self.name.clone(),
@@ -280,7 +281,7 @@ impl DaxCore {
         }
     }
 
-    /// Keeps cuts away, for what is done at `offset`.
+    /// Shares `layout`, which keeps cuts away. `offset` is for the error.
     pub(super) fn share_layout(
         &self,
         offset: u64,
@@ -295,18 +296,17 @@ impl DaxCore {
         }
     }
 
-    /// Adds a space that maps the file.
+    /// Registers a space that maps the file.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         self.mappers.add(mapper)
     }
 
-    /// Removes one; it has no translation left.
+    /// Removes a space that has no translation left.
     pub(crate) fn remove_mapper(&self, id: MapperId) {
         self.mappers.remove(id);
     }
 
-    /// Takes the translations of an entry away that was there and is locked. A grace period is
-    /// still to pass.
+    /// Revokes all translations of a locked entry. The caller still has to wait for a grace period.
     pub(super) fn revoke(&self, pages: Range<u64>, entry: Entry) {
         let how = match (entry.size(), entry.content()) {
             (Size::Large, Content::Zero) => Revoke::Tables,
@@ -315,18 +315,19 @@ impl DaxCore {
         self.mappers.revoke(pages, how);
     }
 
-    /// Whether the page is one that a sync writes, if its entry is not being changed.
+    /// Whether a sync would write the page, as of now.
     pub(crate) fn is_dirty(&self, page: u64) -> bool {
         self.entries.peek(page).is_some_and(Entry::is_dirty)
     }
 
-    /// Takes the right to store away.
+    /// Revokes the right to store.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);
     }
 
-    /// Bytes of pages whose entries are locked were changed, by no mapping: what code was made of
-    /// them is stale. Who maps the file now finds an entry locked, and so the bytes.
+    /// Marks code made from these pages as stale. Their bytes were changed by a call, not through a
+    /// mapping, and their entries are locked: a fault that maps them from now on sees the new
+    /// bytes.
     pub(super) fn written_in_place(&self, pages: Range<u64>) {
         if !self.mappers.is_empty() {
             let _section = self.pool.domain.reader();
@@ -335,8 +336,8 @@ impl DaxCore {
         }
     }
 
-    /// Does `work`, which locks the file and wants memory, again where that can be had with nothing
-    /// locked.
+    /// Runs `work`, which locks the file and needs memory. If there is none, makes room with
+    /// nothing locked and runs it again.
     pub(super) fn with_room<T>(
         &self,
         work: impl FnMut() -> Result<T, DaxError>,
@@ -348,45 +349,45 @@ impl DaxCore {
         with_room(&self.pool, PageCount(0), is_full, work)
     }
 
-    /// Waits until nobody uses what was revoked.
+    /// Waits until nobody uses a revoked translation any more.
     pub(super) fn grace(&self) {
         self.pool.domain.synchronize();
     }
 
-    /// Remembers that an entry of this page's range became dirty. Its lock is held.
+    /// Records that an entry in this page's range became dirty. The caller holds its lock.
     pub(super) fn note_dirty(&self, page: u64) {
         if self.dirty.add(page) {
             self.must_pay_for_heap();
         }
     }
 
-    /// Charges for what the extent map and the set of dirty ranges take, and for the next few that
-    /// come: asked by whoever is to add to them, with nothing locked if it may wait for memory.
+    /// Charges for the extent map and the set of dirty ranges, with some room to spare. Called
+    /// before something is added to them, with nothing locked if `wait` allows waiting for memory.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
         if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::SeqCst) {
             return Ok(());
         }
         let (group, short) = self.heap.lock().short_of(self.heap_bytes());
         if short.0 > 0 {
-            // With `heap` unlocked: closing files run in here, and they may pay, too.
+            // With `heap` unlocked: reclaim may close files here, and those may charge too.
             let _group = self.pool.charge(group, short, wait.alloc_mode())?.commit();
             let mut heap = self.heap.lock();
             heap.add(short);
             self.paid.store(heap.pages().0, Ordering::SeqCst);
             drop(heap);
-            // Two at once have charged too much, and what others gave back meanwhile was settled by
-            // an older number.
+            // Two threads at once charge too much, and a thread that gave memory back meanwhile
+            // settled by an older number.
             self.must_pay_for_heap();
         }
         Ok(())
     }
 
-    /// The same for what was added, above the limit if need be: what there is cannot be given up.
-    /// Gives back what is charged too much. Never waits.
+    /// Charges for what was added, above the limit if need be, and gives back what was charged in
+    /// excess. Never waits.
     ///
-    /// What others add or give back meanwhile they settle themselves: they change the bytes first
-    /// and look at `paid` afterwards, and here `paid` is changed first and the bytes are looked at
-    /// afterwards, all SeqCst; so one of the two sees the other.
+    /// A thread that adds or gives back meanwhile settles that itself: it changes the bytes first
+    /// and reads `paid` afterwards. Here `paid` is changed first and the bytes are read afterwards.
+    /// All are SeqCst, so one of the two sees the other.
     pub(super) fn must_pay_for_heap(&self) {
         while !self.has_paid_for_heap() {
             let mut heap = self.heap.lock();
@@ -411,15 +412,15 @@ impl DaxCore {
         self.dirty.all()
     }
 
-    /// Takes the ranges out that may have dirty entries in `pages`.
+    /// Removes and returns the ranges that may have dirty entries in `pages`.
     pub(super) fn take_dirty(&self, pages: &Range<u64>) -> Vec<u64> {
         let found = self.dirty.take(pages);
         self.must_pay_for_heap();
         found
     }
 
-    /// Whether a page is being cut out. Asked by whoever has locked an entry, before it looks for a
-    /// block.
+    /// Whether one of these pages is being cut out. Checked with an entry locked, before a block is
+    /// looked for.
     pub(super) fn is_being_cut(&self, pages: &Range<u64>) -> bool {
         self.cuts.load(Ordering::SeqCst) > 0
             && self
@@ -449,12 +450,12 @@ impl DaxCore {
             }
         };
         loop {
-            // Asked before, too: a look past the end makes no node.
+            // Checked here too, so that a fault past the end makes no node.
             if page >= self.pages() {
                 return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
             }
             let locked = self.lock_for_change(page, wanted, wait)?;
-            // The length and the cuts are looked at with the entry locked: see `cut`.
+            // The length and the cuts are checked with the entry locked: see `cut`.
             if page >= self.pages() {
                 return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
             }
@@ -469,7 +470,7 @@ impl DaxCore {
         }
     }
 
-    /// Locks what covers a page, whatever the file's length; large holes in the way become small
+    /// Locks what covers a page, whatever the file's length. A large hole in the way becomes small
     /// ones, after a grace period.
     pub(super) fn lock_for_change(
         &self,

@@ -1,13 +1,13 @@
-//! Truncate, punch and invalidate: taking blocks away from under everybody.
+//! Truncate, punch and invalidate: removing blocks while the file is in use.
 //!
 //! | step | why |
 //! |---|---|
-//! | 1 no pin is in the range, `layout` exclusive | foreign code has addresses of it; calls read and write without entry locks |
-//! | 2 the length is lowered, or the range noted as being cut | a fault locks its entry, then looks at these; we look at the entries afterwards: one sees the other |
-//! | 3 each entry is locked, its translations are taken away | |
+//! | 1 no pin is in the range, `layout` exclusive | foreign code has its addresses; calls read and write without entry locks |
+//! | 2 the length is lowered, or the range noted as being cut | a fault locks its entry, then reads these; a cut sets these, then looks at the entries: one sees the other |
+//! | 3 each entry is locked, its translations are revoked | |
 //! | 4 a grace period | nobody reads or writes the blocks any more |
 //! | 5 the blocks are freed | |
-//! | 6 the entries are removed, all who wait are woken | they find the new length, or wait for the cut to end |
+//! | 6 the entries are removed, all waiters are woken | they find the new length, or wait for the cut to end |
 //!
 //! A fault that meets a cut gives its entry back and waits for `layout`.
 
@@ -27,8 +27,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// How long a truncate or punch waits for pins. Not at all in a task, whose thread the holder of a
-/// pin may wait for.
+/// How long a truncate or punch waits for pins. In a task it does not wait: the holder of a pin may
+/// be waiting for the task.
 pub(super) fn patience() -> Duration {
     match is_in_task() {
         true => Duration::ZERO,
@@ -37,14 +37,14 @@ pub(super) fn patience() -> Duration {
 }
 
 impl DaxCore {
-    /// Cuts or lengthens the file. Waits for pins until then; `None` is for ever.
+    /// Cuts or lengthens the file. Waits for pins until `until`; `None` is for ever.
     pub(super) fn set_len(&self, new: u64, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(new)?;
         if new > self.most {
             return Err(self.too_long(new, 0));
         }
         let first = new.div_ceil(PAGE_SIZE as u64);
-        // A page that stays loses its end, which foreign code may be writing to.
+        // The last page that stays loses its end, which foreign code may be writing to.
         let touched = || match new < self.size() {
             true => new >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT,
             false => first..first,
@@ -60,9 +60,9 @@ impl DaxCore {
             self.size.store(new, Ordering::SeqCst);
             return Ok(());
         }
-        // First what may want memory: if it cannot be had, nothing is lost.
+        // First the step that may need memory: if there is none, nothing is lost.
         match self.clear_tail(new) {
-            // The host clears the rest of the page when it cuts the file, and wants no room for
+            // The host clears the rest of the page when it cuts the file, and needs no room for
             // that.
             Err(error) if self.host.is_some() && is_full(&error) => {}
             cleared => cleared?,
@@ -74,14 +74,15 @@ impl DaxCore {
             shortened.map_err(|error| self.host_error(DaxAction::Resize, new, error))
         });
         if cut.is_err() {
-            // What is left of the tail reads as it does now, and is the file's still.
+            // The part of the tail that is left belongs to the file again, with its bytes as they
+            // are.
             self.size.store(old, Ordering::SeqCst);
         }
         cut
     }
 
     /// Makes a range zeros, and gives its whole pages back to the device. Waits for pins until
-    /// then; `None` is for ever.
+    /// `until`; `None` is for ever.
     pub(super) fn punch(&self, bytes: Range<u64>, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(bytes.start)?;
         let page = PAGE_SIZE as u64;
@@ -96,7 +97,7 @@ impl DaxCore {
         }
         let bytes = bytes.start..end;
         let first = bytes.start.div_ceil(page);
-        // The last page of the file goes whole, though the file may end inside it.
+        // The last page of the file is punched whole, even if the file ends inside it.
         let last = match end == self.size() {
             true => end.div_ceil(page),
             false => end / page,
@@ -105,8 +106,8 @@ impl DaxCore {
             true => [bytes.start..first * page, last * page..end],
             false => [bytes, end..end],
         };
-        // First what the host may have no room for: if it has none, nothing is lost. What is dirty
-        // then is to be so until it is cleared: a sync would clean it, and the host would be asked
+        // First the step that the host may have no room for: if it has none, nothing is lost. The
+        // pages have to stay dirty until they are cleared: after a sync the host would be asked
         // again.
         let _no_sync = self.no_sync();
         for end in &ends {
@@ -127,7 +128,7 @@ impl DaxCore {
         ends()
     }
 
-    /// Forgets what is known of clean pages, so that the next access asks the extent map again.
+    /// Forgets the entries of clean pages, so that the next access queries the extent map again.
     /// Dirty entries stay.
     pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
         let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
@@ -136,14 +137,14 @@ impl DaxCore {
         self.cut_out(pages, Removal::ForgetClean)
     }
 
-    /// Waits for a running sync, and keeps others away: what it has cleaned becomes dirty again if
-    /// it fails, so until it is done clean says nothing; and the host tells of a failure once, to
-    /// it or to whoever else flushes.
+    /// Waits for a running sync, and keeps others away. Pages that a sync has cleaned become dirty
+    /// again if it fails, so until it ends a clean page may be dirty. And the host reports a
+    /// failure once, to the sync or to another thread that flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }
 
-    /// A write that was to reach `end` failed: what it allocated past the file's end goes.
+    /// Frees what a failed write, which was to reach `end`, has allocated past the file's end.
     pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
         let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
         if end <= self.size() {
@@ -160,7 +161,7 @@ impl DaxCore {
             .map_err(|error| self.host_error(DaxAction::Resize, size, error))
     }
 
-    /// Sees to it that the host has room for [`DaxCore::clear`] in these pages: they are dirty
+    /// Makes the host provide room for [`DaxCore::clear`] in these pages. They are dirty
     /// afterwards.
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
@@ -175,7 +176,7 @@ impl DaxCore {
         })
     }
 
-    /// Zeros bytes of pages that stay.
+    /// Zeroes bytes of pages that stay.
     fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, inside, part)| {
@@ -185,7 +186,7 @@ impl DaxCore {
         })
     }
 
-    /// Has `layout` for itself, with no pin in the pages that `touched` says with it.
+    /// Locks `layout` exclusively, with no pin in the pages that `touched` names once it is locked.
     fn without_pins(
         &self,
         touched: impl Fn() -> Range<u64>,
@@ -214,7 +215,7 @@ impl DaxCore {
         }
     }
 
-    /// The pages with the rest of the large blocks at their ends, whose entries go as a whole.
+    /// The pages, extended to the whole of a large block at either end: its entry goes as a whole.
     fn widened(&self, pages: Range<u64>) -> Range<u64> {
         if pages.is_empty() {
             return pages;
@@ -229,7 +230,7 @@ impl DaxCore {
         first.start.min(pages.start)..last.end.max(pages.end)
     }
 
-    /// Takes the entries of `pages` away.
+    /// Removes the entries of `pages`.
     fn cut_out(&self, pages: Range<u64>, removal: Removal) -> Result<(), DaxError> {
         let goes = |entry: Entry| removal == Removal::Free || !entry.is_dirty();
         let mut batch = Vec::new();
@@ -240,14 +241,14 @@ impl DaxCore {
             self.remove(&mut batch, &pages, removal)?;
         }
         if removal == Removal::Free {
-            // What nobody has an entry of.
+            // Blocks that have no entry.
             self.free_blocks(pages.clone())?;
         }
         self.entries.prune(pages.start..pages.end);
         Ok(())
     }
 
-    /// Takes locked entries away, and frees those of their blocks that lie in `pages`.
+    /// Removes locked entries, and frees those of their blocks that lie in `pages`.
     fn remove(
         &self,
         batch: &mut Vec<Locked<'_>>,
@@ -267,8 +268,7 @@ impl DaxCore {
             if let (Size::Large, Content::Block(block), false) =
                 (locked.entry().size(), locked.content(), inside)
             {
-                // The part that stays loses its entry: what was stored there is made durable
-                // instead of remembered.
+                // The part that stays loses its entry, so its stores are made durable now.
                 if locked.entry().is_dirty() {
                     let offset = DaxCore::offset(own.start);
                     let len = locked.entry().size().pages() << PAGE_SHIFT;
@@ -296,7 +296,7 @@ impl DaxCore {
     }
 }
 
-/// Whether the host had no room, or gave none.
+/// Whether the host had no room, or granted none.
 fn is_full(error: &DaxError) -> bool {
     matches!(
         error.kind(),
@@ -304,7 +304,7 @@ fn is_full(error: &DaxError) -> bool {
     )
 }
 
-/// What is removed.
+/// What a cut removes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Removal {
     /// The entries, and the blocks with them.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use super::entry::{Content, Entry, LARGE_PAGES, LARGE_SHIFT, Word};
-use super::grab::{self, Held, Place, RangeWords, Step, Wanted, WhenLocked, range_start};
+use super::grab::{self, Held, RangeWords, Step, Wanted, WhenLocked, WordAt, range_start};
 use super::waits::Waits;
 use crate::cache::index::{Index, Inserted, Word as IndexWord};
 use crate::cache::{SpareNodes, Wait};
@@ -28,7 +28,7 @@ const UPPER_RANGES: u64 = 1 << UPPER_SHIFT;
 /// Entries that are locked at a time: those of one range.
 const BATCH: usize = LARGE_PAGES as usize;
 
-/// See the module.
+/// The entries of one file; see the module.
 pub(super) struct Entries {
     pool: Arc<Pool>,
     /// Keeps the group, which pays for the nodes.
@@ -46,18 +46,18 @@ pub(super) struct Locked<'e> {
     held: Option<Held>,
 }
 
-/// What a lookup came to.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(super) enum Found<'e> {
     Locked(Locked<'e>),
-    /// A hole of 2 MiB in the way of a block for one page: take its translations away, then
+    /// A hole of 2 MiB is in the way of a block for one page: revoke its translations, then
     /// [`Downgrade::finish`].
     InTheWay(Downgrade<'e>),
-    /// There are small entries in the range.
+    /// The range has small entries.
     Conflict,
-    /// There is nothing.
+    /// There is no entry.
     Absent,
-    /// Somebody has it, and nobody is waited for.
+    /// The entry is locked, and the caller does not wait.
     Taken,
 }
 
@@ -97,16 +97,16 @@ impl Entries {
         }
     }
 
-    /// Locks the entry of `page`, or what `wanted` says. Sleeps; no section is open, and no entry
-    /// of a later page locked.
+    /// Locks the entry of `page`, or what `wanted` says. Sleeps; the caller has no section open and
+    /// no entry of a later page locked.
     ///
     /// # Errors
-    /// When a node cannot be had.
+    /// When there is no memory for a node.
     pub(super) fn lock(&self, page: u64, wanted: Wanted) -> Result<Found<'_>, LimitError> {
         self.find(page, wanted, Wait::Yes)
     }
 
-    /// The same, or without sleeping, and with memory that is free alone.
+    /// Like [`Entries::lock`]; with [`Wait::No`] without sleeping, and with free memory only.
     ///
     /// # Errors
     /// As there.
@@ -130,13 +130,13 @@ impl Entries {
             match self.step(page, (wanted, when_locked), spare.nodes()) {
                 None if wanted == Wanted::Present => return Ok(Found::Absent),
                 None => self.add_upper(page, wait.alloc_mode())?,
-                Some(Step::Held(held)) => return Ok(Found::Locked(self.locked(held))),
+                Some(Step::Held(held)) => return Ok(Found::Locked(self.adopt(held))),
                 Some(Step::HeldInPlaceOf(held, node)) => {
                     self.retire(node);
-                    return Ok(Found::Locked(self.locked(held)));
+                    return Ok(Found::Locked(self.adopt(held)));
                 }
                 Some(Step::Downgrade(held)) => {
-                    let locked = self.locked(held);
+                    let locked = self.adopt(held);
                     return Ok(Found::InTheWay(Downgrade {
                         locked,
                         node: spare,
@@ -162,7 +162,7 @@ impl Entries {
         }
     }
 
-    /// Locks what covers `page` if it is `wanted` and nobody has it. Never waits.
+    /// Locks what covers `page` if it is `wanted` and not locked. Never waits.
     pub(super) fn try_lock(&self, page: u64, wanted: impl Fn(Entry) -> bool) -> Option<Locked<'_>> {
         let _section = self.pool.domain.reader();
         let words = Words {
@@ -170,10 +170,10 @@ impl Entries {
             range: self.range_word(page)?,
         };
         let held = grab::try_cover(&words, &self.waits, page, wanted)?;
-        Some(self.locked(held))
+        Some(self.adopt(held))
     }
 
-    /// Locks what covers `page`, if there is anything. Sleeps, as [`Entries::lock`] does.
+    /// Locks what covers `page`, if there is an entry. Sleeps, as [`Entries::lock`] does.
     fn lock_present(&self, page: u64) -> Option<Locked<'_>> {
         match self.lock(page, Wanted::Present) {
             Ok(Found::Locked(locked)) => Some(locked),
@@ -188,8 +188,8 @@ impl Entries {
 
     /// Locks the entries from `at` on and before `end` that are `wanted` once they are locked, in
     /// the order of their pages, until `batch` has [`BATCH`] of them. Moves `at` behind the last
-    /// one that was looked at. Sleeps on what others have: who comes to something else then, or to
-    /// nothing, passes it over.
+    /// one that was looked at. Sleeps on a locked entry, and skips it if it is not `wanted` any
+    /// more.
     pub(super) fn lock_batch<'e>(
         &'e self,
         at: &mut u64,
@@ -225,8 +225,8 @@ impl Entries {
         }
     }
 
-    /// Locks entries of `pages` in one section, as [`grab::run`] does, as far as they are of the
-    /// first one's range.
+    /// Locks entries of `pages` in one section, as [`grab::run`] does, up to the end of the first
+    /// page's range.
     pub(super) fn lock_run<'e>(
         &'e self,
         pages: Range<u64>,
@@ -243,11 +243,11 @@ impl Entries {
         };
         let end = pages.end.min(range_start(pages.start) + LARGE_PAGES);
         grab::run(&words, &self.waits, pages.start..end, wanted, |held| {
-            each(self.locked(held));
+            each(self.adopt(held));
         })
     }
 
-    /// One step in a section; `None`: the range has no word yet.
+    /// Takes one step in a section. `None`: the range has no word yet.
     fn step(
         &self,
         page: u64,
@@ -277,7 +277,7 @@ impl Entries {
         }
     }
 
-    /// The word of the page's range, once it is there.
+    /// The word of the page's range, if there is one yet.
     fn range_word(&self, page: u64) -> Option<&raw::AtomicU64> {
         let range = page >> LARGE_SHIFT;
         let upper = self.upper.load(&self.pool.frames, range >> UPPER_SHIFT);
@@ -291,7 +291,7 @@ impl Entries {
         SpareNodes::new(&self.pool, self.group.id())
     }
 
-    /// Makes the node that the word of the page's range is in.
+    /// Creates the node that has the word of the page's range.
     fn add_upper(&self, page: u64, mode: AllocMode) -> Result<(), LimitError> {
         let key = page >> LARGE_SHIFT >> UPPER_SHIFT;
         let (mut own, mut spares) = (self.no_spares(), self.no_spares());
@@ -312,16 +312,12 @@ impl Entries {
         }
     }
 
-    fn locked(&self, held: Held) -> Locked<'_> {
+    /// Makes a guard of a locked entry.
+    pub(super) fn adopt(&self, held: Held) -> Locked<'_> {
         Locked {
             entries: self,
             held: Some(held),
         }
-    }
-
-    /// The guard of an entry that is locked.
-    pub(super) fn adopt(&self, held: Held) -> Locked<'_> {
-        self.locked(held)
     }
 
     fn retire(&self, node: FrameId) {
@@ -329,11 +325,13 @@ impl Entries {
         self.pool.retire(Retired::Put(node));
     }
 
-    /// The word of a locked entry. Needs no section: it cannot go.
+    /// The word of a locked entry. It cannot go, so this needs no section.
     fn word_of(&self, held: &Held) -> &raw::AtomicU64 {
         match held.place {
-            Place::Page(node) => &self.pool.frames.words(node)[(held.first % LARGE_PAGES) as usize],
-            Place::Range => {
+            WordAt::Page(node) => {
+                &self.pool.frames.words(node)[(held.first % LARGE_PAGES) as usize]
+            }
+            WordAt::Range => {
                 let _section = self.pool.domain.reader();
                 self.range_word(held.first)
                     .expect("I7: the word of a locked entry")
@@ -346,7 +344,7 @@ impl Entries {
         held.release(&self.waits, word, unlocked);
     }
 
-    /// Unlinks the nodes of the ranges that lie in `pages` and have no entry left.
+    /// Unlinks the nodes of ranges in `pages` that have no entry left.
     pub(super) fn prune(&self, pages: Range<u64>) {
         let mut at = range_start(pages.start);
         while at < pages.end {
@@ -372,8 +370,7 @@ impl Entries {
         }
     }
 
-    /// The first page of a range after the one of `page`, whose upper node is there; skips whole
-    /// upper nodes.
+    /// The first page under the next upper node after that of `page`.
     fn next_range(&self, page: u64, end: u64) -> Option<u64> {
         let _section = self.pool.domain.reader();
         let shift = LARGE_SHIFT + UPPER_SHIFT;
@@ -382,8 +379,8 @@ impl Entries {
         Some(key << shift).filter(|next| *next < end)
     }
 
-    /// The first page at or after `from` and before `end` whose entry is `wanted`, as of now. A
-    /// locked one may become anything.
+    /// The first page from `from` on and before `end` whose entry is `wanted`, as of now. A locked
+    /// entry may become anything.
     pub(super) fn next(
         &self,
         from: u64,
@@ -421,7 +418,7 @@ impl Entries {
         None
     }
 
-    /// What is at a page now, without locking it.
+    /// The entry of a page as of now, without locking it.
     pub(super) fn peek(&self, page: u64) -> Option<Entry> {
         let _section = self.pool.domain.reader();
         let range = self.range_word(page)?;
@@ -438,13 +435,13 @@ impl Entries {
         }
     }
 
-    /// Nodes in use, in pages: those of pages, of ranges, and above.
+    /// The number of nodes in use, each a page: those of pages, of ranges, and above.
     pub(super) fn node_count(&self) -> u64 {
         let upper = self.upper.counts();
         self.nodes.load(Ordering::Relaxed) + upper.blocks + upper.nodes
     }
 
-    /// Frees everything. Nobody else can reach the entries, and none is locked.
+    /// Frees all nodes. Nobody else can reach the entries, and none is locked.
     pub(super) fn end(&self) {
         let mut key = 0;
         loop {
@@ -493,18 +490,18 @@ impl<'e> Locked<'e> {
         self.first()..self.first() + self.entry().size().pages()
     }
 
-    /// Makes it another one, which others see once it is unlocked.
-    pub(super) fn become_locked(&mut self, entry: Entry) {
+    /// Changes the entry; others see that once it is unlocked.
+    pub(super) fn set(&mut self, entry: Entry) {
         let held = self.held.as_mut().expect("taken on the way out alone");
         held.entry = entry;
     }
 
-    /// Unlocks the entry as another one.
-    pub(super) fn replace(mut self, content: Entry) {
-        self.become_locked(content);
+    /// Changes and unlocks the entry.
+    pub(super) fn replace(mut self, entry: Entry) {
+        self.set(entry);
     }
 
-    /// Unlocks it by taking it away.
+    /// Removes the entry.
     pub(super) fn remove(mut self) {
         let held = self.held.take().expect("taken on the way out alone");
         self.entries.release(held, 0);
@@ -519,7 +516,7 @@ impl<'e> Locked<'e> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        // An entry that nobody put anything into does not stay.
+        // An entry that is still empty does not stay.
         let word = match held.entry.content() {
             Content::Empty => 0,
             _ => held.entry.word(),
@@ -534,7 +531,7 @@ impl Downgrade<'_> {
         self.locked.pages()
     }
 
-    /// Puts an empty node where the hole is. Nobody has a translation of it any more.
+    /// Replaces the hole by an empty node. Nobody has a translation of the hole any more.
     pub(super) fn finish(self) {
         let Downgrade {
             mut locked,

@@ -1,4 +1,4 @@
-//! The word of an entry: what a file has at a page, or at 2 MiB at once.
+//! The word of an entry: what a file has at a page, or at 2 MiB.
 //!
 //! ```text
 //!  63..12        9     8     7    6     5       4      3..0
@@ -7,14 +7,14 @@
 //!
 //! | word | tag | means |
 //! |---|---|---|
-//! | absent | 0 | nothing is known and nothing mapped |
-//! | entry | 4 | `ZERO`: a hole, mapped as the zero frame; `EMPTY`: nothing yet, its locker decides; else a block of the device |
-//! | node | 5 | of a 2 MiB range alone: its pages have words of their own, in the node's frame. LOCKED: somebody looks whether they are all absent |
+//! | absent | 0 | nothing is known, nothing mapped |
+//! | entry | 4 | `ZERO`: a hole, mapped as the zero frame; `EMPTY`: nothing yet, its holder decides; otherwise a block of the device |
+//! | node | 5 | only for a 2 MiB range: its pages have words of their own, in the node's frame. LOCKED: a thread is looking whether all of them are absent |
 //!
-//! Tags of the page cache's index (`cache::index`) are no words of a direct access file: meeting
-//! one is a broken invariant.
+//! The tags of the page cache's index (`cache::index`) are no words of a direct access file:
+//! finding one is a broken invariant.
 //!
-//! A locked word is changed by its locker alone, WAITERS excepted, which who waits sets (`waits`).
+//! Only its holder changes a locked word, except that a waiter sets WAITERS (`waits`).
 
 use crate::sync::interleave;
 use crate::sync::raw;
@@ -56,7 +56,7 @@ impl Size {
     }
 }
 
-/// What is at an entry.
+/// The content of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// Nothing yet.
@@ -67,7 +67,7 @@ pub(crate) enum Content {
     Block(u64),
 }
 
-/// An entry, unlocked and without the bit of those who wait.
+/// An entry without the bits LOCKED and WAITERS.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
 
@@ -108,7 +108,7 @@ impl Entry {
         }
     }
 
-    /// Whether bytes were stored to its block that no sync has covered.
+    /// Whether its block has stores that no sync has covered.
     pub(crate) fn is_dirty(self) -> bool {
         self.0 & DIRTY != 0
     }
@@ -177,12 +177,12 @@ impl Word {
     }
 }
 
-/// A word that threads share: in a frame, or in a model. All orders are SeqCst: who locks an entry
-/// looks at the range's word and at the file's length afterwards, who changes these looks at the
-/// entries afterwards, and one has to see the other.
+/// A word that threads share: in a frame, or in a model. All orders are SeqCst. A thread that locks
+/// an entry reads the range's word and the file's length afterwards; a thread that changes those
+/// looks at the entries afterwards; one has to see the other.
 pub(super) trait SharedWord {
     fn load(&self) -> u64;
-    /// Replaces `old` by `new`; the word as it is if that fails.
+    /// Replaces `old` by `new`. The error is the word as it is.
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64>;
     fn store(&self, new: u64);
 }
@@ -208,8 +208,8 @@ impl SharedWord for raw::AtomicU64 {
     }
 }
 
-/// Loom takes SeqCst accesses for AcqRel ones; its SeqCst fences it takes for what they are. One
-/// beside each access stands for what SeqCst means among these words.
+/// Loom treats SeqCst accesses as AcqRel, and SeqCst fences as what they are. A fence beside each
+/// access stands for what SeqCst means among these words.
 #[cfg(loom)]
 impl SharedWord for crate::sync::atomic::AtomicU64 {
     fn load(&self) -> u64 {

@@ -14,7 +14,7 @@ use crate::sync::Arc;
 use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, Bytes, Grouped, PAGE_SIZE};
 
-/// What was asked of a direct-access file, its device or the file system below.
+/// An operation on a direct access file, its device or the file system below.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DaxAction {
@@ -51,7 +51,7 @@ impl fmt::Display for DaxAction {
     }
 }
 
-/// What a file system has to offer for direct access, and may not.
+/// What direct access needs from a file system that may not have it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DaxFeature {
@@ -59,11 +59,11 @@ pub enum DaxFeature {
     SharedMapping,
     /// Making holes.
     Punching,
-    /// Blocks given before the first write, so that a full file system is an error then and no
-    /// signal later.
+    /// Blocks that are allocated before the first write, so that a full file system is an error
+    /// then and not a signal later.
     Allocating,
-    /// Blocks of whole pages: of smaller ones, a store to a page may need another one, and find
-    /// none.
+    /// Blocks of at least a page: with smaller ones, a store to a page could need another block and
+    /// find none.
     PageBlocks,
     /// Files in memory that can be sealed.
     SealedMemory,
@@ -81,13 +81,13 @@ impl fmt::Display for DaxFeature {
     }
 }
 
-/// Who pins a range that was to be taken away.
+/// Which thread has pinned a range that was to be removed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PinHolder {
-    /// The thread that asks made the pin: if it has it still, it would wait for itself. A pin that
-    /// was handed to another thread counts as that of the thread which made it.
+    /// The calling thread made the pin, and would wait for itself. A pin that was handed to another
+    /// thread still counts as that of the thread that made it.
     ThisThread,
-    /// Another thread made it, or a future, and nobody has unpinned it in time.
+    /// Another thread or a task made the pin, and it was not unpinned in time.
     Other,
 }
 
@@ -167,19 +167,19 @@ pub enum DaxError {
         /// Since when that was known.
         since: KnownSince,
     },
-    /// The range is pinned, and cannot be taken away. Nothing was changed.
+    /// The range is pinned and cannot be removed. Nothing was changed.
     #[error("{file}: cannot {what} bytes {}..{}: {}", Grouped(range.start), Grouped(range.end), Pinned(*holder))]
     Busy {
         /// The file.
         file: Arc<str>,
-        /// What was to be taken away.
+        /// The range that was to be removed.
         range: Range<u64>,
         /// By what.
         what: DaxAction,
-        /// Who pins it.
+        /// Which thread has pinned it.
         holder: PinHolder,
     },
-    /// The same host file is open in this memory already, in another way.
+    /// This memory has the host file open already, in another way.
     #[error("{file}: is open already {how}; close it first, or open it the same way")]
     OpenOtherwise {
         /// The file.
@@ -187,15 +187,15 @@ pub enum DaxError {
         /// How it is open.
         how: &'static str,
     },
-    /// The same host file is open in this memory already, so it was not emptied.
+    /// This memory has the host file open already, so it was not emptied.
     #[error("{file}: is open already, so it is not emptied; close it first")]
     NotEmptied {
         /// The file.
         file: Arc<str>,
     },
     /// An atomic read-modify-write of a mapping of a file with
-    /// [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call, and the host has
-    /// none that reads and writes in one step.
+    /// [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call of the host, which
+    /// has none that reads and writes in one step.
     #[error("{file}: no atomic read-modify-write at {}: each access is a call of the host", Grouped(*offset))]
     NotAtomic {
         /// The file.
@@ -223,7 +223,7 @@ pub enum DaxError {
         /// The number of the process that made the memory.
         pid: u32,
     },
-    /// The operation would have to wait, and may not.
+    /// A `try_` form would have had to wait.
     #[error("{file}: the operation would block at {}", Grouped(*offset))]
     WouldBlock {
         /// The file.
@@ -254,7 +254,7 @@ pub enum DaxError {
     #[cfg(not(target_family = "wasm"))]
     #[error(transparent)]
     Open(Arc<store::OpenError>),
-    /// The system or the file system failed.
+    /// The system or the file system reported an error.
     #[error("{file}: {} failed: {source}", Asked(*what, *offset))]
     Io {
         /// The file.
@@ -279,7 +279,7 @@ impl fmt::Display for Pinned {
     }
 }
 
-/// What was asked, with the place where there is one: `allocate at 8,192`.
+/// The operation and its place, such as `allocate at 8,192`.
 struct Asked(DaxAction, u64);
 
 impl fmt::Display for Asked {
@@ -294,7 +294,7 @@ impl fmt::Display for Asked {
 }
 
 impl DaxError {
-    /// A `try_` form met something it would have had to wait for.
+    /// Whether a `try_` form would have had to wait.
     pub fn would_block(&self) -> bool {
         match self {
             DaxError::WouldBlock { .. } => true,
@@ -303,7 +303,7 @@ impl DaxError {
         }
     }
 
-    /// Whether a group was full: waiting, or freeing memory, may help.
+    /// Whether a group was full: waiting or freeing memory may help.
     pub fn is_limit(&self) -> bool {
         matches!(self, DaxError::Limit(_))
     }
@@ -335,7 +335,7 @@ impl DaxError {
         }
     }
 
-    /// The system failed to do `what` at `offset` of `file`.
+    /// The error of `what` at `offset` of `file`.
     pub(crate) fn io(file: &Arc<str>, what: DaxAction, offset: u64, source: io::Error) -> DaxError {
         DaxError::Io {
             file: file.clone(),

@@ -1,11 +1,11 @@
-//! What a fault maps: the block of the device, or the zero frame over a hole; the entry stays
+//! Faults: finding the block of the device to map, or the zero frame over a hole. The entry stays
 //! locked until it is mapped.
 //!
-//! A fault that writes to a hole: the entry is locked, a zeroed block allocated, the hole's
-//! translations are taken away everywhere and a grace period passes, then the entry is the block,
-//! dirty, and the fault maps it writable. A fault that may map 2 MiB at once tries that first, and
-//! falls back to one page when the range is not all in the file, has small entries, or does not lie
-//! on the device in one aligned piece.
+//! A fault that writes to a hole locks the entry, allocates a zeroed block, revokes the hole's
+//! translations everywhere and waits for a grace period. Then the entry becomes the block, dirty,
+//! and the fault maps it writable. A fault that may map 2 MiB at once tries that first. It falls
+//! back to one page if the range is not all in the file, has small entries, or is not one aligned
+//! piece of the device.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -33,22 +33,22 @@ const STORES_AROUND: u64 = 64;
 /// How much a fault can map at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// The page, and of a hole those that follow it up to this one.
+    /// The page and those that follow it, up to this one.
     Pages {
-        /// The first page that the leaf or the mapping does not show.
+        /// The first page that is not in the leaf or the mapping.
         end: u64,
     },
-    /// All of the page's 2 MiB: the mapping shows them in one leaf.
+    /// All of the page's 2 MiB, which the mapping has in one leaf.
     Leaf,
 }
 
-/// What there is to map, locked: nobody changes or removes it meanwhile. Unlocks when dropped.
+/// Locked entries to map. Nobody changes or removes them until this is dropped.
 #[derive(Debug)]
 pub(crate) struct DaxPages {
     file: DaxRef,
     first: Option<Held>,
-    /// The pages that follow, each with its own entry: holes if the first is one, else dirty
-    /// blocks.
+    /// The pages that follow, each with its own entry: holes if the first is a hole, otherwise
+    /// dirty blocks.
     around: Vec<Held>,
 }
 
@@ -83,7 +83,7 @@ impl DaxPages {
         self.entry().size() == Size::Large
     }
 
-    /// Whether they may be stored to without another fault.
+    /// Whether a store to them takes no other fault.
     pub(crate) fn is_dirty(&self) -> bool {
         self.entry().is_dirty()
     }
@@ -131,8 +131,8 @@ pub(super) enum BecameDirty {
 }
 
 impl DaxRef {
-    /// What to map at `page` of the file, for an access that goes on to `more` pages behind it.
-    /// Sleeps; no section is open and no entry locked.
+    /// Locks what to map at `page` of the file, for an access that goes on to `more` pages behind
+    /// it. Sleeps; the caller has no section open and no entry locked.
     pub(crate) fn fault(
         &self,
         page: u64,
@@ -140,20 +140,6 @@ impl DaxRef {
         reach: Reach,
         more: u64,
     ) -> Result<DaxPages, DaxError> {
-        let had = self.had(page, kind, reach, more);
-        had.map(|(first, around)| DaxPages {
-            file: self.clone(),
-            first: Some(first),
-            around,
-        })
-    }
-}
-
-/// What a fault has locked: what covers its page, and the pages that follow.
-type Had = (Held, Vec<Held>);
-
-impl DaxCore {
-    fn had(&self, page: u64, kind: FaultKind, reach: Reach, more: u64) -> Result<Had, DaxError> {
         self.counts.count(Count::Faults);
         if kind == FaultKind::Write {
             self.check_writable(DaxCore::offset(page))?;
@@ -161,7 +147,7 @@ impl DaxCore {
         if reach == Reach::Leaf {
             if let Some(found) = self.fault_large(page, kind)? {
                 self.counts.count(Count::LargeFaults);
-                return Ok((found, Vec::new()));
+                return Ok(DaxPages::of_entry(self, found));
             }
             self.counts.count(Count::Fallbacks);
         }
@@ -188,10 +174,14 @@ impl DaxCore {
                 FaultKind::Read => {}
             }
         }
-        Ok((locked.into_held(), around))
+        let mut pages = DaxPages::of_entry(self, locked.into_held());
+        pages.around = around;
+        Ok(pages)
     }
+}
 
-    /// Finds out what is at an entry that is empty.
+impl DaxCore {
+    /// Looks up what is at an empty entry.
     pub(super) fn look_up(&self, locked: &mut Locked<'_>, page: u64) -> Result<(), DaxError> {
         if locked.content() != Content::Empty {
             return Ok(());
@@ -201,13 +191,13 @@ impl DaxCore {
             .lookup(page, 1)
             .map_err(|error| self.host_error(DaxAction::Query, DaxCore::offset(page), error))?;
         let content = extent.at.map_or(Content::Zero, Content::Block);
-        locked.become_locked(Entry::new(Size::Small, content));
+        locked.set(Entry::new(Size::Small, content));
         Ok(())
     }
 
-    /// Makes a small or large entry a dirty block, allocated if there is none. `fill` is called
-    /// with the block's first device page, when no mapping shows a hole there any more; if it
-    /// fails, the entry is what it was.
+    /// Makes a small or large entry a dirty block, which is allocated if there is none. `fill` is
+    /// called with the block's first device page, once no mapping has a hole there any more. If it
+    /// fails, the entry stays what it was.
     pub(super) fn make_block(
         &self,
         locked: &mut Locked<'_>,
@@ -220,8 +210,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// The same, but that the caller has to note the range as dirty, before it unlocks the entry.
-    /// Answers with the block's first device page, too.
+    /// Like [`DaxCore::make_block`], but the caller has to record the range as dirty before it
+    /// unlocks the entry. Returns the block's first device page too.
     pub(super) fn put_block(
         &self,
         locked: &mut Locked<'_>,
@@ -240,8 +230,8 @@ impl DaxCore {
             true => Ok(()),
             false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
         };
-        // After the grace period: while a mapping shows the hole's zeros, a read by call finds
-        // zeros in the block, too.
+        // After the grace period: as long as a mapping reads the hole's zeros, a call reads zeros
+        // from the block too.
         let filled = storable.and_then(|()| fill(block));
         if is_new {
             let used = if filled.is_ok() {
@@ -257,24 +247,25 @@ impl DaxCore {
         if before == dirty {
             return Ok((block, BecameDirty::Before));
         }
-        locked.become_locked(dirty);
+        locked.set(dirty);
         Ok((block, BecameDirty::Now))
     }
 
-    /// Whether stores to an entry's block are no signals for want of room without more ado.
+    /// Whether stores to an entry's block need no request to the host: the host has room for them.
     pub(super) fn is_storable(&self, entry: Entry) -> bool {
         if entry.is_dirty() {
-            // It was when it became dirty, and is as long as the host knows the pages for changed.
+            // It was made storable when it became dirty, and stays so as long as the host knows
+            // that the pages have changed.
             return self.host_forgot.load(Ordering::SeqCst) == 0;
         }
-        // Where 2 MiB are one block, what the host caches as one has no holes: with pages of 4 KiB,
-        // it is no more than those 2 MiB. A file system that copies on write (btrfs, or blocks
-        // shared by reflink) may want room for the block itself: see `identity`.
+        // If 2 MiB are one block, no unit of the host's cache has a hole in it: with pages of 4
+        // KiB, a unit is at most 2 MiB. A file system that copies on write (btrfs, or blocks shared
+        // by reflink) may need room for the block itself: see `identity`.
         entry.size() == Size::Large && host_page_size() == PAGE_SIZE
     }
 
-    /// Sees to it that stores to these pages of the file, which lie at `block` and behind it, are
-    /// no signals for want of room.
+    /// Makes the host provide room for stores to these pages of the file, which lie at `block` and
+    /// behind it. Without it, such a store could end the process with a signal.
     fn make_storable(&self, page: u64, block: u64, pages: u64) -> Result<(), DaxError> {
         let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
         let Err(error) = self.device.make_storable(at, len) else {
@@ -283,18 +274,17 @@ impl DaxCore {
         let offset = DaxCore::offset(page);
         self.check_host_len(offset)?;
         if let Some(host) = &self.host {
-            // A page that cannot be read cannot be stored to, either.
+            // A page that cannot be read cannot be stored to either.
             let read = host.read_at(&mut [0], offset);
             read.map_err(|error| self.host_error(DaxAction::Read, offset, error))?;
-            // Whatever a store would be a signal for looks the same here; a call that wants room
-            // says more.
+            // Every reason to refuse looks the same here. A call that asks for room says more.
             host.find_room(offset, pages << PAGE_SHIFT)
                 .map_err(|error| self.host_error(DaxAction::Allocate, offset, error))?;
         }
         Err(self.host_error(DaxAction::Allocate, offset, error))
     }
 
-    /// The block that the file has where the entry says nothing of one.
+    /// The block that the extent map has for an entry that is not a block.
     fn block_at(&self, locked: &Locked<'_>, page: u64) -> Result<Option<u64>, DaxError> {
         if let Content::Block(_) = locked.content() {
             return Ok(None);
@@ -306,8 +296,8 @@ impl DaxCore {
         Ok(extent.at)
     }
 
-    /// A block of zeros for a locked entry that is a hole or empty. What becomes of it is told by
-    /// [`DaxCore::end_allocation`].
+    /// Allocates a block of zeros for a locked entry that is a hole or empty.
+    /// [`DaxCore::end_allocation`] says what becomes of it.
     fn new_block(&self, locked: &Locked<'_>, page: u64) -> Result<u64, DaxError> {
         let (first, pages) = (locked.first(), locked.entry().size().pages());
         let failed = |error| self.host_error(DaxAction::Allocate, DaxCore::offset(page), error);
@@ -328,7 +318,7 @@ impl DaxCore {
         }
     }
 
-    /// All of the page's 2 MiB as one; `None`: one page has to do.
+    /// Locks all of the page's 2 MiB as one entry. `None`: map one page.
     fn fault_large(&self, page: u64, kind: FaultKind) -> Result<Option<Held>, DaxError> {
         let first = range_start(page);
         let within = |core: &DaxCore| first + LARGE_PAGES <= core.size() / PAGE_SIZE as u64;
@@ -361,7 +351,7 @@ impl DaxCore {
                 self.make_block(&mut locked, page, |_| Ok(()))?;
             }
             (_, FaultKind::Write) => {
-                // With too little room in one piece, a page may still be had.
+                // If there are not 2 MiB free in one piece, one page may still be free.
                 if self.make_block(&mut locked, page, |_| Ok(())).is_err() {
                     return Ok(None);
                 }
@@ -370,8 +360,8 @@ impl DaxCore {
         Ok(Some(locked.into_held()))
     }
 
-    /// Whether the 2 MiB from `first` on may take a store as one. Asked before they are locked, for
-    /// a lock of the range unlinks the node of a hole that is to be written page by page.
+    /// Whether the 2 MiB from `first` on may take a store as one entry. Checked before they are
+    /// locked: locking the range would unlink the node of a hole that is written page by page.
     pub(super) fn may_store_large(&self, first: u64, page: u64) -> Result<bool, DaxError> {
         let in_a_block = || {
             Ok(matches!(
@@ -385,8 +375,8 @@ impl DaxCore {
         }
     }
 
-    /// Finds out what is at a locked range of 2 MiB; whether it is had as one: a block, a hole to
-    /// be read, or one that a store makes a block.
+    /// Looks up what is at a locked range of 2 MiB. Returns whether it can be one entry: a block, a
+    /// hole that is read, or a hole that a store makes a block.
     pub(super) fn find_large(
         &self,
         locked: &mut Locked<'_>,
@@ -403,14 +393,14 @@ impl DaxCore {
                 return Ok(self.hole_writes == HoleWrites::Large);
             }
             (Some(found), _) if locked.content() == Content::Empty => {
-                locked.become_locked(Entry::new(Size::Large, found));
+                locked.set(Entry::new(Size::Large, found));
             }
             (Some(_), _) => {}
         }
         Ok(true)
     }
 
-    /// What is at the 2 MiB from `first` on, if it is one thing: a hole, or a run of the device
+    /// The content of the 2 MiB from `first` on, if it is uniform: a hole, or a run of the device
     /// that begins at a multiple of 2 MiB.
     pub(super) fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
         let extent = self
@@ -427,10 +417,10 @@ impl DaxCore {
         })
     }
 
-    /// Entries of the blocks that follow `page`, which are about to be stored to: locked, and
-    /// dirty. Never waits for another's entry, and allocates nothing.
+    /// Locks the blocks that follow `page` and are about to be stored to, and makes them dirty.
+    /// Never waits for a locked entry, and allocates nothing.
     fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
-        // In one range, the one that is noted as dirty.
+        // Within one range, the one that is recorded as dirty.
         let end = end
             .min(page + STORES_AROUND)
             .min(range_start(page) + LARGE_PAGES)
@@ -462,11 +452,11 @@ impl DaxCore {
         held
     }
 
-    /// How many of these blocks, from the first on, can be stored to; see
+    /// The number of these blocks, from the first on, that can be stored to: see
     /// [`DaxCore::make_storable`].
     fn storable(&self, held: &[Held]) -> usize {
         if self.device.durability() == Durability::Lines {
-            return held.len(); // nobody has to make room
+            return held.len(); // no host has to make room
         }
         let mut done = 0;
         while let Some(first) = held.get(done) {
@@ -481,7 +471,7 @@ impl DaxCore {
                 self.device.make_storable(at, len).is_ok()
             };
             if !storable(block, count as u64) {
-                // Those before the one that is refused are had.
+                // Keeps those before the one that is refused.
                 let blocks = block..block + count as u64;
                 return done + blocks.take_while(|block| storable(*block, 1)).count();
             }
@@ -490,8 +480,8 @@ impl DaxCore {
         done
     }
 
-    /// Entries of the holes that follow `page`, locked: those that are there for nothing. Never
-    /// waits for another's entry.
+    /// Locks the holes that follow `page`, as far as that takes no query of the host. Never waits
+    /// for a locked entry.
     fn holes_behind(&self, page: u64, end: u64) -> Vec<Held> {
         let end = end
             .min(page + AROUND)
@@ -502,7 +492,7 @@ impl DaxCore {
             return held;
         }
         held.reserve_exact((end - page - 1) as usize);
-        // Up to the first that is none: what lies behind it is not locked at all.
+        // Stops at the first page that is not a hole, and locks nothing behind it.
         let ended = Cell::new(false);
         let may_be_hole = |there: Option<Entry>| {
             let may_be = there.is_none_or(|entry| entry.content() == Content::Zero);
@@ -513,8 +503,8 @@ impl DaxCore {
             held.push(locked.into_held());
         });
         failpoint!(HolesLocked);
-        // The extent map is asked with all of them locked. What was cut off meanwhile, or is being
-        // cut, is no hole to be shown.
+        // The extent map is queried with all of them locked. Pages that were cut off meanwhile, or
+        // are being cut out, are not mapped.
         let locked = page + 1..page + 1 + held.len() as u64;
         let known = match self.is_being_cut(&locked) {
             true => 0,
@@ -535,8 +525,8 @@ impl DaxCore {
         held
     }
 
-    /// How many of these pages, from the first on, are a hole, as far as the extent map says so at
-    /// once. Their entries are locked.
+    /// The number of these pages, from the first on, that one query of the extent map says are a
+    /// hole. Their entries are locked.
     fn hole_at(&self, pages: Range<u64>) -> u64 {
         if pages.is_empty() {
             return 0;

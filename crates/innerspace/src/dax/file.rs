@@ -28,15 +28,15 @@ use crate::store::shown_name;
 use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
-/// The address space that a writable host file takes at least, unless told otherwise: two thousand
-/// such files are what a processor with addresses of 47 bits has room for.
+/// The least address space that a writable host file takes by default. A processor with addresses
+/// of 47 bits has room for two thousand such files.
 #[cfg(not(target_family = "wasm"))]
 const CAPACITY: u64 = 64 << 30;
 
-/// A file whose bytes are addressable themselves: it takes no page cache. Clones are the same file.
+/// A file whose bytes are addressable themselves, without a page cache. Clones are the same file.
 ///
-/// [`Map::direct`](crate::Map::direct) shows the device's own bytes in a space. Reads of a hole, by
-/// mapping or by call, cost no memory; the first store to one gives it a block. What is stored is
+/// [`Map::direct`](crate::Map::direct) maps the device's own bytes into a space. Reads of a hole,
+/// by mapping or by call, cost no memory; the first store to one gives it a block. A store is
 /// durable when [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has returned.
 ///
 /// ```
@@ -67,13 +67,13 @@ pub struct DaxFile(Arc<Handle>);
 #[derive(Debug)]
 struct Handle {
     core: Arc<DaxCore>,
-    /// The failed syncs that it has heard of.
+    /// The failed syncs that were reported to it.
     cursor: ErrorCursor,
-    /// The last of the fields, so the last to go.
+    /// Dropped last of the fields.
     _ending: Ending,
 }
 
-/// Sees to what a file leaves, when the program has let go of it.
+/// Flushes what is left to do if the program has dropped its memory before the file.
 #[derive(Debug)]
 struct Ending(Arc<Cache>);
 
@@ -83,7 +83,7 @@ impl Drop for Ending {
     }
 }
 
-/// What a direct access file has, and has done. Sizes in pages of 4 KiB.
+/// Statistics of a direct access file. Sizes are in pages of 4 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -92,7 +92,7 @@ pub struct DaxStats {
     pub size: u64,
     /// Pages of memory for its entries.
     pub tables: u64,
-    /// Pages of blocks that were stored to and that no sync has covered.
+    /// Pages of blocks with stores that no sync has covered.
     pub dirty: u64,
     /// Pages of holes that are, or may be, mapped as the zero frame.
     pub zero: u64,
@@ -100,15 +100,15 @@ pub struct DaxStats {
     pub present: u64,
     /// Ranges that are pinned.
     pub pins: u64,
-    /// Faults that came here.
+    /// Faults of mappings of the file.
     pub faults: u64,
-    /// Those that had 2 MiB at once.
+    /// Faults that mapped 2 MiB at once.
     pub large_faults: u64,
-    /// Those that could have had, and did not find the range fit.
+    /// Faults that tried to map 2 MiB at once and mapped a page instead.
     pub fallbacks: u64,
-    /// Those that mapped the zero frame.
+    /// Faults that mapped the zero frame.
     pub zero_faults: u64,
-    /// Holes of 2 MiB that became small ones for a store.
+    /// Holes of 2 MiB that were split for a store to one page.
     pub downgrades: u64,
     /// Pages allocated.
     pub allocated: u64,
@@ -137,7 +137,7 @@ impl std::fmt::Display for DaxStats {
 }
 
 impl DaxFile {
-    /// A handle on a file that is open.
+    /// Makes a handle on an open file.
     pub(crate) fn new(core: Arc<DaxCore>) -> DaxFile {
         let cursor = core.errors.sample();
         let _ending = Ending(core.cache.clone());
@@ -148,7 +148,7 @@ impl DaxFile {
         }))
     }
 
-    /// An empty file in blocks of `device`, which other files may share.
+    /// Creates an empty file in blocks of `device`, which other files may share.
     ///
     /// # Errors
     /// When the device is a host file's, which has no blocks to give.
@@ -179,8 +179,8 @@ impl DaxFile {
         Ok(DaxFile::new(DaxCore::new(cache, group, parts, setup)))
     }
 
-    /// A host file: its own bytes. It was opened for the access that `setup` says, and is emptied
-    /// last.
+    /// Makes a file of a host file's own bytes. The host file was opened for the access that
+    /// `setup` names, and is emptied last.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn over_host(
         cache: &Arc<Cache>,
@@ -234,12 +234,12 @@ impl DaxFile {
         &self.0.core.device
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; fewer at the end of the file alone. Holes read as
+    /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file. Holes read as
     /// zeros, and nothing is allocated for them.
     ///
     /// # Errors
     /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::OnShrink::Error), [`DaxError::Shrank`] for
-    /// what another process has cut off.
+    /// bytes that another process has cut off.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
         self.0.core.read_at(buf, offset, Wait::Yes)
     }
@@ -253,8 +253,8 @@ impl DaxFile {
         self.0.core.check_whole(got, buf, offset)
     }
 
-    /// Writes `buf` at `offset`, lengthening the file where needed, and says how much was written:
-    /// less than all when the device became full on the way.
+    /// Writes `buf` at `offset`, lengthening the file where needed. Returns the number of bytes
+    /// written: fewer than all if the device became full on the way.
     ///
     /// # Errors
     /// [`DaxError::DeviceFull`] when nothing was written; [`DaxError::ReadOnly`],
@@ -263,8 +263,7 @@ impl DaxFile {
         self.0.core.write_at(buf, offset)
     }
 
-    /// The bytes of a range, as far as the file has them; any length, in memory of the caller's
-    /// own.
+    /// Reads the bytes of a range, as far as the file has them, into memory of the caller's own.
     ///
     /// There is no `try_` form: [`DaxFile::try_read_exact_at`] reads into a buffer.
     ///
@@ -285,8 +284,8 @@ impl DaxFile {
 
     /// Writes all of `buf`.
     ///
-    /// There is no `try_` form, which could not say how far it came: [`DaxFile::try_write_at`]
-    /// does.
+    /// There is no `try_` form, which could not tell how much was written;
+    /// [`DaxFile::try_write_at`] does.
     ///
     /// # Errors
     /// As [`DaxFile::write_at`]; what was written before the error stays.
@@ -300,20 +299,20 @@ impl DaxFile {
     }
 
     /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes
-    /// what was cut off. Waits up to ten seconds for pins there, or not at all in a
-    /// [`Task`](crate::Task).
+    /// what was cut off. Waits up to ten seconds for pins there; in a [`Task`](crate::Task) it does
+    /// not wait.
     ///
-    /// There is no `try_` form: a cut waits for a grace period, by which nobody is in what goes,
-    /// and any change of the length of a host file is a call of the host.
+    /// There is no `try_` form: a cut waits until no access uses what it removes, and any change of
+    /// the length of a host file is a call of the host.
     ///
     /// # Errors
-    /// [`DaxError::Busy`] when a pin stays, at once when it is this thread's own;
+    /// [`DaxError::Busy`] if a pin stays, at once if this thread made it;
     /// [`DaxError::ReadOnly`], [`DaxError::TooLong`], [`DaxError::Io`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
         self.set_len_within(len, patience())
     }
 
-    /// Like [`DaxFile::set_len`], waiting so long for pins.
+    /// Like [`DaxFile::set_len`], but waits for pins for at most `patience`.
     ///
     /// # Errors
     /// As there.
@@ -324,10 +323,10 @@ impl DaxFile {
         core.with_room(|| core.set_len(len, until))
     }
 
-    /// Makes bytes zeros and gives whole pages of them back to the device. The length stays. Waits
-    /// for pins as [`DaxFile::set_len`] does.
+    /// Zeroes bytes, and gives whole pages of them back to the device. The length stays. Waits for
+    /// pins as [`DaxFile::set_len`] does.
     ///
-    /// There is no `try_` form, as there is none of [`DaxFile::set_len`].
+    /// There is no `try_` form, for the reasons given at [`DaxFile::set_len`].
     ///
     /// # Errors
     /// As [`DaxFile::set_len`].
@@ -337,21 +336,21 @@ impl DaxFile {
         core.with_room(|| core.punch(bytes.clone(), until))
     }
 
-    /// Makes everything that was stored durable: flushes the cache lines of what is dirty, or has
-    /// the host write it.
+    /// Makes all stores durable: flushes the cache lines of what is dirty, or has the host write
+    /// it.
     ///
-    /// There is no `try_` form, here or of [`DaxFile::sync_range`]: what is dirty waits for a grace
-    /// period, by which the stores to it are over, or for the host.
+    /// There is no `try_` form, here or of [`DaxFile::sync_range`]: a sync waits until the stores
+    /// under way are over, or for the host.
     ///
     /// # Errors
-    /// [`DaxError::Io`]: what could not be made durable stays dirty, and the next sync tries again. Each handle (opened by itself,
-    /// not cloned) hears of each failure once, whoever met it: so this can fail for an earlier sync
-    /// by another handle, though all is durable by now.
+    /// [`DaxError::Io`]: what could not be made durable stays dirty, and the next sync tries again.
+    /// Each failure is reported once to each handle (opened separately, not cloned). So this can
+    /// fail because of an earlier sync by another handle, although everything is durable by now.
     pub fn sync_all(&self) -> Result<(), DaxError> {
         self.sync_range(..)
     }
 
-    /// The same for the pages, or blocks of 2 MiB, that these bytes touch.
+    /// Like [`DaxFile::sync_all`], for the pages or blocks of 2 MiB that these bytes touch.
     ///
     /// # Errors
     /// As [`DaxFile::sync_all`].
@@ -359,13 +358,13 @@ impl DaxFile {
         let core = &self.0.core;
         core.check_process()?;
         let done = core.sync_bytes(self.clip(&bytes));
-        // Heard of by this, too, if it is the one that just failed.
+        // Reports the failure that this call just met, too.
         let heard = core.errors.check(&self.0.cursor);
         done.and(heard)
     }
 
-    /// Forgets what is known about bytes that are not dirty, so that the next access asks the host
-    /// file again where its holes are. Dirty pages stay.
+    /// Forgets what is known about clean pages, so that the next access asks the host file again
+    /// where its holes are. Dirty pages stay.
     ///
     /// There is no `try_` form: it waits for a grace period.
     ///
@@ -379,8 +378,8 @@ impl DaxFile {
     }
 
     /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device that
-    /// hold these bytes. Holes get blocks; all of it counts as dirty as long as it is pinned. While
-    /// a pin lives, a truncate or punch there waits.
+    /// hold these bytes. Holes get blocks, and the whole range counts as dirty while it is pinned.
+    /// A truncate or punch there waits for the pin to end.
     ///
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`],
@@ -400,10 +399,10 @@ impl DaxFile {
             return Err(core.past_end(bytes.start, len));
         }
         let pages = match bytes.is_empty() {
-            true => 0..0, // no bytes are on no page, wherever they are said to be
+            true => 0..0, // an empty range has no page, wherever it is
             false => bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64),
         };
-        // Registered first: a sync that looks for pins after this leaves its pages dirty, and one
+        // Registered first: a sync that looks for pins after this leaves the pages dirty, and one
         // that looked before has locked them.
         let mut pin = DaxPin {
             id: core.pins.add(pages.clone()),
@@ -415,7 +414,7 @@ impl DaxFile {
         let mut page = pages.start;
         while page < pages.end {
             let mut locked = core.lock_page(page, FaultKind::Write, wait)?;
-            if wait == Wait::No && !core.is_put_at_once(locked.entry()) {
+            if wait == Wait::No && !core.is_put_nonblocking(locked.entry()) {
                 return Err(core.would_block(DaxCore::offset(page)));
             }
             core.make_block(&mut locked, page, |_| Ok(()))?;
@@ -430,7 +429,7 @@ impl DaxFile {
         Ok(pin)
     }
 
-    /// What it has, and has done. Walks the entries: its cost grows with them.
+    /// Statistics of the file. Walks all entries, so its cost grows with their number.
     pub fn stats(&self) -> DaxStats {
         let core = &self.0.core;
         let read = |count| core.counts.sum(count);
@@ -467,7 +466,7 @@ impl DaxFile {
         stats
     }
 
-    /// The bytes of a range that the file has now: an open end is the end of the file.
+    /// Clips a range to the file's current length: an open end is the end of the file.
     fn clip(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -487,8 +486,8 @@ impl DaxFile {
 /// Bytes of a direct access file that foreign code may use; see [`DaxFile::pin_raw`]. They are
 /// unpinned when it is dropped.
 ///
-/// Reading or writing through the addresses is `unsafe`, and whoever does it sees to it that no
-/// other access to the same bytes, through a mapping, a call or another pin, runs at the same time.
+/// Reading or writing through the addresses is `unsafe`. The caller makes sure that no other access
+/// to the same bytes, through a mapping, a call or another pin, runs at the same time.
 #[derive(Debug)]
 #[must_use = "the bytes are unpinned when this is dropped"]
 pub struct DaxPin {
@@ -497,7 +496,7 @@ pub struct DaxPin {
     bytes: Range<u64>,
     /// Device pages, in the file's order: the first, and how many.
     parts: Vec<(u64, u64)>,
-    /// The last of the fields, so the last to go.
+    /// Dropped last of the fields.
     _ending: Ending,
 }
 
@@ -515,8 +514,7 @@ impl DaxPin {
         }
     }
 
-    /// Where the bytes are: address and length of each part, in the file's order. Valid as long as
-    /// the pin.
+    /// The address and length of each part, in the file's order. They are valid as long as the pin.
     pub fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut skip = self.bytes.start % PAGE_SIZE as u64;
         let mut left = self.bytes.end - self.bytes.start;
@@ -537,8 +535,8 @@ impl DaxPin {
 
 impl Drop for DaxPin {
     fn drop(&mut self) {
-        // What was stored since the last sync of these pages is still dirty: a sync leaves pinned
-        // pages so.
+        // Stores since the last sync of these pages are still dirty: a sync leaves pinned pages
+        // dirty.
         self.file.pins.remove(self.id);
     }
 }

@@ -1,22 +1,23 @@
-//! Sync: what was stored is made durable.
+//! Sync: making stores durable.
 //!
-//! For each dirty entry: lock it, take the right to store away, wait a grace period, flush the
-//! cache lines of all of it, fence, clear dirty, unlock. The entries of a 2 MiB range are taken
-//! together, so that one grace period serves all of them, and one request where the host writes.
-//! Who stores again faults again, waits for the entry, and makes it dirty again. A pinned page
-//! stays dirty: foreign code may store to it at any time.
+//! For each dirty entry: lock it, revoke the right to store, wait for a grace period, flush its
+//! cache lines, fence, clear dirty, unlock. The entries of a 2 MiB range are taken together, so
+//! that one grace period serves all of them, and one request where the host writes. A later store
+//! faults again, waits for the entry, and makes it dirty again. A pinned page stays dirty: foreign
+//! code may store to it at any time.
 //!
-//! **Pins** are looked up between the lock and the flush. What was stored through a pin that ended
-//! before the look is flushed. A pin that is found keeps its pages dirty, though it end during the
-//! flush, which may have passed by what it stored last. One that is not found yet is registered
-//! before it locks its entries (`pin_raw`), so it has not locked them before we did: it waits for
-//! them, and makes them dirty again.
+//! **Pins** are looked up between the lock and the flush. Stores through a pin that ended before
+//! that are flushed. A pin that is found keeps its pages dirty even if it ends during the flush,
+//! which may have missed its last store. A pin that is not found yet is registered before it locks
+//! its entries (`pin_raw`), so it locks them after this sync: it waits for them, and makes them
+//! dirty again.
 //!
-//! **When the host fails.** It reports a failed write once, whosoever page it was, and takes the
-//! page for clean from then on: asked again, it would write nothing and say that all is well. So
-//! what a failed sync has cleaned becomes dirty again, and the host is made to see all that is
-//! dirty as changed ([`DaxCore::remind_host`]): at once, since what it takes for clean it may drop,
-//! and if that cannot be, before the next sync. Every handle hears of the failure once.
+//! **When the host fails.** It reports a failed write once, no matter whose page it was, and takes
+//! the page for clean from then on: asked again, it would write nothing and report success. So the
+//! pages that a failed sync has cleaned become dirty again, and the host is made to see all dirty
+//! pages as changed ([`DaxCore::remind_host`]). That is done at once, since the host may drop what
+//! it takes for clean; if it fails, it is done before the next sync. The failure is reported once
+//! to each handle.
 
 use std::io;
 use std::ops::Range;
@@ -33,13 +34,11 @@ use crate::sync::failpoint;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 impl DaxCore {
-    /// Makes what was stored to these bytes durable: all of a page or a large block that they
-    /// touch.
+    /// Makes stores to these bytes durable, and to all of each page or large block that they touch.
     pub(super) fn sync_bytes(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let _one = self.syncing.lock();
-        // Looked at first: a failure of somebody else's that comes later may be about a page of
-        // ours.
+        // Read first: a failure that another thread meets later may concern one of these pages.
         let failures = self.errors.count();
         self.remind_host()
             .map_err(|error| self.host_failed(bytes.start, error))?;
@@ -49,7 +48,7 @@ impl DaxCore {
             let part = range.max(pages.start)..(range + LARGE_PAGES).min(pages.end);
             let whole = part == (range..range + LARGE_PAGES);
             let end = self.sync_part(part, &mut cleaned);
-            // What is left may be dirty: the other part, what is pinned, what could not be flushed.
+            // The rest may be dirty: the other part, pinned pages, and what could not be flushed.
             if !whole || !matches!(end, Ok(Left::Nothing)) {
                 self.note_dirty(range);
             }
@@ -64,7 +63,7 @@ impl DaxCore {
             return Ok(());
         }
         self.make_dirty_again(cleaned);
-        // Should it fail, the next sync begins with it.
+        // If it fails, the next sync begins with it.
         let _ = self.remind_host();
         match first_error.or_else(|| self.errors.latest()) {
             Some(error) => Err(error),
@@ -72,7 +71,7 @@ impl DaxCore {
         }
     }
 
-    /// The host could not write, and may have forgotten what it had to.
+    /// Records that the host could not write, and may have forgotten what it was to write.
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.host_error(DaxAction::Sync, offset, error);
         // Before it is counted: a sync that sees the count unchanged sees this the next time.
@@ -81,7 +80,7 @@ impl DaxCore {
         error
     }
 
-    /// The dirty entries of a part of a 2 MiB range.
+    /// Syncs the dirty entries of a part of a 2 MiB range.
     fn sync_part(
         &self,
         pages: Range<u64>,
@@ -137,7 +136,7 @@ impl DaxCore {
         Ok(left)
     }
 
-    /// Makes the blocks of locked entries durable; how many bytes.
+    /// Makes the blocks of locked entries durable. Returns the number of bytes.
     fn flush_blocks(&self, batch: &[Locked<'_>]) -> io::Result<u64> {
         let mut flushed = 0;
         let mut hull: Option<Range<u64>> = None;
@@ -151,11 +150,11 @@ impl DaxCore {
             );
             flushed += len;
             match self.device.durability() {
-                // Nothing between them: an atomic operation would wait for each block's lines by
+                // No atomic operation between them, which would wait for the lines of each block by
                 // itself.
                 Durability::Lines => self.device.flush(at, len)?,
-                // One request for all of them. What lies between is written early, which harms
-                // nobody.
+                // One request for all of them. Pages between them are written early, which does no
+                // harm.
                 Durability::HostSync => {
                     let all = hull.get_or_insert(at..at);
                     *all = all.start.min(at)..all.end.max(at + len);
@@ -169,7 +168,7 @@ impl DaxCore {
         Ok(flushed)
     }
 
-    /// Blocks of these pages are dirty again, as far as they are still there.
+    /// Makes the blocks of these pages dirty again, as far as they are still there.
     fn make_dirty_again(&self, cleaned: Vec<Range<u64>>) {
         let is_block = |entry: Entry| matches!(entry.content(), Content::Block(_));
         let mut batch = Vec::new();
@@ -181,22 +180,23 @@ impl DaxCore {
                 for mut locked in batch.drain(..) {
                     let dirty = locked.entry().dirty();
                     self.note_dirty(locked.first());
-                    locked.become_locked(dirty);
+                    locked.set(dirty);
                 }
             }
         }
     }
 
     /// Makes the host see every dirty block of the file as changed, if it may have forgotten that.
-    /// One at a time: with `syncing` locked.
+    /// The caller holds `syncing`.
     fn remind_host(&self) -> io::Result<()> {
         let failures = self.host_forgot.load(Ordering::SeqCst);
         if failures == 0 {
             return Ok(());
         }
-        // Until all of it is shown, a store to what is dirty asks for room again.
+        // Until all of it is done, a store to a dirty page asks for room again.
         self.show_dirty()?;
-        // What failed meanwhile may be about what was shown before: it stays to be done.
+        // A failure that came meanwhile may concern a page that was already done: the count stays
+        // above 0.
         let _ = self
             .host_forgot
             .compare_exchange(failures, 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -205,7 +205,7 @@ impl DaxCore {
 
     fn show_dirty(&self) -> io::Result<()> {
         if self.device.durability() != Durability::HostSync {
-            return Ok(()); // nobody else is asked to write
+            return Ok(()); // no host writes
         }
         let mut batch = Vec::new();
         for range in self.all_dirty() {
@@ -221,8 +221,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Has the host take the pages of a locked block for changed. What others have cut off is gone,
-    /// and stays so.
+    /// Makes the host see the pages of a locked block as changed. Pages that another process has
+    /// cut off stay gone.
     fn touch(&self, locked: &Locked<'_>) -> io::Result<()> {
         let Content::Block(block) = locked.content() else {
             return Ok(());
@@ -237,8 +237,7 @@ impl DaxCore {
             if error.kind() == io::ErrorKind::Unsupported {
                 return self.touch_each(pages, block);
             }
-            // A cut does not excuse the pages before it, where it may have stopped for another
-            // reason.
+            // A cut explains a failure only behind the file's new end.
             let left = self.host_pages()?;
             if left >= end {
                 return Err(error);
@@ -248,20 +247,20 @@ impl DaxCore {
         Ok(())
     }
 
-    /// The same on an old system, page by page, as safe as it can be there: who cuts a file between
-    /// the look at a page and the write to it causes a signal, or of a guarded file finds one byte
-    /// of the page again.
+    /// The same on an old system, page by page. If another process cuts the file between the check
+    /// of a page and the write to it, the write is a signal; of a guarded file, it brings one byte
+    /// of the page back.
     fn touch_each(&self, pages: Range<u64>, block: u64) -> io::Result<()> {
         let pinned = self.pins.in_range(&pages);
         for (page, block) in pages.zip(block..) {
             if page >= self.host_pages()? {
                 break;
             }
-            // Foreign code stores to a pinned page whenever it likes: a byte that was read may be
-            // old when it is written.
+            // Foreign code may store to a pinned page at any time: a byte that was read may be old
+            // when it is written back.
             let by_store = pinned.iter().any(|pin| pin.contains(&page));
             match self.host.as_ref().filter(|_| self.is_guarded()) {
-                // All other stores to a guarded file are calls that lock the entry: none comes
+                // All other stores to a guarded file are calls that lock the entry, so none comes
                 // between.
                 Some(host) if !by_store => {
                     let (mut byte, offset) = ([0], DaxCore::offset(page));
@@ -277,7 +276,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Pages that the host file has now, the last of which may be partly past its end.
+    /// The number of pages of the host file now; the last one may be partly past its end.
     fn host_pages(&self) -> io::Result<u64> {
         match &self.host {
             Some(host) => Ok(host.len_now()?.div_ceil(PAGE_SIZE as u64)),
@@ -286,7 +285,7 @@ impl DaxCore {
     }
 }
 
-/// The pages of entries that are in ascending order, those of neighbours together.
+/// The pages of entries in ascending order, with neighbours joined.
 fn runs(batch: &[Locked<'_>]) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for pages in batch.iter().map(Locked::pages) {

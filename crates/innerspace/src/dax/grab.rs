@@ -1,7 +1,7 @@
-//! Locking an entry in place: the steps, over any memory for the words.
+//! Locking an entry in place, one step at a time, over any memory for the words.
 //!
-//! A range of 2 MiB has one word; where its pages have words of their own, it leads to their node.
-//! What a step finds:
+//! A range of 2 MiB has one word. If its pages have words of their own, the range's word leads to
+//! their node. What a step does:
 //!
 //! | range's word | one page, to read | one page, to change | all of it |
 //! |---|---|---|---|
@@ -11,10 +11,11 @@
 //! | large block | locked as it is | the same | the same |
 //! | node | the page's word: locked, or waited for | the same | a conflict if any of its 512 words is there; else it goes |
 //!
-//! **A page's word against the whole range.** Who locks a page's word looks at the range's word
-//! again afterwards: if it does not lead to the node any more, or is locked, the word is given back
-//! and the way begun anew. Who wants the range locks its word first and looks at all pages' words
-//! afterwards. Both are sequentially consistent, so one sees the other.
+//! **A page's word against the whole range.** To lock a page, its word is locked first and the
+//! range's word is read again afterwards: if that does not lead to the node any more, or is locked,
+//! the page's word is released and the step begins anew. To lock the range, its word is locked
+//! first and all pages' words are read afterwards. Both are sequentially consistent, so one sees
+//! the other.
 //!
 //! A step runs in a section and never sleeps. A node that was replaced is reused after a grace
 //! period.
@@ -47,39 +48,39 @@ pub(super) enum Wanted {
     Large,
 }
 
-/// What to do about an entry that somebody has.
+/// What to do about an entry that is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WhenLocked {
     /// Queue for it.
     Queue,
-    /// Leave it to them.
+    /// Give up.
     Leave,
 }
 
-/// Where a locked word is.
+/// Which word is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
-    /// It is the range's own.
+pub(super) enum WordAt {
+    /// The range's own.
     Range,
-    /// It is a page's, in this node.
+    /// That of a page, in this node.
     Page(FrameId),
 }
 
-/// A locked entry. Whoever has it alone may change the word.
+/// A locked entry. Only its holder may change the word.
 #[derive(Debug)]
 #[must_use = "the entry stays locked"]
 pub(super) struct Held {
-    pub(super) place: Place,
-    /// The first page it covers; the key of those who wait.
+    pub(super) place: WordAt,
+    /// The first page it covers, which is the key of its waiters.
     pub(super) first: u64,
-    /// What its word says as long as it is locked.
+    /// The entry in the word while it is locked.
     pub(super) found: Entry,
-    /// What its holder has made of it: what its word says once it is unlocked.
+    /// The entry that the word gets when it is unlocked.
     pub(super) entry: Entry,
 }
 
 impl Held {
-    fn new(place: Place, first: u64, entry: Entry) -> Held {
+    fn new(place: WordAt, first: u64, entry: Entry) -> Held {
         Held {
             place,
             first,
@@ -88,8 +89,8 @@ impl Held {
         }
     }
 
-    /// Unlocks `word`, which is its own, as `unlocked`. One waiter is woken if it is what it was,
-    /// and all of them if it became another one or goes: each may find something else to do.
+    /// Unlocks `word`, the entry's own, as `unlocked`. Wakes one waiter if the content is
+    /// unchanged. Otherwise wakes all, since each may find something else to do.
     #[inline]
     pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {
         let wake = || {
@@ -103,24 +104,24 @@ impl Held {
     }
 }
 
-/// What a step came to.
+/// The result of a step.
 pub(super) enum Step {
     Held(Held),
-    /// A large hole, locked, in the way of one page.
+    /// A large hole is in the way of one page, and is locked.
     Downgrade(Held),
     /// The range is locked; its node is unlinked.
     HeldInPlaceOf(Held, FrameId),
-    /// Somebody has it: sleep, and try again.
+    /// The entry is locked: sleep, and try again.
     Wait(Asleep, u64),
-    /// Somebody has it, and is left to it.
+    /// The entry is locked, and the caller does not wait.
     Taken,
-    /// A node is wanted.
+    /// A node is needed.
     NeedNode,
     /// Some page of the range has an entry.
     Conflict,
-    /// Nothing is there.
+    /// There is no entry.
     Absent,
-    /// Somebody was faster, or is looking through the range.
+    /// Another thread was faster, or is looking through the range.
     Again,
 }
 
@@ -129,7 +130,7 @@ pub(super) fn range_start(page: u64) -> u64 {
     page >> LARGE_SHIFT << LARGE_SHIFT
 }
 
-/// One step on the way to the entry of `page`. A node that is linked is taken out of `spare`.
+/// Takes one step towards locking the entry of `page`. Takes a node that it links out of `spare`.
 pub(super) fn step(
     words: &impl RangeWords,
     waits: &Waits,
@@ -144,7 +145,7 @@ pub(super) fn step(
             Wanted::Present => Step::Absent,
             Wanted::Large => {
                 let entry = Entry::new(Size::Large, Content::Empty);
-                take(range, 0, entry, Place::Range, range_start(page))
+                take(range, 0, entry, WordAt::Range, range_start(page))
             }
             Wanted::Cover | Wanted::Change => {
                 let Some(&node) = spare.last() else {
@@ -169,7 +170,7 @@ pub(super) fn step(
             if in_the_way && spare.is_empty() {
                 return Step::NeedNode;
             }
-            match take(range, now, entry, Place::Range, range_start(page)) {
+            match take(range, now, entry, WordAt::Range, range_start(page)) {
                 Step::Held(held) if in_the_way => Step::Downgrade(held),
                 other => other,
             }
@@ -182,9 +183,9 @@ pub(super) fn step(
     }
 }
 
-/// Locks a word that is not locked and was `now`.
-fn take(word: &impl SharedWord, now: u64, entry: Entry, place: Place, first: u64) -> Step {
-    // WAITERS stays: those left in the queue are woken by this holder's unlock.
+/// Locks a word that was read as `now`, unlocked.
+fn take(word: &impl SharedWord, now: u64, entry: Entry, place: WordAt, first: u64) -> Step {
+    // WAITERS stays: this holder's unlock wakes those left in the queue.
     let locked = if now == 0 {
         entry.locked()
     } else {
@@ -206,7 +207,7 @@ fn wait(waits: &Waits, word: &impl SharedWord, key: u64, when_locked: WhenLocked
     }
 }
 
-/// A page's word, in the node that the range's word `now` leads to.
+/// Locks a page's word, in the node that the range's word `now` leads to.
 fn one_page(
     words: &impl RangeWords,
     waits: &Waits,
@@ -230,8 +231,8 @@ fn one_page(
     }
 }
 
-/// Locks a page's word, which was `before` and not locked; nothing if somebody was faster, or wants
-/// the whole range.
+/// Locks a page's word that was read as `before`, unlocked. `None` if another thread was faster, or
+/// locks the whole range.
 fn take_page<W: RangeWords>(
     words: &W,
     waits: &Waits,
@@ -241,22 +242,22 @@ fn take_page<W: RangeWords>(
     before: u64,
     entry: Entry,
 ) -> Option<Held> {
-    let Step::Held(held) = take(word, before, entry, Place::Page(node), page) else {
+    let Step::Held(held) = take(word, before, entry, WordAt::Page(node), page) else {
         return None;
     };
     if words.range().load() == now {
         return Some(held);
     }
-    // Somebody wants the whole range, or has it.
+    // Another thread is locking the whole range, or has it.
     let unlocked = if before == 0 { 0 } else { entry.word() };
     held.release(waits, word, unlocked);
     None
 }
 
-/// Locks the entries of `pages`, all of one range, that are `wanted` (`None`: there is none, and an
-/// empty one is made), in the order of their pages, up to the first that somebody else has. Answers
-/// with the first page that was not looked at; that is the first of all if the pages have no words
-/// of their own. Never waits.
+/// Locks the entries of `pages`, all of one range, that are `wanted` (`None`: there is no entry,
+/// and an empty one is made), in the order of their pages, up to the first that is locked. Returns
+/// the first page that was not looked at, which is the first of all if the pages have no words of
+/// their own. Never waits.
 pub(super) fn run(
     words: &impl RangeWords,
     waits: &Waits,
@@ -294,7 +295,7 @@ pub(super) fn run(
     pages.end
 }
 
-/// Locks what covers `page` if it is `wanted` and nobody has it. Never waits.
+/// Locks what covers `page` if it is `wanted` and not locked. Never waits.
 #[cfg_attr(loom, expect(dead_code, reason = "no part of the models"))]
 pub(super) fn try_cover(
     words: &impl RangeWords,
@@ -310,7 +311,7 @@ pub(super) fn try_cover(
             locked: false,
             entry,
         } if wanted(entry) => {
-            if let Step::Held(taken) = take(range, now, entry, Place::Range, range_start(page)) {
+            if let Step::Held(taken) = take(range, now, entry, WordAt::Range, range_start(page)) {
                 held = Some(taken);
             }
         }
@@ -325,7 +326,7 @@ pub(super) fn try_cover(
     held
 }
 
-/// The whole range, whose pages have words of their own: if all are absent.
+/// Locks a whole range whose pages have words of their own, if all of those are absent.
 fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
     let range = words.range();
     if range.exchange(now, now | LOCKED).is_err() {
@@ -338,7 +339,7 @@ fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
     }
     let entry = Entry::new(Size::Large, Content::Empty);
     range.store(entry.locked());
-    let held = Held::new(Place::Range, range_start(page), entry);
+    let held = Held::new(WordAt::Range, range_start(page), entry);
     Step::HeldInPlaceOf(held, node)
 }
 

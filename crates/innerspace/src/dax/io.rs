@@ -1,9 +1,9 @@
 //! Reads and writes by call: straight from and to the device. Holes read as zeros without touching
 //! it.
 //!
-//! A read takes no entry's lock: what it meets may be written meanwhile, as with any file, but not
-//! freed (`layout`). A write locks the entries of a few pages at a time, so that it never meets a
-//! sync or another allocation there.
+//! A read locks no entry: its bytes may be written meanwhile, as with any file, but not freed
+//! (`layout`). A write locks the entries of a few pages at a time, which keeps syncs and other
+//! allocations out.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -39,7 +39,7 @@ struct Run<'e> {
     locked: ArrayVec<Locked<'e>, RUN>,
     /// Where on the device the bytes go, and how many.
     places: ArrayVec<(u64, usize), RUN>,
-    /// Whether an entry became dirty, which is to be noted before it is unlocked.
+    /// Whether an entry became dirty. The range is recorded as dirty before it is unlocked.
     became_dirty: bool,
 }
 
@@ -80,7 +80,7 @@ impl DaxCore {
                     .lookup(page, wanted)
                     .map_err(|error| self.host_error(DaxAction::Query, at, error))?,
                 Wait::No => {
-                    // Each access to a guarded one is a call of the host.
+                    // Each access to a guarded file is a call of the host.
                     let known = match self.is_guarded() {
                         true => None,
                         false => self.extents.known(page, wanted),
@@ -89,7 +89,7 @@ impl DaxCore {
                 }
             };
             let extent = match extent.at {
-                None => self.beside_blocks(page, extent.pages),
+                None => self.hole_or_block(page, extent.pages),
                 Some(_) => extent,
             };
             let part = (extent.pages * PAGE - inside).min(left.len() as u64) as usize;
@@ -109,9 +109,9 @@ impl DaxCore {
         Ok(len)
     }
 
-    /// What is at a page of which the extent map says that it begins a hole of so many. Of a block
-    /// that nobody has stored to, a host may say that, and is not asked again when somebody does.
-    fn beside_blocks(&self, page: u64, pages: u64) -> Extent {
+    /// The extent at a page where the extent map reports a hole of `pages` pages. A host may report
+    /// a hole for a block that was never stored to, and is not asked again after a store.
+    fn hole_or_block(&self, page: u64, pages: u64) -> Extent {
         let is_block = |entry: Entry, _| matches!(entry.content(), Content::Block(_));
         let next = self.entries.next(page, page + pages, is_block);
         let hole = next.map_or(pages, |next| next - page);
@@ -136,7 +136,7 @@ impl DaxCore {
         }
     }
 
-    /// Whether a read of so many bytes got all that it wanted.
+    /// Fails if a read got less than all of `buf`.
     pub(super) fn check_whole(&self, got: usize, buf: &[u8], offset: u64) -> Result<(), DaxError> {
         match got == buf.len() {
             true => Ok(()),
@@ -144,8 +144,8 @@ impl DaxCore {
         }
     }
 
-    /// Writes all of `buf`, and lengthens the file where needed. What was written before an error
-    /// stays, and is counted if there is any.
+    /// Writes all of `buf`, and lengthens the file where needed. If an error comes after some
+    /// bytes, returns their number.
     pub(super) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -156,14 +156,14 @@ impl DaxCore {
             let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
             self.write_pages(buf, offset, end, Wait::Yes)
         });
-        // Blocks past the end are nobody's.
+        // Frees the blocks past the end.
         if !matches!(written, Ok(done) if done == buf.len()) {
             self.give_back_past_end(end)?;
         }
         written
     }
 
-    /// The same of what needs no waiting: from the beginning on, inside the file.
+    /// Writes what needs no waiting, from the beginning of `buf` on and inside the file.
     pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -189,7 +189,7 @@ impl DaxCore {
             .ok_or_else(|| self.too_long(offset, buf.len() as u64))
     }
 
-    /// The same with `layout` shared. Who may not wait does not make the file longer.
+    /// Writes with `layout` shared. With [`Wait::No`], `end` is inside the file.
     fn write_pages(
         &self,
         buf: &[u8],
@@ -218,14 +218,15 @@ impl DaxCore {
                 Err(_) => break,
             }
         }
-        // After the bytes: who sees the length sees them. Without `growth` the file is long enough.
+        // After the bytes: a reader that sees the length sees them. Without `growth` the file is
+        // long enough.
         let reached = offset + done as u64;
         self.size.fetch_max(reached, Ordering::SeqCst);
         Ok(done)
     }
 
-    /// Writes all of 2 MiB at once, if they are asked for, and are one block or become one; `None`:
-    /// write page by page. How many bytes.
+    /// Writes all of 2 MiB at once, if the write covers them and they are one block or become one.
+    /// Returns the number of bytes. `None`: write page by page.
     fn write_large(
         &self,
         bytes: &[u8],
@@ -249,7 +250,7 @@ impl DaxCore {
         let Found::Locked(mut locked) = self.entries.find(first, Wanted::Large, wait)? else {
             return Ok(None);
         };
-        if wait == Wait::No && !self.is_put_at_once(locked.entry()) {
+        if wait == Wait::No && !self.is_put_nonblocking(locked.entry()) {
             return Ok(None);
         }
         if !self.find_large(&mut locked, first, FaultKind::Write)? {
@@ -263,16 +264,16 @@ impl DaxCore {
             Ok(())
         });
         self.written_in_place(first..first + LARGE_PAGES);
-        // With too little room in one piece, pages may still be had.
+        // If there are not 2 MiB free in one piece, single pages may still be free.
         Ok(written.is_ok().then_some(LARGE_BYTES))
     }
 
-    /// Copies bytes to where they belong on the device: places and lengths, one behind the other.
+    /// Copies bytes to the device: `places` has the offset and length of each part.
     fn write_pieces(&self, places: impl Iterator<Item = (u64, usize)>, bytes: &[u8]) {
         let mut places = places.peekable();
         let mut left = bytes;
         while let Some((at, part)) = places.next() {
-            // The processor fetches ahead by itself, but not past the end of a page.
+            // The processor prefetches by itself, but not past the end of a page.
             if let Some(&(next, _)) = places.peek() {
                 self.device.prefetch_page(next);
             }
@@ -282,9 +283,9 @@ impl DaxCore {
         }
     }
 
-    /// Writes to the next few pages, all of one range of 2 MiB; how many bytes, if any. Their
-    /// entries are locked together: by one descent, and so that the bytes are copied without an
-    /// atomic operation in between, each of which would wait until the stores before it are done.
+    /// Writes to the next few pages, all of one range of 2 MiB. Returns the number of bytes. Their
+    /// entries are locked together, by one descent. So the bytes are copied without an atomic
+    /// operation in between, which would wait for the stores before it.
     fn write_run(&self, bytes: &[u8], offset: u64, wait: Wait) -> Result<usize, DaxError> {
         let first = offset >> PAGE_SHIFT;
         if self.is_guarded() {
@@ -294,8 +295,8 @@ impl DaxCore {
                 .write_page(first, inside, &bytes[..part])
                 .map(|()| part);
         }
-        // In one range: the first entry has made the node for the others, so no memory is asked for
-        // with entries locked.
+        // Within one range: locking the first entry makes the node for the others, so no memory is
+        // allocated with entries locked.
         let range_end = (range_start(first) + LARGE_PAGES).min(first + RUN as u64) * PAGE;
         let len = bytes.len().min((range_end - offset) as usize);
         let mut run = Run {
@@ -325,8 +326,8 @@ impl DaxCore {
         }
     }
 
-    /// Locks the entries of a run: neighbours by one descent, where nobody has them. Who may not
-    /// wait has those before one that somebody has.
+    /// Locks the entries of a run, neighbours by one descent. With [`Wait::No`], stops at the first
+    /// that is locked.
     fn lock_run<'e>(
         &'e self,
         run: &mut Run<'e>,
@@ -354,7 +355,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Makes the entry of a page of a run a dirty block; where the page is on the device.
+    /// Makes the entry of a page of a run a dirty block. Returns the page's offset on the device.
     fn put_in_run(&self, run: &mut Run<'_>, page: u64, wait: Wait) -> Result<u64, DaxError> {
         let covers = |locked: &&mut Locked<'_>| locked.pages().contains(&page);
         let locked = match run.locked.len() {
@@ -362,7 +363,7 @@ impl DaxCore {
             _ => run.locked.get_mut((page - run.first) as usize),
         };
         let may_be_put =
-            |locked: &&mut Locked<'_>| wait == Wait::Yes || self.is_put_at_once(locked.entry());
+            |locked: &&mut Locked<'_>| wait == Wait::Yes || self.is_put_nonblocking(locked.entry());
         let Some(locked) = locked.filter(covers).filter(may_be_put) else {
             assert_eq!(wait, Wait::No, "locked with the run");
             return Err(self.would_block(DaxCore::offset(page)));
@@ -400,8 +401,8 @@ impl DaxCore {
         match self.host.as_ref().filter(|_| self.is_guarded()) {
             None => self.device.write(at, from),
             Some(host) => {
-                // A write past the end would lengthen the file again, over what somebody else cut
-                // off.
+                // A write past the end would lengthen the file again, over what another process has
+                // cut off.
                 self.check_host_len(offset)?;
                 host.write_at(from, offset)
                     .map_err(|error| self.host_error(DaxAction::Write, offset, error))?;
@@ -410,7 +411,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Whether the host file still has the byte at `offset`, which the file has.
+    /// Fails if the host file has lost the byte at `offset`, which the file has.
     pub(super) fn check_host_len(&self, offset: u64) -> Result<(), DaxError> {
         let Some(host) = &self.host else {
             return Ok(());
@@ -424,7 +425,7 @@ impl DaxCore {
         Err(self.shrank(offset, PAGE))
     }
 
-    /// The error that says that somebody cut the host file.
+    /// The error for a host file that another process has cut.
     pub(super) fn shrank(&self, offset: u64, wanted: u64) -> DaxError {
         let now = self.host.as_ref().map(|host| host.len_now());
         let since = match self.size() == self.opened_len {
@@ -441,7 +442,7 @@ impl DaxCore {
         }
     }
 
-    /// Makes the bytes of the last page past `size` zeros: a mapping may have stored there.
+    /// Zeroes the bytes of the last page past `size`: a mapping may have stored there.
     pub(super) fn clear_tail(&self, size: u64) -> Result<(), DaxError> {
         if size.is_multiple_of(PAGE) {
             return Ok(());
@@ -452,7 +453,7 @@ impl DaxCore {
         self.clear_in(&mut locked, page, (size % PAGE) as usize..PAGE_SIZE)
     }
 
-    /// Zeros bytes of a page, if it has a block.
+    /// Zeroes bytes of a page, if it has a block.
     pub(super) fn clear_in(
         &self,
         locked: &mut Locked<'_>,
@@ -474,19 +475,19 @@ impl DaxCore {
 
     // --- accesses of guarded mappings
 
-    /// Bytes of a page that the file has; past its end they are zeros.
+    /// Loads bytes of a page; those past the file's end are zeros.
     pub(crate) fn load_guarded(&self, to: &mut [u8], offset: u64) -> Result<(), DaxError> {
         self.check_page(offset, to.len())?;
         to.fill(0);
         self.read_at(to, offset, Wait::Yes).map(drop)
     }
 
-    /// The same for a store; what goes past the end is lost, as in any mapping.
+    /// Stores bytes to a page; those past the file's end are lost, as in any mapping.
     pub(crate) fn store_guarded(&self, from: &[u8], offset: u64) -> Result<(), DaxError> {
         self.check_page(offset, from.len())?;
         self.check_writable(offset)?;
         let written = self.with_room(|| {
-            // With the layout held the file does not become shorter, so this does not make it
+            // With `layout` shared the file does not become shorter, so this write does not make it
             // longer.
             let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
             let inside = self.size().saturating_sub(offset).min(from.len() as u64);

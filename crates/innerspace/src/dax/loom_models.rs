@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 
 use super::entry::{Content, Entry, Size, Word};
-use super::grab::{self, Held, Place, RangeWords, Step, Wanted, WhenLocked};
+use super::grab::{self, Held, RangeWords, Step, Wanted, WhenLocked, WordAt};
 use super::waits::Waits;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, hint, thread};
@@ -76,8 +76,8 @@ impl World {
 
     fn release(&self, held: Held, unlocked: u64) {
         let word = match held.place {
-            Place::Range => &self.range,
-            Place::Page(node) => &self.nodes[node.index()][held.first as usize % PAGES],
+            WordAt::Range => &self.range,
+            WordAt::Page(node) => &self.nodes[node.index()][held.first as usize % PAGES],
         };
         held.release(&self.waits, word, unlocked);
     }
@@ -85,8 +85,8 @@ impl World {
     /// Writes the pages an entry covers, which its holder alone may do.
     fn touch(&self, held: &Held) {
         let pages = match held.place {
-            Place::Range => 0..PAGES,
-            Place::Page(_) => held.first as usize..held.first as usize + 1,
+            WordAt::Range => 0..PAGES,
+            WordAt::Page(_) => held.first as usize..held.first as usize + 1,
         };
         for page in pages {
             // SAFETY: checked by loom.
@@ -181,8 +181,8 @@ fn d8_a_page_and_its_whole_range_are_never_held_at_once() {
                 .expect("made where there is none");
             w.touch(&small);
             match small.place {
-                Place::Page(_) => w.release(small, 0),
-                Place::Range => {
+                WordAt::Page(_) => w.release(small, 0),
+                WordAt::Range => {
                     let word = small.entry.word();
                     w.release(small, word);
                 }
@@ -207,7 +207,7 @@ fn d9_two_changes_of_a_large_hole_meet_in_one_node() {
                 .lock(page, Wanted::Change, spare)
                 .expect("a hole is changed");
             assert!(
-                matches!(held.place, Place::Page(_)),
+                matches!(held.place, WordAt::Page(_)),
                 "a large hole was kept"
             );
             w.touch(&held);

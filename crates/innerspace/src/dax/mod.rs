@@ -1,65 +1,63 @@
-//! Direct access: files whose bytes are addressable themselves, so that no page of them is cached.
+//! Direct access: files whose bytes are addressable themselves and take no page cache.
 //!
 //! **What it is.** A [`DaxDevice`] is a range of bytes that the process can address. An extent map
 //! says which block of the device holds which page of a file, or that the page is a hole. A mapping
-//! shows the device's own bytes, and over a hole the zero frame, which costs nothing. What is
-//! stored in a block is durable once its cache lines are flushed, or the host has written it out;
+//! has the device's own bytes, and over a hole the zero frame, which takes no memory. A store to a
+//! block is durable once its cache lines are flushed, or once the host has written it out:
 //! [`Durability`] says which.
 //!
 //! | file | what |
 //! |---|---|
 //! | `device` | bytes at an address: memory, sealed files in memory, host files; flushing them |
 //! | `extents` | page of a file to page of a device: in place over a sparse host file, or scattered over memory |
-//! | `entry`, `waits`, `grab` | the word of an entry; who waits for it; locking it in place |
+//! | `entry`, `waits`, `grab` | the word of an entry; its waiters; locking it in place |
 //! | `entries` | a file's entries, in nodes of the arena |
 //! | `core`, `file` | a file's state; the handle, and pins |
-//! | `fault`, `at_once` | what a page fault maps; the same without waiting |
+//! | `fault`, `nonblocking` | page faults; those that do not wait |
 //! | `io` | reads and writes by call |
 //! | `try_forms` | the calls that never wait, and calls in the background |
 //! | `flush` | sync |
 //! | `cut` | truncate, punch, invalidate |
-//! | `pins` | ranges that foreign code has the addresses of |
-//! | `open`, `open_nowhere` | host files: opening, what can happen to them under us; in its place where there are none |
+//! | `pins` | ranges whose addresses foreign code has |
+//! | `open`, `open_nowhere` | host files: opening, and what other processes can do to them; a stand-in for platforms without files |
 //! | `error` | what can go wrong |
 //!
 //! # States and transitions
 //!
-//! An entry covers a page, or 2 MiB. It is locked in place by whoever changes it, and stays locked
-//! from a fault's lookup until the words of the page table are in place.
+//! An entry covers a page, or 2 MiB. It is locked in place to be changed. A fault keeps it locked
+//! from the lookup until the page table has been filled.
 //!
 //! | from | by | to | before the unlock |
 //! |---|---|---|---|
-//! | absent, empty | read fault | zero, or block, clean | words are put in |
-//! | absent, empty, zero | store, write call, pin | block, dirty | zero: translations are taken away everywhere, and a grace period passes |
+//! | absent, empty | read fault | zero, or block, clean | the page table is filled |
+//! | absent, empty, zero | store, write call, pin | block, dirty | zero: translations are revoked everywhere, and a grace period passes |
 //! | block, clean | store, write call, pin | block, dirty | |
 //! | zero, large | store to one page | absent, a node of pages | as from zero; the common leaf of zeros is unlinked |
-//! | block, dirty | sync | block, clean | the right to store is taken away, a grace period, lines flushed, fence |
-//! | any | truncate, punch | absent | translations are taken away, a grace period, the block is freed |
+//! | block, dirty | sync | block, clean | the right to store is revoked, a grace period, lines flushed, fence |
+//! | any | truncate, punch | absent | translations are revoked, a grace period, the block is freed |
 //!
 //! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) >
 //! `syncing`, `growth` > entries, in the order of their pages > the wait queues, the extent map and
 //! the device's free list, the set of dirty ranges, all leaves. A fault takes no lock but its
-//! entry's; how it and a cut see each other is in `cut`. Faults in different ranges of 2 MiB write
-//! next to nothing that the other writes: the extent map and the set of dirty ranges are in stripes
-//! by the range, counts and the free list by the thread (`stripes`, `extents`), and each has a
-//! count of its own on the open file (`reference`).
+//! entry's; `cut` says how it and a cut see each other. Faults in different ranges of 2 MiB share
+//! next to no written data: the extent map and the set of dirty ranges are striped by range, counts
+//! and the free list by thread (`stripes`, `extents`), and each accessor has a count of its own on
+//! the open file (`reference`).
 //!
 //! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms, which
-//! are the same code with [`Wait::No`](crate::cache::Wait): it leaves locks to those who have them,
-//! takes what memory is free, and passes by whatever asks the host or needs a grace period. Cuts
-//! and syncs are made of the latter, so they have none. Any call can be made in the background.
+//! are the same code with [`Wait::No`](crate::cache::Wait): it never waits for a lock, uses only
+//! free memory, and stops before a query of the host or a grace period. Cuts and syncs consist of
+//! the latter, so they have no such form. Any call can be made in the background.
 //!
-//! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and knows their errors;
-//! `cache` has the index and the list of mappers; `reclaim` gives nodes. Above: `space` maps files;
-//! the facade opens them.
+//! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and has their errors;
+//! `cache` has the index and the list of mappers; `reclaim` provides nodes. Above: `space` maps
+//! files; the facade opens them.
 //!
-//! **A host file that another process truncates** while it is mapped takes bytes away from under
-//! us, and the next access to them is a SIGBUS, as with any mapping of the kernel's: see `open`.
-//! With [`OnShrink::Error`] it is an error, for the price of a system call an access. A full disk
-//! is an error, and a signal in the few cases that `extents::identity` names.
+//! **A host file that another process truncates** while it is mapped takes bytes away, and the next
+//! access to them is a SIGBUS, as with any mapping of the kernel's: see `open`. With
+//! [`OnShrink::Error`] it is an error, at the price of a system call for each access. A full disk
+//! is an error, or a signal in the few cases that `extents::identity` names.
 
-#[cfg(not(loom))]
-mod at_once;
 #[cfg(not(loom))]
 mod core;
 #[cfg(not(loom))]
@@ -84,6 +82,8 @@ mod grab;
 mod io;
 #[cfg(all(test, loom))]
 mod loom_models;
+#[cfg(not(loom))]
+mod nonblocking;
 #[cfg(not(any(loom, target_family = "wasm")))]
 mod open;
 #[cfg(target_family = "wasm")]

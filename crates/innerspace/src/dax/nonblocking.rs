@@ -1,8 +1,8 @@
-//! What must not wait: faults, by what an entry tells of already; and of calls, which entries they
-//! find ready.
+//! What a fault and a call can do without waiting.
 //!
-//! Of a fault, whatever asks the device or its file system, makes an entry, or takes translations
-//! away is left to who may wait (`fault`). An entry that somebody has locked is, too.
+//! A fault that does not wait never queries the device or its file system, makes no entry and takes
+//! no translations away. Those cases, and an entry that is locked, take the blocking path
+//! (`fault`).
 
 use super::core::DaxCore;
 use super::device::Durability;
@@ -16,8 +16,8 @@ use crate::units::PAGE_SIZE;
 
 impl DaxCore {
     /// Whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the host nor
-    /// for those who see a hole there.
-    pub(super) fn is_put_at_once(&self, entry: Entry) -> bool {
+    /// for the readers of a hole.
+    pub(super) fn is_put_nonblocking(&self, entry: Entry) -> bool {
         match entry.content() {
             Content::Block(_) => {
                 self.is_storable(entry) || self.device.durability() == Durability::Lines
@@ -29,7 +29,7 @@ impl DaxCore {
 }
 
 impl DaxRef {
-    /// What to map at `page` of the file if that takes no waiting: a block, or for a load a hole.
+    /// What to map at `page` of the file, if that takes no waiting: a block, or a hole for a load.
     pub(crate) fn try_fault(
         &self,
         page: u64,
@@ -40,7 +40,7 @@ impl DaxRef {
             self.check_writable(offset)?;
         }
         let is_enough = |entry: Entry| match (entry.content(), kind) {
-            (Content::Block(_), FaultKind::Write) => self.is_put_at_once(entry),
+            (Content::Block(_), FaultKind::Write) => self.is_put_nonblocking(entry),
             (Content::Block(_) | Content::Zero, FaultKind::Read) => true,
             (Content::Empty, _) | (Content::Zero, FaultKind::Write) => false,
         };
@@ -51,7 +51,7 @@ impl DaxRef {
                 false => Err(past_end()),
             };
         };
-        // With the entry locked, as for who waits.
+        // Checked with the entry locked, as on the blocking path.
         if page >= self.pages() {
             return Err(past_end());
         }
@@ -70,7 +70,7 @@ impl DaxRef {
             self.counts.count(Count::ZeroMaps);
         }
         if becomes_dirty {
-            locked.become_locked(locked.entry().dirty());
+            locked.set(locked.entry().dirty());
             self.note_dirty(page);
         }
         Ok(Some(DaxPages::of_entry(self, locked.into_held())))

@@ -1,23 +1,23 @@
-//! Host files as devices: opening one, and what others can do to it meanwhile.
+//! Host files as devices: opening one, and what other processes can do to it meanwhile.
 //!
-//! A file is opened as a store opens it: regular files alone, an exclusive advisory lock before
-//! anything is changed when it is to be written, and the same identity, so that a file is known
-//! again however it is opened.
+//! A file is opened as a store opens it: only regular files; an exclusive advisory lock, before
+//! anything is changed, if it is to be written; and the same identity, so that a file is recognised
+//! however it is opened.
 //!
-//! **A host file that another process truncates under us** takes the bytes away from below the
-//! mapping: the next access to them is a SIGBUS from the host, which this library does not catch.
-//! What can be done against that, and what not:
-//! - A sealed file in memory cannot be cut by anybody; devices made by
-//!   [`DaxDevice::memfd`](super::DaxDevice::memfd) are. Nobody can seal a file that has a name.
-//! - The advisory lock keeps out those who ask for it: every program that uses this library.
-//! - A lease (`F_SETLEASE`) does not help, and none is taken. It is only to be had while nobody
-//!   else has the file open; its holder is told of a truncation by a signal, which a library must
-//!   not claim; and the kernel breaks it by force after /proc/sys/fs/lease-break-time, whether the
-//!   holder has let go or not. It delays the cut and does not turn it into an error.
-//! - The length is asked of the host again after every allocation of a block, so that a cut is
-//!   noticed before a new page past the end is handed out; and file calls can go through the
-//!   descriptor instead of the mapping ([`HostFile::read_at`], [`HostFile::write_at`]), where a cut
-//!   is an error. That is slower by the price of a system call.
+//! **A host file that another process truncates under us** takes bytes away from the mapping: the
+//! next access to them is a SIGBUS from the host, which this library does not catch. What helps
+//! against that, and what does not:
+//! - A sealed file in memory cannot be cut. [`DaxDevice::memfd`](super::DaxDevice::memfd) makes
+//!   such devices. A file with a name cannot be sealed.
+//! - The advisory lock keeps out programs that ask for it, such as every user of this library.
+//! - A lease (`F_SETLEASE`) does not help, and none is taken. It can only be taken while no other
+//!   process has the file open; its holder is told of a truncation by a signal, which a library
+//!   must not claim; and the kernel breaks it after /proc/sys/fs/lease-break-time whether the
+//!   holder has released it or not. It delays the cut and does not turn it into an error.
+//! - The host is asked for the length again after every allocation of a block, so that a cut is
+//!   noticed before a new page past the end is handed out. And calls can go through the descriptor
+//!   instead of the mapping ([`HostFile::read_at`], [`HostFile::write_at`]), where a cut is an
+//!   error; that costs a system call.
 
 use std::fs::File;
 use std::io;
@@ -42,12 +42,12 @@ pub(crate) struct HostFile {
     file: LockedFile,
     access: Access,
     name: Arc<str>,
-    /// The length when it was locked, none if it is to be emptied.
+    /// The length when it was locked; 0 if it is to be emptied.
     opened_len: u64,
 }
 
 impl HostFile {
-    /// Opens or makes a file. Nothing of an existing one is changed before it is locked.
+    /// Opens or creates a file. An existing one is not changed before it is locked.
     ///
     /// # Errors
     /// [`DaxError::Open`] as for a store, and as [`HostFile::new`].
@@ -62,8 +62,8 @@ impl HostFile {
         Ok(host)
     }
 
-    /// A file that is locked if it is to be written; and what is left to do when nothing else can
-    /// fail.
+    /// Makes a host file of a file that is locked if it is to be written. The second value empties
+    /// it, once nothing else can fail.
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] where a page of the file may be half a hole.
@@ -92,7 +92,7 @@ impl HostFile {
         }
     }
 
-    /// Empties it if it is to be.
+    /// Empties the file if it was opened to be emptied.
     ///
     /// # Errors
     /// [`DaxError::Open`].
@@ -110,7 +110,7 @@ impl HostFile {
         self.access == Access::ReadWrite
     }
 
-    /// The length when it was locked, or the none that it has once it is emptied.
+    /// The length when it was locked, or 0 if it is emptied.
     pub(crate) fn opened_len(&self) -> u64 {
         self.opened_len
     }
@@ -143,10 +143,10 @@ impl HostFile {
         Ok(())
     }
 
-    /// Why a store to these bytes, which the file has, finds no room.
+    /// Asks the host for room for these bytes, which the file has.
     ///
     /// # Errors
-    /// What the host says; nothing where there is room, or it cannot say.
+    /// What the host says. Succeeds if there is room, or the host cannot say.
     pub(crate) fn find_room(&self, offset: u64, len: u64) -> io::Result<()> {
         match shared::allocate(&self.file, offset, len) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),

@@ -1,8 +1,8 @@
-//! In place of `open` where the host has no files.
+//! A stand-in for `open` on platforms without files.
 
 use std::io;
 
-/// There is none.
+/// There is no host file.
 #[derive(Debug)]
 pub(crate) enum HostFile {}
 

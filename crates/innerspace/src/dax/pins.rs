@@ -1,4 +1,4 @@
-//! Pinned ranges: foreign code has their addresses, so their blocks stay.
+//! Pinned ranges. Foreign code has their addresses, so their blocks stay.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,8 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Each with the thread that would wait for itself in a cut there, if that is known.
+    /// Each with the thread that made it, which would wait for itself in a cut there; `None` if a
+    /// task made it.
     pins: BTreeMap<u64, (Range<u64>, Option<thread::ThreadId>)>,
 }
 
@@ -34,7 +35,7 @@ impl State {
 }
 
 impl Pins {
-    /// Adds a pin, which is the calling thread's own unless a task makes it for another.
+    /// Adds a pin. It is the calling thread's own unless made in a task.
     pub(super) fn add(&self, pages: Range<u64>) -> u64 {
         let thread = (!is_in_task()).then(|| thread::current().id());
         let mut state = self.state.lock();
@@ -69,8 +70,7 @@ impl Pins {
         pins.any(|(pin, by)| *by == Some(own) && overlap(pin, pages))
     }
 
-    /// Waits until no pin has any of these pages; false if the deadline, should there be one,
-    /// passes first.
+    /// Waits until no pin has any of these pages. False if the deadline passes first.
     pub(super) fn wait_for_end(&self, pages: &Range<u64>, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while state.first_in(pages).is_some() {

@@ -1,9 +1,9 @@
 //! A reference to an open file with a count of its own.
 //!
-//! Each fault keeps its file open while it waits for it, so it counts itself in and out. Were that
-//! the file's own count, threads that fault in different places would take its line from each other
-//! twice a fault. So a mapping that an accessor remembers has a count that the accessor's faults
-//! alone change, and which keeps the file open as a whole.
+//! Each fault holds a reference to its file, so it changes a count twice. If that were the file's
+//! own count, threads that fault in different places would contend for its cache line. So a mapping
+//! that an accessor remembers has a count that only the accessor's faults change, and which as a
+//! whole keeps the file open.
 
 use std::ops::Deref;
 
@@ -14,13 +14,13 @@ use crate::sync::{Arc, Weak};
 #[derive(Clone, Debug)]
 pub(crate) struct DaxRef(Arc<Counted>);
 
-/// On lines of its own (two: the adjacent line is prefetched with it), for the count that `Arc`
-/// puts before it is there, too.
+/// Aligned to two cache lines, since the adjacent line is prefetched too: the counts of the `Arc`
+/// are on them.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counted(Arc<DaxCore>);
 
-/// The same, without keeping it open.
+/// A reference that does not keep the file open.
 #[derive(Debug)]
 pub(crate) struct WeakDaxRef(Weak<Counted>);
 
@@ -29,12 +29,12 @@ impl DaxRef {
         DaxRef(Arc::new(Counted(core)))
     }
 
-    /// Another, which whoever clones this one does not meet.
+    /// A reference to the same file with a count of its own.
     pub(crate) fn with_own_count(&self) -> DaxRef {
         DaxRef::new(self.core().clone())
     }
 
-    /// Whether they are of one file.
+    /// Whether both are of one file.
     pub(crate) fn is_same(&self, other: &DaxRef) -> bool {
         Arc::ptr_eq(self.core(), other.core())
     }
@@ -43,7 +43,7 @@ impl DaxRef {
         &self.0.0
     }
 
-    /// Good for as long as one of the clones is there.
+    /// Can be upgraded as long as a clone is there.
     pub(crate) fn downgrade(&self) -> WeakDaxRef {
         WeakDaxRef(Arc::downgrade(&self.0))
     }

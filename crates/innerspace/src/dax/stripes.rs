@@ -1,5 +1,5 @@
-//! What faults in different ranges write, on lines of their own: counts by thread, dirty ranges by
-//! their place.
+//! Data that faults in different ranges write, on separate cache lines: counts by thread, dirty
+//! ranges by their range.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use crate::sync::{Mutex, Rank};
 /// Stripes of each kind.
 pub(super) const STRIPES: usize = 16;
 
-/// The stripe of a page's range of 2 MiB. Ranges that lie a power of two apart, as those that
-/// threads work through often do, are in different ones.
+/// The stripe of a page's range of 2 MiB. Ranges that lie a power of two apart, as the parts of a
+/// file that threads share out often do, are in different stripes.
 pub(super) fn stripe_of(page: u64) -> usize {
     let mixed = (page >> LARGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - STRIPES.ilog2())) as usize
@@ -32,7 +32,7 @@ pub(super) fn stripes_of(pages: &Range<u64>) -> impl Iterator<Item = usize> + us
     (0..STRIPES).filter(move |stripe| found[*stripe])
 }
 
-/// On lines of its own (two: the adjacent line is prefetched with it).
+/// Aligned to two cache lines: the adjacent line is prefetched too.
 #[repr(align(128))]
 pub(super) struct Stripe<T>(pub(super) T);
 
@@ -41,7 +41,7 @@ pub(super) fn stripes<T>(mut new: impl FnMut() -> T) -> Box<[Stripe<T>]> {
     (0..STRIPES).map(|_| Stripe(new())).collect()
 }
 
-/// What happened to a file, by what it was.
+/// The events that are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Count {
     Faults,
@@ -55,7 +55,7 @@ pub(super) enum Count {
 
 const COUNTS: usize = Count::Flushed as usize + 1;
 
-/// What happened. Statistics only.
+/// Counts of events, for statistics only.
 pub(super) struct Counts(Box<[Stripe<[AtomicU64; COUNTS]>]>);
 
 impl Default for Counts {
@@ -86,8 +86,8 @@ impl Counts {
 /// The first pages of 2 MiB ranges in which some entry may be dirty.
 pub(super) struct DirtyRanges {
     stripes: Box<[Stripe<Mutex<BTreeSet<u64>>>]>,
-    /// How many there are. Written where a range comes or goes, so once for many faults. SeqCst:
-    /// who pays for them looks (`DaxCore::must_pay_for_heap`).
+    /// The number of ranges. Written when a range comes or goes, so once for many faults. SeqCst:
+    /// see `DaxCore::must_pay_for_heap`.
     len: AtomicU64,
 }
 
@@ -124,7 +124,7 @@ impl DirtyRanges {
         all
     }
 
-    /// Takes those out that have pages of these, in the order of their pages.
+    /// Removes and returns the ranges with any of these pages, in the order of their pages.
     pub(super) fn take(&self, pages: &Range<u64>) -> Vec<u64> {
         let mut taken = Vec::new();
         for stripe in stripes_of(pages) {

@@ -1,10 +1,9 @@
-//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which has a call made
-//! in the background.
+//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which runs a call in
+//! the background.
 //!
-//! A `try_` form is the call itself with [`Wait::No`]: it waits neither for a cut or another
-//! thread's entry, nor for memory, a grace period or the host, and is an error instead
-//! ([`DaxError::would_block`]). Where nothing else is said, a form that would block has changed
-//! nothing.
+//! A `try_` form is the call itself with [`Wait::No`]: where it would have to wait for a cut, a
+//! locked entry, memory, a grace period or the host, it fails instead ([`DaxError::would_block`]).
+//! Unless a form says otherwise, nothing has changed then.
 
 use std::ops::Range;
 
@@ -15,18 +14,17 @@ use crate::exec::Turn;
 
 /// Calls in the background.
 impl DaxFile {
-    /// Has `call` made in the background, once, with this handle: see [`Task`].
+    /// Runs `call` in the background, once, with this handle: see [`Task`].
     ///
-    /// Calls of one file are made one at a time, in the order in which their tasks were first
-    /// polled. Ranges are what they are when the call is made: an open end is the end of the file
-    /// then.
+    /// Calls of one file are run one at a time, in the order in which their tasks were first
+    /// polled. The open end of a range is the end of the file when the call is run.
     ///
-    /// Two calls are different there. [`DaxFile::set_len`] and [`DaxFile::punch`] wait for no pin,
-    /// whose holder may itself wait for the task: they are [`DaxError::Busy`] at once. And a pin
-    /// counts as no thread's own, for it is made for another: a later cut cannot tell that it would
-    /// wait for its own caller. Most calls wait for accesses that are under way, and so for a
-    /// [`Session`](crate::Session) up to its next safepoint: the thread of a session must not wait
-    /// for a task in place.
+    /// Three calls behave differently there. [`DaxFile::set_len`] and [`DaxFile::punch`] do not
+    /// wait for pins, whose holder may itself be waiting for the task: they fail with
+    /// [`DaxError::Busy`] at once. And a pin counts as no thread's own, so a later cut cannot tell
+    /// that it would wait for its own caller. Most calls wait for accesses under way, and so for a
+    /// [`Session`](crate::Session) up to its next safepoint: do not wait for a task on the thread
+    /// of a session.
     ///
     /// ```
     /// # use innerspace::{DaxError, DaxFile};
@@ -62,11 +60,11 @@ impl DaxFile {
 /// [`DaxError::would_block`] holds, and [`DaxFile::defer`] makes the call in the background.
 ///
 /// Over a host file, the system may still have to fetch a page that is read or written, as with any
-/// mapping. Whatever the system is asked by a call counts as waiting: so of a file with
-/// [`OnShrink::Error`](crate::OnShrink::Error) nothing is read or written.
+/// mapping. A system call counts as waiting, so these forms read and write nothing of a file with
+/// [`OnShrink::Error`](crate::OnShrink::Error).
 impl DaxFile {
-    /// Like [`DaxFile::read_at`], but never waits. It would block beside a [`DaxFile::set_len`] or
-    /// [`DaxFile::punch`], and where the host has to be asked for its holes: of that, some answers
+    /// Like [`DaxFile::read_at`], but never waits. It would block during a [`DaxFile::set_len`] or
+    /// [`DaxFile::punch`], and where the host has to be asked for its holes; some of its answers
     /// are remembered.
     ///
     /// # Errors
@@ -85,14 +83,15 @@ impl DaxFile {
         self.core().check_whole(got, buf, offset)
     }
 
-    /// Like [`DaxFile::write_at`], but never waits: writes pages from the beginning on, up to the
-    /// first that would have to wait, and the end of the file, and says how much that was. It would
-    /// block where none is: at the end of the file; beside a [`DaxFile::set_len`] or
-    /// [`DaxFile::punch`]; at a page that somebody else writes, maps or syncs at the moment; at a
-    /// hole that a mapping may show; over a host file, at pages that were not written since the
-    /// last sync; and where memory has to be evicted first.
+    /// Like [`DaxFile::write_at`], but never waits. Writes from the beginning of `buf` up to the
+    /// first page that would have to wait, or to the end of the file, and returns the number of
+    /// bytes. It would block if that is none: at the end of the file; during a [`DaxFile::set_len`]
+    /// or [`DaxFile::punch`]; at a page that another thread is writing, mapping or syncing; at a
+    /// hole that may be mapped; over a host file, at pages that were not written since the last
+    /// sync; and where memory has to be evicted first.
     ///
-    /// There is no such form of [`DaxFile::write_all_at`], which could not say how far it came.
+    /// There is no such form of [`DaxFile::write_all_at`], which could not tell how much was
+    /// written.
     ///
     /// # Errors
     /// As [`DaxFile::write_at`], and [`DaxError::WouldBlock`] when nothing was written.
@@ -100,8 +99,8 @@ impl DaxFile {
         self.core().try_write_at(buf, offset)
     }
 
-    /// Like [`DaxFile::pin_raw`], but never waits. It would block where [`DaxFile::try_write_at`]
-    /// would, at any of the pages; holes before that one may have blocks then.
+    /// Like [`DaxFile::pin_raw`], but never waits. It would block if [`DaxFile::try_write_at`]
+    /// would at any of the pages; holes before that page may have got blocks.
     ///
     /// # Errors
     /// As [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].

@@ -1,18 +1,18 @@
-//! Who waits for a locked entry.
+//! The waiters for locked entries.
 //!
-//! Queues by key: the first page that the entry covers, so that who asks for any page of a large
-//! entry waits where its holder wakes. Unlocking wakes one waiter, which takes the lock in its turn
-//! or passes the wake-up on; an entry that was changed or removed wakes all, since each may find
-//! something else to do.
+//! The key of a queue is the first page that the entry covers, so that a waiter for any page of a
+//! large entry is in the queue that its holder wakes. Unlocking wakes one waiter, which takes the
+//! lock or passes the wake-up on. An entry that was changed or removed wakes all, since each may
+//! find something else to do.
 //!
 //! | | waiter | holder |
 //! |---|---|---|
-//! | 1 | locks the queue | exchanges the locked word without WAITERS for the unlocked one: done, nobody waits |
+//! | 1 | locks the queue | exchanges the locked word without WAITERS for the unlocked one; if that succeeds, nobody waits |
 //! | 2 | sets WAITERS in the word, if it is still locked | else locks the queue, takes waiters out |
 //! | 3 | goes into the queue | stores the unlocked word, with WAITERS if some are left |
 //! | 4 | unlocks the queue, leaves its section, sleeps | unlocks the queue, wakes them |
 //!
-//! WAITERS is set and cleared under the queue's mutex alone, so a holder that found it clear has
+//! WAITERS is set and cleared only under the queue's mutex, so a holder that finds it clear has
 //! nobody to wake.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,9 +27,9 @@ const QUEUES: usize = if cfg!(loom) { 1 } else { 16 };
 /// How many waiters an unlock wakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wake {
-    /// The entry is what it was.
+    /// The content is unchanged.
     One,
-    /// The entry is another one, or gone.
+    /// The entry has changed, or is gone.
     All,
 }
 
@@ -47,7 +47,7 @@ impl Default for Waits {
 }
 
 /// A place in a queue.
-#[must_use = "who is in a queue sleeps"]
+#[must_use = "a queued waiter has to sleep"]
 pub(super) struct Asleep(Arc<Sleeper>);
 
 impl Asleep {
@@ -62,8 +62,8 @@ impl Waits {
         &self.0[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES]
     }
 
-    /// Queues for `word`, whose key this is; nothing if it is not locked any more. In the section
-    /// in which the word was found.
+    /// Queues for `word`, whose key this is. `None` if it is not locked any more. Called in the
+    /// section in which the word was found.
     pub(super) fn enqueue(&self, word: &impl SharedWord, key: u64) -> Option<Asleep> {
         let mut queue = self.queue(key).lock();
         let mut now = word.load();
@@ -84,8 +84,8 @@ impl Waits {
         Some(Asleep(sleeper))
     }
 
-    /// Unlocks a word: from `locked` (as its holder knows it, without WAITERS) to `unlocked`. The
-    /// word is the holder's. `wake` is asked if somebody waits.
+    /// Unlocks a word: from `locked` (as its holder knows it, without WAITERS) to `unlocked`. Calls
+    /// `wake` if there are waiters.
     #[inline]
     pub(super) fn release(
         &self,
@@ -100,7 +100,7 @@ impl Waits {
         }
     }
 
-    /// The same where somebody waits.
+    /// Unlocks a word that has waiters.
     #[cold]
     fn release_to(
         &self,
@@ -123,7 +123,7 @@ impl Waits {
         woken.iter().for_each(|sleeper| sleeper.unpark());
     }
 
-    /// Wakes the next one, on behalf of one who was woken and does not want the lock after all.
+    /// Wakes the next waiter, on behalf of one that was woken and does not take the lock.
     pub(super) fn pass_on(&self, key: u64) {
         let woken = take(&mut self.queue(key).lock(), key, Wake::One);
         woken.iter().for_each(|sleeper| sleeper.unpark());
@@ -138,7 +138,7 @@ impl Waits {
     }
 }
 
-/// Takes waiters out and makes them runnable; the caller unparks them without the mutex.
+/// Takes waiters out and marks them as woken. The caller unparks them without the mutex.
 fn take(queue: &mut Queue, key: u64, wake: Wake) -> Vec<Arc<Sleeper>> {
     let Some(waiters) = queue.get_mut(&key) else {
         return Vec::new();

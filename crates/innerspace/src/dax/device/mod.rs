@@ -1,12 +1,11 @@
 //! Devices: bytes at an address, and how they are made durable.
 //!
-//! Every byte of a device may be read and written by other threads at any time, through mappings,
-//! pins or file calls: it is shared memory in the sense of `sys::copy`, and goes in and out by
-//! copies alone.
+//! Other threads may read and write every byte of a device at any time, through mappings, pins or
+//! file calls. It is shared memory in the sense of `sys::copy`, and is accessed only by copies.
 //!
-//! A device over a host file is as long as the file may become. Only what lies before the file's
-//! end may be touched, and of that only what is no hole or was allocated: whoever knows the file
-//! sees to it.
+//! A device over a host file is as long as the file may become. Only bytes before the file's end
+//! may be touched, and only those of allocated blocks: the caller, which knows the file, makes sure
+//! of that.
 
 #[cfg(test)]
 mod forgetful;
@@ -34,14 +33,14 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Flushed cache lines: the device is memory (and as durable as memory is), or the host maps
+    /// Flushing cache lines. The device is memory (and as durable as memory is), or the host maps
     /// the file's medium itself (`MAP_SYNC`).
     Lines,
-    /// The host has to write them out: it maps its page cache.
+    /// A write by the host, which maps its page cache.
     HostSync,
 }
 
-/// A range of bytes that the process can address, on which direct-access files stand. Clones are
+/// A range of bytes that the process can address and that direct access files lie on. Clones are
 /// the same device.
 ///
 /// ```
@@ -62,7 +61,7 @@ struct DeviceInner {
     name: Arc<str>,
     bytes: Bytes,
     durability: Durability,
-    /// Which blocks are free; none for a host file, whose file system knows.
+    /// Which blocks are free. `None` for a host file, whose file system keeps them.
     blocks: Option<Blocks>,
     /// What a power cut would leave.
     #[cfg(test)]
@@ -72,7 +71,7 @@ struct DeviceInner {
     host: Option<forgetful::Host>,
 }
 
-/// Where the bytes are. Immutable: they stay at their address as long as the device lives.
+/// The mapping. The bytes stay at their address as long as the device lives.
 enum Bytes {
     Memory(Mapping),
     Shared(SharedMapping),
@@ -83,8 +82,8 @@ enum Bytes {
     reason = "a device has at least one page"
 )]
 impl DaxDevice {
-    /// A device of `len` bytes of ordinary memory, which it takes from the system as it is first
-    /// written. It is outside the limit of any [`Memory`](crate::Memory).
+    /// Creates a device of `len` bytes of ordinary memory, which the system provides when it is
+    /// first written. It does not count towards the limit of any [`Memory`](crate::Memory).
     ///
     /// # Errors
     /// When `len` is not a whole number of pages of 4096 bytes, at least one, or the system has no
@@ -94,7 +93,7 @@ impl DaxDevice {
         Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
     }
 
-    /// The same, asking the system for huge pages, so that its own translations are few.
+    /// Like [`DaxDevice::memory`], but asks the system for huge pages.
     ///
     /// # Errors
     /// As for [`DaxDevice::memory`].
@@ -104,7 +103,7 @@ impl DaxDevice {
         Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
     }
 
-    /// A device in a file of the system's memory, sealed: nobody can shrink or grow it.
+    /// Creates a device in a sealed memory file of the system, which no process can shrink or grow.
     ///
     /// # Errors
     /// As for [`DaxDevice::memory`], and [`DaxError::Unsupported`] where there are no such files.
@@ -191,7 +190,7 @@ impl DaxDevice {
         self.0.blocks.as_ref()
     }
 
-    /// Pages of 4 KiB that no file has; 0 for a host file, whose file system does not say.
+    /// The number of free pages of 4 KiB; 0 for a host file, whose file system does not say.
     pub fn free_pages(&self) -> u64 {
         self.blocks().map_or(0, Blocks::free)
     }
@@ -227,7 +226,7 @@ impl DaxDevice {
     /// Copies bytes out of the device.
     ///
     /// # Panics
-    /// This and the next ones: when the range is not inside the device.
+    /// When the range is not inside the device, here and in the following functions.
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         let from = self.address(offset, to.len() as u64);
@@ -244,8 +243,7 @@ impl DaxDevice {
         unsafe { copy::copy_out(to, from) }
     }
 
-    /// Has the first bytes of the page at `offset` on their way to the processor: it is to be
-    /// written soon.
+    /// Prefetches the first bytes of the page at `offset`, which is about to be written.
     #[inline]
     pub(crate) fn prefetch_page(&self, offset: u64) {
         copy::prefetch_page(self.address(offset, 1));
@@ -258,8 +256,7 @@ impl DaxDevice {
         unsafe { copy::fill(to, 0, len as usize) }
     }
 
-    /// Makes the host take pages for changed, without a store to them; see
-    /// [`SharedMapping::touch`].
+    /// Makes the host see pages as changed, without a store to them; see [`SharedMapping::touch`].
     ///
     /// # Errors
     /// As there.
@@ -277,7 +274,7 @@ impl DaxDevice {
         }
     }
 
-    /// Sees to it that the host has room for stores to pages that are to be mapped for them; see
+    /// Makes the host provide room for stores to pages that are about to be mapped; see
     /// [`SharedMapping::make_storable`].
     ///
     /// # Errors
@@ -292,19 +289,19 @@ impl DaxDevice {
         }
     }
 
-    /// The same as [`touch`](DaxDevice::touch) for one page, by a store of what a byte of it holds:
-    /// a signal where the file has ended meanwhile.
+    /// Does the same for one page by storing a byte of it again: a signal if the file has become
+    /// shorter meanwhile.
     pub(crate) fn touch_by_store(&self, offset: u64) {
         let at = self.address(offset, 1);
         // SAFETY: as in `read`; the byte stays what it is.
         unsafe { shared::touch(at) }
     }
 
-    /// Begins to make a range durable, in whole lines or pages; done after a
+    /// Begins to make a range durable, in whole lines or pages. It is durable after a
     /// [`fence`](DaxDevice::fence) by this thread.
     ///
     /// # Errors
-    /// What the host says, where it has to write.
+    /// The host's, if it has to write.
     #[inline]
     pub(crate) fn flush(&self, offset: u64, len: u64) -> io::Result<()> {
         let from = self.address(offset, len);
@@ -321,8 +318,9 @@ impl DaxDevice {
                 shared.sync(offset as usize..(offset + len) as usize)
             }
             _ => {
-                // SAFETY: the range is inside the mapping, which lives as long as `self`. Where
-                // there is no instruction the device is memory, which outlives nothing.
+                // SAFETY: the range is inside the mapping, which lives as long as `self`. If the
+                // processor has no such instruction, the device is memory that does not outlive the
+                // process.
                 unsafe { flush::flush(from, len as usize) };
                 Ok(())
             }
@@ -332,7 +330,7 @@ impl DaxDevice {
     /// Returns when what this thread has flushed is durable.
     ///
     /// # Errors
-    /// None today; a device that has to be asked could say that it failed.
+    /// None today; reserved for devices that can fail here.
     #[inline]
     pub(crate) fn fence(&self) -> io::Result<()> {
         flush::fence();
@@ -379,7 +377,7 @@ fn check_len(len: u64) -> Result<usize, DaxError> {
     if !len.is_multiple_of(PAGE_SIZE as u64) {
         return Err(DaxError::DeviceNotPages { len });
     }
-    // What does not fit an address is too large for the system, too.
+    // A length beyond an address is too large for the system too.
     Ok(usize::try_from(len).unwrap_or(usize::MAX))
 }
 
@@ -390,7 +388,7 @@ fn memory(len: u64) -> Result<Mapping, DaxError> {
     Ok(mapping)
 }
 
-/// The error for a mapping that could not be made: the system has none, or had no room.
+/// The error for a mapping that failed: not supported, or no room.
 fn cannot_map(file: &Arc<str>, what: DaxFeature, error: io::Error) -> DaxError {
     if error.kind() == io::ErrorKind::Unsupported {
         return DaxError::Unsupported {

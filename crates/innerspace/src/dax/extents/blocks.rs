@@ -1,12 +1,13 @@
 //! The free pages of a device, shared by all files on it.
 //!
-//! Single pages are taken from regions of 2 MiB that are in use already, so that whole regions stay
-//! for large extents. Inside a region they are taken out of order, and regions from the end on: a
-//! page of a file is next to never at the page of the device that has its number, and mistaking one
-//! for the other shows at once.
+//! Single pages come from regions of 2 MiB that are in use already, so that whole regions stay for
+//! large extents. Inside a region they are taken out of order, and regions from the end on. So a
+//! page of a file is hardly ever at the device's page with the same number, and code that confuses
+//! the two fails at once.
 //!
-//! Threads take single pages from regions of their own, as long as there are such: each region has
-//! a lock, and the one for all is taken by who gives back, and by who needs another region.
+//! Each thread takes single pages from a region of its own, as long as there are enough regions.
+//! Each region has a lock; the lock for all is taken to give pages back, and to find another
+//! region.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,29 +21,28 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Pages in a region, the unit of large extents.
 const REGION: u64 = LARGE_PAGES;
 const WORDS: usize = REGION as usize / 64;
-/// From one single page to the next inside a region; odd, so that all are come to.
+/// The distance from one single page to the next inside a region; odd, so that all are reached.
 const STRIDE: u64 = 197;
-/// The region of who has none yet.
+/// The region of a thread that has none yet.
 const NONE: u64 = u64::MAX;
 
 /// Which pages of a device are free.
 pub(crate) struct Blocks {
     /// Immutable.
     pages: u64,
-    /// Outside the regions' own.
+    /// Taken before a region's lock.
     sets: Mutex<Sets>,
     /// Leaves.
     regions: Box<[Stripe<Mutex<Region>>]>,
-    /// The regions that threads took single pages from last, or [`NONE`]. Written with `sets`
+    /// The regions that threads last took single pages from, or [`NONE`]. Written with `sets`
     /// locked.
     current: Box<[Stripe<AtomicU64>]>,
 }
 
-/// Where to look for free pages. Between two regions' locks a region may have become full that was
-/// not.
+/// Where to look for free pages. A region may become full without `sets` locked.
 struct Sets {
-    /// Regions with some pages free, but not all; and such as have become full since they were put
-    /// here.
+    /// Regions with some pages free, but not all, and those that have become full since they were
+    /// added.
     partial: BTreeSet<u64>,
     /// Regions with all of their 512 pages free.
     whole: BTreeSet<u64>,
@@ -51,7 +51,7 @@ struct Sets {
 #[derive(Clone, Default)]
 struct Region {
     used: [u64; WORDS],
-    /// Pages that were in use at some time, and are no zeros for sure.
+    /// Pages that were in use at some time, and may not be zeros.
     touched: [u64; WORDS],
     free: u64,
     /// Where the next single page is looked for.
@@ -63,11 +63,11 @@ struct Region {
 pub(crate) struct Taken {
     /// The first of them.
     pub(crate) page: u64,
-    /// Those that have to be zeroed.
+    /// The pages that have to be zeroed.
     pub(crate) stale: Stale,
 }
 
-/// Which pages of a run were in use before: the others are zeros.
+/// Which pages of a run were in use before; the others are zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stale {
     /// None.
@@ -88,7 +88,7 @@ impl Region {
         self.used[word] & bit != 0
     }
 
-    /// Marks a free page used; whether it was in use before.
+    /// Marks a free page as used. Returns whether it was in use before.
     fn take(&mut self, slot: u64) -> bool {
         let (word, bit) = word_and_bit(slot);
         self.used[word] |= bit;
@@ -98,7 +98,7 @@ impl Region {
         stale
     }
 
-    /// Takes a free page of this region, the one with this number.
+    /// Takes a free page of this region, whose number is given.
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;
@@ -110,8 +110,7 @@ impl Region {
         Some(Taken { page, stale })
     }
 
-    /// Takes a free page of the device, which is one of this region; adds it to `stale` if it was
-    /// in use before.
+    /// Takes a given free page of this region, and adds it to `stale` if it was in use before.
     fn take_page(&mut self, page: u64, stale: &mut Vec<u64>) {
         let slot = page % REGION;
         assert!(
@@ -126,7 +125,7 @@ impl Region {
     /// The first free page at `from` or after it, going round.
     fn next_free(&self, from: u64) -> Option<u64> {
         let (word, bit) = word_and_bit(from);
-        // The first word comes twice: first what is at `from` and above, last what is below.
+        // The first word comes twice: first the slots from `from` on, last those below.
         (0..=WORDS).find_map(|step| {
             let at = (word + step) % WORDS;
             let mask = match step {
@@ -154,7 +153,7 @@ impl Sets {
 }
 
 impl Blocks {
-    /// So many pages, all free and zeros.
+    /// Creates so many pages, all free and zeros.
     pub(crate) fn new(pages: u64) -> Blocks {
         let count = pages.div_ceil(REGION);
         let mut sets = Sets {
@@ -167,7 +166,7 @@ impl Blocks {
                 ..Region::default()
             };
             region.free = (pages - number * REGION).min(REGION);
-            // Those that the device does not have are in use for ever.
+            // Pages past the end of the device are always in use.
             for slot in region.free..REGION {
                 let (word, bit) = word_and_bit(slot);
                 region.used[word] |= bit;
@@ -192,13 +191,13 @@ impl Blocks {
         self.take_one_by(thread_number() % STRIPES)
     }
 
-    /// The same, by the threads of one stripe.
+    /// Takes a page for a thread of this stripe.
     pub(super) fn take_one_by(&self, stripe: usize) -> Option<Taken> {
         let current = &self.current[stripe].0;
         let number = current.load(Ordering::Relaxed);
         if number != NONE {
             let region = &mut *self.region(number).lock();
-            // A whole one is in the set of those: it is had as any other.
+            // A region that is whole again is taken from `sets`, as any other.
             if region.free < REGION
                 && let Some(taken) = region.take_single(number)
             {
@@ -208,7 +207,7 @@ impl Blocks {
         self.take_from_another(current)
     }
 
-    /// The same from a region that becomes this thread's.
+    /// Takes a page from a region that becomes this stripe's.
     #[cold]
     fn take_from_another(&self, current: &AtomicU64) -> Option<Taken> {
         let mut sets = self.sets.lock();
@@ -237,15 +236,15 @@ impl Blocks {
         }
     }
 
-    /// Whether a thread may have a whole region for its single pages, though others have some left:
-    /// a few are broken up like that, for threads that have ended keep theirs, and the last ones
-    /// stay for large extents.
+    /// Whether a whole region may be used for single pages although other regions have some left.
+    /// Few are, since threads that have ended keep theirs; and the last whole regions stay for
+    /// large extents.
     fn may_break_up(&self, sets: &Sets) -> bool {
         let regions = self.regions.len();
         sets.partial.len() < regions / 8 && sets.whole.len() > regions / 16
     }
 
-    /// Takes 512 pages at a multiple of 512, if there are such.
+    /// Takes 512 pages at a multiple of 512, if there are any.
     pub(crate) fn take_large(&self) -> Option<Taken> {
         let mut sets = self.sets.lock();
         let number = *sets.whole.last()?;
@@ -293,7 +292,7 @@ impl Blocks {
     /// Gives pages back.
     ///
     /// # Panics
-    /// When one of them is free already: two files, or two places of one, have had the same block.
+    /// When one of them is free already: two files, or two pages of one, had the same block.
     pub(crate) fn give_back(&self, pages: Range<u64>) {
         assert!(
             pages.end <= self.pages,
@@ -320,16 +319,16 @@ impl Blocks {
         }
     }
 
-    /// How many are free.
+    /// The number of free pages.
     pub(crate) fn free(&self) -> u64 {
         let regions = self.regions.iter();
         regions.map(|Stripe(region)| region.lock().free).sum()
     }
 
-    /// Counts again what is kept as a number or a set.
+    /// Recomputes the counts and sets.
     ///
     /// # Panics
-    /// When it was wrong.
+    /// When one of them was wrong.
     #[cfg(test)]
     pub(crate) fn validate(&self) {
         let sets = self.sets.lock();

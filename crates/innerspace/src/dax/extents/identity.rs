@@ -1,24 +1,23 @@
-//! Blocks in place: a page of the file is the page of the device with the same number, over a
-//! sparse host file.
+//! Blocks in place, over a sparse host file: a page of the file is the device's page with the same
+//! number.
 //!
-//! The host's file system keeps the map, and keeps it crash-safe; what is a hole is asked of it by
-//! next-data and next-hole (lseek(2)). A block is allocated (fallocate(2)) before it is first
-//! written, so that a full file system is an error here and no signal at a store to a page that had
-//! no block. That holds for file systems that write in place. On one that copies on write (btrfs,
-//! or a range shared by reflink) even a store to an old block may need a new one, and a full file
-//! system is a SIGBUS then.
+//! The host's file system keeps the map, crash-safe; it is asked for holes by next-data and
+//! next-hole (lseek(2)). A block is allocated (fallocate(2)) before it is first written, so that a
+//! full file system is an error here and not a signal at a store. That is so for file systems that
+//! write in place. On one that copies on write (btrfs, or a range shared by reflink) even a store
+//! to an old block may need a new one, and is a SIGBUS if the file system is full.
 //!
-//! A block alone is not enough where the host caches several pages as one (a large folio: ext4
-//! since 6.16). It makes room for all of them at the first store to one, the holes among them
-//! included. So the host is asked to (`DaxDevice::make_storable`) before pages are mapped for
-//! stores, or written by call, that were not dirty: what it refuses is an error. What stays: of a
-//! page that is dirty, the host may write the bytes and drop it from its cache, and have it again
-//! with other holes around it, once somebody else reads the file; a store to it is a SIGBUS then if
-//! the file system has become full meanwhile.
+//! A block alone is not enough if the host caches several pages as one (a large folio: ext4 since
+//! 6.16). At the first store to one of them, it makes room for all, holes included. So before clean
+//! pages are mapped for stores or written by call, the host is asked to do that
+//! (`DaxDevice::make_storable`), and its refusal is an error. One case is left: the host may write
+//! a dirty page, drop it from its cache, and read it again with other holes around it when another
+//! process reads the file. A store to it is a SIGBUS then if the file system has become full
+//! meanwhile.
 //!
 //! **What is known.** The last few answers are kept, as runs of data or hole. Allocating and
-//! freeing change them; an answer that was on its way while that happened is not kept: `changes`
-//! says so. Others who write the file, against the lock, are not seen before `forget`.
+//! freeing change them, and an answer that was under way meanwhile is not kept: `changes` tells.
+//! Writes by processes that ignore the lock are not seen before `forget`.
 
 use std::io;
 use std::ops::Range;
@@ -31,24 +30,24 @@ use crate::sys::file as sys;
 use crate::sys::shared;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Runs that are remembered.
+/// The number of runs that are remembered.
 const KNOWN_RUNS: usize = 16;
 
 /// The map of a host file.
 pub(crate) struct IdentityMap {
     host: Arc<HostFile>,
-    /// A leaf; the host is not called with it held.
+    /// A leaf lock; the host is not called with it held.
     known: Mutex<Known>,
 }
 
 struct Known {
     /// At most [`KNOWN_RUNS`], none of them empty, no two overlapping.
     runs: Vec<Run>,
-    /// The one to be replaced next.
+    /// The run to be replaced next.
     oldest: usize,
-    /// Allocations, holes made and changes of length so far.
+    /// The number of allocations, holes made and changes of length so far.
     changes: u64,
-    /// The length that the file has unless somebody else cut it.
+    /// The length that the file has unless another process has cut it.
     len: u64,
     since: KnownSince,
 }
@@ -60,7 +59,7 @@ struct Run {
 }
 
 impl Run {
-    /// What begins at one of its pages.
+    /// The extent that begins at one of its pages.
     fn extent(&self, page: u64, most: u64) -> Extent {
         Extent {
             at: (self.content == Content::Data).then_some(page),
@@ -81,7 +80,7 @@ impl Known {
     }
 
     fn add(&mut self, run: Run) {
-        // What touches it says the same, or is older.
+        // An overlapping run is older; a neighbour with the same content is joined.
         let mut run = run;
         self.forget(run.pages.clone());
         self.runs.retain(|other| {
@@ -101,8 +100,8 @@ impl Known {
         }
     }
 
-    /// Takes pages out of the runs. Of a run that this cuts in two, the part behind stays: pages
-    /// are mostly come to in ascending order.
+    /// Removes pages from the runs. Of a run that this cuts in two, the part behind stays, since
+    /// pages are mostly looked up in ascending order.
     fn forget(&mut self, pages: Range<u64>) {
         for run in &mut self.runs {
             let (start, end) = (run.pages.start, run.pages.end);
@@ -118,7 +117,7 @@ impl Known {
         self.runs.retain(|run| !run.pages.is_empty());
     }
 
-    /// Something of ours has changed these pages; what they are now, if that is known.
+    /// Records that this process has changed these pages, and what they are now if that is known.
     fn change(&mut self, pages: Range<u64>, content: Option<Content>) {
         self.changes += 1;
         match content {
@@ -133,7 +132,7 @@ fn bytes(page: u64) -> u64 {
 }
 
 impl IdentityMap {
-    /// The map of a file that was just opened.
+    /// Creates the map of a file that was just opened.
     pub(crate) fn new(host: Arc<HostFile>) -> IdentityMap {
         let known = Known {
             runs: Vec::with_capacity(KNOWN_RUNS),
@@ -148,18 +147,18 @@ impl IdentityMap {
         }
     }
 
-    /// Asks the file system what is at `page`, and how far.
+    /// Asks the file system for the run at `page`.
     fn ask(&self, page: u64) -> io::Result<Run> {
         let data = sys::next_data(self.host.file(), bytes(page))?;
         let Some(data) = data else {
-            // A hole, or nothing any more: what somebody cut off is no hole.
+            // A hole, or past the end: what another process has cut off is not a hole.
             self.check_len()?;
             return Ok(Run {
                 pages: page..u64::MAX >> PAGE_SHIFT,
                 content: Content::Hole,
             });
         };
-        // A page that holds data anywhere is one of data.
+        // A page with any data is a page of data.
         if data >> PAGE_SHIFT > page {
             return Ok(Run {
                 pages: page..data >> PAGE_SHIFT,
@@ -173,10 +172,10 @@ impl IdentityMap {
         })
     }
 
-    /// Whether the file is still as long as we know it to be.
+    /// Fails if the file is shorter than it should be.
     ///
     /// # Errors
-    /// [`HostShrank`] inside when it is not.
+    /// [`HostShrank`] inside.
     pub(crate) fn check_len(&self) -> io::Result<()> {
         let (was, since) = {
             let known = self.known.lock();
@@ -190,7 +189,7 @@ impl IdentityMap {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, shrank))
     }
 
-    /// Makes what came to the last page when the file grew zeros: a mapping may have stored past
+    /// Zeroes what was added to the last page when the file grew: a mapping may have stored past
     /// the old end.
     fn zero_tail(&self, before: u64, now: u64) -> io::Result<()> {
         let end = before.next_multiple_of(PAGE_SIZE as u64).min(now);
@@ -232,7 +231,7 @@ impl ExtentMap for IdentityMap {
         let range = page..page + pages;
         shared::allocate(self.host.file(), bytes(page), bytes(pages))?;
         if let Err(error) = self.check_len() {
-            // Where the file system punches no holes past the end, the block stays until the file's
+            // If the file system punches no holes past the end, the block stays until the file's
             // length changes.
             let _ = sys::punch(self.host.file(), bytes(page), bytes(pages));
             self.known.lock().change(range, None);
@@ -244,7 +243,7 @@ impl ExtentMap for IdentityMap {
 
     fn finish(&self, page: u64, pages: u64, used: Used) {
         if used == Used::Dropped {
-            // Should that fail, a block of zeros is there instead of a hole.
+            // If that fails, there is a block of zeros instead of a hole.
             let _ = self.free(page..page + pages);
         }
     }
@@ -271,12 +270,13 @@ impl ExtentMap for IdentityMap {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let before = self.host.len_now()?;
         if len > before {
-            // Bytes that somebody else has cut off must not come back as zeros.
+            // Bytes that another process has cut off must not come back as zeros.
             self.check_len()?;
         }
         let (was, since) = {
             let mut known = self.known.lock();
-            // At or below the real one throughout: nobody is told of a cut that is ours.
+            // Never above the real length meanwhile, so that this process's own cut is not
+            // reported.
             let was = std::mem::replace(&mut known.len, len.min(before));
             (was, known.since)
         };
@@ -297,8 +297,8 @@ impl ExtentMap for IdentityMap {
             known.change(before >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT, None);
             (known.len, known.since) = (was, since);
             drop(known);
-            // Only a hole comes off again. Should that fail, the host's file is longer than ours,
-            // which is as if others had done it.
+            // Only a hole is cut off again. If that fails, the host's file stays longer, as if
+            // another process had lengthened it.
             let _ = self.host.set_len(before);
         }
         zeroed

@@ -1,4 +1,4 @@
-//! Extent maps: which page of a device holds which page of a file.
+//! Extent maps: which page of a device has which page of a file.
 //!
 //! | map | blocks | who keeps it |
 //! |---|---|---|
@@ -6,10 +6,10 @@
 //! | [`ScatteredMap`] | anywhere on a memory device; of each 2 MiB a run, or a word for each page | this process, as long as the file lives |
 //! | `Faulty` (tests) | as scattered, failing and misplacing on order | |
 //!
-//! **Rules.** A caller that asks about a page keeps others from changing that page meanwhile: it
-//! holds the page's entry locked, or the file exclusively. Of a longer answer, it believes what it
-//! has locked. `allocate` is asked for holes alone, and what it answered is told of by `finish`
-//! exactly once. `free` is told once nobody can reach the pages any more.
+//! **Rules.** A caller that looks a page up keeps others from changing it meanwhile: it holds the
+//! page's entry locked, or the file exclusively. It relies on a longer answer only as far as it has
+//! locked. `allocate` is called only for holes, and each allocation is followed by exactly one
+//! `finish`. `free` is called once nobody can reach the pages any more.
 
 mod blocks;
 #[cfg(test)]
@@ -36,67 +36,66 @@ pub(crate) use blocks::Blocks;
 pub(crate) use identity::IdentityMap;
 pub(crate) use scattered::ScatteredMap;
 
-/// A run of pages of a file that lie one behind the other on the device, or of a hole.
+/// A run of pages of a file that are contiguous on the device, or are a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
-    /// The device's page that holds the first one; `None` for a hole.
+    /// The device's page that has the first one; `None` for a hole.
     pub(crate) at: Option<u64>,
-    /// How many, from the page asked about on: at least 1.
+    /// The number of pages, from the one looked up on: at least 1.
     pub(crate) pages: u64,
 }
 
 /// What became of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Used {
-    /// The file's index has it.
+    /// The file's entry has it.
     Kept,
-    /// It was not used: the pages are a hole again.
+    /// It was not used, and the pages are a hole again.
     Dropped,
 }
 
-/// Where the pages of one file are on its device. See the module's rules.
+/// The map of one file. See the module's rules.
 pub(crate) trait ExtentMap: Send + Sync {
-    /// The extent that begins at `page`, of at most `most` (at least 1) pages; it need not be all
-    /// there is.
+    /// The extent that begins at `page`, of at most `most` (at least 1) pages. It may be shorter
+    /// than the whole.
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent>;
 
-    /// The same, if nobody else has to be asked.
+    /// The extent, if no query of the host is needed.
     fn known(&self, page: u64, most: u64) -> Option<Extent> {
         self.lookup(page, most).ok()
     }
 
-    /// Gives the hole of 1 or [`LARGE_PAGES`] pages at `page` zeroed blocks one behind the other,
-    /// and answers with the first. A large run starts at a multiple of its size on the device.
+    /// Allocates contiguous zeroed blocks for the hole of 1 or [`LARGE_PAGES`] pages at `page`, and
+    /// returns the first. A large run should start at a multiple of its size on the device.
     ///
     /// # Errors
     /// `StorageFull` when there is no such run (of a single page: when the device is full);
     /// [`HostShrank`] inside when the host file was cut by others. Nothing has changed then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
-    /// Tells what became of an allocation.
+    /// Says what became of an allocation.
     fn finish(&self, page: u64, pages: u64, used: Used);
 
     /// Makes pages a hole. Nobody can reach them any more.
     fn free(&self, pages: Range<u64>) -> io::Result<()>;
 
-    /// What is remembered of these pages is asked for anew: somebody else may have changed it. A
-    /// map that nobody else can change has nothing to forget.
+    /// Forgets what is remembered of these pages, which another process may have changed. Default:
+    /// nothing is remembered.
     fn forget(&self, _pages: Range<u64>) {}
 
-    /// The map's memory on the heap in bytes, about. What is added or given back is seen, in one
-    /// order with all other SeqCst operations, by who asks after the call that did it.
+    /// The map's heap memory in bytes, roughly. A change is visible to a call of this after the
+    /// call that made it, in one order with all other SeqCst operations.
     fn heap_bytes(&self) -> u64;
 
-    /// The file is `bytes` long from now on. Nobody can reach what is cut off any more; bytes that
-    /// come to it are zeros.
+    /// Sets the file's length. Nobody can reach what is cut off any more; new bytes are zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Returns when the map itself, and the file's length, survive a power cut as far as the device
+    /// Returns when the map itself and the file's length survive a power cut as far as the device
     /// does.
     fn sync_metadata(&self) -> io::Result<()>;
 }
 
-/// Inside an `io::Error` of [`ExtentMap::allocate`]: the host file was cut by somebody else.
+/// Inside an `io::Error` of [`ExtentMap::allocate`]: another process has cut the host file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the file now ends at {} (it was {} {since})", Grouped(*now), Grouped(*was))]
 pub(crate) struct HostShrank {
@@ -117,7 +116,7 @@ pub(crate) struct NoBlock {
 }
 
 impl DaxError {
-    /// What an extent map said, asked to do `what` for `wanted` bytes at `offset` of `file`.
+    /// The error for what an extent map said to `what`, for `wanted` bytes at `offset` of `file`.
     pub(crate) fn from_extents(
         file: &Arc<str>,
         what: DaxAction,

@@ -1,8 +1,8 @@
-//! What of a file lies in one range of 2 MiB: a run, or a word for each page.
+//! The blocks of one range of 2 MiB of a file: a run, or a word for each page.
 //!
-//! A range that was allocated as one, or has a single page, is a run. Single pages are taken out of
-//! order (`blocks`), so the second one makes words of it, as the file's entries have them for such
-//! a range: a fault finds its page at once, however many others are there.
+//! A range that was allocated at once, or has a single page, is a run. Single pages are taken out
+//! of order (`blocks`), so a second one turns the run into words, and a fault finds its page at
+//! once however many there are.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use super::{Extent, LARGE_PAGES};
 /// The word of a page that is a hole.
 const HOLE: u64 = u64::MAX;
 
-/// Which pages of a range lie where on the device. A place is the number of a page in its range.
+/// Which pages of a range are where on the device. A place is the number of a page in its range.
 #[derive(Debug)]
 pub(super) enum RangeMap {
-    /// Pages that lie one behind the other on the device, and no others.
+    /// Pages that are contiguous on the device, and no others.
     Run(Run),
-    /// The device's page of each, and how many are no holes: at least one.
+    /// The device's page of each place, and the number of places that are no holes: at least one.
     Words(Box<[u64; LARGE_PAGES as usize]>, u64),
 }
 
-/// Pages of a range that lie one behind the other on the device: at least one.
+/// Pages of a range that are contiguous on the device: at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     /// The place of the first one.
@@ -35,7 +35,7 @@ impl Run {
         self.place..self.place + self.pages
     }
 
-    /// The part of it that begins at one of its places and ends at another.
+    /// A part of the run, by its places.
     fn part(&self, places: Range<u64>) -> Run {
         Run {
             place: places.start,
@@ -50,7 +50,7 @@ impl Run {
 }
 
 impl RangeMap {
-    /// What there is from a place on, of at most `most` pages.
+    /// The extent from a place on, of at most `most` pages.
     pub(super) fn extent(&self, place: u64, most: u64) -> Extent {
         let most = most.min(LARGE_PAGES - place);
         match self {
@@ -84,10 +84,10 @@ impl RangeMap {
         }
     }
 
-    /// Makes a hole a run.
+    /// Adds a run in place of a hole.
     ///
     /// # Panics
-    /// When some of it is no hole.
+    /// When a part of it is no hole.
     pub(super) fn insert(&mut self, new: Run) {
         let hole = self.extent(new.place, new.pages);
         assert!(
@@ -115,7 +115,7 @@ impl RangeMap {
         *used += new.pages;
     }
 
-    /// The words, made of a run if that is what it is.
+    /// The words; a run is turned into them.
     fn words(&mut self) -> (&mut [u64; LARGE_PAGES as usize], &mut u64) {
         if let RangeMap::Run(run) = self {
             let mut words = Box::new([HOLE; LARGE_PAGES as usize]);
@@ -130,7 +130,7 @@ impl RangeMap {
         }
     }
 
-    /// Makes places holes, and adds the device's pages that held them to `removed`; whether
+    /// Makes places holes, and adds the device's pages that had them to `removed`. Returns whether
     /// something is left.
     pub(super) fn remove(&mut self, places: Range<u64>, removed: &mut Vec<Range<u64>>) -> Left {
         if let RangeMap::Run(run) = self {

@@ -1,5 +1,4 @@
-//! Blocks anywhere on a memory device: files in memory, and the proof that nothing takes offset and
-//! block for one.
+//! Blocks anywhere on a memory device.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,40 +14,41 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// What a range takes in the tree: nodes have two words, and room for 11, and are two thirds full.
+/// Bytes that a range takes in the tree: nodes have two words and room for 11 ranges, and are two
+/// thirds full.
 const RANGE_BYTES: u64 = (11 * size_of::<(u64, RangeMap)>() as u64 + 16) * 3 / (2 * 11);
-/// Bytes of a stripe are told of in such steps, so that not each allocation writes the sum.
+/// The bytes of a stripe are added to the sum in such steps, so that few allocations write it.
 const BYTES_TOLD: u64 = 16 * RANGE_BYTES;
 
 /// The map of one file; its blocks go back to the device when it is dropped.
 ///
-/// In stripes by the range of 2 MiB, so that allocations in different ranges do not meet. No extent
+/// Striped by range of 2 MiB, so that allocations in different ranges do not contend. No extent
 /// goes beyond its range.
 pub(crate) struct ScatteredMap {
     device: DaxDevice,
-    /// Leaves, each held for a look or a change of its tree, none with another.
+    /// Leaf locks, never two at a time.
     stripes: Box<[Stripe<RwLock<Ranges>>]>,
-    /// Bytes on the heap in all stripes, about: the sum of what each has told. SeqCst: see
+    /// Heap bytes of all stripes, roughly: the sum of `Ranges::told`. SeqCst: see
     /// [`ExtentMap::heap_bytes`].
     told: AtomicU64,
-    /// The file's length in bytes. Changed by one at a time.
+    /// The file's length in bytes. Changed by one thread at a time.
     len: AtomicU64,
 }
 
-/// The ranges of one stripe that are no holes.
+/// The ranges of one stripe that are not holes.
 #[derive(Default)]
 struct Ranges {
     /// By their numbers.
     ranges: BTreeMap<u64, RangeMap>,
     /// Bytes on the heap, about.
     bytes: u64,
-    /// How many of them are in [`ScatteredMap::told`]: at least as many as there are, and less than
-    /// twice [`BYTES_TOLD`] more.
+    /// The part of [`ScatteredMap::told`] for this stripe: at least `bytes`, and less than twice
+    /// [`BYTES_TOLD`] more.
     told: u64,
 }
 
 impl Ranges {
-    /// What begins at `page`, of at most `most` pages of its range.
+    /// The extent that begins at `page`, of at most `most` pages of its range.
     fn extent(&self, page: u64, most: u64) -> Extent {
         let place = page % LARGE_PAGES;
         match self.ranges.get(&(page / LARGE_PAGES)) {
@@ -60,10 +60,10 @@ impl Ranges {
         }
     }
 
-    /// Makes pages of one range, from `page` on, lie on the device from `at` on.
+    /// Maps pages of one range, from `page` on, to the device from `at` on.
     ///
     /// # Panics
-    /// When one of them is no hole.
+    /// When one of them is not a hole.
     fn insert(&mut self, page: u64, at: u64, pages: u64) {
         let place = page % LARGE_PAGES;
         let run = Run { place, at, pages };
@@ -81,7 +81,7 @@ impl Ranges {
         }
     }
 
-    /// Takes pages of the file out, and adds the device's pages that held them to `removed`.
+    /// Removes pages of the file, and adds the device's pages that had them to `removed`.
     fn remove(&mut self, pages: &Range<u64>, removed: &mut Vec<Range<u64>>) {
         let numbers = pages.start / LARGE_PAGES..pages.end.div_ceil(LARGE_PAGES);
         let mut empty = Vec::new();
@@ -103,7 +103,7 @@ impl Ranges {
 }
 
 impl ScatteredMap {
-    /// The map of an empty file on `device`.
+    /// Creates the map of an empty file on `device`.
     ///
     /// # Panics
     /// When the device is a host file's, whose blocks are its file system's.
@@ -129,7 +129,7 @@ impl ScatteredMap {
         self.device.blocks().expect("looked at by `new`")
     }
 
-    /// Zeroes what was taken and makes it the pages from `page` on.
+    /// Zeroes what was taken, and maps the pages from `page` on to it.
     pub(super) fn place(&self, page: u64, pages: u64, taken: Taken) -> u64 {
         let stale = match &taken.stale {
             Stale::Nothing => &[],
@@ -150,8 +150,8 @@ impl ScatteredMap {
         taken.page
     }
 
-    /// Changes the ranges of a stripe, and tells how many bytes they take if that is more, or far
-    /// less, than was told.
+    /// Changes the ranges of a stripe, and updates `told` if they take more bytes than it says, or
+    /// far fewer.
     fn change<T>(&self, stripe: usize, change: impl FnOnce(&mut Ranges) -> T) -> T {
         let mut ranges = self.stripes[stripe].0.write();
         let changed = change(&mut ranges);
@@ -167,8 +167,7 @@ impl ScatteredMap {
         changed
     }
 
-    /// Makes the block of every page of the file's page range `at` on the device: an extent where a
-    /// test wants it.
+    /// Maps the pages from `page` on to the pages `at` of the device, where a test wants them.
     #[cfg(test)]
     pub(crate) fn place_at(&self, page: u64, at: Range<u64>) {
         let pages = at.end - at.start;
@@ -182,7 +181,7 @@ impl ScatteredMap {
         }
     }
 
-    /// Takes pages of the file out; the device's pages that held them.
+    /// Removes pages of the file. Returns the device's pages that had them.
     fn take_out(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let mut removed = Vec::new();
         for stripe in stripes_of(&pages) {
@@ -191,8 +190,8 @@ impl ScatteredMap {
         removed
     }
 
-    /// Zeroes the bytes from `len` to the end of its page: they are past the end, or about to come
-    /// to the file.
+    /// Zeroes the bytes from `len` to the end of its page, which are past the end or about to be
+    /// added.
     fn zero_tail(&self, len: u64) {
         let inside = len % PAGE_SIZE as u64;
         if inside == 0 {
@@ -233,7 +232,7 @@ impl ScatteredMap {
 impl ExtentMap for ScatteredMap {
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
         debug_assert!(most > 0);
-        // What lies behind the range is in another stripe: whoever wants more asks again.
+        // The next range is in another stripe: a caller that wants more looks again.
         Ok(self.ranges_at(page).extent(page, most))
     }
 

@@ -223,8 +223,8 @@ fn an_entry_that_became_another_one_wakes_all_who_wait() {
     };
     assert_eq!(waiting_after(&|_| {}), 2, "one is woken");
     let block = Entry::new(Size::Small, Content::Block(5));
-    assert_eq!(waiting_after(&|held| held.become_locked(block)), 0);
-    assert_eq!(waiting_after(&|held| held.become_locked(block.dirty())), 2);
+    assert_eq!(waiting_after(&|held| held.set(block)), 0);
+    assert_eq!(waiting_after(&|held| held.set(block.dirty())), 2);
     assert_eq!(entries.peek(9), Some(block.dirty()));
     entries.end();
 }

@@ -1,10 +1,10 @@
 //! Files over devices, without a space: entries, calls, cuts, sync.
 
-mod at_once;
 mod calls;
 mod cutting;
 mod entries;
 mod holes;
+mod nonblocking;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod reminding;
 #[cfg(all(target_os = "linux", not(miri)))]
