@@ -89,6 +89,15 @@ impl Pool {
         }
     }
 
+    /// An isolated frame was used through a mapping since reclaim last looked at it: the first time
+    /// it is marked, the second time it becomes active.
+    pub(super) fn used_through_mapping(&self, id: FrameId) {
+        let before = self.frames.meta(id).flags.test_and_set(FlagSet::REFERENCED);
+        if before.contains(FlagSet::REFERENCED) {
+            self.lru.used_again(&self.frames, &self.counters, id);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn sample(&self, id: FrameId) {

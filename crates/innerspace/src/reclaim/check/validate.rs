@@ -9,8 +9,11 @@ use crate::reclaim::lists::{ListKind, LruState, pages_of};
 use crate::reclaim::pool::Pool;
 use crate::units::FrameId;
 
+/// Where each listed frame was found.
+type Listed = HashMap<FrameId, LruState>;
+
 impl Pool {
-    /// Checks lists, places, batches, charges and frames against each other.
+    /// Checks lists, states, batches, charges and frames against each other.
     ///
     /// # Panics
     /// Where they disagree, naming the frame or group.
@@ -19,7 +22,7 @@ impl Pool {
         self.groups
             .validate()
             .unwrap_or_else(|message| panic!("{message}"));
-        let mut listed = HashMap::new();
+        let mut listed = Listed::new();
         for group in self.groups.subtree(GroupId::ROOT) {
             self.validate_lists(group, &mut listed);
         }
@@ -27,72 +30,45 @@ impl Pool {
             let state = LruState::Batch(number);
             // Otherwise it was taken out. It may have come twice.
             if LruState::load(self.frames.meta(id)) == state {
-                let before = listed.insert(id, state);
-                assert!(
-                    before.is_none_or(|before| before == state),
-                    "{id:?} is in two places"
-                );
+                let before = listed.insert(id, state).unwrap_or(state);
+                assert_eq!(before, state, "{id:?} is in two places");
             }
         }
         self.validate_frames(&listed);
     }
 
-    fn validate_lists(&self, group: GroupId, listed: &mut HashMap<FrameId, LruState>) {
+    fn validate_lists(&self, group: GroupId, listed: &mut Listed) {
         let metas = self.frames.metas();
         let locked = self.lru.lock(group);
         let sizes = self.lru.sizes(group);
-        assert_eq!(
-            locked.isolated(),
-            0,
-            "group {}: frames are isolated",
-            group.0
-        );
+        assert_eq!(locked.isolated(), 0, "isolated pages of group {}", group.0);
         for kind in ListKind::ALL {
             let list = locked.list(kind);
+            let name = format!("the {kind:?} list of group {}", group.0);
             let (mut frames, mut pages) = (0, 0);
             let mut next = list.front();
             while let Some(id) = next {
                 let meta = &metas[id.index()];
-                let place = LruState::List(kind);
-                assert_eq!(
-                    LruState::load(meta),
-                    place,
-                    "{id:?} on a list of group {}",
-                    group.0
-                );
-                assert_eq!(meta.group(), group.0, "{id:?} is on another group's list");
+                let state = LruState::List(kind);
+                assert_eq!(LruState::load(meta), state, "{id:?} on {name}");
+                assert_eq!(meta.group(), group.0, "{id:?} on {name}");
                 if kind != ListKind::Unevictable {
-                    assert_eq!(
-                        ListKind::by_flags(meta),
-                        kind,
-                        "{id:?}: flag ACTIVE and list disagree"
-                    );
+                    let by_flags = ListKind::by_flags(meta);
+                    assert_eq!(by_flags, kind, "{id:?}: flag ACTIVE and list disagree");
                 }
-                assert!(
-                    listed.insert(id, place).is_none(),
-                    "{id:?} is in two places"
-                );
+                let before = listed.insert(id, state);
+                assert_eq!(before, None, "{id:?} is in two places");
                 frames += 1;
                 pages += pages_of(meta);
                 next = list.after(metas, id);
             }
-            assert_eq!(
-                frames,
-                list.len(),
-                "group {}: frames on the {kind:?} list",
-                group.0
-            );
-            assert_eq!(
-                pages,
-                sizes.of(kind).0,
-                "group {}: pages on the {kind:?} list",
-                group.0
-            );
+            assert_eq!(frames, list.len(), "frames on {name}");
+            assert_eq!(pages, sizes.of(kind).0, "pages on {name}");
         }
     }
 
     /// Every frame that says it is somewhere is there, and every published frame is charged (I3).
-    fn validate_frames(&self, listed: &HashMap<FrameId, LruState>) {
+    fn validate_frames(&self, listed: &Listed) {
         let mut charged: HashMap<u16, (u64, u64)> = HashMap::new();
         let mut number = 1;
         while number < self.frames.arena_frames() {
@@ -107,31 +83,22 @@ impl Pool {
                 continue;
             }
             let expected = listed.get(&id).copied().unwrap_or(LruState::None);
-            assert_eq!(
-                LruState::load(meta),
-                expected,
-                "{id:?} is not where it says"
-            );
-            let sums = charged.entry(meta.group()).or_default();
-            sums.0 += pages_of(meta);
+            assert_eq!(LruState::load(meta), expected, "{id:?} is not there");
+            let (pages, tables) = charged.entry(meta.group()).or_default();
+            *pages += pages_of(meta);
             if kind.has_words() {
-                sums.1 += pages_of(meta);
+                *tables += pages_of(meta);
             }
         }
-        for (group, (pages, tables)) in charged {
-            let group = GroupId(group);
+        for (number, (pages, tables)) in charged {
+            let group = GroupId(number);
             let own = self.groups.own(group).0;
             assert!(
                 pages <= own,
-                "group {}: {pages} pages in frames, {own} charged (I3)",
-                group.0
+                "group {number}: {pages} pages in frames, {own} charged (I3)"
             );
-            assert_eq!(
-                tables,
-                self.groups.tables(group).0,
-                "group {}: table pages",
-                group.0
-            );
+            let counted = self.groups.tables(group).0;
+            assert_eq!(tables, counted, "table pages of group {number}");
         }
     }
 }

@@ -60,13 +60,7 @@ fn age_tail(pool: &Pool, group: GroupId) {
     let (mut keep, mut leave) = (Vec::new(), Vec::new());
     for (id, used) in cluster.aged() {
         if used {
-            let Pool {
-                lru,
-                frames,
-                counters,
-                ..
-            } = pool;
-            lru.used_through_mapping(frames, counters, id);
+            pool.used_through_mapping(id);
             keep.push(id);
         } else if is_awaited(pool.frames.meta(id)) {
             keep.push(id);

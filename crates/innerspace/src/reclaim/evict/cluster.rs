@@ -238,13 +238,7 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
     }
     if used {
         // Used once through a mapping: another round. Used again since: active.
-        let Pool {
-            lru,
-            frames,
-            counters,
-            ..
-        } = pool;
-        lru.used_through_mapping(frames, counters, id);
+        pool.used_through_mapping(id);
         return Verdict::Keep;
     }
     if effort == Effort::Spare && is_awaited(meta) {

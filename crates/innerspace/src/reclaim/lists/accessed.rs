@@ -41,15 +41,6 @@ impl Lru {
         }
     }
 
-    /// An isolated frame was used through a mapping since reclaim last looked at it: the first time
-    /// it is marked, the second time it becomes active.
-    pub(crate) fn used_through_mapping(&self, frames: &Frames, counters: &Counters, id: FrameId) {
-        let before = frames.meta(id).flags.test_and_set(FlagSet::REFERENCED);
-        if before.contains(FlagSet::REFERENCED) {
-            self.used_again(frames, counters, id);
-        }
-    }
-
     /// Makes a frame active, unless it is in a batch other than `batch`.
     #[cold]
     pub(crate) fn activate(&self, frames: &Frames, counters: &Counters, id: FrameId, batch: u8) {
