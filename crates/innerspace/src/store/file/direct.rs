@@ -9,8 +9,8 @@
 //!   for, and dropped. Reading the block, changing it and writing it back whole would be wrong
 //!   against a concurrent write beside it, and would lengthen the file.
 //!
-//! Both descriptors show the same bytes. Before a direct transfer the kernel writes out what is
-//! dirty of its range in the page cache; a direct write drops that range as well.
+//! Both descriptors show the same bytes. Before a direct transfer the kernel writes out dirty pages
+//! of its range in the page cache; a direct write also drops them.
 
 use std::fmt;
 use std::fs::File;
@@ -27,7 +27,7 @@ const BOUNCE: usize = 64 << 10;
 /// A second descriptor of the file, opened for direct I/O.
 pub(super) struct Direct {
     file: File,
-    /// Of offsets, lengths and memory: a power of two.
+    /// The alignment of offsets, lengths and memory: a power of two.
     alignment: usize,
     /// Held from the write of an edge until it is written out.
     edges: Mutex<()>,
@@ -217,7 +217,7 @@ struct AlignedBytes {
 impl AlignedBytes {
     fn new(len: usize, alignment: usize) -> AlignedBytes {
         let bytes = vec![0; len + alignment];
-        // Not `align_offset`, which need not answer.
+        // `align_offset` is allowed to give up, so it is not used.
         let begin = bytes.as_ptr().addr().wrapping_neg() & (alignment - 1);
         AlignedBytes { bytes, begin, len }
     }

@@ -41,7 +41,7 @@ const DROP_EVERY: u64 = 16 << 20;
 /// What a transfer through the page cache leaves there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cached {
-    /// What the kernel likes.
+    /// As much as the kernel likes.
     Kept,
     /// Nothing: the kernel sees to it (RWF_DONTCACHE).
     Nothing,
@@ -127,7 +127,7 @@ impl Engine {
         };
         match direct.read_vectored_at(bufs, offset) {
             Err(error) if is_refusal(&error) => {
-                // The way was refused, not the request, only if the other way takes the request.
+                // If the page cache takes the request, direct I/O was refused, not the request.
                 let count = self.read_cached(file, bufs, offset)?;
                 self.direct_reads.store(false, Ordering::Relaxed);
                 Ok(count)
@@ -188,7 +188,8 @@ impl Engine {
                 // are started one by one and waited for together.
                 match written.add(offset, count as u64, OnceDue::Forget) {
                     Some((begin, len)) => {
-                        // The next sync reports an error: not this write failed, or not it alone.
+                        // The next sync reports an error: this write is not the one that failed, or
+                        // not the only one.
                         let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
                         sys::drop_cached(file, begin, len);
                     }

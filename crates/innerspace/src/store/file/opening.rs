@@ -182,7 +182,7 @@ fn is_forced(engine: &str) -> bool {
         && std::env::var_os("INNERSPACE_ENGINE").is_some_and(|forced| forced == engine)
 }
 
-/// The mode that a test forces in place of [`CacheMode::Auto`], where it works.
+/// The mode that a test forces in place of [`CacheMode::Auto`], if there is one.
 fn forced_mode() -> Option<CacheMode> {
     let modes = [
         ("dontcache", CacheMode::DontCache),
