@@ -1,16 +1,16 @@
-//! Sections and grace periods: how a thread uses a translation or an index node without writing
-//! anything shared, and how another takes it away.
+//! Sections and grace periods: how a thread uses a translation or an index node without a shared
+//! write, and how another takes it away.
 //!
 //! # Protocol
 //!
-//! A [`Participant`] is what one reader shows to the world: a counter that is odd while the reader
-//! is in a *section*, and a mailbox. An accessor owns one; any other thread that walks a table or
-//! an index uses its own ([`Domain::reader`]).
+//! A [`Participant`] is the public side of one reader: a counter that is odd while the reader is in
+//! a *section*, and a mailbox. An accessor owns one; any other thread that walks a table or an
+//! index uses its own ([`Domain::reader`]).
 //!
 //! | step | reader | revoker |
 //! |---|---|---|
 //! | 1 | *enter*: `state` = odd, light barrier | make the thing unreachable (change the word that leads to it) |
-//! | 2 | look whether anything is `pending`; drain the mailbox if so | post to the mailboxes of those that may have cached it, set `pending` |
+//! | 2 | look whether anything is `pending`, and drain the mailbox if so | post to the mailboxes of those that may have cached it, set `pending` |
 //! | 3 | read the words, use what they lead to | [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change |
 //! | 4 | *leave*: `state` = even, release | reuse, clean, return |
 //!
@@ -19,7 +19,7 @@
 //! full barrier in between on both sides at least one sees the other: either the reader finds the
 //! words changed (and the post), or the revoker finds it in a section and waits. The reader's
 //! barrier is free where `membarrier` exists, because the revoker's then acts on both sides
-//! (`sys::barrier`); where grace periods follow one another so closely that this is too dear,
+//! (`sys::barrier`); where grace periods follow one another so closely that this is too expensive,
 //! readers fence after all ([`fencing`]). Elsewhere, and under the race detector, *enter*, *leave*
 //! and the revoker's read of `state` are all read-modify-writes: each takes what the one before it
 //! in the word's modification order released, so a section that comes after the revoker's read has
@@ -34,15 +34,15 @@
 //!
 //! A session keeps one section open over many accesses and looks at `pending` before each: a
 //! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). The look
-//! costs nothing but the load of a pointer: what is `pending` is a place, that of what the reader
-//! has cached while nothing is, and an empty one while something is, in which nothing is found
-//! ([`CacheBinding`]). Between two accesses the user's code runs, and may call this library: a thread that
-//! is about to wait for others first leaves the sections of its own sessions ([`suspend_sessions`],
-//! called by every lock and wait of `sync`), so that two threads with open sessions never wait for
-//! each other. It sets `pending` too, so the session finds out before it uses anything it
-//! remembers. While an access itself is under way the session is not registered (`end_session`),
-//! and nobody leaves its section for it. A drain may take a request away that came for the section
-//! it is in, and the session goes on: the revoker asks again from time to time.
+//! costs only the load of a pointer: `pending` is the address of the reader's cache while nothing
+//! is pending, and that of an empty cache while something is ([`CacheBinding`]). Between two
+//! accesses the user's code runs, and may call this library: a thread that is about to wait for
+//! others first leaves the sections of its own sessions ([`suspend_sessions`], called by every lock
+//! and wait of `sync`), so that two threads with open sessions never wait for each other. It sets
+//! `pending` too, so the session finds out before it uses anything it remembers. While an access
+//! itself is under way the session is not registered (`end_session`), and nobody leaves its section
+//! for it. A drain may take a request away that came for the section it is in, and the session goes
+//! on: the revoker asks again from time to time.
 //!
 //! # Rules
 //!
@@ -61,26 +61,25 @@ use crate::sys::process::Process;
 /// Posts kept one by one; one more turns the mailbox into a single "forget everything".
 pub(crate) const MAILBOX_LEN: usize = 64;
 
-/// What an accessor's `state` is outside its sections.
+/// An accessor's `state` outside its sections.
 const CLOSED: u64 = 0;
 
-/// What `alone` is while something is pending: a bit that no number has under which something is
-/// cached.
+/// The bit of `alone` that is set while something is pending. No number of a cached leaf has it.
 const PENDING: u64 = 1 << 63;
 
-/// What `alone` is, too, while the owner is to fence: another such bit.
+/// The bit of `alone` that is set while the owner has to fence. No number of a cached leaf has it
+/// either.
 const FENCED: u64 = 1 << 62;
 
-/// What a reader finds what it has cached by, at a place of its own, and a like of it in which
-/// there is nothing, at another. Which of the two it is shown tells it whether something is
-/// pending.
+/// Two caches: the reader's own, and one that is always empty. While an invalidation is pending the
+/// reader is shown the empty one, and misses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CacheBinding {
     own: *mut (),
     empty: *mut (),
 }
 
-// SAFETY: addresses; nothing is read through them here, and who reads says by what right.
+// SAFETY: addresses alone; nothing is read through them here.
 unsafe impl Send for CacheBinding {}
 // SAFETY: as above.
 unsafe impl Sync for CacheBinding {}
@@ -95,24 +94,23 @@ impl CacheBinding {
         binding
     }
 
-    /// Of a reader that caches nothing.
+    /// The binding of a reader that caches nothing.
     fn of_nothing() -> CacheBinding {
         static PLACES: [u8; 2] = [0; 2];
         CacheBinding::new((&raw const PLACES[0]).cast_mut(), &raw const PLACES[1])
     }
 }
 
-/// Whether something was pending for a reader that has a section for one access alone, when it
-/// looked.
+/// Whether something was pending when a reader with a section for one access looked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingMark(u64);
 
 impl PendingMark {
-    /// For whoever has looked by other means.
+    /// Nothing pending, for a reader that has looked by other means.
     pub(crate) const NONE: PendingMark = PendingMark(0);
 
-    /// The number under which something is cached, or one that nothing is cached under if there is
-    /// mail: one comparison tells both.
+    /// The number of a cached leaf, or one that no leaf has if something is pending: one comparison
+    /// tests both.
     #[inline(always)]
     pub(crate) fn mark(self, number: u64) -> u64 {
         debug_assert_eq!(number & (PENDING | FENCED), 0);
@@ -120,29 +118,29 @@ impl PendingMark {
     }
 }
 
-/// What one reader shows to revokers.
+/// The side of a reader that revokers see.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Participant {
     /// Odd while in a section. Written by the owner alone; read by revokers.
     state: AtomicU64,
-    /// The desk's empty place while there are posts and requests to pass a safepoint that the owner
-    /// has not seen yet, else its own.
+    /// The binding's empty cache while there are posts or safepoint requests that the owner has not
+    /// seen yet, else its own cache.
     pending: AtomicPtr<()>,
     binding: CacheBinding,
-    /// [`PENDING`] while there are posts and calls to come the long way, [`FENCED`] while the owner
-    /// is to fence when it enters ([`fencing`]): what an access that has a section of its own looks
-    /// at.
+    /// [`PENDING`] while there are posts or requests to take the slow path, [`FENCED`] while the
+    /// owner has to fence when it enters ([`fencing`]). An access with a section of its own looks
+    /// at this word.
     alone: AtomicU64,
     /// Nesting of [`Reader`]s; touched by the owner alone.
     depth: AtomicU32,
-    /// Fences so far, and the grace periods that there were at the last look; touched by the owner
+    /// Fences so far, and the number of grace periods at the last look; touched by the owner
     /// alone.
     fences: AtomicU32,
     graces_seen: AtomicU64,
-    /// Goes with its one [`Reader`].
+    /// Removed together with its one [`Reader`].
     passing: bool,
-    /// What the owner has to forget.
+    /// The invalidations that the owner has to apply.
     mailbox: Mutex<Mailbox>,
 }
 
@@ -182,8 +180,7 @@ impl Participant {
         }
     }
 
-    /// Leaves a message that the owner reads before it uses anything it has cached. Never waits for
-    /// the owner.
+    /// Posts a message that the owner reads before it uses anything it has cached. Never waits.
     pub(crate) fn post(&self, post: Post) {
         let mut mailbox = self.mailbox.lock();
         match post {
@@ -198,21 +195,21 @@ impl Participant {
         self.mark(&mailbox);
     }
 
-    /// Has the owner's next access of any kind, in a session or not, come the long way, where it
-    /// reads its mail.
+    /// Makes the owner's next access, in a session or not, take the slow path, where it reads its
+    /// mail.
     pub(crate) fn request_safepoint(&self) {
         self.mark(&self.mailbox.lock());
     }
 
-    /// Under the lock, so that a drain which takes this away has seen the message too, and takes
-    /// both. Release: pairs with the load in `Sections::has_mail` where that is followed by the
+    /// Called with the mailbox locked, so that a drain that clears the marks has seen the message
+    /// too. Release: pairs with the load in `Sections::has_mail` where that is followed by the
     /// lock; for A6 the poster's later data store carries it.
     fn mark(&self, _mailbox: &Mailbox) {
         self.alone.fetch_or(PENDING, Ordering::Release);
         self.request();
     }
 
-    /// Says that the owner is in a section now (odd) or not (even); see the module for the
+    /// Sets whether the owner is in a section (odd) or not (even); see the module for the
     /// orderings.
     #[inline(always)]
     fn set_state(&self, state: u64, mode: BarrierMode) {
@@ -227,7 +224,7 @@ impl Participant {
         }
     }
 
-    /// Opens the section of one access, after the last one; its number.
+    /// Opens the section of one access, and returns its number, given the last one's.
     #[inline(always)]
     fn open_alone(&self, last: u64, mode: BarrierMode) -> u64 {
         // Under loom every look at `state` is one more thing to explore.
@@ -242,8 +239,8 @@ impl Participant {
     /// Asks an open session to pass a safepoint. An access that has a section of its own leaves it
     /// soon.
     ///
-    /// A swap, not a store: whoever drains acquires what all who have asked released, not the last
-    /// one alone.
+    /// A swap, not a store: a drain acquires what every requester released, and not the last one
+    /// alone.
     pub(crate) fn request(&self) {
         self.pending.swap(self.binding.empty, Ordering::Release);
     }
@@ -260,13 +257,13 @@ impl Participant {
         self.shown() != self.binding.own
     }
 
-    /// The place at which the owner finds what it has cached, or nothing if something was posted or
+    /// The cache for the owner to look at: its own, or the empty one if something was posted or
     /// requested since the last drain.
     #[inline(always)]
     pub(crate) fn shown(&self) -> *mut () {
         // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a
-        // thread we have synchronised with since, coherence forbids an older value. What is at
-        // either place the owner alone has written, or nobody.
+        // thread we have synchronised with since, coherence forbids an older value. Either cache
+        // was written by the owner alone, or never.
         self.pending.load(Ordering::Relaxed)
     }
 }
@@ -284,12 +281,12 @@ pub(crate) struct Domain {
     mode: BarrierMode,
     /// Tells domains apart in a thread's own list of readers; never reused.
     id: u64,
-    /// The process that made it: a child of fork(2) has none of its threads.
+    /// The process that made it. A child of fork(2) has none of its threads.
     maker: Process,
     participants: Mutex<Participants>,
     /// Whether readers fence when they enter; changed with the participants locked ([`fencing`]).
     fenced: AtomicBool,
-    /// What a heavy barrier took when they were told to, in nanoseconds.
+    /// The time a heavy barrier took when readers were told to fence, in nanoseconds.
     barrier_cost: AtomicU64,
     /// Grace periods begun so far; the number of each.
     grace_periods: AtomicU64,
@@ -303,8 +300,8 @@ impl Domain {
         Domain::with_mode(barrier::mode())
     }
 
-    /// A domain with the given barrier, for tests that run both; read-modify-writes where the
-    /// kernel refuses membarrier.
+    /// A domain with the given barrier, for tests that run both. Without membarrier it uses
+    /// read-modify-writes whatever is asked for.
     pub(crate) fn with_mode(mode: BarrierMode) -> Arc<Domain> {
         let granted = cfg!(loom) || barrier::mode() == BarrierMode::Membarrier;
         let mode = if granted { mode } else { BarrierMode::Fences };
@@ -334,7 +331,7 @@ impl Domain {
         }
     }
 
-    /// Adds a reader that caches nothing at a place that it is shown.
+    /// Adds a reader that caches nothing.
     #[cfg(test)]
     pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
         Domain::register_at(domain, CacheBinding::of_nothing())
@@ -354,7 +351,7 @@ impl Domain {
         participants.list.push(participant);
     }
 
-    /// The process that made it, unless that is the calling one.
+    /// The process that made the domain, unless it is the calling one.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
         (!self.maker.is_current()).then_some(self.maker)
@@ -369,22 +366,22 @@ impl Domain {
         self.participants.lock().list.retain(is_other);
     }
 
-    /// Waits until every section that was open at the call has been left. What was made unreachable
+    /// Waits until every section that was open at the call has been left. Anything made unreachable
     /// before the call can be reused after it.
     pub(crate) fn synchronize(&self) {
-        // Nobody leaves the sections that were open in the parent.
+        // In a child of fork(2) no thread leaves the sections that were open in the parent.
         if self.foreign_maker().is_some() {
             return;
         }
-        // Acquire: pairs with `begun`, so that this grace period covers what was unreachable when
-        // it was called.
+        // Acquire: pairs with `begun`, so that this grace period covers everything that was
+        // unreachable when `begun` was called.
         let number = self.grace_periods.fetch_add(1, Ordering::AcqRel) + 1;
         // Sections take locks from `paths` inwards.
         order::may_wait(Rank::Paths);
         #[cfg(not(loom))]
         suspend_sessions();
-        // The list may change once unlocked: who registers later starts with nothing cached and,
-        // having taken this lock after us, reads the words as we left them.
+        // The list may change once unlocked. A reader that registers later starts with nothing
+        // cached and, having taken this lock after us, reads the words as we left them.
         let waiting: Vec<(Arc<Participant>, u64)> = {
             let participants = match self.mode {
                 BarrierMode::Membarrier => self.ordered(),
@@ -405,8 +402,8 @@ impl Domain {
         self.passed.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// Grace periods begun so far: any with a higher number begins after this call. A
-    /// read-modify-write, so that such a one acquires what the caller did before.
+    /// Grace periods begun so far: one with a higher number begins after this call. A
+    /// read-modify-write, so that such a grace period acquires what the caller did before.
     pub(crate) fn begun(&self) -> u64 {
         self.grace_periods.fetch_add(0, Ordering::AcqRel)
     }
@@ -429,8 +426,8 @@ impl Domain {
         let mut backoff = Backoff::new();
         while participant.state.load(Ordering::Acquire) == seen {
             if backoff.is_spent() && cfg!(not(any(loom, shuttle))) {
-                // A section is short; one this long belongs to a thread that lost its processor, or
-                // to a session that has drained the request away without leaving its section.
+                // A section is short. One this long belongs to a thread that lost its processor, or
+                // to a session that has drained the request without leaving its section.
                 participant.request();
                 std::thread::sleep(std::time::Duration::from_micros(20));
             } else {
@@ -450,19 +447,19 @@ impl Domain {
     }
 }
 
-/// A reader's own side of its [`Participant`]: the only one who enters and leaves.
+/// A reader's own side of its [`Participant`], the only one that enters and leaves.
 #[derive(Debug)]
 pub(crate) struct Sections {
     participant: Arc<Participant>,
     domain: Arc<Domain>,
     /// The domain's, at hand.
     mode: BarrierMode,
-    /// What `participant.state` was in the last section: odd, and another number in each.
+    /// The value of `participant.state` in the last section: odd, and different in each.
     last: u64,
 }
 
 impl Sections {
-    /// The shared side, for those who post to this reader.
+    /// The shared side, for threads that post to this reader.
     pub(crate) fn participant(&self) -> &Arc<Participant> {
         &self.participant
     }
@@ -479,20 +476,19 @@ impl Sections {
         self.order();
     }
 
-    /// Opens a section for one access, which looks at [`Sections::pending_mark`] before it uses
-    /// anything, and calls [`Sections::order`] if there is any: where readers are told to fence,
-    /// this one has not yet.
+    /// Opens a section for one access. The access looks at [`Sections::pending_mark`] before it
+    /// uses anything cached, and calls [`Sections::order`] if the mark is set: a reader that is
+    /// told to fence has not fenced yet.
     #[inline(always)]
     pub(crate) fn enter_alone(&mut self) {
         self.last = self.participant.open_alone(self.last, self.mode);
     }
 
-    /// The same, and what the access does with that mail: if it comes to something, the section is
-    /// closed.
+    /// Opens such a section and runs the access with the mark. If the access succeeds, the section
+    /// is closed.
     #[inline(always)]
     pub(crate) fn alone<R>(&mut self, access: impl FnOnce(PendingMark) -> Option<R>) -> Option<R> {
-        // Once for all of it: what is stored there could be anything of ours, for all that the
-        // compiler knows.
+        // Loaded once: as far as the compiler knows, the access may store to any of it.
         let (participant, mode) = (&*self.participant, self.mode);
         self.last = participant.open_alone(self.last, mode);
         let done = access(PendingMark(participant.lone_word()))?;
@@ -508,7 +504,7 @@ impl Sections {
         }
     }
 
-    /// Something other than none if there is mail, or the section is yet to be put in order.
+    /// The mark: set if there is mail, or if the section has yet to be ordered.
     #[inline(always)]
     pub(crate) fn pending_mark(&self) -> PendingMark {
         PendingMark(self.participant.lone_word())
@@ -526,14 +522,14 @@ impl Sections {
         self.participant.is_open()
     }
 
-    /// Whether something was posted or requested since the last drain. Looked at inside the
-    /// section, before anything cached is used.
+    /// Whether something was posted or requested since the last drain. The owner looks inside its
+    /// section, before it uses anything cached.
     #[inline(always)]
     pub(crate) fn has_mail(&self) -> bool {
         self.participant.has_mail()
     }
 
-    /// The place of the desk to look at, by which alone that is known, too.
+    /// The cache to look at, which is the empty one if there is mail.
     #[inline(always)]
     pub(crate) fn shown(&self) -> *mut () {
         self.participant.shown()
@@ -549,7 +545,7 @@ impl Sections {
     #[cold]
     pub(crate) fn drain(&mut self, mut forget: impl FnMut(Post)) {
         let mut mailbox = self.participant.mailbox.lock();
-        // Acquire: pairs with the release of who posted or asked.
+        // Acquire: pairs with the release of posts and requests.
         let participant = &self.participant;
         participant
             .pending
@@ -609,8 +605,8 @@ super::thread_local! {
     static SESSIONS: std::cell::RefCell<Vec<OpenSession>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Leaves the sections of this thread's sessions, which are all between two accesses: the thread is
-/// about to wait.
+/// Leaves the sections of this thread's sessions, which are all between two accesses, before the
+/// thread waits.
 #[cfg(not(loom))]
 #[cold]
 pub(crate) fn suspend_sessions() {

@@ -1,16 +1,15 @@
-//! A note that somebody is due to be woken, set by many and taken by whoever wakes.
+//! A flag that a future is due to be woken: set by many threads, taken by the one that wakes it.
 //!
-//! A future waits for several blocks of a file. The first fill that concerns it lists it, and
-//! whoever empties the list wakes it. A fill in between finds it noted and leaves it at that. The
-//! wake-up that is still to come has to show the future that fill's block, too; otherwise the
-//! future finds the block missing, and nobody wakes it again.
+//! A future waits for several blocks of a file. The first fill that concerns it puts it in a list,
+//! and the thread that empties the list wakes it. A fill in between finds the flag set and does
+//! nothing more. The wake-up to come must show the future that fill's block as well. Otherwise the
+//! future finds the block missing and is never woken again.
 //!
-//! So both operations are exchanges of one word, which have one order. A note that finds the word
-//! set comes before the take that clears it, and every change of the word from the one to the other
-//! is an exchange: the take reads the note's value, or one that continues its release sequence.
-//! What came before the note (Release) has therefore happened for what follows the take (Acquire),
-//! which is the wake-up. A take that merely stored would read nothing, and promise nothing where
-//! the processor does not order by itself.
+//! Both operations are therefore exchanges of one word, which have one order. A note that finds the
+//! word set comes before the take that clears it, and every change between the two is an exchange:
+//! the take reads the note's value, or one that continues its release sequence. Everything before
+//! the note (Release) thus happens before everything after the take (Acquire), which is the
+//! wake-up. A take that only stored would acquire nothing.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,13 +18,13 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Due(AtomicBool);
 
 impl Due {
-    /// Something has changed for the sleeper. Whether the caller has to list it: otherwise it is
-    /// listed, and is woken after a [`Due::take`] that sees what the caller has done.
+    /// Notes a change for the sleeper. Returns whether the caller has to list it; otherwise it is
+    /// listed already, and is woken after a [`Due::take`] that sees the caller's change.
     pub(crate) fn note(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// It was taken out of the list, and is woken next.
+    /// Notes that the sleeper was taken out of the list, and is woken next.
     pub(crate) fn take(&self) {
         self.0.swap(false, Ordering::AcqRel);
     }

@@ -1,30 +1,31 @@
-//! A lock for a structure over addresses that readers pass with no shared write: they are *inside*
-//! an address while in a section that saw the gate open there; a writer closes a range, waits a
-//! grace period, and then nobody is inside it.
+//! A lock for a structure over addresses, which readers pass without a shared write. A reader is
+//! *inside* an address while it is in a section that saw the gate open there. A writer closes a
+//! range and waits for a grace period; then no reader is inside the range.
 //!
 //! | who | how | may |
 //! |---|---|---|
 //! | reader | open a section, [`Gate::is_open`]: go on, or closed there: leave the section, [`Gate::wait_open`], retry | change single words of that address by compare-exchange; never sleep |
 //! | writer | [`Gate::write`] (sleeps), set aside what will be needed, [`Writer::close`] a range | everything inside the range, but not sleep on what a reader may hold, allocate, or do I/O |
 //!
-//! There is one writer at a time, so one range; addresses outside it are open all the while, and
-//! their readers run beside the writer. What both reach there (nodes above the range, a leaf at its
-//! edge) has rules of its own, in the structure. The writer's mutex guards a value, the writer's
-//! own state.
+//! There is one writer at a time, and so one range. Addresses outside the range stay open, and
+//! their readers run beside the writer. The structure has its own rules for the nodes that both
+//! reach: those above the range, and a leaf at its edge. The writer's mutex guards a value, the
+//! writer's own state.
 //!
 //! Why it is sound: `close` stores the range and then synchronizes, so it returns only when every
 //! section that saw the address open is left (`sync::domain`: the Dekker pair, with the range as
 //! the word). A section that opens later sees it closed. The range is two words: `from` is stored
-//! first, then `to`; opening stores 0 in `to`. A reader loads `to` and then `from`, so who sees the
-//! new `to` sees the new `from`. Who mixes an older `to` with a newer `from` began before the newer
-//! range was closed: its "open" is waited for, and its "closed" is asked again.
+//! first, then `to`; opening stores 0 in `to`. A reader loads `to` and then `from`, so one that
+//! sees the new `to` sees the new `from`. A reader that mixes an older `to` with a newer `from`
+//! began before the newer range was closed: the writer waits for its "open", and it asks again
+//! after its "closed".
 
 use super::atomic::{AtomicU64, Ordering};
 use super::domain::{Domain, Sections};
 use super::{Condvar, Mutex, MutexGuard, Rank};
 use std::ops::{Deref, DerefMut, Range};
 
-/// Something that can show an open section. A shared borrow of it keeps the section open.
+/// A proof of an open section. A shared borrow of it keeps the section open.
 pub(crate) trait OpenSection {
     /// Whether a section is open now.
     fn is_open(&self) -> bool;
@@ -65,19 +66,19 @@ pub(crate) struct Gate<T> {
     to: AtomicU64,
     /// Held by a structural writer from before it closes until after it has opened.
     writer: Mutex<T>,
-    /// For those who wait for the gate to open; guards the change of `to` back to 0.
+    /// Guards the change of `to` back to 0, for threads that wait for the gate to open.
     opening: Mutex<()>,
     opened: Condvar,
 }
 
-/// The right to be the only one who closes the gate, and the writers' state.
+/// The exclusive right to close the gate, and the writers' state.
 #[derive(Debug)]
 pub(crate) struct Writer<'gate, T> {
     gate: &'gate Gate<T>,
     guard: MutexGuard<'gate, T>,
 }
 
-/// Nobody is inside the range. It opens when this is dropped.
+/// A closed range, with no reader inside. It opens when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Closed<'writer, T> {
     gate: &'writer Gate<T>,
@@ -124,8 +125,9 @@ impl<T> Gate<T> {
         self.to.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the gate is open at all of these addresses, to the end of the section. For who
-    /// changes words beside the one it came for: what is inside one address is not inside the next.
+    /// Whether the gate is open at all of these addresses, to the end of the section. A caller that
+    /// changes words beside the one it came for needs this: being inside one address says nothing
+    /// of the next.
     ///
     /// # Panics
     /// As for `is_open`.
@@ -140,9 +142,9 @@ impl<T> Gate<T> {
         to <= range.start || range.end <= self.from.load(Ordering::Acquire)
     }
 
-    /// The barrier of the section's `enter` orders these loads against `close`. Acquire: what the
-    /// last writer did is visible to who finds the gate open again; and the order of the two loads,
-    /// see the module.
+    /// The barrier of the section's `enter` orders these loads against `close`. Acquire: a reader
+    /// that finds the gate open again sees what the last writer did. It also keeps the order of the
+    /// two loads, see the module.
     #[inline]
     fn is_closed_at(&self, at: u64) -> bool {
         let to = self.to.load(Ordering::Acquire);
@@ -165,17 +167,17 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Becomes the structural writer if nobody is. Waits for nobody.
+    /// Becomes the structural writer if there is none. Never waits.
     pub(crate) fn try_write(&self) -> Option<Writer<'_, T>> {
         let guard = self.writer.try_lock()?;
         Some(Writer { gate: self, guard })
     }
 
-    /// Like [`Gate::write`], of a gate that no other thread has seen yet: so it is no place in the
-    /// lock order.
+    /// Like [`Gate::write`], for a gate that no other thread has seen yet, so the lock order does
+    /// not matter.
     ///
     /// # Panics
-    /// When somebody has, and is a writer.
+    /// When another thread is a writer.
     pub(crate) fn write_new(&self) -> Writer<'_, T> {
         Writer {
             gate: self,
@@ -183,15 +185,15 @@ impl<T> Gate<T> {
         }
     }
 
-    /// The writers' state of a gate that nobody else can reach.
+    /// The writers' state of a gate that no other thread can reach.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.writer.get_mut()
     }
 }
 
 impl<T> Writer<'_, T> {
-    /// Closes `range`, lets `post` tell the readers what to forget, and waits until nobody is
-    /// inside.
+    /// Closes `range`, calls `post` to tell the readers what to forget, and waits until no reader
+    /// is inside.
     pub(crate) fn close(
         &self,
         domain: &Domain,

@@ -37,8 +37,8 @@
 //! Locks here ignore poisoning: a panic in a user's callback must not make the library unusable.
 //! What a lock protects is therefore kept valid at every point that can unwind.
 //!
-//! Locking: none of its own; [`order`] has the order of everybody's locks, and checks it in debug
-//! builds. Neighbours: `sys` below uses the same shim. It does not reclaim.
+//! Locking: none of its own; [`order`] has the order of all locks of the library, and checks it in
+//! debug builds. Neighbours: `sys` below uses the same shim.
 #![cfg_attr(
     any(loom, shuttle),
     allow(

@@ -1,16 +1,17 @@
 //! The lock order, checked at run time in debug builds.
 //!
-//! A lock may have a [`Rank`]. Who waits for one must hold none of that rank or of one further in;
-//! else the thread panics at once, whether or not another thread is there to make it a deadlock.
-//! `try_lock` waits for nobody, so it is checked against nothing, but what it locked counts as
-//! held. What has no rank is a leaf that holds nothing else, and is not looked at.
+//! A lock may have a [`Rank`]. A thread that waits for one must hold none of that rank or of one
+//! further in. Otherwise it panics at once, even if no other thread is there to make it a
+//! deadlock. `try_lock` never waits, so it is not checked, but the lock it takes counts as held. A
+//! lock without a rank is a leaf: nothing is locked under it, and it is not checked.
 //!
-//! Block locks are bits and not of `sync`; they may pass from thread to thread, so nobody counts
-//! them as held. Who waits for one, for a grace period or for memory says so by [`may_wait`].
+//! Block locks are bits in frame metadata. They may pass from thread to thread, so they are not
+//! counted as held. Code that waits for one, for a grace period or for memory calls [`may_wait`]
+//! first.
 //!
-//! Foreign code (wakers, hooks, callbacks; a store is called in a way of its own, [`Apart`]) may do
-//! whatever a caller of the library may: it waits for any of the locks, and must be called with
-//! none held. Who calls it says so by [`may_call_out`].
+//! Foreign code (wakers, hooks, callbacks) may do whatever a caller of the library may, so it is
+//! called with no lock held. Code that calls it calls [`may_call_out`] first. Calls of stores are
+//! treated separately ([`Apart`]).
 //!
 //! Release builds and model checkers check nothing, and a rank takes no space there.
 
@@ -46,19 +47,19 @@ ranks! {
     Block,
     /// A file's list of mappings.
     Mappings,
-    /// What faults that un-share hold.
+    /// Held by faults that un-share a path of the table.
     Paths,
-    /// A file's index, and what is dirty in it.
+    /// A file's index, and its dirty blocks.
     Dirty,
     /// Another index.
     Index,
-    /// A batch of frames that are not listed yet, if threads share it; or all, to be drained.
+    /// A batch of frames that are not listed yet: a shared one, or all of them for a drain.
     Batch,
     /// The LRU lists of a group.
     Lists,
     /// The shape of the tree of groups.
     GroupTree,
-    /// Frames in their grace period; who owns what; shadows.
+    /// Frames in their grace period; the table of owners; shadows.
     Retire,
     /// One queue of the wait table.
     WaitQueue,
@@ -97,7 +98,7 @@ mod checked {
         }
     }
 
-    /// This thread is about to wait for something of this rank.
+    /// Checks that this thread may wait for something of this rank.
     ///
     /// # Panics
     /// When it holds a lock of this rank or of one further in.
@@ -115,11 +116,11 @@ mod checked {
         }
     }
 
-    /// This thread is about to call foreign code.
+    /// Checks that this thread may call foreign code.
     ///
     /// # Panics
-    /// When it holds a lock other than that of the service thread, or is in a call of a store,
-    /// whose caller may hold some.
+    /// When it holds a lock other than that of the service thread, or is in a store's call, whose
+    /// caller may hold locks.
     #[track_caller]
     pub(crate) fn may_call_out() {
         if !std::thread::panicking() {
@@ -142,15 +143,15 @@ mod checked {
             may_wait(self.0);
         }
 
-        /// The lock is held from here on, until the result is dropped.
+        /// Counts the lock as held until the result is dropped.
         pub(crate) fn hold(self) -> Held {
             change(self.0, 1);
             Held(self.0)
         }
     }
 
-    /// While it lives, what its thread held before is not looked at: for calls of a store, which
-    /// may be made of another file, whose locks are all further in than those of this one.
+    /// Hides the locks that this thread holds until dropped, for a call of a store. A store may be
+    /// built on another file, whose locks are all further in than those of this one.
     pub(crate) struct Apart {
         before: [u8; RANKS.len()],
         _of_thread: std::marker::PhantomData<*const ()>,
@@ -173,7 +174,7 @@ mod checked {
         }
     }
 
-    /// While it lives, its thread holds a lock of a rank.
+    /// Counts a lock as held by this thread until dropped.
     pub(crate) struct Held(Rank);
 
     impl Drop for Held {

@@ -1,44 +1,45 @@
-//! What one thread collects with plain stores, a few entries at a time, and anybody may deal with
-//! meanwhile: add-batches of frames.
+//! A short list that one thread fills with plain stores, and that any thread may drain meanwhile:
+//! the batches of frames to be added to an LRU list.
 //!
-//! An entry is a hint: it names something whose *mark* says whether it is still pending, and the
-//! mark is changed back under a lock of the user's, by whoever deals with what is marked, or wants
-//! it out. So nobody takes entries out: that of what was dealt with or taken out finds no mark, or
-//! that of a later time, which has an entry of its own, too.
+//! An entry is a hint. It names an item whose *mark* says whether it is still pending. The mark is
+//! cleared under a lock of the user's, by the thread that processes the item or removes it. Entries
+//! are therefore never taken out: the entry of an item that is done finds no mark, or the mark of a
+//! later time, which has an entry of its own.
 //!
 //! ```text
 //!   owner: add                             owner: drain, at least        others: drain, one at a time
 //!   mark                                   before each N-th add          n := number, Acquire
-//!   entries[number mod N] := it, Release   for the last N entries:       for those of the last N that nobody of them has seen:
+//!   entries[number mod N] := it, Release   for the last N entries:       for those of the last N that no drain has seen:
 //!   number + 1, Release                      lock; marked? deal with it    entry, Acquire; lock; marked? deal with it
 //!                                                                        seen := n
 //! ```
 //!
-//! **Nothing is lost.** The owner comes to each entry before it puts another in its place. Whoever
-//! finds an entry sees the mark that came before it, or what became of that (Acquire, Release).
-//!
-//! **Nothing is dealt with twice.** Who is at an entry second finds no mark under the lock.
-//!
-//! **A drain is complete**: what was added before it began (in the order of happens-before) has
-//! been dealt with when it ends, by whoever. It sees the number that came after the entry. The
-//! entry was seen before, then it was dealt with (those who drain come one after another); or it is
-//! found; or a later one is found in its place, then the owner had drained before (Acquire,
+//! **Nothing is lost.** The owner processes each entry before it puts another in its place. A drain
+//! that finds an entry sees the mark that came before it, or a later state of the mark (Acquire,
 //! Release).
 //!
-//! *The owner* is one thread at a time, as in [`super::per_thread`], or whoever has a mutex.
+//! **Nothing is processed twice.** The second thread at an entry finds no mark under the lock.
+//!
+//! **A drain is complete**: an item added before it began (in happens-before order) has been
+//! processed when it ends, by this drain or another thread. The drain sees the number that came
+//! after the entry. If an earlier drain saw the entry, that one processed it, since drains come one
+//! after another. Otherwise this drain finds it, or finds a later entry in its place, and then the
+//! owner had drained before (Acquire, Release).
+//!
+//! *The owner* is one thread at a time, as in [`super::per_thread`], or the holder of a mutex.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The last `N` entries, a power of two.
 #[derive(Debug)]
 pub(crate) struct Pending<const N: usize> {
-    /// How many there were. Written by the owner alone, as they are.
+    /// Entries added so far. Written by the owner alone, like the entries.
     number: AtomicU64,
     entries: [AtomicU32; N],
 }
 
-/// What those who drain have seen of a [`Pending`]; under the lock that has them come one after
-/// another.
+/// How far the drains of a [`Pending`] have come; kept under the lock that makes them come one
+/// after another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen(u64);
 
@@ -64,7 +65,7 @@ impl<const N: usize> Pending<N> {
         &self.entries[number as usize % N]
     }
 
-    /// Adds an entry; `mark` marks what it names. By the owner.
+    /// Adds an entry; `mark` marks the item it names. For the owner.
     #[inline(always)]
     pub(crate) fn add(&self, entry: u32, mark: impl FnOnce()) -> Room {
         let number = self.number.load(Ordering::Relaxed);
@@ -77,7 +78,7 @@ impl<const N: usize> Pending<N> {
         }
     }
 
-    /// Hands the last entries to `each`, in order. By the owner.
+    /// Hands the last entries to `each`, in order. For the owner.
     #[inline]
     pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Relaxed);
@@ -88,7 +89,7 @@ impl<const N: usize> Pending<N> {
             .for_each(each);
     }
 
-    /// Hands entries that were not `seen` to `each`, in order. By anybody.
+    /// Hands the entries that were not `seen` to `each`, in order. For any thread.
     pub(crate) fn drain(&self, seen: &mut Seen, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Acquire);
         self.entries_from(seen.0, number).for_each(each);

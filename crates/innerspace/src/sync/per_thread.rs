@@ -1,8 +1,8 @@
-//! What one thread changes with plain loads and stores, and others may yet empty: stocks of
-//! charges, magazines of frames.
+//! Slots that one thread changes with plain loads and stores, and that other threads may still
+//! empty: stocks of charges, magazines of frames.
 //!
-//! The owner says that it is at it, and looks whether somebody wants to empty it; who wants to says
-//! so, and looks whether the owner is there. That is Dekker's once more, and the asymmetric barrier
+//! The owner sets its busy flag and looks whether a drain is under way; a drainer announces itself
+//! and looks at the busy flag. That is Dekker's protocol once more, and the asymmetric barrier
 //! (`sys::barrier`) makes the owner's side free:
 //!
 //! ```text
@@ -14,20 +14,20 @@
 //!   busy := 0, Release           draining - 1, Release
 //! ```
 //!
-//! Either the owner sees `draining` and leaves, or the drainer sees `busy` and waits: never are
-//! both there. Who comes second sees what the first did: the drainer by its Acquire of `busy`, the
-//! owner by its Acquire of `draining`, which is 0 again only after the last drainer's subtraction
-//! (each continues the release sequence of those before). The owner sees as well what the drainer
-//! did before it came, deleting a group for one: that stands before the heavy barrier, and so does
-//! the fence in the owner's place or the owner's turn ended before it.
+//! Either the owner sees `draining` and leaves, or the drainer sees `busy` and waits, so the two
+//! are never at the slot together. The second sees what the first did: the drainer by its Acquire
+//! of `busy`, the owner by its Acquire of `draining`, which is 0 again only after the last
+//! drainer's subtraction (each continues the release sequence of those before). The owner also sees
+//! what the drainer did before it came, such as deleting a group: that stands before the heavy
+//! barrier, which acts as a fence in the owner unless the owner's turn ended before it.
 //!
-//! A turn of the owner is short: a drainer waits for it, and so for whatever the owner waits for in
-//! it, which must never be something that a drainer holds when it begins. Where membarrier is
-//! refused both sides are fences, and the owner's costs what a compare-and-swap would.
+//! A turn of the owner is short, because a drainer waits for it. In its turn the owner must never
+//! wait for anything that a drainer holds when it begins. Where membarrier is refused both sides
+//! are fences, and the owner's costs what a compare-and-swap would.
 //!
-//! *The owner* is the thread whose number the place has (`stats::thread_number`: no two living
-//! threads have the same, and a number is handed on under a mutex, with all that the last one left
-//! there). Threads beyond [`OWNERS`] share other places, in ways that the users of this have.
+//! *The owner* is the thread with the slot's number (`stats::thread_number`). No two living threads
+//! have the same number, and a number is handed on under a mutex, with everything its last thread
+//! left in the slot. Threads beyond [`OWNERS`] share other slots, in ways of the users' own.
 
 use std::ops::Deref;
 
@@ -35,8 +35,8 @@ use super::atomic::{AtomicU32, Ordering};
 use super::thread;
 use crate::sys::barrier::{self, BarrierMode};
 
-/// Threads that have places of their own. Few where each look at one is dear, and where memories
-/// are small: what lies in these places must not count there, so many places would have nothing.
+/// Threads that have slots of their own. Few under the checkers, where each look is expensive and
+/// memories are small: with many slots each would have no room.
 pub(crate) const OWNERS: usize = if cfg!(loom) {
     2
 } else if cfg!(any(miri, shuttle)) {
@@ -45,11 +45,12 @@ pub(crate) const OWNERS: usize = if cfg!(loom) {
     32
 };
 
-/// The place of one thread, on lines of its own (two: the adjacent line is prefetched with it).
+/// The slot of one thread, on cache lines of its own (two: the adjacent line is prefetched with
+/// it).
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct PerThread<T> {
-    /// Whether the owner is there. Written by the owner alone.
+    /// Whether the owner is at the slot. Written by the owner alone.
     busy: AtomicU32,
     place: T,
 }
@@ -62,8 +63,8 @@ impl<T> PerThread<T> {
         }
     }
 
-    /// The owner's place, until the result is dropped; `None` while somebody empties places. Called
-    /// by the owner alone.
+    /// Enters the slot until the result is dropped; `None` while a drain is under way. For the
+    /// owner alone.
     #[inline(always)]
     pub(crate) fn enter(&self, drains: &Drains) -> Option<Entered<'_, T>> {
         self.busy.store(1, Ordering::Relaxed);
@@ -73,7 +74,7 @@ impl<T> PerThread<T> {
         (drains.count.load(Ordering::Acquire) == 0).then_some(place)
     }
 
-    /// The place, for drainers, and for who only looks: what is seen there may change meanwhile.
+    /// The slot, for drainers and for readers of figures, which may see it change.
     #[inline(always)]
     pub(crate) fn look(&self) -> &T {
         &self.place
@@ -100,7 +101,7 @@ impl<T> Drop for Entered<'_, T> {
     }
 }
 
-/// Who is emptying places now. Read by every owner each time, so on a line of its own.
+/// The drains under way. Every owner reads this each time, so it has a cache line of its own.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Drains {
@@ -116,20 +117,21 @@ impl Drains {
         }
     }
 
-    /// Whether anybody is.
+    /// Whether a drain is under way.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    /// The owners' side of the barrier, for what else is said before a look at [`Drains::any`].
+    /// The owners' side of the barrier, for other announcements that precede a look at
+    /// [`Drains::any`].
     #[inline(always)]
     pub(crate) fn light(&self) {
         self.mode.light();
     }
 
-    /// Until the result is dropped no owner is at its place. Held by the caller meanwhile: nothing
-    /// that an owner waits for there.
+    /// Keeps every owner from its slot until the result is dropped. The caller must hold nothing
+    /// that an owner waits for in its turn.
     pub(crate) fn begin<'a, T>(&'a self, owned: &[PerThread<T>]) -> Draining<'a> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let draining = Draining(self);

@@ -1,10 +1,9 @@
-//! A value that writers replace as a whole and readers look at without a lock and without a shared
-//! write.
+//! A value that writers replace as a whole, and that readers use without a lock or a shared write.
 //!
-//! A reader is in a section and gets a `&T`; a writer swaps the pointer. What it took out comes
-//! back as a [`Replaced`], which frees the old value only after a grace period that began after the
-//! swap: one that passed meanwhile, or else its own. So a reader sees the old value or the new one,
-//! whole, for as long as its section lasts.
+//! A reader in a section gets a `&T`; a writer swaps the pointer. The writer gets the old value as
+//! a [`Replaced`], which frees it only after a grace period that began after the swap: one that has
+//! passed meanwhile, or one of its own. A reader therefore sees the old value or the new one,
+//! whole, until its section ends.
 //!
 //! Orderings: the swap releases the new value to the reader's acquiring load. The old value is
 //! freed after [`Domain::has_passed`] has acquired the end of a grace period, which acquired the
@@ -17,7 +16,7 @@ use super::domain::Domain;
 use super::gate::OpenSection;
 use std::marker::PhantomData;
 
-/// The place of the current value.
+/// The cell: it owns the current value.
 pub(crate) struct RcuCell<T> {
     /// From `Box::into_raw`; changed by `publish` alone.
     current: AtomicPtr<T>,
@@ -25,14 +24,14 @@ pub(crate) struct RcuCell<T> {
     _owns: PhantomData<T>,
 }
 
-// SAFETY: `read` gives `&T` to many threads, and the last one to go drops the `T`, which may be
-// another than made it.
+// SAFETY: `read` gives `&T` to many threads, and the thread that drops the `T` need not be the one
+// that made it.
 unsafe impl<T: Send + Sync> Sync for RcuCell<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
 
-/// A value that was replaced. Dropping it waits for a grace period unless one has passed since; so
-/// outside every section, with no lock held that a section may take.
+/// A value that was replaced. Dropping it waits for a grace period unless one has passed since, so
+/// it must be dropped outside every section, and with no lock held that a section may take.
 pub(crate) struct Replaced<T> {
     old: *mut T,
     domain: Arc<Domain>,
@@ -72,8 +71,8 @@ impl<T> RcuCell<T> {
         unsafe { &*current }
     }
 
-    /// Makes `value` the current one. What it replaces is to be dropped by the caller, when it can
-    /// wait.
+    /// Makes `value` the current one. The caller drops the value it replaces, at a point where it
+    /// can wait.
     ///
     /// # Panics
     /// If `domain` is not the one this was made for.
@@ -99,7 +98,8 @@ impl<T> RcuCell<T> {
 
 impl<T> Drop for RcuCell<T> {
     fn drop(&mut self) {
-        // Relaxed: nobody else can reach it, and whoever could has been synchronised with.
+        // Relaxed: no other thread can reach it, and this one has synchronised with those that
+        // could.
         let current = self.current.load(Ordering::Relaxed);
         // SAFETY: `&mut self`: no reader is left, since readers borrow it; the box is owned by the
         // pointer.

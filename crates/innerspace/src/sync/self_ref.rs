@@ -1,18 +1,18 @@
-//! Something shared that keeps itself alive while others count on it.
+//! A reference of a shared object to itself, held while others depend on the object.
 //!
-//! Its usual users hold an `Arc`. Others, of whom there are too many to count each one (the views
-//! of a file's blocks), are kept by one of the usual users for as long as that lives. What such a
-//! user leaves behind when it goes is counted here instead: while the count is not 0, there is an
-//! `Arc` in the thing itself.
+//! Most users hold an `Arc`. Some are too many for a reference count each: the views of a file's
+//! blocks. One of the `Arc` holders keeps the object alive for them while it lives. The views it
+//! leaves behind when it goes are counted here instead: while the count is not 0, the object holds
+//! an `Arc` of itself.
 //!
-//! | step | who leaves something behind | who ends it |
+//! | step | the holder that leaves views behind | the one that drops such a view |
 //! |---|---|---|
 //! | 1 | [`SelfRefState::begin`], with its own `Arc` in hand | takes an `Arc` out: [`SelfRef::get`] |
 //! | 2 | leaves it: it can be ended from here on | does what there is to do |
 //! | 3 | drops its `Arc`, some time | [`SelfRefState::end`], then drops both `Arc`s |
 //!
-//! Count and `Arc` change together under a mutex, so that whoever may call `get` finds the `Arc`;
-//! what is left behind may be counted under it, too. All of it is rare.
+//! Count and `Arc` change together under a mutex, so a caller of `get` always finds the `Arc`. The
+//! same mutex may guard further counts of the user's. All of this is rare.
 
 use super::{Arc, Mutex, MutexGuard};
 
@@ -20,7 +20,7 @@ use super::{Arc, Mutex, MutexGuard};
 #[derive(Debug)]
 pub(crate) struct SelfRef<T>(Mutex<SelfRefState<T>>);
 
-/// What [`SelfRef`]'s mutex guards.
+/// The state behind [`SelfRef`]'s mutex.
 #[derive(Debug)]
 pub(crate) struct SelfRefState<T> {
     count: u64,
@@ -36,15 +36,15 @@ impl<T> SelfRef<T> {
         }))
     }
 
-    /// For a change of the count, and of what it counts.
+    /// Locks the count, and whatever the user counts with it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, SelfRefState<T>> {
         self.0.lock()
     }
 
-    /// The thing, for somebody who is counted.
+    /// The object, for a caller that is counted.
     ///
     /// # Panics
-    /// When nobody is.
+    /// When the count is 0.
     pub(crate) fn get(&self) -> Arc<T> {
         let kept = self.0.lock();
         kept.own.clone().expect("whoever asks is counted")
@@ -52,7 +52,7 @@ impl<T> SelfRef<T> {
 }
 
 impl<T> SelfRefState<T> {
-    /// Counts one more; `me` is what this is a part of.
+    /// Counts one more; `me` is the object that contains this.
     pub(crate) fn begin(&mut self, me: &Arc<T>) {
         self.count += 1;
         if self.own.is_none() {
@@ -60,8 +60,8 @@ impl<T> SelfRefState<T> {
         }
     }
 
-    /// Counts one less. With the last one the thing's own reference comes out: drop it when nothing
-    /// of it is used any more.
+    /// Counts one less. The last one returns the object's own reference: drop it when the object is
+    /// no longer used.
     #[must_use = "it may be the last reference"]
     pub(crate) fn end(&mut self) -> Option<Arc<T>> {
         self.count -= 1;

@@ -93,7 +93,7 @@ pub(crate) fn interleave() {
     shuttle::thread::yield_now();
 }
 
-/// This thread is about to wait for another: its sessions must not keep that one waiting
+/// Prepares this thread to wait for another: its sessions must not keep that one waiting
 /// (`domain::suspend_sessions`).
 #[inline]
 pub(crate) fn before_waiting() {
@@ -343,10 +343,10 @@ pub(crate) enum WaitEnd {
 
 /// A condition variable for [`Mutex`].
 ///
-/// std's asks the system to wake threads each time; this one only if some wait. They say so with
-/// the mutex held, before they look away from what they wait for. Whoever changes that does it with
-/// the mutex held, or takes the mutex afterwards, and notifies then: so either the waiter sees the
-/// change, or who made it sees the waiter.
+/// std's asks the system to wake threads each time, this one only if some wait. A waiter counts
+/// itself with the mutex held, before it stops looking at its condition. The thread that changes
+/// the condition does it with the mutex held, or takes the mutex afterwards, and then notifies. So
+/// either the waiter sees the change, or that thread sees the waiter.
 #[derive(Default)]
 pub(crate) struct Condvar {
     inner: base::Condvar,
@@ -423,7 +423,7 @@ impl Condvar {
         }
     }
 
-    /// Whether somebody sleeps, asked with the mutex locked, or may be about to wake.
+    /// Whether a thread sleeps, or may be about to wake. Called with the mutex locked.
     #[inline]
     pub(crate) fn is_waited_on(&self) -> bool {
         self.waiters.load(atomic::Ordering::Relaxed) > 0

@@ -1,11 +1,12 @@
-//! Who puts a section's beginning in order: the revoker by an interrupt of every processor, or each
-//! reader by a fence.
+//! Adaptive fencing: whether the revoker orders the beginning of sections, by an interrupt of every
+//! processor, or each reader does, by a fence.
 //!
-//! The asymmetric barrier (`sys::barrier`) makes *enter* free and a grace period dear: 10 to 25 us
-//! where threads run on other processors, and some us of theirs. Where one follows another that is
-//! most of what anybody does. Then the readers are told to fence: each enter takes a full fence,
-//! some ns, and a grace period a fence as well, with nobody interrupted. Where grace periods have
-//! become few for what the readers do, the next reader to notice tells all of them to stop.
+//! The asymmetric barrier (`sys::barrier`) makes *enter* free and a grace period expensive: 10 to
+//! 25 us where threads run on other processors, and some us of their time. Where grace periods
+//! follow one another, that is most of the work done. Then the readers are told to fence: each
+//! enter takes a full fence, some ns, and a grace period takes a fence as well and interrupts no
+//! processor. Once grace periods are few for what the readers do, the next reader to notice tells
+//! all of them to stop.
 //!
 //! | | readers do not fence | readers fence |
 //! |---|---|---|
@@ -13,9 +14,9 @@
 //! | *synchronize*, after the change of words | heavy barrier; lock the list; read every `state` | lock the list; full fence; read every `state` |
 //!
 //! The reader's `fenced` is a bit of a word on the line of its `state`. An access with a section of
-//! its own looks at the whole word as it compares what it has cached, since mail is told of there,
-//! too: telling readers costs such an access nothing, and where they are told it goes the long way
-//! and fences there ([`Sections::enter_alone`](super::Sections::enter_alone)).
+//! its own compares the whole word with what it has cached, because pending mail is marked there
+//! too. Telling readers to fence therefore costs such an access nothing; a reader that is told
+//! takes the slow path and fences there ([`Sections::enter_alone`](super::Sections::enter_alone)).
 //!
 //! | change, with the list locked | steps |
 //! |---|---|
@@ -36,15 +37,15 @@
 //!   acquires what that one released, and with it the change of the words. So the words must be
 //!   loaded after the look, though nothing else asks for that: neither the compiler nor the
 //!   processor may load them ahead.
-//! - F after the look: `state` := odd stands before F, and is seen by whoever locks the list after
-//!   the change.
+//! - F after the look: `state` := odd stands before F, and is seen by any thread that locks the
+//!   list after the change.
 //!
 //! A reader that finds true where it need not fences in vain. A heavy barrier is right whatever the
-//! readers do, so who has looked at the domain's without the list, and was told that they do not
-//! fence, need not look again; who was told that they do looks again under the lock.
+//! readers do. A revoker that looked at the domain's flag without the list and found false need not
+//! look again; one that found true looks again under the lock.
 //!
 //! The models that enumerate this are in `fencing/models.rs`, with the processor's store buffers in
-//! them, which no checker has.
+//! them, which no model checker simulates.
 
 use std::hint::cold_path;
 use std::time::{Duration, Instant};
@@ -63,14 +64,14 @@ const FENCE: u64 = 6;
 /// Heavy barriers that are judged together.
 const WINDOW: u32 = 16;
 
-/// They are dear if they take more than one in so many parts of the time in which they follow each
-/// other.
+/// They are too expensive if they take more than one part in so many of the time in which they
+/// follow each other.
 const DEAR: u32 = 8;
 
-/// What one is taken for at most: who called it may have lost its processor meanwhile.
+/// The most that one counts for: its thread may have lost its processor meanwhile.
 const LONGEST: Duration = Duration::from_micros(50);
 
-/// How much of the time heavy barriers take.
+/// The share of the time that heavy barriers take.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// When the first of this window began.
@@ -80,7 +81,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Counts one that began at `begun` and took `took`; what each takes, if they are too dear.
+    /// Counts one that began at `begun` and took `took`. Returns the time each takes, if they are
+    /// too expensive.
     fn count(&mut self, begun: Instant, took: Duration) -> Option<Duration> {
         let since = *self.since.get_or_insert(begun);
         self.count += 1;
@@ -95,7 +97,7 @@ impl Pace {
 }
 
 impl Participant {
-    /// The look at `fenced`, and at what else there is.
+    /// Loads the word with `fenced` and the pending mark.
     #[inline(always)]
     pub(super) fn lone_word(&self) -> u64 {
         let word = self.alone.load(Ordering::Relaxed);
@@ -125,8 +127,8 @@ impl Participant {
 }
 
 impl Domain {
-    /// The revoker's barrier, and the list locked: whose `state` is even there has left its
-    /// sections, or finds the words as the caller has changed them.
+    /// Performs the revoker's barrier and locks the list. A reader whose `state` is even in it has
+    /// left its sections, or finds the words as the caller has changed them.
     pub(super) fn ordered(&self) -> MutexGuard<'_, Participants> {
         if self.fenced.load(Ordering::Relaxed) {
             let participants = self.participants.lock();
@@ -173,7 +175,7 @@ impl Domain {
         if barriers >= u64::from(fences) * FENCE {
             return;
         }
-        // It may be in a section, and is not worth a wait.
+        // The caller may be in a section, and this is not worth a wait.
         if let Some(participants) = self.participants.try_lock() {
             self.have_readers_stop(&participants);
         }
@@ -182,7 +184,7 @@ impl Domain {
     fn have_readers_stop(&self, participants: &Participants) {
         self.fenced.store(false, Ordering::Relaxed);
         for participant in &participants.list {
-            // Release: pairs with `lone_word`, for those who held the list before us.
+            // Release: pairs with `lone_word`, for revokers that held the list before us.
             participant.alone.fetch_and(!FENCED, Ordering::Release);
         }
     }

@@ -1,5 +1,5 @@
-//! The section of a thread that has no accessor: it walks a table or an index with a participant of
-//! its own.
+//! Sections of threads without an accessor. Such a thread walks a table or an index with a
+//! participant of its own.
 
 use super::*;
 use crate::sync::Weak;
@@ -16,7 +16,7 @@ struct Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // A destructor of the thread that runs later would find it freed.
+        // A thread-local destructor that runs later would find it freed.
         let _ = LAST.try_with(|last| last.set(NOBODY));
         if let Some(domain) = self.domain.upgrade() {
             domain.unregister(&self.participant);
@@ -28,9 +28,9 @@ crate::sync::thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
 
     /// The domain with an asymmetric barrier in which this thread had a section last, and its
-    /// participant there, while it has no [`Reader`] there: what is looked up for every view. It
-    /// needs no destructor, so that reading it costs a load and a comparison. The address is nobody
-    /// else's as long as the thread's list has its `Weak`.
+    /// participant there, while it has no [`Reader`] there. Every view looks it up. It needs no
+    /// destructor, so reading it costs a load and a comparison. No other domain has the address as
+    /// long as the thread's list has its `Weak`.
     static LAST: Cell<(*const Domain, *const Participant)> = const { Cell::new(NOBODY) };
 }
 
@@ -72,10 +72,10 @@ impl Participant {
 }
 
 impl Domain {
-    /// Opens a section of the calling thread for a short look: until it is over the thread opens no
-    /// other, so that nothing has to be counted. `None` where that takes more than two plain
-    /// stores: the thread has a section open, had its last one in another domain, there is no
-    /// asymmetric barrier, or its fences are to be judged. Then open a [`Reader`].
+    /// Opens a section of the calling thread for a short look. The thread opens no other until it
+    /// is over, so nothing has to be counted. `None` where that takes more than two plain stores:
+    /// the thread has a section open or had its last one in another domain, there is no asymmetric
+    /// barrier, or its fences are due to be judged. The caller then opens a [`Reader`].
     #[inline(always)]
     pub(crate) fn look(self: &Arc<Domain>) -> Option<Look<'_>> {
         let (domain, pointer) = LAST.with(Cell::get);
@@ -143,8 +143,8 @@ impl Domain {
         pointer
     }
 
-    /// A participant for one section of a thread that is ending and has no list any more: a
-    /// destructor of its locals, say, drops a file. The domain's list keeps it.
+    /// Makes a participant for one section of a thread that is ending and has no list any more, for
+    /// example where a thread-local destructor drops a file. The domain's list keeps it.
     #[cold]
     fn register_passing(&self) -> *const Participant {
         let participant = Arc::new(Participant {
@@ -186,8 +186,8 @@ impl Reader<'_> {
         if depth > 0 {
             return;
         }
-        // No look until it is over. That of another domain may be forgotten: the next reader there
-        // remembers it again.
+        // No look is possible until the section is over. Forgetting another domain's entry does no
+        // harm: the next reader there remembers it again.
         LAST.with(|last| last.set(NOBODY));
         let state = participant.state.load(Ordering::Relaxed);
         debug_assert!(state & 1 == 0, "a section inside a look");
