@@ -1,4 +1,4 @@
-//! Wakers that a job leaves behind.
+//! Wakers that a job leaves behind, called once its share of the lane is free.
 //!
 //! A waker is foreign code, and may take as long as it likes. A worker therefore calls the wakers
 //! of a job after it has given the job's share of its lane back.
@@ -11,7 +11,7 @@ use crate::sync::may_call_out;
 use crate::sync::panics::Panics;
 
 crate::sync::thread_local! {
-    /// What the job under way has left; `None` where there is none.
+    /// The wakers that the running job has left; `None` where no job runs.
     static AFTER: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
 }
 
@@ -33,8 +33,7 @@ pub(crate) fn wake_after(waker: Waker) -> Result<(), Waker> {
     waker.map_or(Ok(()), Err)
 }
 
-/// Runs a job, and gives back the wakers that it leaves. A panic of it goes on when they are taken
-/// out.
+/// Runs a job, and returns the wakers that it leaves and its result or panic.
 pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()>) {
     let before = AFTER.with(|after| after.replace(Some(Vec::new())));
     let result = catch_unwind(AssertUnwindSafe(job));
@@ -47,8 +46,8 @@ pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()
     feature = "io-uring",
     not(any(loom, shuttle, miri, portable))
 ))]
-/// Does `work` as a job does, and then calls the wakers that it leaves, if there are any: after
-/// `calls`. Panics are reported by the panic hook and go no further.
+/// Runs `work` as a job, and then `calls` and the wakers that it leaves, if there are any. Panics
+/// are reported by the panic hook and go no further.
 pub(crate) fn run_with_wakers(work: impl FnOnce(), calls: impl FnOnce()) {
     let mut panics = Panics::default();
     let (wakers, result) = collect(work);

@@ -1,16 +1,16 @@
-//! Requests in flight, by the blocks that they have: who ends one, who makes its call, who waits.
+//! Requests in flight, by their blocks: how each is run, ended once, and waited for.
 //!
 //! **One request** is an [`Entry`] of its file's [`InFlight`]. Its work (the call to make) is with
-//! the store, or queued in the entry until somebody takes it: a worker, or whoever waits for a
-//! block. It ends once, by [`InFlight::leave`], which says whom the blocks belong to: the file, or,
-//! if that was closed meanwhile ([`InFlight::detach_all`]), the request alone.
+//! the store, or queued in the entry until a worker or a thread that waits for a block takes it. It
+//! ends once, by [`InFlight::leave`], which tells whether the blocks belong to the file, or to the
+//! request alone because the file was closed meanwhile ([`InFlight::detach_all`]).
 //!
-//! **Who waits** for a block sleeps on the block's lock, which this module does not know. Where
-//! threads make the calls, nothing else is needed. Where there are none, the waiters make them, and
-//! a call may be queued after somebody began to wait, by a thread that must not make it. So there a
-//! waiter sleeps here ([`InFlight::wait_filled`]): it looks at the block and for the call under the
-//! table's mutex, which is taken after a call was queued and after a block was filled
-//! ([`InFlight::note_filled`]), whether that block has a request or not.
+//! **Waiting.** A thread that waits for a block sleeps on the block's lock, which this module does
+//! not know. Where threads make the calls, nothing else is needed. Where there are none, the
+//! waiters make them, and a call may be queued after a waiter began to wait, by a thread that must
+//! not make it. There a waiter sleeps in this module ([`InFlight::wait_filled`]): it looks at the
+//! block and for the call under the table's mutex, which is taken after a call was queued and after
+//! a block was filled ([`InFlight::note_filled`]), whether that block has a request or not.
 //!
 //! **Locking.** The table's mutex and those of the entries are leaves, with one exception: blocks
 //! leave a closed file under the mutex of the entry's stage.
@@ -24,7 +24,7 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 pub(crate) struct InFlight<W> {
     table: Mutex<Table<W>>,
     /// Notified when a request has left the table, or its work was queued; without threads, also
-    /// when a block was filled that somebody may wait for.
+    /// when a block was filled that a thread may wait for.
     changed: Condvar,
 }
 
@@ -33,23 +33,23 @@ struct Table<W> {
     entries: BTreeMap<u64, Arc<Entry<W>>>,
     /// Threads that sleep in [`InFlight::wait_filled`].
     waiting: u32,
-    /// Requests that have left and have blocks to let go of yet.
+    /// Requests that have left and have yet to release blocks.
     leaving: u32,
 }
 
 /// One request, as others see it.
 pub(crate) struct Entry<W> {
     blocks: Range<u64>,
-    /// The work, while it waits for somebody to do it.
+    /// The work, while it is queued.
     queued: Mutex<Option<W>>,
     /// Outside the mutex of the index: held while the blocks of a closed file leave it.
     stage: Mutex<Stage>,
 }
 
-/// Who has the blocks of a request.
+/// The owner of a request's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// The file, which waits for them.
+    /// The file, which waits for the request.
     Attached,
     /// The request alone: its file was closed.
     Detached,
@@ -58,7 +58,7 @@ pub(crate) enum Stage {
 }
 
 impl<W> Entry<W> {
-    /// The blocks that it has.
+    /// The request's blocks.
     pub(crate) fn blocks(&self) -> &Range<u64> {
         &self.blocks
     }
@@ -68,7 +68,7 @@ impl<W> Entry<W> {
         self.queued.lock().take()
     }
 
-    /// Whether the work waits for somebody to do it.
+    /// Whether the work is queued.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.lock().is_some()
     }
@@ -101,7 +101,7 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// A request for these blocks begins.
+    /// Begins a request for these blocks.
     pub(crate) fn add(&self, blocks: Range<u64>) -> Arc<Entry<W>> {
         let first = blocks.start;
         let entry = Arc::new(Entry {
@@ -114,23 +114,23 @@ impl<W> InFlight<W> {
         entry
     }
 
-    /// Queues the work of a request until somebody takes it. It comes back if the file was closed:
-    /// nobody wants it.
+    /// Queues the work of a request. It is returned if the file was closed, since it is no longer
+    /// wanted.
     pub(crate) fn queue(&self, entry: &Entry<W>, work: W) -> Option<W> {
         *entry.queued.lock() = Some(work);
-        // The stage is read after that: either the file is seen to be closed here, or whoever
-        // closes it sees what is queued.
+        // The stage is read after that: either this thread sees that the file is closed, or the
+        // thread that closes it sees the queued work.
         if *entry.stage.lock() == Stage::Detached {
             return entry.take();
         }
-        // Whoever waits for the request to end may have to do the work now.
+        // A thread that waits for the request may have to do the work now.
         drop(self.table.lock());
         self.changed.notify_all();
         None
     }
 
-    /// A request is about to end: takes it out of the table, unless it was detached. What it was
-    /// before.
+    /// Takes a request that is about to end out of the table, unless it was detached, and returns
+    /// its stage until now.
     pub(crate) fn leave(&self, entry: &Entry<W>) -> Leaving<'_, W> {
         let was = {
             let mut stage = entry.stage.lock();
@@ -162,8 +162,8 @@ impl<W> InFlight<W> {
         self.first_in(&(block..block + 1))?.take()
     }
 
-    /// Where there are no threads: waits until a block is filled, or could not be. `run` does the
-    /// work of its request, if that is queued.
+    /// Waits until a block is filled, or could not be, where there are no threads. `run` does the
+    /// work of its request if that is queued.
     pub(crate) fn wait_filled(
         &self,
         block: u64,
@@ -185,7 +185,8 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Where there are no threads: a block was filled, or could not be, and is seen to be so.
+    /// Notes that a block was filled, or could not be, where there are no threads. The block's
+    /// state is visible already.
     pub(crate) fn note_filled(&self) {
         let waiting = self.table.lock().waiting;
         if waiting > 0 {
@@ -199,8 +200,8 @@ impl<W> InFlight<W> {
         self.table.lock().waiting
     }
 
-    /// Waits until no request has a block of the range; `run` does work that is queued. The caller
-    /// keeps others from beginning one meanwhile.
+    /// Waits until no request has a block of the range; `run` does queued work. The caller prevents
+    /// new requests meanwhile.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>, mut run: impl FnMut(W)) {
         while let Some(entry) = self.first_in(blocks) {
             let queued = entry.take();
@@ -221,7 +222,7 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Waits until those that have left have let go of their blocks, too.
+    /// Waits until requests that have left have released their blocks as well.
     pub(crate) fn wait_quiet(&self) {
         let mut table = self.table.lock();
         while table.leaving > 0 {
@@ -229,9 +230,9 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Takes every request off: one whose work is queued goes as that is dropped, the others have
-    /// their blocks to themselves from now on. `take_out` takes the blocks out of the file. The
-    /// caller keeps others from beginning one meanwhile.
+    /// Detaches every request. One whose work is queued ends when the work is dropped; the others
+    /// own their blocks from now on, which `take_out` takes out of the file. The caller prevents
+    /// new requests meanwhile.
     pub(crate) fn detach_all(&self, mut take_out: impl FnMut(&Range<u64>)) {
         while let Some(entry) = self.first_in(&(0..u64::MAX)) {
             // No store has it.
@@ -241,7 +242,7 @@ impl<W> InFlight<W> {
             }
             let mut stage = entry.stage.lock();
             if *stage != Stage::Attached {
-                // About to end. It leaves the table without waiting for anybody.
+                // About to end: it leaves the table without waiting.
                 drop(stage);
                 thread::yield_now();
                 continue;
@@ -250,7 +251,7 @@ impl<W> InFlight<W> {
             take_out(&entry.blocks);
             drop(stage);
             self.table.lock().entries.remove(&entry.blocks.start);
-            // It may have come back in between, to be queued.
+            // The work may have been queued again in between.
             drop(entry.take());
         }
     }
@@ -262,7 +263,7 @@ impl<W> InFlight<W> {
     }
 }
 
-/// A request has left the table, and lets go of its blocks.
+/// A request that has left the table and is releasing its blocks.
 #[must_use = "the blocks have been let go of when this is dropped"]
 pub(crate) struct Leaving<'f, W> {
     in_flight: &'f InFlight<W>,
@@ -270,7 +271,7 @@ pub(crate) struct Leaving<'f, W> {
 }
 
 impl<W> Leaving<'_, W> {
-    /// Who has the blocks.
+    /// The owner of the blocks.
     pub(crate) fn was(&self) -> Stage {
         self.was
     }

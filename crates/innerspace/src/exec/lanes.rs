@@ -1,15 +1,15 @@
 //! Lanes of jobs, and the threads that run them.
 //!
-//! **Who gets a thread.** A job of a lane may start when fewer jobs of the lane run than its limit,
-//! and, where jobs want a lane to themselves ([`Turn::Alone`]), in the order of the queue. A lane
-//! with a job that may start is in the list `ready`, once, and goes to its end when one of its jobs
-//! has been taken: lanes take turns. There are at most [`MOST_THREADS`] threads; but a lane of
-//! which no job runs gets one more, whatever the others hold: a hundred stores that hang do not
-//! keep the hundred and first from being read.
+//! **Fairness.** A job of a lane may start when fewer jobs of the lane run than its limit. Where
+//! jobs want the lane to themselves ([`Turn::Alone`]), the order of the queue is kept. A lane with
+//! a job that may start is in the list `ready`, once, and goes to its end when one of its jobs has
+//! been taken: lanes take turns. There are at most [`MOST_THREADS`] threads; but a lane of which no
+//! job runs gets one more, whatever the others hold. A hundred stores that hang do not keep the
+//! hundred and first from being read.
 //!
-//! **No thread to be had.** If the system refuses a thread and there are others, the job waits for
-//! the first of them that is free, or for [`Workers::look_after`], which the service calls once a
-//! second and which tries again. If there are none, the service runs it.
+//! **If the system refuses a thread**, and there are others, the job waits for the first of them
+//! that is free, or for [`Workers::look_after`], which the service calls once a second and which
+//! tries again. If there are none, the service runs it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -20,21 +20,21 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
 use crate::sys::process::Process;
 
-/// Threads of one memory, those not counted that run a lane's only job.
+/// The most threads of one memory, not counting those that run a lane's only job.
 const MOST_THREADS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// How long a thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Places that a queue begins with.
+/// The initial capacity of a queue.
 const LEAST_QUEUE: usize = 16;
 
-/// Something to be done once. Dropped in a queue, it is not done.
+/// A job, run at most once. One dropped in a queue is not run.
 pub(crate) trait Job: Send {
-    /// Does it. A panic is reported by the panic hook and goes no further.
+    /// Runs the job. A panic is reported by the panic hook and goes no further.
     fn run(self: Box<Self>);
 
-    /// Whether anybody still wants it: others may be dropped to make room in a queue.
+    /// Whether the job is still wanted. One that is not may be dropped to make room in a queue.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -46,7 +46,7 @@ impl<F: FnOnce() + Send> Job for F {
     }
 }
 
-/// Beside which other jobs of its lane a job runs.
+/// Which other jobs of its lane a job may run beside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     /// Beside other shared ones.
@@ -59,9 +59,9 @@ pub(crate) enum Turn {
 #[must_use = "where nobody runs the job, the caller has to see to it"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
-    /// By a thread of the memory's.
+    /// By one of the memory's threads.
     ByThreads,
-    /// By whoever calls [`Workers::run_one`]: there are no threads, or none could be started.
+    /// By callers of [`Workers::run_one`]: there are no threads, or none could be started.
     ByCallers,
 }
 
@@ -84,7 +84,7 @@ struct Shared {
 struct State {
     /// Threads may be started.
     has_threads: bool,
-    /// By key. Keys are never used again: a job may outlive its lane.
+    /// By key. A key is never reused, because a job may outlive its lane.
     lanes: BTreeMap<u64, LaneState>,
     next_key: u64,
     /// Jobs that run, those of lanes that are gone included.
@@ -94,7 +94,7 @@ struct State {
     threads: usize,
     /// Threads that have not looked for their first job yet.
     starting: usize,
-    /// Threads that wait and are not claimed.
+    /// Threads that wait for work and are not claimed.
     idle: usize,
     /// Waiting threads that were notified and have not woken yet.
     claimed: usize,
@@ -103,7 +103,7 @@ struct State {
 struct LaneState {
     limit: u32,
     running: u32,
-    /// A job runs that wants the lane to itself.
+    /// A job that wants the lane to itself is running.
     is_alone: bool,
     is_ready: bool,
     queue: VecDeque<(Turn, Box<dyn Job>)>,
@@ -119,13 +119,13 @@ impl LaneState {
     }
 }
 
-/// One queue of jobs. Dropped, it takes along those that have not begun.
+/// One queue of jobs. Dropping it drops the jobs that have not begun.
 pub(crate) struct Lane {
     workers: Workers,
     key: u64,
 }
 
-/// What there is to do after a look at the lanes.
+/// The result of a look at the lanes.
 enum Next {
     Run(u64, Box<dyn Job>),
     Nothing,
@@ -162,7 +162,7 @@ impl State {
         Some(job)
     }
 
-    /// Takes a job of the lane that has waited longest for a turn.
+    /// Takes a job of the lane that has waited longest for its turn.
     fn next(&mut self) -> Next {
         while let Some(key) = self.ready.pop_front() {
             if let Some(lane) = self.lane(key) {
@@ -176,7 +176,7 @@ impl State {
         Next::Nothing
     }
 
-    /// A job of the lane is over.
+    /// Notes that a job of the lane is over.
     fn end(&mut self, key: u64) {
         self.running -= 1;
         if let Some(lane) = self.lane(key) {
@@ -186,9 +186,10 @@ impl State {
         self.list(key);
     }
 
-    /// Whether a thread has to be started for what is ready; one that waits is claimed if there is.
+    /// Whether a thread has to be started for a ready lane. A waiting thread is claimed instead if
+    /// there is one.
     fn wants_thread(&mut self, work: &Condvar) -> bool {
-        // Each of those that are about to look takes one, and asks again for the rest.
+        // Each thread that is about to look takes one job, and asks again for the rest.
         if self.ready.len() <= self.starting + self.claimed {
             return false;
         }
@@ -206,8 +207,7 @@ impl State {
         wants
     }
 
-    /// Moves a lane of which no job runs to the front of those that are ready; whether there is
-    /// one.
+    /// Moves a ready lane of which no job runs to the front; returns whether there is one.
     fn move_idle_lane_up(&mut self) -> bool {
         let lanes = &self.lanes;
         let is_idle = |key: &u64| lanes.get(key).is_some_and(|lane| lane.running == 0);
@@ -245,7 +245,7 @@ impl Workers {
     /// A new lane of which at most `limit` jobs (at least one) run at a time.
     pub(crate) fn lane(&self, limit: u32) -> Lane {
         if !self.0.maker.is_current() {
-            // Nothing is ever pushed: see `Lane::push`.
+            // Nothing is ever pushed; see `Lane::push`.
             return Lane {
                 workers: self.clone(),
                 key: u64::MAX,
@@ -275,7 +275,7 @@ impl Workers {
         state.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
-    /// Starts a thread that was wanted before and could not be started.
+    /// Starts a thread that could not be started before, if one is still wanted.
     pub(crate) fn look_after(&self) -> Served {
         self.serve(self.0.state.lock())
     }
@@ -285,7 +285,7 @@ impl Workers {
         !self.0.state.lock().ready.is_empty()
     }
 
-    /// Threads there are.
+    /// The number of threads.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn threads(&self) -> usize {
         self.0.state.lock().threads
@@ -303,8 +303,8 @@ impl Workers {
         }
     }
 
-    /// Waits until no job runs or is queued. Where there are no threads, what is queued is the
-    /// caller's business.
+    /// Waits until no job runs or is queued. Where there are no threads, queued jobs are left to
+    /// the caller.
     pub(crate) fn wait_quiet(&self) {
         let mut state = self.0.state.lock();
         while state.has_threads
@@ -314,7 +314,7 @@ impl Workers {
         }
     }
 
-    /// Runs the next job of any lane in this thread; whether there was one that may start.
+    /// Runs the next job of any lane in this thread; returns whether there was one.
     pub(crate) fn run_one(&self) -> bool {
         let next = self.0.state.lock().next();
         let Next::Run(key, job) = next else {
@@ -362,15 +362,15 @@ impl Workers {
         }
     }
 
-    /// What a thread does.
+    /// The loop of a thread.
     fn work(&self) {
         let mut state = self.0.state.lock();
         state.starting -= 1;
         loop {
             if let Next::Run(key, job) = state.next() {
-                // Another one for what is ready besides.
+                // Starts another thread for the other ready lanes.
                 let _ = self.serve(state);
-                // Reported by the panic hook: nobody else waits for the job.
+                // The panic hook has reported it, and no caller waits for the job.
                 self.run_here(key, job).forget();
                 state = self.0.state.lock();
                 continue;
@@ -385,7 +385,7 @@ impl Workers {
             let end;
             (state, end) = self.0.work.wait_timeout(state, LINGER);
             if state.claimed > 0 {
-                // Also one that was to end: the notification may have been its own.
+                // Also if its time was up: the notification may have been meant for this thread.
                 state.claimed -= 1;
                 continue;
             }
@@ -398,7 +398,7 @@ impl Workers {
     }
 }
 
-/// A job of a lane runs; dropped, it is over.
+/// A running job of a lane; it is over when this is dropped.
 struct Running<'w> {
     workers: &'w Workers,
     key: u64,
@@ -416,7 +416,7 @@ impl Drop for Running<'_> {
 impl Lane {
     /// Queues a job.
     pub(crate) fn push(&self, turn: Turn, job: Box<dyn Job>) -> Served {
-        // A child of fork(2) runs none; whoever asks is refused before it comes here.
+        // A child of fork(2) runs none. Its callers are refused before they come here.
         if !self.workers.0.maker.is_current() {
             return Served::ByCallers;
         }
@@ -424,7 +424,8 @@ impl Lane {
         let mut state = self.workers.0.state.lock();
         let lane = state.lane(self.key).expect("as long as its handle");
         if lane.queue.len() == lane.queue.capacity() {
-            // Jobs that nobody wants any more take no more room than a few times the others.
+            // Unwanted jobs are dropped, so that they take only a few times the room of the
+            // others.
             let all = std::mem::take(&mut lane.queue);
             for (turn, job) in all {
                 match job.is_wanted() {
@@ -442,7 +443,7 @@ impl Lane {
         served
     }
 
-    /// Runs the lane's next job in this thread; whether there was one that may start.
+    /// Runs the lane's next job in this thread; returns whether there was one that may start.
     pub(crate) fn run_one(&self) -> bool {
         let job = self.workers.0.state.lock().start(self.key);
         let Some(job) = job else {
@@ -471,14 +472,14 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // A thread that a child of fork(2) has not got may have had the lock.
+        // In a child of fork(2) a thread of the parent may have held the lock.
         if !self.workers.0.maker.is_current() {
             return;
         }
         let mut state = self.workers.0.state.lock();
         let left = state.lanes.remove(&self.key);
         drop(state);
-        // Foreign code may go with them.
+        // Dropped with the lock released: the jobs may hold foreign code.
         drop(left);
     }
 }
