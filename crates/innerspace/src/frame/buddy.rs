@@ -31,7 +31,8 @@ pub(super) struct Buddy {
 }
 
 impl Buddy {
-    /// All frames of the arena but the zero frame, free. `metas` is as zeroed memory has it.
+    /// An allocator with all frames of the arena free but the zero frame. `metas` is zeroed
+    /// memory.
     pub(super) fn new(metas: &[Meta]) -> Buddy {
         let end = metas.len() as u32;
         let mut buddy = Buddy {
@@ -57,8 +58,8 @@ impl Buddy {
     }
 
     /// Takes a block of the smallest order that serves, splitting it; the lower half is handed out.
-    /// The block's first frame becomes `Kind::Magazine`: free, but in no list. Memory that nobody
-    /// has used yet comes last, upwards.
+    /// The block's first frame becomes `Kind::Magazine`: free, but in no list. Memory that was
+    /// never used comes last, upwards.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         let used = (order..=MAX_ORDER).find(|list| self.begins_used(*list));
         let list = used.or_else(|| self.lowest(order))?;
@@ -66,8 +67,8 @@ impl Buddy {
     }
 
     /// Takes a block of this order from the list of an order as large or larger, which is not
-    /// empty; none of those between has a block that begins in used memory if this one's does, nor
-    /// a lower one if not.
+    /// empty. No list in between has a block that begins in used memory if this one's does, nor a
+    /// lower one if not.
     fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
         let id = first.expect("whoever chose the list has seen a block there");
@@ -84,13 +85,13 @@ impl Buddy {
     }
 
     /// Takes as many single frames as `into` has room for, or as there are: a block of as many at
-    /// once, or else of the largest there are. Ascending inside a block; the blocks as the lists
-    /// have them. How many.
+    /// once, or else of the largest there are. Ascending inside a block, and the blocks in the
+    /// order of the lists. Returns how many.
     ///
-    /// To use up what is in pieces first would keep more large blocks whole, but it hands out
-    /// frames of everywhere for as long as the pieces go round, and a page is cleared much faster
-    /// after its lower neighbour. What is left alone meanwhile becomes whole again. Pieces do come
-    /// before memory that nobody has used yet, which costs more than any order.
+    /// Using up small pieces first would keep more large blocks whole, but would hand out scattered
+    /// frames for as long as the pieces circulate, and a page is cleared much faster after its
+    /// lower neighbour. Pieces left alone meanwhile become whole again. Pieces do come before
+    /// memory that was never used, which costs more than any order.
     pub(super) fn take_singles(&mut self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         let mut taken = 0;
         while taken < into.len() {
@@ -113,7 +114,7 @@ impl Buddy {
         taken
     }
 
-    /// The list to take a block of this order from, or as much of one as there is.
+    /// The list to take a block of this order from, or of the largest order there is.
     fn list_for(&self, wanted: u8) -> Option<u8> {
         let used = |list: &u8| self.begins_used(*list);
         let whole = (wanted..=MAX_ORDER).find(used);
@@ -127,15 +128,15 @@ impl Buddy {
         first.is_some_and(|id| id.0 < self.untouched)
     }
 
-    /// The list of at least this order whose first block is the lowest: what is passed over does
-    /// not count as untouched any more.
+    /// The list of at least this order whose first block is the lowest: memory that is passed over
+    /// does not count as untouched any more.
     fn lowest(&self, order: u8) -> Option<u8> {
         let first = |list: u8| Some((self.lists[usize::from(list)].front()?.0, list));
         let lowest = (order..=MAX_ORDER).filter_map(first).min();
         lowest.map(|(_, list)| list)
     }
 
-    /// Takes single frames back, in any order: neighbours among them are a block at once. Sorts
+    /// Takes single frames back, in any order: neighbours among them become a block at once. Sorts
     /// them.
     pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
         ids.sort_unstable_by_key(|id| id.0);

@@ -1,12 +1,11 @@
 //! Views of blocks that have left their files: a truncate, or a writer that needed the place, took
 //! the block, and the views keep its frame.
 //!
-//! A view counts on its file for the arena. When a block leaves with views, whoever takes it out
-//! counts them, under the owner's mutex, and from then on the owner keeps itself ([`SelfRef`])
-//! and the frame (by the reference that the index had). Who drops a view, or makes a second one,
-//! sees in the hold word that the block is outside, and has it counted here. With the last one the
-//! owner lets both go. So whoever still has to tell of a drop is counted, and finds owner and
-//! metadata.
+//! A view counts on its file for the arena. When a block leaves with views, the thread that takes
+//! it out counts them under the owner's mutex. From then on the owner keeps itself ([`SelfRef`])
+//! and the frame (by the reference that the index had). A thread that drops or clones a view sees
+//! in the hold word that the block is detached, and counts that here. With the last view the owner
+//! releases both. So a view that is still to be dropped is counted, and finds owner and metadata.
 //!
 //! The count is in the metadata (`extra`), and changes under the mutex alone.
 
@@ -23,7 +22,8 @@ impl Meta {
         if let Ok(now) = self.hold.leave_file(Viewed::Refused) {
             return now.after_drop();
         }
-        // Before the block is out: who finds it outside waits here until they are counted.
+        // Locked before the block is out: a thread that finds it detached waits here until the
+        // views are counted.
         let mut kept = keep.lock();
         match self.hold.leave_file(Viewed::Allowed) {
             Ok(now) => {
@@ -37,17 +37,18 @@ impl Meta {
         }
     }
 
-    /// One view more of a block that was outside its file when it was made: `PutView::Detached` said
-    /// so.
+    /// Counts one more view of a block that was detached when the view was made
+    /// (`PutView::Detached`).
     pub(crate) fn detached_view_made<K>(&self, keep: &SelfRef<K>) {
         let _kept = keep.lock();
         let views = self.extra.load(Ordering::Relaxed);
-        debug_assert!(views > 0, "a view of a block outside that is not counted");
+        debug_assert!(views > 0, "a view of a detached block that is not counted");
         self.extra.store(views + 1, Ordering::Relaxed);
     }
 
-    /// One view less of a block that was outside its file when it was dropped. What is left of the
-    /// frame, and of the owner, which the caller keeps meanwhile.
+    /// Counts one view less of a block that was detached when the view was dropped. Returns the
+    /// frame's remaining state, and the owner's own reference if this was the last; the caller
+    /// keeps the owner meanwhile.
     #[must_use = "both may be the last"]
     pub(crate) fn detached_view_gone<K>(&self, keep: &SelfRef<K>) -> (Dropped, Option<Arc<K>>) {
         let mut kept = keep.lock();

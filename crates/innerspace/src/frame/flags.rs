@@ -11,13 +11,13 @@
 //! | 2 | DIRTY | a writer, under the lock | writeback, under the lock, after the grace period |
 //! | 3 | WRITEBACK | `set_writeback`, under the lock | `end_writeback` |
 //! | 4 | REFERENCED | any access | aging |
-//! | | COALESCED, of a leaf of a page table | an accessor, with the gate's writer held | who has all accessors forget it, likewise |
+//! | | COALESCED, of a leaf of a page table | an accessor, with the gate's writer held | the thread that makes all accessors forget it, likewise |
 //! | 5 | ACTIVE | the LRU | the LRU |
 //! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
-//! | 7 | WAITERS | a waiter, under its queue's lock | a waker, or who takes the lock, under the queue's lock, when nobody waits |
+//! | 7 | WAITERS | a waiter, under its queue's lock | a waker, or the thread that takes the lock, under the queue's lock, when there is no waiter |
 //!
-//! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and called for
-//! frames that nobody else can see ([`super::owned::OwnedFrame`]): I2.
+//! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and used for
+//! frames that no other thread can see ([`super::owned::OwnedFrame`]): I2.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -30,7 +30,7 @@ use crate::sys::lock_byte;
 pub(crate) struct FlagSet(pub(super) u8);
 
 impl FlagSet {
-    /// No bit.
+    /// The empty set.
     pub(crate) const EMPTY: FlagSet = FlagSet(0);
     /// The frame's lock is held.
     pub(crate) const LOCKED: FlagSet = FlagSet(1 << 0);
@@ -42,16 +42,16 @@ impl FlagSet {
     pub(crate) const WRITEBACK: FlagSet = FlagSet(1 << 3);
     /// Used since the LRU last looked.
     pub(crate) const REFERENCED: FlagSet = FlagSet(1 << 4);
-    /// Of a leaf of a page table, which no LRU has: an accessor may have it coalesced.
+    /// For a leaf of a page table, which is on no LRU list: an accessor may have it coalesced.
     pub(crate) const COALESCED: FlagSet = FlagSet::REFERENCED;
     /// On (or on the way to) the active list.
     pub(crate) const ACTIVE: FlagSet = FlagSet(1 << 5);
     /// The last read or write of the store failed.
     pub(crate) const ERROR: FlagSet = FlagSet(1 << 6);
-    /// Somebody may wait for LOCKED or WRITEBACK to clear.
+    /// A thread may be waiting for LOCKED or WRITEBACK to clear.
     pub(crate) const WAITERS: FlagSet = FlagSet(1 << 7);
 
-    /// What only the lock protocol may change on a published frame.
+    /// The bits that only the lock protocol may change on a published frame.
     pub(super) const PROTOCOL: FlagSet =
         FlagSet(FlagSet::LOCKED.0 | FlagSet::WRITEBACK.0 | FlagSet::WAITERS.0);
 
@@ -106,8 +106,7 @@ impl fmt::Debug for FlagSet {
     }
 }
 
-// The primitives of `sys` and this table speak of the same bits. That WAITERS is the sign of the
-// byte is asserted there.
+// The primitives of `sys` use the same bits, and assert that WAITERS is the sign of the byte.
 const _: () = assert!(FlagSet::LOCKED.0 == lock_byte::LOCKED);
 const _: () = assert!(FlagSet::UPTODATE.0 == lock_byte::UPTODATE);
 const _: () = assert!(FlagSet::WAITERS.0 == lock_byte::WAITERS);
@@ -122,14 +121,14 @@ impl Flags {
         Flags(AtomicU8::new(set.0))
     }
 
-    /// The bits now. Acquire: who sees UPTODATE also sees the bytes it speaks of; pairs with the
+    /// The bits now. Acquire: a thread that sees UPTODATE also sees the bytes; pairs with the
     /// release of `end_read` and of [`Flags::set`].
     #[inline]
     pub(crate) fn load(&self) -> FlagSet {
         FlagSet(self.0.load(Ordering::Acquire))
     }
 
-    /// Sets bits. Release, so that what was done before is seen by whoever sees the bit.
+    /// Sets bits. Release: a thread that sees the bit also sees everything done before.
     #[inline]
     pub(crate) fn set(&self, set: FlagSet) {
         debug_assert!(
@@ -167,7 +166,7 @@ impl Flags {
         FlagSet(self.0.fetch_and(!set.0, Ordering::AcqRel))
     }
 
-    /// A plain store, for a frame nobody else can see (I2).
+    /// Stores plainly, for a frame that no other thread can see (I2).
     #[inline]
     pub(super) fn store_owned(&self, set: FlagSet) {
         self.0.store(set.0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The frames of one arena: allocation, metadata, addresses, locks, and the check of all of it.
+//! The frames of one arena: allocation, metadata, addresses, locks, and the check of all of these.
 
 use std::ptr::NonNull;
 use std::task::Waker;
@@ -35,12 +35,13 @@ pub(crate) struct ArenaOptions {
     pub(crate) reserve: u32,
     /// When the host gives the memory.
     pub(crate) prefault: Prefault,
-    /// How often a waiter may lose a frame's lock to a later comer.
+    /// How often a waiter may lose a frame's lock to a thread that came later.
     pub(crate) patience: u32,
 }
 
 impl ArenaOptions {
-    /// Usual options for `frames` usable frames: a reserve of 64, or an eighth of a small arena.
+    /// The usual options for `frames` usable frames: a reserve of 64, or an eighth of a small
+    /// arena.
     pub(crate) fn new(frames: u32) -> ArenaOptions {
         ArenaOptions {
             frames,
@@ -74,7 +75,7 @@ pub(crate) enum ArenaError {
     Map {
         /// The bytes asked for.
         bytes: u64,
-        /// What the host said.
+        /// The host's error.
         source: std::io::Error,
     },
 }
@@ -133,12 +134,12 @@ impl Frames {
         self.arena.frames()
     }
 
-    /// Free frames, the reserve included; exact when nobody allocates or frees.
+    /// Free frames, the reserve included; exact while no thread allocates or frees.
     pub(crate) fn free_frames(&self) -> u32 {
         self.allocator.free_frames()
     }
 
-    /// Magazines with frames.
+    /// The number of magazines that have frames.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn magazines_in_use(&self) -> usize {
         self.allocator.magazines_in_use()
@@ -170,8 +171,8 @@ impl Frames {
         Some(self.begin(id, order))
     }
 
-    /// Takes one frame from this thread's magazine, which is filled if it is empty, and tells which
-    /// it gets after it, if that is known: a hint.
+    /// Takes one frame from this thread's magazine, which is filled if it is empty. Also returns
+    /// the frame it gets next, if that is known: a hint.
     #[inline(always)]
     pub(crate) fn alloc_from_thread_cache(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
         let (id, next) = self.allocator.take_from_thread_cache(&self.metas)?;
@@ -191,8 +192,8 @@ impl Frames {
         OwnedFrame::new(self, id, order, bytes)
     }
 
-    /// Takes up to `most` single frames, as many as are had by one turn at the thread's magazine;
-    /// there may be none although some are free.
+    /// Takes up to `most` single frames, as many as one turn at the thread's magazine gives; there
+    /// may be none although some are free.
     pub(crate) fn alloc_singles(&self, most: usize) -> Singles<'_> {
         let mut ids = [FrameId(0); MOST];
         let wanted = &mut ids[..most.min(MOST)];
@@ -200,21 +201,20 @@ impl Frames {
         Singles::new(self, ids, taken)
     }
 
-    /// Of a frame of [`Singles`].
+    /// Makes a frame of [`Singles`] owned.
     #[inline(always)]
     pub(super) fn begin_single(&self, id: FrameId) -> OwnedFrame<'_> {
         self.begin(id, 0)
     }
 
-    /// Of frames of [`Singles`] that were not begun.
+    /// Frees frames of [`Singles`] that were not made owned.
     pub(super) fn give_back(&self, ids: &mut [FrameId]) {
         if !ids.is_empty() {
             self.allocator.give_singles(&self.metas, ids);
         }
     }
 
-    /// The frame that this thread gets next, if it is known and there is something to be had from
-    /// knowing: a hint.
+    /// The frame that this thread gets next, where that is known and worth knowing: a hint.
     #[inline(always)]
     pub(crate) fn next_single(&self) -> Option<FrameId> {
         match copy::PREFETCHES {
@@ -223,8 +223,7 @@ impl Frames {
         }
     }
 
-    /// Has a quarter of a free frame on its way to the processor, to be written, and with the first
-    /// its metadata.
+    /// Prefetches a quarter of a free frame for writing, and with the first quarter its metadata.
     #[inline(always)]
     pub(crate) fn prefetch_free(&self, id: FrameId, quarter: Quarter) {
         if quarter == Quarter::First {
@@ -233,14 +232,14 @@ impl Frames {
         copy::prefetch_quarter_to_write(self.arena.hint(id), quarter);
     }
 
-    /// Has the metadata of a free frame on its way to the processor.
+    /// Prefetches the metadata of a free frame.
     #[inline(always)]
     pub(super) fn prefetch_meta(&self, id: FrameId) {
         // A hint is right for every address.
         copy::prefetch_line(self.metas.as_ptr().wrapping_add(id.index()).cast());
     }
 
-    /// Has the bytes of a free frame on their way to the processor, to be written.
+    /// Prefetches the bytes of a free frame for writing.
     #[inline(always)]
     pub(super) fn prefetch_to_write(&self, id: FrameId) {
         copy::prefetch_page_to_write(self.host(id));
@@ -253,7 +252,7 @@ impl Frames {
         self.allocator.give(&self.metas, id, meta.order());
     }
 
-    /// The first half of freeing a block of one frame, whose hold word must be 0: it is nobody's.
+    /// The first half of freeing a block of one frame, whose hold word must be 0: ends its life.
     #[inline(always)]
     pub(crate) fn end_single(&self, id: FrameId) {
         let meta = self.meta(id);
@@ -261,17 +260,17 @@ impl Frames {
         debug_assert_eq!(meta.order(), 0, "{id:?} is a block");
     }
 
-    /// The second, of many: they can be allocated again.
+    /// The second half, for many frames: they can be allocated again.
     pub(crate) fn give_ended(&self, ids: &mut [FrameId]) {
         self.allocator.give_singles(&self.metas, ids);
     }
 
-    /// The same past the magazines: frames that lie in a row come out in a row.
+    /// The same, past the magazines, so that frames that lie in a row come out in a row.
     pub(crate) fn give_ended_to_lists(&self, ids: &mut [FrameId]) {
         self.allocator.give_to_lists(&self.metas, ids);
     }
 
-    /// Makes a block owned again that its caller has frozen, or whose last hold it dropped.
+    /// Makes a block owned again, which the caller has frozen or whose last hold it dropped.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
         let meta = self.meta(id);
@@ -297,8 +296,7 @@ impl Frames {
     /// A frame's metadata; `None` outside the arena.
     #[inline(always)]
     pub(super) fn meta_at(&self, at: FrameOffset) -> Option<&Meta> {
-        // What is in the low bits makes it a large number, which is not cut off where addresses are
-        // shorter.
+        // Low bits make it a large number, which is not cut off where addresses are shorter.
         let place = at.bytes().rotate_right(PAGE_SHIFT);
         self.metas.get(usize::try_from(place).ok()?)
     }
@@ -322,25 +320,25 @@ impl Frames {
         self.lookaside.guess(tag)
     }
 
-    /// The same for who is about to fetch so much that the processor keeps little else: by the run
-    /// of the block, if it is in one.
+    /// The same, by the run of the block if it is in one: for a caller about to fetch so much that
+    /// the processor's caches keep little else.
     #[inline(always)]
     pub(crate) fn guess_frame_in_run(&self, tag: Tag) -> FrameId {
         self.lookaside.guess_in_run(tag)
     }
 
-    /// Bytes of the table of where blocks were found.
+    /// The size of the lookaside tables in bytes.
     pub(crate) fn lookaside_bytes(&self) -> u64 {
         self.lookaside.size()
     }
 
-    /// The block with this tag was found in `frame`: the next who seeks it looks there first.
+    /// Notes that the block with this tag was found in `frame`, where the next search looks first.
     #[inline]
     pub(crate) fn note_found(&self, tag: Tag, frame: FrameId) {
         self.lookaside.note(tag, frame);
     }
 
-    /// The frame whose metadata this is.
+    /// The frame of this metadata.
     pub(crate) fn id_of(&self, meta: &Meta) -> FrameId {
         let at = self.metas.element_offset(meta);
         FrameId(at.expect("metadata of this arena") as u32)
@@ -366,14 +364,14 @@ impl Frames {
         self.arena.host(id)
     }
 
-    /// The same, for who owns the frame.
+    /// The same, for the frame's owner.
     #[inline(always)]
     pub(super) fn start(&self, id: FrameId) -> NonNull<u8> {
         let start = self.arena.start_of(FrameOffset::of(id));
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    /// Has a frame's bytes on their way to the processor: they are to be copied soon.
+    /// Prefetches a frame's bytes, which are to be copied soon.
     #[inline]
     pub(crate) fn prefetch(&self, id: FrameId) {
         copy::prefetch_page(self.host(id));
@@ -435,15 +433,16 @@ impl Frames {
         }
     }
 
-    /// Takes the frame's lock if it is free and nobody waits. Takes no mutex and wakes nobody: for
-    /// a section. The caller holds the frame, here and in all functions below.
+    /// Takes the frame's lock if it is free and no thread waits. Takes no mutex and wakes no
+    /// thread, so it is for use in a section. The caller holds the frame, here and in all functions
+    /// below.
     #[inline]
     pub(crate) fn try_lock_alone(&self, id: FrameId) -> bool {
         self.lock_of(id).try_lock_alone()
     }
 
-    /// Takes the frame's lock if it is free; may take a queue's mutex of the wait table for a
-    /// moment. Not in a section.
+    /// Takes the frame's lock if it is free. Not for use in a section: it may take a mutex of the
+    /// wait table for a moment.
     #[inline]
     pub(crate) fn try_lock(&self, id: FrameId) -> bool {
         self.lock_of(id).try_lock()
@@ -485,8 +484,8 @@ impl Frames {
         self.lock_of(id).set_writeback();
     }
 
-    /// Ends what `set_writeback` began, and wakes who waited for it. The caller's hold on the frame
-    /// lasts until this returns: else the wake-up could fall into the frame's next life (L11).
+    /// Ends what `set_writeback` began, and wakes its waiters. The caller's hold on the frame lasts
+    /// until this returns; otherwise the wake-up could fall into the frame's next life (L11).
     pub(crate) fn end_writeback(&self, id: FrameId) {
         self.lock_of(id).end_writeback();
         debug_assert_ne!(
@@ -496,8 +495,8 @@ impl Frames {
         );
     }
 
-    /// Sleeps until the bit was clear at some moment since the call. The caller need not be the one
-    /// who takes it next.
+    /// Sleeps until the bit was clear at some moment since the call. Another thread may take the
+    /// bit next.
     pub(crate) fn wait(&self, id: FrameId, bit: Bit) {
         self.lock_of(id).wait(bit, None);
     }
@@ -541,7 +540,7 @@ impl Frames {
 
     /// Recomputes what the allocator caches and checks that every frame is in exactly one state
     /// (I1): each is in one free block, one magazine or one allocated block, and nothing free is
-    /// held. Panics where it is not so. Nobody may allocate or free meanwhile.
+    /// held. Panics otherwise. No thread may allocate or free meanwhile.
     pub(crate) fn validate(&self) {
         let mut free = vec![false; self.metas.len()];
         let mut count = 0;

@@ -1,4 +1,5 @@
-//! The hold word: who keeps a frame from being freed, and who may see its bytes stand still.
+//! The hold word of a frame: the counts that keep it from being freed, and whether its bytes may
+//! change.
 //!
 //! ```text
 //!  63      62      61     60   59..40  39..20  19..0
@@ -10,8 +11,8 @@
 //! | views | guards that were promised bytes that never change |
 //! | refs | the file's index, or the views of a block that has left it (1); leaves that own an anonymous frame; transient users |
 //! | mapped | file pages installed in page tables; pins of an anonymous page; borrowers of a leaf |
-//! | UNCACHED | the frame is in no file's index: anonymous, or viewed-only, or owned, or free. Without it, it is *CACHED*: what its file's index says |
-//! | WRITER | somebody holding the block's lock copies into the frame |
+//! | UNCACHED | the frame is in no file's index: anonymous, or viewed-only, or owned, or free. While it is clear the frame is *CACHED*: a file's index leads to it |
+//! | WRITER | the holder of the block's lock copies into the frame |
 //! | WMAPPED | write translations of the frame may exist |
 //! | COLD | of a CACHED frame: its next use may have a mark to make ([`super::marks`]) |
 //!
@@ -35,24 +36,25 @@
 //! | CACHED refs=n | `freeze(n)` | owned | views = mapped = 0 |
 //! | CACHED refs=n | `leave_file` | refs=n-1; with views refs=n, the index's is theirs | block lock held |
 //!
-//! Views or pins alone may keep an anonymous frame whose leaf has let it go. Who drops a view of a
-//! block that has left its file ([`PutView::Detached`]) tells its owner ([`super::detached`]).
+//! Views or pins alone may keep an anonymous frame whose leaf has released it. Dropping a view of a
+//! block that has left its file ([`PutView::Detached`]) notifies the views' owner
+//! ([`super::detached`]).
 //!
-//! Whoever brings the word to UNCACHED alone (`Dropped::Last`) frees the frame; the word stays so
-//! until it is published again, so every `try_` on a free frame fails. Only of a frame that was
-//! never published is it 0, as the host's memory has it; nothing names such a frame but its owner,
-//! and [`Hold::load`] says that nobody holds it.
+//! The thread that brings the word to UNCACHED alone (`Dropped::Last`) frees the frame. The word
+//! stays so until the frame is published again, so every `try_` on a free frame fails. The word of
+//! a frame that was never published is 0, as the host's memory has it. Only its owner names such a
+//! frame, and [`Hold::load`] reports it as not held.
 //!
-//! That a bit is set where a frame is *not* cached makes the question of a hit one test against
-//! zero: none of the four, and room for a view.
+//! The bit is set where a frame is *not* cached, so a hit is one test against zero: none of the
+//! four bits, and room for a view.
 //!
-//! Orderings. All changes are RMWs of one word, so each sees the newest value; but for `publish`,
-//! which nobody can meet, and `put_owner` of the last owner, whom nobody may meet (the rule is at
-//! `try_get`). What they pair with:
+//! Orderings. All changes are RMWs of one word, so each sees the newest value. The exceptions are
+//! `publish`, which no other thread can race with, and `put_owner` of the last owner, which none
+//! may race with (the rule is at `try_get`). They pair as follows:
 //! - taking (`try_get`, `try_view`, `try_map_cached`: Acquire) pairs with `publish` (Release): the
 //!   holder sees the metadata and bytes the owner wrote;
-//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of whoever ends the life
-//!   (the last dropper, which in `put_owner` is a load, `freeze`) or changes the bytes
+//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of the thread that ends
+//!   the life (the last dropper, which in `put_owner` is a load, or `freeze`) or changes the bytes
 //!   (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
 //! - `end_write` and `clear_wmapped` (Release) pair with `try_view` (Acquire): a view sees all the
 //!   bytes written.
@@ -70,7 +72,7 @@ const REF: u64 = 1 << 20;
 const MAPPED: u64 = 1 << 40;
 /// The top bit of `views`: with it set the count is full.
 const VIEWS_FULL: u64 = 1 << 19;
-/// The sign: what a drop of a view asks, the processor's flags say after the operation itself.
+/// The sign bit: after a drop of a view the processor's flags have the answer.
 const UNCACHED: u64 = 1 << 63;
 const WMAPPED: u64 = 1 << 62;
 const WRITER: u64 = 1 << 61;
@@ -81,9 +83,9 @@ const COLD: u64 = 1 << 60;
 pub(crate) struct HoldState(u64);
 
 impl HoldState {
-    /// Held by nobody: owned or free.
+    /// Not held: owned or free.
     pub(crate) const NONE: HoldState = HoldState(UNCACHED);
-    /// The most that the counts of references and of installed pages can hold.
+    /// The most references, and the most installed pages.
     pub(crate) const MAX: u32 = FIELD as u32;
     /// The most views.
     #[cfg(all(test, not(shuttle)))]
@@ -192,24 +194,24 @@ pub(super) enum Viewed {
     Refused,
 }
 
-/// What is left of a frame after a hold on it was dropped.
+/// The state of a frame after a hold on it was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "whoever drops the last hold frees the frame"]
 pub(crate) enum Dropped {
-    /// Others hold the frame.
+    /// The frame is still held.
     Held,
-    /// Nobody does: the caller frees it.
+    /// It is not held any more: the caller frees it.
     Last,
 }
 
-/// Where a block was when a view of it was dropped, or made a second time.
+/// The state of a block when a view of it was dropped or cloned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "who keeps a block outside its file has to be told"]
 pub(crate) enum PutView {
-    /// In its file, which keeps it.
+    /// In its file, which keeps the block.
     Kept,
-    /// It had left its file: the owner is to be told ([`super::detached`]), and neither it nor the
-    /// frame goes before.
+    /// The block had left its file: the views' owner has to be notified ([`super::detached`]).
+    /// Owner and frame stay until then.
     Detached,
 }
 
@@ -270,10 +272,10 @@ impl Hold {
     /// Takes a reference if there is one already and the count has room. Acquire: pairs with
     /// `publish`.
     ///
-    /// The rule for this and every other operation that changes a word which is one reference
-    /// without CACHED: only who came by an owner of the frame, and keeps that one meanwhile.
-    /// [`Hold::put_owner`] ends such a word by a load and a plain store, which would undo the
-    /// change of anybody else.
+    /// Rule for this and every other operation that changes a word of one reference without CACHED:
+    /// the caller has come through an owner of the frame, and keeps that owner meanwhile.
+    /// [`Hold::put_owner`] ends such a word by a load and a plain store, which would undo any other
+    /// change.
     #[inline]
     pub(crate) fn try_get(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -284,7 +286,7 @@ impl Hold {
 
     /// Like [`Hold::try_get`] for a frame that is in a file's index: the speculative get of a
     /// lookup there. A frame that has become a table or an index node meanwhile is not touched, so
-    /// their counts are their owner's alone.
+    /// the counts of these are their owner's alone.
     #[inline]
     pub(crate) fn try_get_cached(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -293,8 +295,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Drops a reference. Release: pairs with whoever ends the frame's life; Acquire: that may be
-    /// this caller.
+    /// Drops a reference. Release: pairs with the thread that ends the frame's life. Acquire: that
+    /// may be this one.
     #[inline]
     pub(crate) fn put(&self) -> Dropped {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -307,11 +309,10 @@ impl Hold {
         HoldState(before.0 - REF).after_drop()
     }
 
-    /// Drops an owner's reference, as [`Hold::put`] does, of a frame that is in no file. A hold of
-    /// such a frame is taken by who has come to it through one of its owners, and keeps that one
-    /// meanwhile; who looks a file's block up wants CACHED. So the last owner, if nobody else has a
-    /// hold, has the frame to itself, and needs no read-modify-write. Acquire: pairs with the
-    /// Release of those who had one.
+    /// Drops an owner's reference, as [`Hold::put`] does, of a frame that is in no file. A hold on
+    /// such a frame is only taken through one of its owners, which is kept meanwhile; a lookup of a
+    /// file's block requires CACHED. So the last owner, if there is no other hold, has the frame to
+    /// itself and needs no read-modify-write. Acquire: pairs with the Release of earlier holders.
     #[inline(always)]
     pub(crate) fn put_owner(&self) -> Dropped {
         if self.0.load(Ordering::Acquire) != UNCACHED | REF {
@@ -323,7 +324,7 @@ impl Hold {
         Dropped::Last
     }
 
-    /// Takes a view if the frame is cached and nobody can write to it. Acquire: pairs with
+    /// Takes a view if the frame is cached and cannot be written to. Acquire: pairs with
     /// `publish`, `end_write` and `clear_wmapped`. The caller checks UPTODATE afterwards.
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
@@ -360,28 +361,28 @@ impl Hold {
                 .is_ok()
     }
 
-    /// The next use may have a mark to make. Whoever has taken a mark away says so, of a frame that
-    /// may have been freed since.
+    /// Notes that the next use may have a mark to make. Called after a mark was taken away, for a
+    /// frame that may have been freed since.
     ///
-    /// Changes the word also if it says so already: AcqRel, so that who calls [`Hold::warm`]
-    /// afterwards finds the mark taken away.
+    /// Writes the word even if COLD is set: AcqRel, so that a later [`Hold::warm`] finds the mark
+    /// taken away.
     pub(crate) fn cool(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 | COLD)
         });
     }
 
-    /// A use has no mark to make, and the bytes are up to date. The caller holds the frame, and
-    /// looks at the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and, for the bytes,
-    /// with [`Hold::try_view_hot`].
+    /// Notes that a use has no mark to make, and that the bytes are up to date. The caller holds
+    /// the frame, and looks at the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and,
+    /// for the bytes, with [`Hold::try_view_hot`].
     pub(crate) fn warm(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 & !COLD)
         });
     }
 
-    /// Takes one more view for somebody who has one, and says where the block is; `None` when the
-    /// count is full. Relaxed: what the new view may read, the old one could.
+    /// Takes one more view for a caller that has one, and returns the block's state; `None` when
+    /// the count is full. Relaxed: the new view reads only what the old one could.
     #[inline]
     pub(crate) fn try_clone_view(&self) -> Option<PutView> {
         let now = self.update(Ordering::Relaxed, |now| {
@@ -398,8 +399,8 @@ impl Hold {
         }
     }
 
-    /// Takes a view of a frame of no file that has an owner; the caller has made sure that nobody
-    /// writes to it as long as it has views. Acquire: pairs with `publish`.
+    /// Takes a view of a frame that is in no file and has an owner. The caller ensures that it is
+    /// not written to as long as it has views. Acquire: pairs with `publish`.
     pub(crate) fn try_view_still(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             (now.refs() > 0 && !now.is_cached() && now.0 & VIEWS_FULL == 0).then_some(now.0 + VIEW)
@@ -413,14 +414,14 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
-        // All zeros: in a child of fork(2), where the owner knows it.
+        // All zeros: a child of fork(2), as the owner knows.
         debug_assert!(
             HoldState(before).views() > 0 || before == 0,
             "put of a view that nobody had: {:?}",
             HoldState(before)
         );
-        // Not UNCACHED. Nor was it 0: asked so, the processor's flags say it, with no other
-        // instruction.
+        // Neither UNCACHED nor 0. In this form the processor's flags have the answer without a
+        // further instruction.
         match before as i64 > 0 {
             true => PutView::Kept,
             false => PutView::Detached,
@@ -437,7 +438,7 @@ impl Hold {
         HoldState(before.0 - VIEW).after_drop()
     }
 
-    /// Starts writing to a cached frame if nobody views it; the caller holds the block's lock.
+    /// Starts writing to a cached frame that has no views; the caller holds the block's lock.
     /// Acquire: pairs with `put_view`, so that the reads of the last view come before the bytes
     /// change.
     pub(crate) fn try_begin_write(&self) -> bool {
@@ -460,7 +461,7 @@ impl Hold {
         );
     }
 
-    /// Allows write translations if nobody views the frame; the caller holds the block's lock.
+    /// Allows write translations of a frame that has no views; the caller holds the block's lock.
     /// Acquire: as in `try_begin_write`.
     pub(crate) fn try_set_wmapped(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -469,13 +470,13 @@ impl Hold {
         .is_ok()
     }
 
-    /// Says that no write translation is left: revoked, and a grace period has passed (I6); the
-    /// caller holds the block's lock. Release: pairs with `try_view`.
+    /// Notes that no write translation is left: they were revoked and a grace period has passed
+    /// (I6). The caller holds the block's lock. Release: pairs with `try_view`.
     pub(crate) fn clear_wmapped(&self) {
         self.0.fetch_and(!WMAPPED, Ordering::Release);
     }
 
-    /// Counts one more installed page, for somebody who holds the frame; fails only when the count
+    /// Counts one more installed page, for a caller that holds the frame; fails only when the count
     /// is full. Relaxed: the caller's own hold gave it the bytes.
     #[inline]
     pub(crate) fn try_map(&self) -> bool {
@@ -486,9 +487,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Counts one more page, that is going to be installed, of a frame that is in a file's index:
-    /// like [`Hold::try_get_cached`], and speculative as it is. Until the page is installed the
-    /// count is the caller's hold.
+    /// Counts a page about to be installed, of a frame in a file's index. Speculative, like
+    /// [`Hold::try_get_cached`]. Until the page is installed the count is the caller's hold.
     #[inline]
     pub(crate) fn try_map_cached(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -497,8 +497,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Counts one more borrower of a leaf that has one, and nothing else; of several that try one
-    /// succeeds, as long as it stays counted. Acquire: pairs with every dropper's Release.
+    /// Counts a second borrower of a leaf that has one and no other hold. While it stays counted,
+    /// only one such attempt succeeds. Acquire: pairs with every dropper's Release.
     pub(crate) fn try_map_beside_one(&self) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 == UNCACHED | MAPPED).then_some(UNCACHED | (2 * MAPPED))
@@ -506,8 +506,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Ends what [`Hold::try_map_beside_one`] began, and counts the other one off with it: with one
-    /// of them alone somebody else would begin. Orderings as in [`Hold::put`].
+    /// Ends what [`Hold::try_map_beside_one`] began, and takes off both borrowers at once: with
+    /// only one gone another attempt could begin. Orderings as in [`Hold::put`].
     pub(crate) fn unmap_both(&self) -> Dropped {
         let before = HoldState(self.0.fetch_sub(2 * MAPPED, Ordering::AcqRel));
         assert!(
@@ -530,10 +530,9 @@ impl Hold {
         HoldState(before.0 - MAPPED).after_drop()
     }
 
-    /// Takes a cached frame out of everybody's reach, if it is held by exactly `refs` references
-    /// (the index's and the caller's own), no view and no installed page: the frame is owned again.
-    /// A left-over WMAPPED does not matter, there is no translation for it to speak of. Acquire:
-    /// pairs with every dropper's Release.
+    /// Makes a cached frame owned again if it is held by exactly `refs` references (the index's and
+    /// the caller's own), no view and no installed page. A left-over WMAPPED does not matter: there
+    /// is no translation left. Acquire: pairs with every dropper's Release.
     pub(crate) fn freeze(&self, refs: u32) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(HoldState::NONE.0)
@@ -541,10 +540,10 @@ impl Hold {
         .is_ok()
     }
 
-    /// Takes the frame out of its file: sets UNCACHED (and removes the bits that speak of a file's
-    /// block alone) at once, so that no view can be taken afterwards. The index's reference goes
-    /// with it, unless there are views, which get it. Refuses while there are views if `viewed`
-    /// says so. The caller holds the block's lock.
+    /// Takes the frame out of its file: sets UNCACHED, and clears the bits that only a file's block
+    /// has, in one step, so that no view can be taken afterwards. The index's reference goes too,
+    /// unless there are views, which inherit it. Refuses while there are views if `viewed` says
+    /// so. The caller holds the block's lock.
     pub(super) fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
         self.update(Ordering::AcqRel, |now| {
             assert!(
@@ -568,8 +567,8 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// How many hold words this thread has changed: what an operation costs in lines of metadata, for
-/// tests that bound it.
+/// The number of hold words that this thread has changed, for tests that bound the cost of an
+/// operation.
 #[cfg(all(test, not(loom), not(shuttle)))]
 pub(crate) mod touched {
     use std::cell::Cell;

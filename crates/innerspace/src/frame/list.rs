@@ -8,8 +8,7 @@ use super::meta::Meta;
 use crate::FrameId;
 use crate::sync::atomic::Ordering;
 
-/// A doubly linked list of frames, threaded through their metadata; whoever owns the list holds its
-/// lock.
+/// A doubly linked list of frames, threaded through their metadata. Its owner holds the lock.
 ///
 /// A frame is in at most one list. The list does not know its lock: every method wants `&mut self`,
 /// and the two users (the buddy allocator, the LRU) keep their lists inside the mutex that guards
@@ -78,7 +77,7 @@ impl FrameList {
     /// Takes a frame out that is in this list.
     pub(crate) fn remove(&mut self, metas: &[Meta], id: FrameId) {
         let links = &metas[id.index()].links;
-        // Not two swaps, which are locked instructions: nobody comes between.
+        // Not two swaps, which are locked instructions: no other thread changes these.
         let prev = links.prev.load(Ordering::Relaxed);
         let next = links.next.load(Ordering::Relaxed);
         links.prev.store(0, Ordering::Relaxed);

@@ -1,26 +1,25 @@
-//! What the LRU says of a frame: where it is, and on whose lists, in one word.
+//! The LRU's record of a frame, in one word: its place, and the group whose lists it is on.
 //!
-//! Lists and batches name frames that may have been freed meanwhile, and be others' by now, or be
-//! where they were once more, for another group. Who comes to one by such a name reads the word,
-//! locks the lists of the group that is in it, and reads it again. A frame leaves its place under
-//! the lock of its group's lists alone, so the same word says that this is where the frame is, and
-//! that it stays there while they are locked: had it left before, then that came before the lock,
-//! and what is read is of a later stay in the same place of the same group. Place and group in
-//! words of their own would not say so: the place may be that of one life, and the group that of
-//! the next.
+//! Lists and batches name frames that may have been freed and reused meanwhile, or that may be back
+//! in the same place for another group. A thread that finds a frame this way reads the word, locks
+//! the lists of the group in it, and reads the word again. A frame leaves its place only under the
+//! lock of its group's lists. So an unchanged word proves that the frame is there, and stays there
+//! while the lists are locked: if it had left, that came before the lock, and the word is of a
+//! later stay in the same place of the same group. Two separate words would prove nothing: the
+//! place could be of one life, and the group of the next.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 const GROUP_SHIFT: u32 = 8;
 
-/// A place, of which 0 is none, and the group under whose lock the frame leaves it.
+/// The place (0 is none), and the group under whose lock the frame leaves it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Listing {
     pub(crate) place: u8,
     pub(crate) group: u16,
 }
 
-/// The word. All-zero metadata says that the frame is nowhere.
+/// The word. All-zero metadata means that the frame is nowhere.
 pub(crate) struct Listed(AtomicU32);
 
 impl Default for Listed {
@@ -40,22 +39,22 @@ impl Listed {
         }
     }
 
-    /// Under the lock of the lists of the frame's group, but where the frame is nowhere: by who
-    /// brings it. Release: who sees it there sees what was set before.
+    /// Called under the lock of the lists of the frame's group; for a frame that is nowhere, by the
+    /// thread that lists it. Release: a thread that sees the place sees everything set before.
     #[inline(always)]
     pub(crate) fn store(&self, Listing { place, group }: Listing) {
         let word = u32::from(group) << GROUP_SHIFT | u32::from(place);
         self.0.store(word, Ordering::Release);
     }
 
-    /// A life begins: nowhere.
+    /// Begins a life: nowhere.
     #[inline(always)]
     pub(super) fn begin(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Locks the lists of the group that `seen` says, which is not nowhere; `None` if the frame is
-    /// not there any more.
+    /// Locks the lists of the group in `seen`, which is not nowhere; `None` if the frame has left
+    /// that place.
     #[inline]
     pub(crate) fn lock_at<L>(&self, seen: Listing, lock: impl FnOnce(u16) -> L) -> Option<L> {
         let locked = lock(seen.group);

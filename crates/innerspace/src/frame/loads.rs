@@ -1,11 +1,11 @@
-//! Loads: what a full magazine gives away for an empty one to take, on their way past the buddy
+//! Loads: batches of frames that a full magazine gives away and an empty one takes, past the buddy
 //! lists.
 //!
-//! A magazine takes the last load that it gave itself, before those of others: its frames are in
-//! the cache of the processor that its thread is on, if they are in one.
+//! A magazine first takes the last load that it gave itself: if its frames are in a cache at all,
+//! then in that of its thread's processor.
 //!
-//! Above a bound the oldest goes to the buddy lists. So frames that lie all over the arena do not
-//! go round here for ever: in the lists they are neighbours again, which come out together.
+//! Above a bound the oldest load goes to the buddy lists. So scattered frames do not circulate here
+//! for ever: in the lists they join their neighbours again.
 
 use std::collections::VecDeque;
 
@@ -15,8 +15,8 @@ use crate::FrameId;
 /// Frames of a load, at most.
 pub(crate) const LOAD: usize = CAPACITY / 2;
 
-/// The most loads that are kept: 16 MiB. Few enough that their givers, among whom a magazine looks
-/// for itself, are in four lines.
+/// The most loads kept: 16 MiB. Few enough that the list of givers, which a magazine searches for
+/// itself, takes four cache lines.
 const MOST: usize = 64;
 
 /// Half of what a magazine holds, from the first place on.
@@ -32,7 +32,7 @@ pub(super) struct Loads {
 }
 
 impl Loads {
-    /// None yet; of an arena of so many frames, a sixteenth at most is in loads.
+    /// No loads yet. At most a sixteenth of the arena's frames will be in loads.
     pub(super) fn new(frames: usize) -> Loads {
         let most = (frames / (16 * LOAD)).min(MOST);
         Loads {
@@ -50,8 +50,7 @@ impl Loads {
         self.loads.iter()
     }
 
-    /// Keeps a load of magazine `giver`; what comes back in its place is the one that was kept
-    /// longest, if there are as many as there may be.
+    /// Keeps a load of magazine `giver`. Returns the oldest load if there are too many.
     pub(super) fn push(&mut self, giver: usize, load: Load) -> Option<Load> {
         if self.most == 0 {
             return Some(load);
@@ -66,7 +65,7 @@ impl Loads {
         oldest
     }
 
-    /// Takes the last that `taker` gave, or else the last.
+    /// Takes the last load that `taker` gave, or else the last one.
     pub(super) fn pop(&mut self, taker: usize) -> Option<Load> {
         let last = self.givers.len().checked_sub(1)?;
         let mut givers = self.givers.iter();

@@ -1,50 +1,50 @@
 //! The lock bit and the writeback bit of a frame: taking, releasing, waiting.
 //!
-//! Almost nobody ever waits, so the fast paths touch the flags byte alone: locking is one
-//! compare-exchange, unlocking one RMW whose sign says whether WAITERS is set (both bits are in one
-//! byte for that). The wait table is for the rest.
+//! Waiting is rare, so the fast paths touch the flags byte alone: locking is one compare-exchange,
+//! unlocking one RMW whose sign tells whether WAITERS is set (both bits are in one byte for that).
+//! All other cases use the wait table.
 //!
 //! **No wake-up is lost.** A waiter, holding its queue's mutex, sets WAITERS *first*, then tries
 //! the bit once, and only then enqueues. All three bits are in one atomic byte, so either the try
 //! comes after the release and succeeds, or the release comes after WAITERS was set and sees it;
 //! then the releaser locks the queue's mutex and finds the entry.
 //!
-//! **Fairness is bounded.** A released lock is free for all, but while WAITERS is set all who come
-//! take it under the queue's mutex (the compare-exchange of the fast path expects the bit to be
-//! clear). So whoever passes the first in the queue counts it there, and who finds it passed
-//! `patience` times already hands the lock over to it: takes the bit for the waiter, unlinks it and
-//! unparks its thread. So does the unlocker, when it comes to the queue; but it may be long on its
-//! way, and the lock does not lie idle meanwhile when somebody wants it. Nothing has to be known of
-//! the queue *before* the lock is released, which is why unlocking does not look. With `patience` 0
-//! the order is strictly first come, first served.
+//! **Fairness is bounded.** A released lock is free for all, but while WAITERS is set every thread
+//! takes it under the queue's mutex (the compare-exchange of the fast path expects the bit to be
+//! clear). A thread that passes the first waiter counts that in the queue. One that finds it passed
+//! `patience` times already hands the lock over: it takes the bit for the waiter, unlinks it and
+//! unparks its thread. The unlocker does the same when it comes to the queue; until then the lock
+//! does not lie idle if another thread wants it. Nothing has to be known of the queue *before* the
+//! lock is released, so unlocking does not look. With `patience` 0 the order is strictly first
+//! come, first served.
 //!
-//! **Who takes the lock**, for itself or for the first in the queue, **wakes nobody who waits to
-//! see the bit clear**, for a waker is foreign code, and would run while nothing knows yet that the
-//! lock is held. Whoever takes it under the mutex notes in the queue that those who wait there to
-//! see the bit clear have seen it. The unlocker that let it in wakes them: they enqueued while the
-//! bit was set, so the unlocker came after and saw WAITERS; and it has not been to the queue since,
-//! or they would be gone.
+//! **Taking the lock**, for itself or for the first waiter, **a thread wakes no waiter that wants
+//! to see the bit clear**: a waker is foreign code, and would run before the caller knows that it
+//! holds the lock. Instead it notes in the queue, under the mutex, that these waiters have seen the
+//! bit clear. The unlocker that let it in wakes them: they enqueued while the bit was set, so the
+//! unlocker came after and saw WAITERS, and it has not been to the queue since, or they would be
+//! gone.
 //!
-//! **A waker never wakes for the past.** It looks at the bit again under the queue's mutex: if
-//! somebody set it anew, that one's release will see WAITERS and wake those who are not noted. So a
+//! **A wake-up is never stale.** The unlocker looks at the bit again under the queue's mutex. If it
+//! was set anew, the next release will see WAITERS and wake the waiters that are not noted. So a
 //! woken waiter's bit was clear after it had begun to wait, and it need not look again (after
 //! `put_and_wait` it must not).
 //!
 //! **The frame lives until its unlocker has been to the queue**, so that the byte and the key are
 //! those of one life: every caller of an unlocking function holds the frame until the function
-//! returns. But one: the lock of a page fault's neighbour (`cache::beside`), whose hold has gone to
-//! the installed page. The index holds that frame until the lock is released, and then it may be
-//! evicted and live anew before its unlocker is at the queue, where no harm comes of it:
-//! - No entry in the queue is of the life before. Exclusive waiters hold the frame. Of the shared
-//!   ones some do not (`put_and_wait`), but whoever took the block out of the index had the lock
-//!   and held the frame while it released it: it saw WAITERS and woke them all.
-//! - To those of the new life this is one more visit to the queue: waking them, or handing the lock
-//!   over, is right whenever LOCKED is clear, and waking those who are noted is right always.
-//! - WAITERS is cleared if nobody waits, by an atomic operation on one bit: it undoes nothing of
-//!   what the new owner stores.
+//! returns. There is one exception: in fault-around the hold on a neighbour passes to the installed
+//! page. The index holds that frame until the lock is released. Then it may be evicted and reused
+//! before its unlocker is at the queue, which does no harm:
+//! - No entry in the queue is of the life before. Exclusive waiters hold the frame. Some shared
+//!   waiters do not (`put_and_wait`), but the thread that took the block out of the index had the
+//!   lock and held the frame while it released it: it saw WAITERS and woke them all.
+//! - For waiters of the new life this is one more visit to the queue: waking them, or handing the
+//!   lock over, is right whenever LOCKED is clear, and waking noted waiters is always right.
+//! - WAITERS is cleared if there is no waiter, by an atomic operation on one bit, which undoes no
+//!   store of the new owner.
 //!
-//! Nobody sleeps holding a queue's mutex. Who finds the lock taken and nobody in the queue looks
-//! again for some hundred pauses of the processor first.
+//! No thread sleeps holding a queue's mutex. A thread that finds the lock taken and the queue empty
+//! first looks again for some hundred pauses of the processor.
 
 use std::fmt;
 use std::task::Waker;
@@ -88,7 +88,7 @@ pub(crate) enum WaitResult {
 pub(crate) enum ReadEnd {
     /// The bytes are the store's: UPTODATE.
     Filled,
-    /// They are not: ERROR.
+    /// The bytes are not: ERROR.
     Failed,
 }
 
@@ -113,14 +113,15 @@ impl<'a> FrameLock<'a> {
         (self.id, bit)
     }
 
-    /// Takes the lock if it is free and nobody waits: never sleeps, takes no mutex and wakes
-    /// nobody. May fail for a stale WAITERS.
+    /// Takes the lock if it is free and no thread waits. Never sleeps, takes no mutex and wakes no
+    /// thread. May fail for a stale WAITERS.
     #[inline]
     pub(super) fn try_lock_alone(&self) -> bool {
         self.try_at_once().is_ok()
     }
 
-    /// Takes the lock if it is free. May take the queue's mutex for a moment, so not for a section.
+    /// Takes the lock if it is free. Not for use in a section: it may take the queue's mutex for a
+    /// moment.
     #[inline]
     pub(super) fn try_lock(&self) -> bool {
         match self.try_at_once() {
@@ -129,7 +130,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Takes the lock unless LOCKED or WAITERS is set: the byte that it saw.
+    /// Takes the lock unless LOCKED or WAITERS is set; returns the byte it saw.
     #[inline]
     fn try_at_once(&self) -> Result<(), u8> {
         let mut now = self.byte().load(Ordering::Relaxed);
@@ -148,8 +149,8 @@ impl<'a> FrameLock<'a> {
         Err(now)
     }
 
-    /// WAITERS is set: by those who may be passed, or not; by those who wait for the other bit; by
-    /// some that have gone.
+    /// WAITERS is set: by waiters that may be passed or may not, by waiters for the other bit, or
+    /// by waiters that have gone.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();
@@ -183,9 +184,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Takes the lock if it is free before long, with nobody in the queue: most are held for less
-    /// than it takes to be woken. Not where the order is strict, for among those who look again
-    /// there is none.
+    /// Spins for the lock while the queue is empty: most locks are held for less time than a
+    /// wake-up takes. Not where the order is strict, since spinning threads have no order.
     fn lock_soon(&self) -> bool {
         let mut backoff = Backoff::new();
         while self.waits.patience() > 0 && backoff.is_busy() {
@@ -210,7 +210,7 @@ impl<'a> FrameLock<'a> {
             if self.set_waiters_then_try(&mut queue) {
                 return LockResult::Locked;
             }
-            // WAITERS stays set, for this one.
+            // WAITERS stays set for this waiter.
             let wake = self.hand_over_idle(&mut queue);
             (queue.push_exclusive(key, sleeper.clone()), wake)
         };
@@ -244,9 +244,9 @@ impl<'a> FrameLock<'a> {
         self.take_in_turn(queue, None)
     }
 
-    /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for somebody
-    /// who is not in the queue. Who is first in it may be passed `patience` times; who is not first
-    /// in it passes nobody.
+    /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for a thread
+    /// that is not in the queue. The first waiter may be passed `patience` times; a waiter that is
+    /// not first passes no other.
     fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
         let key = self.key(Bit::Locked);
         let may_take = match ticket {
@@ -275,7 +275,7 @@ impl<'a> FrameLock<'a> {
         self.byte().fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }
 
-    /// Clears WAITERS when nobody waits for this frame any more.
+    /// Clears WAITERS when no thread waits for this frame any more.
     fn tidy(&self, queue: &Queue) {
         if !queue.has_waiters(self.id) {
             self.byte().fetch_and(!WAITERS, Ordering::Relaxed);
@@ -337,8 +337,8 @@ impl<'a> FrameLock<'a> {
 
     /// Ends what `set_writeback` began; the caller holds the frame, not its lock.
     pub(super) fn end_writeback(&self) {
-        // Release: who sees the bit clear may change the bytes; the store's reads of them came
-        // before.
+        // Release: a thread that sees the bit clear may change the bytes; the store's reads of them
+        // came before.
         let before = self.byte().fetch_and(!WRITEBACK, Ordering::Release);
         debug_assert!(
             before & WRITEBACK != 0,
@@ -351,7 +351,7 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Sets and clears bits in one atomic operation and returns what was there before. Release:
-    /// pairs with the Acquire of the next holder and of whoever sees UPTODATE.
+    /// pairs with the Acquire of the next holder and of threads that see UPTODATE.
     fn change(&self, set: u8, clear: u8) -> u8 {
         let mut now = self.byte().load(Ordering::Relaxed);
         loop {
@@ -367,7 +367,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Gives the lock to the first exclusive waiter. The bit is set, and the caller's to give.
+    /// Gives the lock, which the caller has taken, to the first exclusive waiter.
     fn hand_over(&self, queue: &mut Queue, wake: &mut WakeList) {
         if let Some(head) = queue.pop_exclusive(self.key(Bit::Locked)) {
             head.sleeper.hand_over();
@@ -375,8 +375,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// For one who may not pass the first exclusive waiter: gives it the lock if that is free,
-    /// which its unlocker would do later.
+    /// If the caller may not overtake the head of the queue and the lock is free, hands it over
+    /// now.
     fn hand_over_idle(&self, queue: &mut Queue) -> WakeList {
         let mut wake = WakeList::default();
         if self.handoff_is_due(queue) && self.take() {
@@ -386,7 +386,7 @@ impl<'a> FrameLock<'a> {
         wake
     }
 
-    /// Lets the first exclusive waiter try for a lock that is free for all.
+    /// Wakes the first exclusive waiter to try for a lock that is free for all.
     fn rouse(&self, queue: &mut Queue, wake: &mut WakeList) {
         if let Some(head) = queue.head(self.key(Bit::Locked))
             && head.sleeper.rouse() == Roused::WasAsleep
@@ -395,7 +395,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Whether the first exclusive waiter may not be passed any more.
+    /// Whether the first exclusive waiter has run out of patience.
     fn handoff_is_due(&self, queue: &mut Queue) -> bool {
         let patience = self.waits.patience();
         queue
@@ -403,16 +403,16 @@ impl<'a> FrameLock<'a> {
             .is_some_and(|head| head.passed >= patience)
     }
 
-    /// Wakes after a bit was cleared.
+    /// Wakes waiters after a bit was cleared.
     #[cold]
     pub(super) fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);
         let mut queue = self.queue();
-        // Acquire: another thread may have cleared the bit since; what it did before is passed on
-        // to those woken here.
+        // Acquire: another thread may have cleared the bit since. What it did before is passed on
+        // to the waiters woken here.
         let now = self.byte().load(Ordering::Acquire);
         if now & bit.flag().0 != 0 {
-            // Set again by somebody whose release will see WAITERS, and who woke nobody.
+            // Set again by a thread whose release will see WAITERS, and that woke no waiter.
             let wake = queue.take_cleared(key);
             self.tidy(&queue);
             drop(queue);
@@ -448,7 +448,7 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Drops the caller's reference, then waits until the bit is clear. From the `put` on the frame
-    /// may be freed and live another life: nothing here touches it again.
+    /// may be freed and reused: nothing here touches it again.
     pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
         let sleeper = Sleeper::new();
         let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));
@@ -473,7 +473,7 @@ impl<'a> FrameLock<'a> {
 
     /// Enqueues a waiter that wants to see the bit clear; `None` if it is clear now.
     fn enqueue_shared(&self, bit: Bit, waiter: impl FnOnce() -> Shared) -> Option<u64> {
-        // Acquire, here and below: pairs with the Release of whoever cleared the bit.
+        // Acquire, here and below: pairs with the Release that cleared the bit.
         if !self.flags.load().contains(bit.flag()) {
             return None;
         }
@@ -494,7 +494,7 @@ pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// A waker registered for a bit of a frame. Dropping it takes the waker back, if it was not called
+/// A waker registered for a bit of a frame. Dropping this withdraws the waker if it was not called
 /// yet.
 #[must_use = "dropping the token takes the waker back"]
 pub(crate) struct WakeToken {

@@ -1,19 +1,19 @@
-//! Where blocks were last found: the number of a frame for a tag, without a walk through an index.
+//! The lookaside tables: a guess at the frame of a tag, without a walk through an index.
 //!
-//! Two tables for a whole memory. What they say are guesses that nobody keeps right: a frame's own
-//! tag proves one ([`super::tag`]). A wrong one costs a look at the metadata of a frame, and the
-//! walk; whoever has walked notes what was found.
+//! Two tables serve a whole memory. Their entries are guesses that are not kept up to date: the
+//! frame's own tag proves one ([`super::tag`]). A wrong guess costs a look at a frame's metadata
+//! before the walk, and the walk notes what it found.
 //!
-//! **Words**: one for a tag, named by its lower bits; tags that lie a power of two apart share one.
-//! Of blocks that lie together no two share a word, if they are no more than the frames; of blocks
-//! picked at random among many more, up to a third does.
+//! **Words**: a tag has one word, chosen by its lower bits; tags that lie a power of two apart
+//! share one. Of blocks that lie together no two share a word, if they are no more than the frames.
+//! Of blocks picked at random among many more, up to a third do.
 //!
-//! **Runs**: one for so many tags in a row ([`RUN`]). Blocks that were read one after the other lie
-//! in frames one after the other, as a rule, and then one word says for all of them how far the
-//! frame's number is from the tag's. That table is so small that it stays near to the processor
-//! where the words do not: who copies pages from everywhere waits for memory between two copies for
-//! each word that has to be fetched, a sixth of the time the copy takes. A run that was found wrong
-//! is *mixed*, and those blocks are guessed by their words, until its first block is noted again.
+//! **Runs**: [`RUN`] tags in a row share one word. Blocks that were read one after the other
+//! usually lie in consecutive frames, and then one word has the distance from tag to frame for all
+//! of them. This table stays in the processor's caches where the words do not. A thread that copies
+//! pages from everywhere would wait for each word that has to be fetched, a sixth of the time the
+//! copy takes. A run found wrong becomes *mixed*, and its blocks are guessed by their words, until
+//! its first block is noted again.
 
 use std::io;
 
@@ -25,21 +25,21 @@ use crate::units::FrameId;
 /// Tags that a word of the second table stands for.
 const RUN: u64 = 16;
 
-/// Bytes of the tables for each frame, at the most: twice a word and its part of a run, for their
-/// numbers are powers of two.
+/// The most bytes of the tables for each frame: twice a word and its share of a run, because table
+/// sizes are powers of two.
 pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as u64 + 1;
 
-/// Of a run of which nothing was noted: what a table begins with.
+/// A run of which nothing was noted: the initial value.
 const UNKNOWN: u32 = 0;
-/// Of a run whose blocks lie here and there.
+/// A run whose blocks do not lie in a row.
 const MIXED: u32 = 1;
 
 /// See the module. Every word of the first table is the number of a frame of the arena.
 #[derive(Debug)]
 pub(super) struct Lookaside {
     words: ZeroedArray<AtomicU32>,
-    /// Of a run how far its blocks' frames are from their tags, wrapping; or one of the two above.
-    /// (Blocks that are as far as those say are guessed by their words.)
+    /// For each run the wrapping distance from tags to frames, or one of the two constants above.
+    /// (Blocks at just such a distance are guessed by their words.)
     runs: ZeroedArray<AtomicU32>,
     /// One less than the number of words, a power of two.
     mask: u64,
@@ -48,8 +48,8 @@ pub(super) struct Lookaside {
 }
 
 impl Lookaside {
-    /// For an arena of `frames` frames, the zero frame included, which is what all words say at
-    /// first: it has no tag.
+    /// Makes the tables for an arena of `frames` frames, the zero frame included. All words name
+    /// the zero frame at first, which has no tag.
     pub(super) fn new(frames: u32) -> io::Result<Lookaside> {
         let len = u64::from(frames.next_power_of_two());
         let runs = (len / RUN).max(1);
@@ -82,26 +82,27 @@ impl Lookaside {
         }
     }
 
-    /// A frame of the arena, maybe that of the block with this tag: what its word says.
+    /// The guess of the tag's word: a frame of the arena, perhaps that of the block.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> FrameId {
-        // Relaxed: the frame's hold word and its tag say what is so.
+        // Relaxed: the frame's hold word and its tag decide.
         FrameId(self.word(tag).load(Ordering::Relaxed))
     }
 
-    /// The same, by its run if there is one. Takes a few instructions more.
+    /// The guess of the tag's run, if there is one, else of its word. Takes a few instructions
+    /// more.
     #[inline(always)]
     pub(super) fn guess_in_run(&self, tag: Tag) -> FrameId {
         let run = self.run(tag).load(Ordering::Relaxed); // as above
         let frame = run.wrapping_add(tag.0 as u32);
-        // The run of another file may lead out of the arena.
+        // The run may be of another file and lead out of the arena.
         match run > MIXED && frame < self.frames {
             true => FrameId(frame),
             false => self.guess(tag),
         }
     }
 
-    /// The block with this tag was found in `frame`.
+    /// Notes that the block with this tag was found in `frame`.
     #[inline]
     pub(super) fn note(&self, tag: Tag, frame: FrameId) {
         debug_assert!(frame.0 < self.frames, "{frame:?} is not in the arena");

@@ -1,34 +1,34 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
-//! A magazine is a stack of up to 128 free frames on cache lines of its own. A thread has the one
-//! of its number, which it alone uses, with plain loads and stores (`sync::per_thread` has the
-//! protocol); threads beyond those share a few, each with a mutex. The magazines outlive all
-//! threads: the next thread with a number finds what the last one left, so a thread that ends loses
-//! nothing and needs no destructor. Frames come back last in, first out, while they are warm in the
-//! processor's cache. A full magazine gives its colder half away as one *load*, an empty one takes
-//! a load ([`super::loads`]), or as many frames from the buddy lists. A load is an array: its
-//! frames are not merged and split again on their way from one thread to another, or back. There is
-//! a bound to their number; above it the oldest is merged.
+//! A magazine is a stack of up to 128 free frames on cache lines of its own. A thread has the
+//! magazine with its number, which it alone uses, with plain loads and stores (`sync::per_thread`
+//! has the protocol); threads beyond those share a few, each with a mutex. The magazines outlive
+//! all threads: the next thread with a number finds the frames that the last one left, so a thread
+//! that ends loses nothing and needs no destructor. Frames come back last in, first out, while
+//! they are warm in the processor's cache. A full magazine gives its colder half away as one
+//! *load*, an empty one takes a load ([`super::loads`]), or as many frames from the buddy lists. A
+//! load is an array: its frames are not merged and split again on their way from one thread to
+//! another, or back. Their number is bounded; above the bound the oldest is merged.
 //!
-//! **Draining.** Who finds too little in the lists empties the loads and the magazines of all
-//! threads into them: owners are kept away meanwhile, and go to the lists themselves. So a frame
-//! that was in a magazine when the drain began is in the lists when it ends, and one that was given
-//! in between is there, too. A drainer has the buddy mutex while it is at the magazines, and takes
-//! it when no owner is at its own any more: an owner may wait for that mutex in its turn. The
-//! owners come back when the drainer has its block: one that came before would fill its magazine
-//! with what was in those of others. So do threads that share magazines: who has got such a
-//! magazine's mutex looks whether somebody drains; a drainer says so before it takes that mutex, so
-//! whoever has it later sees that.
+//! **Draining.** A thread that finds too little in the lists empties the loads and all magazines
+//! into them. Owners are kept away meanwhile, and go to the lists themselves. So a frame that was
+//! in a magazine when the drain began is in the lists when it ends, and so is one freed in between.
+//! A drainer holds the buddy mutex while it is at the magazines. It takes that mutex when no owner
+//! is at its magazine any more, because an owner may wait for it in its turn. The owners come back
+//! when the drainer has its block; one that came earlier would fill its magazine with frames from
+//! those of others. The same holds for threads that share magazines: the holder of such a
+//! magazine's mutex looks whether a drain is under way, and a drainer announces itself before it
+//! takes that mutex.
 //!
-//! **Who has a charge finds a frame.** With everybody away all free frames are in the lists, but
-//! for those on their way there in the hands of somebody who has their charges yet: a frame is
-//! freed first, and its charge given back after that (Release), and taken by who looks for a frame
-//! before it looks (Acquire, `group::counters`). To *count* what the magazines have, without
-//! keeping anybody away, would do for no answer: of two frames one may be freed into a magazine
-//! that was looked at already, and the other be taken, by who charged what was given back, from one
-//! that was not, and neither is seen. Keeping owners away is dear; but who has a charge and finds
-//! too little in the lists has a frame from it, unless the reserve is in use or there is no block
-//! of its size, and then what comes next, reclaim or the reserve, is dearer.
+//! **A thread with a charge finds a frame.** With the owners away all free frames are in the lists,
+//! except those that another thread is freeing and still has the charges of: a frame is freed
+//! first, and its charge given back after that (Release). A thread that looks for a frame takes the
+//! charge before it looks (Acquire, `group::counters`). *Counting* the magazines without keeping
+//! the owners away would give no answer. Of two frames one may be freed into a magazine that was
+//! counted already, and the other be taken, with the charge just given back, from one that was not;
+//! the count misses both. Keeping owners away is expensive. But a thread that has a charge and
+//! finds too little in the lists gets a frame from it, unless the reserve is in use or no block of
+//! its size is free, and then the next step, reclaim or the reserve, costs more.
 //!
 //! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames.
 //! `Source::Reserve` may, and frames that are freed while the lists are below the reserve go to
@@ -67,22 +67,22 @@ struct Shared {
     magazine: Stack,
 }
 
-/// What all threads share.
+/// The part that all threads share.
 #[derive(Debug)]
 struct Lists {
     buddy: Buddy,
-    /// Those of [`LOAD`] frames, or half of what a magazine of a small arena holds.
+    /// Loads of [`LOAD`] frames, or of half a magazine in a small arena.
     loads: Loads,
 }
 
-/// What all threads share and change, on lines of its own: the rest is read by every allocation.
+/// The part that all threads change, on lines of its own: every allocation reads the rest.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Common {
     lists: Mutex<Lists>,
     /// Frames in the buddy lists, written under their mutex, read without.
     listed: AtomicU32,
-    /// Frames in loads, likewise.
+    /// Frames in loads; likewise.
     loaded: AtomicU32,
 }
 
@@ -90,11 +90,11 @@ struct Common {
 #[derive(Debug)]
 pub(super) struct Allocator {
     common: Common,
-    /// Who is emptying magazines.
+    /// The drains under way.
     drains: Drains,
-    /// Those of the threads with small numbers.
+    /// The magazines of threads with small numbers.
     owned: Box<[PerThread<Stack>]>,
-    /// Those of all others.
+    /// The magazines that all other threads share.
     shared: Box<[Shared]>,
     /// Frames a magazine may hold here: less than `CAPACITY` in small arenas, down to 0.
     capacity: usize,
@@ -105,12 +105,12 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// An allocator of all frames of `metas` but the zero frame.
+    /// Makes an allocator of all frames of `metas` but the zero frame.
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
-        // All magazines, those of idle threads, too, keep at most a quarter of the arena from
-        // blocks and from others, and that until somebody finds too little and drains them: then
-        // the idle ones stay empty. With the loads that is five sixteenths.
+        // All magazines together, those of idle threads included, withhold at most a quarter of the
+        // arena, until a thread finds too little and drains them; then idle ones stay empty. With
+        // the loads it is five sixteenths.
         let capacity = (metas.len() / (4 * (OWNERS + SHARED))).min(CAPACITY);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
@@ -144,7 +144,7 @@ impl Allocator {
         self.reserve
     }
 
-    /// Free frames, in lists and magazines; exact when nobody allocates or frees.
+    /// Free frames, in lists and magazines; exact while no thread allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
         let magazines: usize = self.magazines().map(Stack::len).sum();
         let apart = self.common.loaded.load(Ordering::Relaxed) + magazines as u32;
@@ -157,7 +157,7 @@ impl Allocator {
         self.common.listed.load(Ordering::Relaxed)
     }
 
-    /// Magazines with frames.
+    /// The number of magazines that have frames.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn magazines_in_use(&self) -> usize {
         self.magazines().filter(|one| one.len() > 0).count()
@@ -193,8 +193,8 @@ impl Allocator {
     }
 
     /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of
-    /// its own with one in it, or a load is to be had, and tells which the thread gets after it, if
-    /// that is known.
+    /// its own and finds one there or in a load. Also returns the frame that the thread gets next,
+    /// if that is known.
     #[inline(always)]
     pub(super) fn take_from_thread_cache(
         &self,
@@ -215,8 +215,8 @@ impl Allocator {
         own.enter(&self.drains)?.top()
     }
 
-    /// Takes single frames by one turn at the thread's magazine, which is filled when it is empty;
-    /// how many, which is none where [`Allocator::take`] has to go to the lists.
+    /// Takes single frames in one turn at the thread's magazine, which is filled when it is empty.
+    /// Returns how many: none where [`Allocator::take`] has to go to the lists.
     pub(super) fn take_singles(&self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         if self.capacity == 0 {
             return 0;
@@ -253,8 +253,8 @@ impl Allocator {
             && !short
             && self
                 .with_magazine(|magazine, number| {
-                    // The first on top: frames that went one after the other come one after the
-                    // other, upwards as a rule (see `take_load`).
+                    // The first on top: frames that were freed in order come out in order, upwards
+                    // as a rule (see `take_load`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
                             self.give_load(metas, magazine, number);
@@ -268,7 +268,7 @@ impl Allocator {
         }
     }
 
-    /// Takes single frames back past the magazines, so that neighbours are a block again. Sorts
+    /// Takes single frames back past the magazines, so that neighbours become a block again. Sorts
     /// them.
     pub(super) fn give_to_lists(&self, metas: &[Meta], ids: &mut [FrameId]) {
         self.with_lists(|lists| lists.buddy.give_singles(metas, ids));
@@ -306,16 +306,16 @@ impl Allocator {
             None => {
                 let shared = &self.shared[number % SHARED];
                 let _alone = shared.lock.lock();
-                // The mutex has who comes after a drainer see that it drains; and who sees that it
-                // does no more comes after its block.
+                // By the mutex, a thread that comes after a drainer sees its drain; one that sees
+                // it ended comes after the drainer has its block.
                 let is_ours = !self.drains.any();
                 is_ours.then(|| work(&shared.magazine, OWNERS + number % SHARED))
             }
         }
     }
 
-    /// Returns the frames of all loads and magazines to the buddy lists. Everybody stays away from
-    /// them until the result is dropped.
+    /// Returns the frames of all loads and magazines to the buddy lists. No thread uses these until
+    /// the result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
@@ -343,7 +343,7 @@ impl Allocator {
         self.capacity / 2
     }
 
-    /// Fills an empty magazine by half and takes a frame of that.
+    /// Fills an empty magazine by half and takes one of the frames.
     #[cold]
     fn take_load(&self, metas: &[Meta], magazine: &Stack, number: usize) -> Option<FrameId> {
         self.with_lists(|lists| {
@@ -355,9 +355,9 @@ impl Allocator {
             let mut load = [FrameId(0); LOAD];
             let wanted = spare.min(self.half());
             let taken = lists.buddy.take_singles(metas, &mut load[..wanted]);
-            // Of a block the lowest on top: neighbours in a file are neighbours in the arena, which
-            // the processor fetches ahead, upwards, over the ends of pages too: to clear a page
-            // after its lower neighbour takes 40 % of what it takes after any other.
+            // The lowest frame of a block on top, so that neighbours in a file are neighbours in
+            // the arena. The processor fetches ahead upwards, across page ends too: clearing a page
+            // right after its lower neighbour takes 40 % of the time it takes after any other.
             load[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()
@@ -401,7 +401,7 @@ impl Allocator {
         result
     }
 
-    /// Checks lists, magazines and counts, and calls `block` for each free block. Nobody may
+    /// Checks lists, magazines and counts, and calls `block` for each free block. No thread may
     /// allocate or free meanwhile.
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
         let lists = self.common.lists.lock();
@@ -427,7 +427,7 @@ impl Allocator {
     }
 }
 
-/// Which magazine is the calling thread's. A schedule that is replayed must meet the same; sharing
+/// The number of the calling thread's magazine. A replayed schedule must meet the same one; sharing
 /// one gives the most contention.
 #[inline(always)]
 fn magazine_number() -> usize {

@@ -1,4 +1,4 @@
-//! Marks of use, and the bit of the hold word that says that a use makes none.
+//! Marks of use, and the bit of the hold word that tells that a use makes none.
 //!
 //! A use looks at the flags of its block: UPTODATE, and whether REFERENCED, ACTIVE or AGAIN is to
 //! be set. A block that has all that a use can set ([`Meta::is_marked`]) is *hot*: COLD is not set
@@ -7,17 +7,18 @@
 //! | step | by |
 //! |---|---|
 //! | a use finds all marks there, and clears COLD | [`Meta::warm`] |
-//! | whoever takes a mark away sets COLD | [`Meta::take_mark`], [`Meta::take_again`] |
+//! | taking a mark away sets COLD | [`Meta::take_mark`], [`Meta::take_again`] |
 //!
-//! Whichever comes first, a hot block has all its marks when both are over: each changes the hold
-//! word after it has changed the marks, or before it looks at them. UPTODATE stays as long as the
-//! block is cached. Meanwhile, or of a frame that begins another life between the two steps of who
-//! takes a mark, uses may go without one until the next is taken away: a hint that was lost.
+//! Whichever comes first, a hot block has all its marks when both are over: `warm` changes the hold
+//! word before it looks at the marks again, the others after they have changed the marks. UPTODATE
+//! stays as long as the block is cached. Meanwhile uses may go without a mark until the next one is
+//! taken away; likewise if the frame begins another life between the two steps of taking a mark.
+//! That loses a hint, no more.
 
 use super::flags::FlagSet;
 use super::meta::{Meta, Uses};
 
-/// What every hot block has.
+/// The flags of every hot block.
 const ALWAYS: FlagSet = FlagSet(FlagSet::UPTODATE.0 | FlagSet::REFERENCED.0);
 
 impl Meta {
@@ -29,7 +30,8 @@ impl Meta {
         flags.contains(ALWAYS) && (flags.contains(FlagSet::ACTIVE) || self.uses.has(Uses::AGAIN))
     }
 
-    /// A use of this block, which the caller holds, found it marked: the next need not look.
+    /// Notes that a use of this block, which the caller holds, found it marked: the next need not
+    /// look.
     #[inline]
     pub(crate) fn warm(&self) {
         if !self.hold.load().is_cold() {
@@ -50,7 +52,7 @@ impl Meta {
         before
     }
 
-    /// Takes away that the block was used again, and says whether it was.
+    /// Takes the mark away that the block was used again; returns whether it was set.
     pub(crate) fn take_again(&self) -> bool {
         let was = self.uses.has(Uses::AGAIN) && self.uses.clear(Uses::AGAIN);
         if was {

@@ -2,18 +2,17 @@
 //!
 //! | field | changed by |
 //! |---|---|
-//! | `flags` | anybody who holds the frame, atomically; plain stores on owned frames alone (I2) |
-//! | `kind`, `order`, `group`, `owner`, `index` | the owner of an owned frame, and the allocator; read by anybody |
-//! | `owner`, `index` of leaves | the page table: where it borrows, and who borrows from it |
-//! | `hold` | anybody, atomically, by the table in [`super::hold`] |
+//! | `flags` | every holder of the frame, atomically; plain stores on owned frames alone (I2) |
+//! | `kind`, `order`, `group`, `owner`, `index` | the owner of an owned frame, and the allocator; read by any thread |
+//! | `owner`, `index` of leaves | the page table: which leaf it borrows from, and its borrower |
+//! | `hold` | any thread, atomically, by the table in [`super::hold`] |
 //! | `lru`, `uses` | the LRU of `reclaim` |
-//! | `fresh` | the allocator, for frames in nobody's hands: whether the block was never handed out before |
+//! | `fresh` | the allocator, for free frames: whether the block was never handed out before |
 //! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
 //! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; blocks outside their files: their views, under the owner's mutex |
 //!
-//! Metadata is type-stable: it exists as long as the arena, so a reader may look at that of a frame
-//! that was freed a moment ago and finds valid fields of the wrong life; it then takes a hold and
-//! re-checks.
+//! Metadata is type-stable: it exists as long as the arena, so a reader of a frame that was freed a
+//! moment ago finds valid fields of the wrong life. It then takes a hold and checks again.
 
 use std::fmt;
 
@@ -24,17 +23,17 @@ use super::tag::{HeldOf, Tag};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// What a frame is used for.
+/// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Inside a block whose first frame holds the state. All-zero metadata says this.
+    /// Inside a block whose first frame has the state. All-zero metadata means this.
     Part = 0,
     /// First frame of a free block, in the buddy allocator's lists.
     Free = 1,
     /// A free single frame in a thread's magazine.
     Magazine = 2,
-    /// In the hands of one owner; nobody else can see it.
+    /// In the hands of one owner; no other thread can see it.
     Owned = 3,
     /// A block of a file.
     Cached = 4,
@@ -65,7 +64,7 @@ impl Kind {
         Kind::ALL[usize::from(byte)]
     }
 
-    /// Whether the frame is allocated (the zero frame is not: nobody ever frees it).
+    /// Whether the frame is allocated (the zero frame is not: it is never freed).
     pub(crate) const fn is_live(self) -> bool {
         matches!(
             self,
@@ -79,7 +78,8 @@ impl Kind {
     }
 }
 
-/// Bits that `reclaim` keeps of a frame's uses. Hints: a lost one costs a wrong choice, no more.
+/// Bits in which `reclaim` records a frame's uses. They are hints: a lost one costs a wrong choice
+/// at most.
 pub(crate) struct Uses(AtomicU8);
 
 impl Default for Uses {
@@ -91,7 +91,7 @@ impl Default for Uses {
 impl Uses {
     /// Used again while on the inactive list.
     pub(crate) const AGAIN: u8 = 1 << 0;
-    /// Uses are sampled for the miss curve.
+    /// Uses of the frame are sampled for the miss curve.
     pub(crate) const SAMPLED: u8 = 1 << 1;
     /// Used through a mapping whose accessed bit was taken away for the sample.
     pub(crate) const TOUCHED: u8 = 1 << 2;
@@ -109,7 +109,7 @@ impl Uses {
         self.0.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Clears a bit; whether it was set.
+    /// Clears a bit; returns whether it was set.
     pub(crate) fn clear(&self, bit: u8) -> bool {
         self.0.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
@@ -129,7 +129,7 @@ pub(crate) struct Meta {
     pub(crate) flags: Flags,
     kind: AtomicU8,
     order: AtomicU8,
-    /// For the LRU: what it remembers of uses besides the flags.
+    /// For the LRU: its record of uses, besides the flags.
     pub(crate) uses: Uses,
     group: AtomicU16,
     fresh: AtomicU8,
@@ -138,13 +138,13 @@ pub(crate) struct Meta {
     /// For the LRU: which list or batch the frame is in.
     pub(crate) lru: Listed,
     index: AtomicU64,
-    /// Who keeps the frame.
+    /// The holds on the frame.
     pub(crate) hold: Hold,
-    /// Leaves: which one they borrow from, and through how many. Index nodes: how many of their
-    /// words are in use. Blocks that have left their files with views: how many of those are to be
-    /// told of still (`detached`).
+    /// Leaves: the leaf they borrow from, and through how many. Index nodes: the number of words in
+    /// use. Blocks that have left their files with views: the number of views not yet dropped
+    /// (`detached`).
     pub(crate) extra: AtomicU64,
-    /// Of a block in its file's index: which one it is.
+    /// The tag of a block in its file's index.
     tag: AtomicU64,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct Meta {
 const _: () = assert!(size_of::<Meta>() == 64 && align_of::<Meta>() == 64);
 
 impl Meta {
-    /// Metadata as all-zero bytes have it: inside a block of nobody.
+    /// The metadata that all-zero bytes are: inside a block without an owner.
     #[cfg(any(loom, shuttle))]
     pub(super) fn new() -> Meta {
         Meta {
@@ -175,7 +175,7 @@ impl Meta {
         }
     }
 
-    /// Of a leaf of a page table: the slot before which it borrows nothing.
+    /// For a leaf of a page table: the first slot that it may borrow.
     pub(crate) fn borrowed_from(&self) -> usize {
         self.owner.load(Ordering::Relaxed) as usize
     }
@@ -185,27 +185,28 @@ impl Meta {
         self.owner.store(slot as u32, Ordering::Relaxed);
     }
 
-    /// Of a leaf of a page table: the borrower, if it has one alone; with several, nonsense.
-    /// Acquire: whoever reads a name sees the words with which that leaf borrows.
+    /// For a leaf of a page table: its borrower if it has exactly one; meaningless with several.
+    /// Acquire: a thread that reads a borrower's name sees the words with which that leaf borrows.
     pub(crate) fn borrowers(&self) -> Option<FrameId> {
         let names = self.index.load(Ordering::Acquire);
         (names != 0).then_some(FrameId(names as u32))
     }
 
-    /// A borrower comes, counted before, or goes, counted until later. Release: pairs with
-    /// `borrowers`; each continues the release sequence of those before.
+    /// Adds a borrower, which is counted already, or takes one off, which is still counted.
+    /// Release: pairs with `borrowers`; each continues the release sequence of those before.
     pub(crate) fn toggle_borrowers(&self, borrower: FrameId) {
         self.index
             .fetch_xor(u64::from(borrower.0), Ordering::Release);
     }
 
-    /// One borrower takes the place of another. Release, as above.
+    /// Replaces one borrower by another. Release, as above.
     pub(crate) fn replace_borrower(&self, old: FrameId, new: FrameId) {
         self.index
             .fetch_xor(u64::from(old.0 ^ new.0), Ordering::Release);
     }
 
-    /// What the frame is used for. Acquire: who sees the kind sees what was set before it.
+    /// What the frame is used for. Acquire: a thread that sees the kind sees everything set before
+    /// it.
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         Kind::from_byte(self.kind.load(Ordering::Acquire))
@@ -229,13 +230,13 @@ impl Meta {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// The frame's place in its owner: a block number, a page number.
+    /// The frame's position in its owner: a block number or a page number.
     #[inline]
     pub(crate) fn index(&self) -> u64 {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Which block the index says it is. Acquire: pairs with [`Meta::set_tag`].
+    /// The frame's tag. Acquire: pairs with [`Meta::set_tag`].
     #[inline(always)]
     pub(crate) fn tag(&self) -> Tag {
         Tag(self.tag.load(Ordering::Acquire))
@@ -253,13 +254,13 @@ impl Meta {
         self.kind.store(kind as u8, Ordering::Release);
     }
 
-    /// Says whether the bytes of the block are still the zeros that the host gave.
+    /// Notes whether the bytes of the block are still the zeros that the host gave.
     #[inline]
     pub(super) fn set_fresh(&self, fresh: bool) {
         self.fresh.store(u8::from(fresh), Ordering::Relaxed);
     }
 
-    /// Whether they are; from now on they are not.
+    /// Whether they still are; from now on they are not.
     #[inline]
     pub(super) fn take_fresh(&self) -> bool {
         let fresh = self.fresh.load(Ordering::Relaxed) != 0;
@@ -308,7 +309,7 @@ impl Meta {
         self.set_kind(Kind::Owned);
     }
 
-    /// Ends a life; the second of two frees of one frame finds a kind that is not live.
+    /// Ends a life. A second free of the same frame finds a kind that is not live.
     #[inline]
     pub(super) fn end(&self, id: FrameId) {
         let hold = self.hold.load();
@@ -329,7 +330,7 @@ impl Meta {
 }
 
 impl Meta {
-    /// Like [`Meta::try_view_of`], of a block whose use makes no mark.
+    /// Like [`Meta::try_view_of`], for a block whose use makes no mark.
     #[inline(always)]
     pub(crate) fn try_hot_view_of(&self, sought: Tag) -> HeldOf {
         if self.tag() != sought {
@@ -341,7 +342,7 @@ impl Meta {
     /// Takes a view, once, and says whether the frame was the block `sought` when it was viewed.
     #[inline(always)]
     pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {
-        // So that only a frame that is reused at this moment is held for nothing.
+        // Checked first, so that only a frame reused at this very moment is held for nothing.
         if self.tag() != sought {
             return HeldOf::Refused;
         }

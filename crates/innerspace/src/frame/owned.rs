@@ -1,4 +1,4 @@
-//! A frame (or block of frames) that nobody else can see: plain stores, plain bytes.
+//! A frame (or block of frames) that no other thread can see: plain stores, plain bytes.
 
 use std::fmt;
 use std::mem;
@@ -15,8 +15,8 @@ use crate::{FrameId, PAGE_SIZE};
 /// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block;
 /// publishing consumes it.
 ///
-/// This type alone has plain setters (I2). Its bytes are what the block's last user left: zero or
-/// fill them.
+/// This type alone has plain setters (I2). Its bytes are those that the block's last user left:
+/// zero or fill them.
 #[must_use = "dropping an owned frame frees it"]
 pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
@@ -34,10 +34,10 @@ unsafe impl Send for OwnedFrame<'_> {}
 // SAFETY: as above; through a shared reference they are only read.
 unsafe impl Sync for OwnedFrame<'_> {}
 
-/// What is known of the bytes of an owned frame.
+/// Knowledge of the bytes of an owned frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bytes {
-    /// Nobody has written them yet: they are the zeros that the host gave.
+    /// Never written: the zeros that the host gave.
     Zeros,
     Unknown,
 }
@@ -78,8 +78,8 @@ impl<'f> OwnedFrame<'f> {
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when mapped),
-        // and nobody else reads or writes it: the allocator gave it to this owner alone, and
-        // whoever froze or last dropped it before had waited for its readers (I6).
+        // and no other thread reads or writes it: the allocator gave it to this owner alone, and
+        // the thread that froze or last dropped it before had waited for its readers (I6).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
@@ -121,12 +121,12 @@ impl<'f> OwnedFrame<'f> {
         assert_ne!(source, self.id, "copy of a block to itself");
         let from = self.frames.block(source, self.order).cast_const();
         // SAFETY: the source is inside the arena and is not this block, which is exclusively
-        // borrowed; whoever else writes to it does so through atomics or `sys::copy`.
+        // borrowed; other threads write to it through atomics or `sys::copy` alone.
         unsafe { copy::copy_in(self.bytes_mut(), from) }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`, which is taken to stand
-    /// still: the caller finds out afterwards if it did not.
+    /// Copies as many bytes as this block has from the block at `source`, which is assumed not to
+    /// change: the caller checks that afterwards.
     ///
     /// # Panics
     /// When `source` is this block, or reaches beyond the arena.
@@ -134,11 +134,11 @@ impl<'f> OwnedFrame<'f> {
         assert_ne!(source, self.id, "copy of a block to itself");
         let from = self.frames.block(source, self.order).cast_const();
         // SAFETY: the source is inside the arena and is not this block, which is exclusively
-        // borrowed; whoever writes to it all the same does so through atomics or `sys::copy`.
+        // borrowed; other threads write to it through atomics or `sys::copy` alone.
         unsafe { copy::copy_still(self.bytes_mut(), from) }
     }
 
-    /// Replaces each of the block's words by what `change` makes of it.
+    /// Replaces each of the block's words by the result of `change`.
     #[inline]
     pub(crate) fn change_words(&mut self, mut change: impl FnMut(u64) -> u64) {
         let (words, rest) = self.bytes_mut().as_chunks_mut::<8>();
@@ -170,7 +170,7 @@ impl<'f> OwnedFrame<'f> {
         self.meta().set_owner(owner);
     }
 
-    /// The place in the owner.
+    /// The position in the owner.
     pub(crate) fn set_index(&mut self, index: u64) {
         self.meta().set_index(index);
     }
@@ -181,7 +181,7 @@ impl<'f> OwnedFrame<'f> {
         self.meta().set_group(group);
     }
 
-    /// What the frame will be used for.
+    /// The frame's use.
     #[inline(always)]
     pub(crate) fn set_kind(&mut self, kind: Kind) {
         assert!(kind.is_live(), "an owned frame cannot become {kind:?}");
@@ -194,7 +194,7 @@ impl<'f> OwnedFrame<'f> {
         self.start.as_ptr() as u64
     }
 
-    /// Has a quarter of it on its way to the processor, to be written.
+    /// Prefetches a quarter of it for writing.
     #[inline(always)]
     pub(crate) fn prefetch(&self, quarter: Quarter) {
         copy::prefetch_quarter_to_write(self.start.as_ptr(), quarter);
@@ -206,8 +206,8 @@ impl<'f> OwnedFrame<'f> {
         self.meta
     }
 
-    /// Makes the frame visible to whoever finds its number, held as `initial` says. Everything set
-    /// and written before is seen by whoever takes a hold.
+    /// Makes the frame visible to threads that find its number, held as `initial` says. A thread
+    /// that takes a hold sees everything set and written before.
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
         let meta = self.meta();

@@ -1,15 +1,15 @@
-//! The bytes of published frames: who may read them as a slice, who may write them, and the hold
-//! that makes it sound.
+//! The bytes of published frames: reading them as a slice, writing them, and the hold that makes
+//! each sound.
 //!
 //! | type | stands on | gives |
 //! |---|---|---|
 //! | [`Pinned`] | a view in the hold word | `&[u8]` that never changes |
 //! | [`Writing`] | the WRITER bit: no view is alive and none can be taken | stores |
-//! | [`Filling`] | LOCKED and not UPTODATE: nobody looks at the bytes | `&mut [u8]` |
-//! | [`Frames::copy_out`] | a reference | a copy; bytes that are written meanwhile come torn, never undefined |
+//! | [`Filling`] | LOCKED and not UPTODATE: no other thread looks at the bytes | `&mut [u8]` |
+//! | [`Frames::copy_out`] | a reference | a copy; bytes that are written meanwhile may be torn, never undefined |
 //!
-//! Everything else about a frame's life (who may take which of these when) belongs to the cache;
-//! what is here only keeps slices and stores apart. Page-table translations read and write by the
+//! Everything else about a frame's life (when each of these may be taken) belongs to the cache;
+//! this module only keeps slices and stores apart. Page-table translations read and write by the
 //! primitives of `sys`, which may overlap with [`Writing`] and [`Frames::copy_out`]; they never
 //! meet a slice: a view forbids write translations (WMAPPED).
 
@@ -26,31 +26,31 @@ use crate::sync::Arc;
 use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// Something that has an arena, and knows what to do with a frame that nobody holds any more. It is
-/// shared: in an `Arc`.
+/// The owner of views: it has an arena, and frees frames that are no longer held. It is shared in
+/// an `Arc`.
 ///
 /// A view does not count on its owner, which would cost two read-modify-writes a view on a line
-/// that all threads share. The owner stays for as long as it has a viewed block, because of who
+/// that all threads share. The owner stays for as long as it has a viewed block, because something
 /// else keeps it:
-/// - while the block is CACHED, its file does: it has an `Arc` of the owner, and lets no block
-///   stay CACHED that it has no way to any more;
-/// - when a block with views is taken out of its file, whoever does that has them counted first,
-///   and from then on the owner keeps itself until the last one is gone ([`super::detached`]).
+/// - while the block is CACHED, its file does: it has an `Arc` of the owner, and no block stays
+///   CACHED that the file cannot reach any more;
+/// - when a block with views is taken out of its file, its views are counted first, and from then
+///   on the owner keeps itself until the last view is gone ([`super::detached`]).
 pub(crate) trait ViewOwner: Send + Sync + 'static {
     /// The arena: the same one for as long as the owner lives.
     fn frames(&self) -> &Frames;
 
-    /// A view more of a block outside its file.
+    /// Counts one more view of a detached block.
     fn detached_view_made(&self, meta: &Meta);
 
-    /// A view less of a block outside its file: it was dropped. Frame and owner may go with it.
+    /// Counts one view less of a detached block. Frame and owner may go with it.
     fn detached_view_gone(&self, meta: &Meta);
 }
 
-/// A view: bytes of one block that nobody changes while it lives.
+/// A view: bytes of one block that do not change while it lives.
 ///
-/// Plain words without a destructor of their own: so that those of a view that does not leave its
-/// function stay in registers.
+/// Its fields are plain words without destructors, so that a view that does not leave its function
+/// stays in registers.
 pub(crate) struct Pinned<K: ViewOwner> {
     bytes: NonNull<[u8]>,
     /// The block's first frame; `None`: not of a block.
@@ -70,11 +70,11 @@ unsafe impl<K: ViewOwner> Send for Pinned<K> {}
 // SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
 unsafe impl<K: ViewOwner> Sync for Pinned<K> {}
 
-/// One call of [`Pinned::find`]. The lifetime is nobody else's, so that a [`Grip`] goes back to the
-/// call it came from.
+/// One call of [`Pinned::find`]. The lifetime is unique to it, so that a [`Grip`] can only be used
+/// by the call it came from.
 pub(crate) struct Here<'id, K> {
     owner: &'id K,
-    /// Where in a page the view begins.
+    /// The offset in its page at which the view begins.
     in_page: usize,
     _only: PhantomData<fn(&'id ()) -> &'id ()>,
 }
@@ -87,9 +87,9 @@ impl<K> Clone for Here<'_, K> {
 
 impl<K> Copy for Here<'_, K> {}
 
-/// A view in two words, which a function returns in registers: that of a block that is up to date,
-/// from a byte inside it, which lies in its page where the call said. It gives nothing back by
-/// itself.
+/// A view in two words, which a function returns in registers: of a block that is up to date, from
+/// a byte inside it, at the offset in its page that the call named. Dropping it does not drop the
+/// view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Grip<'id, K> {
     start: NonNull<u8>,
@@ -97,7 +97,7 @@ pub(crate) struct Grip<'id, K> {
     here: PhantomData<Here<'id, K>>,
 }
 
-/// A view but for its length. It gives nothing back by itself.
+/// A view without its length. Dropping it does not drop the view.
 struct Start {
     start: NonNull<u8>,
     block: Option<NonNull<Meta>>,
@@ -122,27 +122,27 @@ impl Start {
     }
 }
 
-/// How often a view is tried that loses to other changes of the hold word.
+/// How often to try a view that loses to other changes of the hold word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Try {
-    /// Once, with nothing kept for another time.
+    /// Once, which needs no registers for a second time.
     Once,
-    /// Until nobody comes between.
+    /// Until no other change comes between.
     Again,
 }
 
-/// A view that was just taken of whatever block is there. It gives nothing back by itself.
+/// A view just taken of whatever block is there. Dropping it does not drop the view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Taken<'id, K> {
     meta: &'id Meta,
     here: Here<'id, K>,
 }
 
-/// What came of a guess, but for the usual.
+/// The outcome of a guess, apart from the usual one.
 pub(crate) enum Guessed<'id, K> {
     /// The block that was sought.
     Sought(Taken<'id, K>),
-    /// Another one, which nobody wanted.
+    /// Another block.
     Other(Taken<'id, K>),
     /// No view.
     Nothing,
@@ -171,8 +171,8 @@ impl<'id, K: ViewOwner> Here<'id, K> {
         Some(Taken { meta, here: self })
     }
 
-    /// Takes a view of the page that has this tag, if it is where it was found last, and hot: what
-    /// a hit looks for.
+    /// Takes a view of the page with this tag, if it is where it was found last, and hot: the usual
+    /// hit.
     #[inline(always)]
     pub(crate) fn take_hot(self, tag: Tag) -> Option<Grip<'id, K>> {
         let (meta, start) = self.owner.frames().guess(tag);
@@ -196,7 +196,7 @@ impl<'id, K: ViewOwner> Here<'id, K> {
         }
     }
 
-    /// Takes a view of the page that has this tag, hot or not, if it is where it was found last.
+    /// Takes a view of the page with this tag, hot or not, if it is where it was found last.
     pub(crate) fn take_guessed(self, tag: Tag) -> Guessed<'id, K> {
         let (meta, _) = self.owner.frames().guess(tag);
         let taken = Taken { meta, here: self };
@@ -224,8 +224,8 @@ impl<'id, K: ViewOwner> Taken<'id, K> {
         self.meta.flags.load()
     }
 
-    /// The view from `inside` bytes in the block, if that is up to date and the byte inside it;
-    /// else it is given back.
+    /// The view from byte `inside` of the block, if the block is up to date and has that byte.
+    /// Otherwise the view is dropped.
     pub(crate) fn up_to_date(self, inside: usize) -> Option<Grip<'id, K>> {
         assert_eq!(inside % PAGE_SIZE, self.here.in_page, "as the call said");
         let size = PAGE_SIZE << self.meta.order();
@@ -267,8 +267,8 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// The view of `len` bytes that begins where `find` says, `in_page` bytes in a page; `None` if
-    /// it finds nothing, or they reach over the block's end.
+    /// The view of `len` bytes that begins where `find` finds it, `in_page` bytes into a page;
+    /// `None` if it finds nothing, or the bytes reach beyond the block's end.
     #[inline(always)]
     pub(crate) fn find(
         owner: &K,
@@ -282,7 +282,7 @@ impl<K: ViewOwner> Pinned<K> {
             _only: PhantomData,
         };
         let grip = find(here)?;
-        // Known before the view is there, and often when the caller is compiled.
+        // Known before the view is taken, and often at compile time.
         if len > PAGE_SIZE - here.in_page && !Pinned::reaches(owner, grip.meta, grip.start, len) {
             return None;
         }
@@ -294,11 +294,11 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// The view of `len` bytes that `make` makes, by a call. Its length does not come from there,
-    /// so that who knows it when it is compiled need not look at it.
+    /// The view of `len` bytes that the call of `make` returns. Its length is not taken from there,
+    /// so that a caller that knows the length at compile time need not load it.
     ///
     /// # Panics
-    /// When `make` makes one of another length.
+    /// When `make` returns one of another length.
     #[inline(always)]
     pub(crate) fn of_len<E>(
         len: usize,
@@ -317,8 +317,8 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// Whether `len` bytes from where a view begins are in its block; if not, the view is given
-    /// back.
+    /// Whether the `len` bytes from a view's beginning are in its block; if not, the view is
+    /// dropped.
     #[inline(never)]
     fn reaches(owner: &K, meta: NonNull<Meta>, start: NonNull<u8>, len: usize) -> bool {
         // SAFETY: the arena's metadata, see `ViewOwner`.
@@ -342,7 +342,7 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// Bytes that need no keeping.
+    /// Bytes that need no owner.
     #[inline]
     pub(crate) fn of_static(bytes: &'static [u8]) -> Pinned<K> {
         Pinned {
@@ -353,7 +353,7 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// How the bytes are had, for people.
+    /// How the bytes are kept, for people.
     pub(crate) fn kind(&self) -> &'static str {
         match self.block {
             Some(_) => "pinned",
@@ -410,9 +410,9 @@ impl<K: ViewOwner> Deref for Pinned<K> {
     #[inline(always)]
     fn deref(&self) -> &[u8] {
         // SAFETY: of a block: the arena stays mapped (`ViewOwner`). The view forbids WRITER and
-        // WMAPPED, and UPTODATE ended the filling, so nobody writes the bytes while `self` lives;
-        // the frame is not freed before the view is dropped (`Hold`). Else: they live for ever, or
-        // as long as the `Arc` beside them.
+        // WMAPPED, and UPTODATE ended the filling, so the bytes are not written while `self`
+        // lives; the frame is not freed before the view is dropped (`Hold`). Otherwise they live
+        // for ever, or as long as the `Arc` beside them.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -429,7 +429,7 @@ impl<K: ViewOwner> Drop for Pinned<K> {
             return;
         };
         // SAFETY: metadata lives as long as the arena, which the view keeps, see `ViewOwner`; it is
-        // not touched after the word was changed, unless the block was outside a file.
+        // not touched after the word was changed, unless the block was detached.
         let put = unsafe { meta.as_ref() }.hold.put_view();
         if put == PutView::Detached {
             cold_path();
@@ -448,8 +448,8 @@ unsafe fn drop_copied(owner: *const ()) {
     drop(unsafe { Box::from_raw(owner.cast_mut().cast::<Copied>()) });
 }
 
-/// Tells of a view that was dropped outside its file. Safety: it was the caller's, and the owner
-/// has it counted.
+/// Notifies the owner of a dropped view of a detached block. Safety: it was the caller's, and the
+/// owner has counted it.
 #[cold]
 #[inline(never)]
 unsafe fn notify_owner<K: ViewOwner>(meta: NonNull<Meta>, owner: *const ()) {
@@ -464,7 +464,7 @@ impl<K: ViewOwner> fmt::Debug for Pinned<K> {
     }
 }
 
-/// The right to store into a cached block that nobody views; the holder has the block's lock.
+/// The right to store into a cached block that has no views; the holder has the block's lock.
 pub(crate) struct Writing<'f> {
     frames: &'f Frames,
     frame: FrameId,
@@ -481,7 +481,7 @@ impl<'f> Writing<'f> {
             "I7: {frame:?} is written without its lock"
         );
         let size = PAGE_SIZE << meta.order();
-        // Not `then_some`: a guard that is made and dropped ends the write of somebody else.
+        // Not `then_some`: a guard made and dropped would end the write of another thread.
         if meta.hold.try_begin_write() {
             Some(Writing {
                 frames,
@@ -522,15 +522,15 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// The right to fill a block that was published locked and not up to date: found by others, read by
-/// nobody.
+/// The right to fill a block that was published locked and not up to date: others can find it, but
+/// not read it.
 pub(crate) struct Filling<'f> {
     frames: &'f Frames,
     frame: FrameId,
 }
 
 impl<'f> Filling<'f> {
-    /// Takes the right over; the caller published the frame locked just now and makes no second
+    /// Takes over the right. The caller published the frame locked just now and makes no second
     /// one.
     pub(crate) fn adopt(frames: &'f Frames, frame: FrameId) -> Filling<'f> {
         let flags = frames.meta(frame).flags.load();
@@ -548,7 +548,7 @@ impl<'f> Filling<'f> {
         unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.frame), size) }
     }
 
-    /// The bytes are right: sets UPTODATE and unlocks at once.
+    /// Ends the filling: sets UPTODATE and unlocks in one step.
     pub(crate) fn finish(self) {
         self.frames.end_read(self.frame, ReadEnd::Filled);
     }
@@ -561,12 +561,12 @@ pub(crate) struct Fills<K: ViewOwner> {
     owner: Arc<K>,
     /// First frames, in the order of their blocks.
     blocks: Vec<FrameId>,
-    /// Of each block.
+    /// The size of each block.
     block_bytes: usize,
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// What is remembered of the uses of the view's block; `None`: it is of no block.
+    /// The record of uses of the view's block; `None` if it is of no block.
     pub(crate) fn uses(&self) -> Option<&Uses> {
         // SAFETY: metadata of the owner's arena, which the view's block keeps as it does the
         // bytes.
@@ -575,7 +575,7 @@ impl<K: ViewOwner> Pinned<K> {
 }
 
 impl<K: ViewOwner> Fills<K> {
-    /// Takes the right over; the caller published the blocks locked and makes no second one.
+    /// Takes over the right. The caller published the blocks locked and makes no second one.
     pub(crate) fn adopt(owner: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
         for block in &blocks {
             let meta = owner.frames().meta(*block);
@@ -601,7 +601,7 @@ impl<K: ViewOwner> Fills<K> {
         self.blocks.len() * self.block_bytes
     }
 
-    /// The bytes of a range of the blocks one behind the other, in as few pieces as memory allows.
+    /// The bytes of a range of the concatenated blocks, in as few pieces as memory allows.
     pub(crate) fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>> {
         assert!(bytes.end <= self.len(), "outside the blocks");
         let mut slices: Vec<IoSliceMut<'_>> = Vec::new();
@@ -630,7 +630,7 @@ impl<K: ViewOwner> Fills<K> {
 
 impl Frames {
     /// Copies from `offset` in the block at `frame`, which the caller holds and found up to date.
-    /// What is written to it meanwhile may come torn.
+    /// Bytes written meanwhile may be torn.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
         let meta = self.meta(frame);
         debug_assert!(

@@ -8,8 +8,8 @@ use crate::{FrameId, PAGE_SIZE};
 /// The most frames of one turn at a magazine.
 pub(crate) const MOST: usize = 16;
 
-/// Frames that are in no magazine any more and not owned yet, each one's: [`Singles::next`] makes
-/// it so. What is left when this is dropped goes back.
+/// Frames that are in no magazine any more, and that [`Singles::next`] makes owned one by one. The
+/// rest goes back when this is dropped.
 #[must_use = "the frames go back when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Singles<'f> {
@@ -41,8 +41,8 @@ impl<'f> Singles<'f> {
             return false;
         };
         for (id, page) in self.ids[self.next..self.len].iter().zip(pages) {
-            // Also of those that may go back without having been owned, the bytes are not what the
-            // host gave any more.
+            // The bytes are no longer those that the host gave, also of frames that may go back
+            // without having been owned.
             self.frames.meta(*id).take_fresh();
             let start = self.frames.start(*id);
             // SAFETY: a frame of the arena is 4096 bytes, page-aligned. Nobody else has this one,
@@ -58,7 +58,7 @@ impl<'f> Singles<'f> {
         self.len - self.next
     }
 
-    /// One frame, owned from now on.
+    /// Takes one frame, owned from now on.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<OwnedFrame<'f>> {
         let id = *self.ids[..self.len].get(self.next)?;
@@ -66,7 +66,7 @@ impl<'f> Singles<'f> {
         if let [next, soon, ..] = self.ids[self.next..self.len]
             && !self.filled
         {
-            // The caller fills this one now: time for the next to arrive.
+            // The caller fills this one now, which gives the next time to arrive.
             self.frames.prefetch_meta(soon);
             self.frames.prefetch_to_write(next);
         }

@@ -6,8 +6,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 /// The most frames a magazine holds.
 pub(super) const CAPACITY: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// A stack of free frames. All is atomic only so that others may count: whoever changes it is the
-/// only one to do so, and sees what was done before (see `magazine`).
+/// A stack of free frames. The fields are atomic only so that other threads may count: one thread
+/// at a time changes it, and sees everything done before (see `magazine`).
 #[derive(Debug)]
 pub(super) struct Stack {
     len: AtomicU32,

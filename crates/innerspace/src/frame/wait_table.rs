@@ -1,18 +1,18 @@
-//! The wait table: who waits for which bit of which frame.
+//! The wait table: the waiters for bits of frames.
 //!
 //! 256 queues on cache lines of their own, chosen by a hash of the frame. Inside a queue the
-//! waiters are kept by their key (frame, bit), so a wake-up reaches its own waiters whatever else
-//! hashes there, and finds them in logarithmic time; inside a key they are ordered by ticket, which
-//! is the order of their arrival.
+//! waiters are kept by their key (frame, bit), so a wake-up reaches its own waiters, whatever else
+//! hashes there, and finds them in logarithmic time; inside a key they are ordered by ticket,
+//! which is the order of their arrival.
 //!
 //! There are two kinds of waiter. An *exclusive* one wants to take the lock and stays queued until
 //! it has it (or gives up), also while it is awake and trying: the frame's WAITERS bit therefore
-//! stays set, every unlock meanwhile comes by here, and nobody is overlooked. A *shared* one wants
-//! to see the bit clear: it is a thread or a `Waker`, and is unlinked when woken.
+//! stays set, every unlock meanwhile visits the queue, and no waiter is overlooked. A *shared* one
+//! wants to see the bit clear: it is a thread or a `Waker`, and is unlinked when woken.
 //!
 //! A sleeping thread is represented by an `Arc<Sleeper>`, shared by the thread and the queue: a
-//! waker may touch it after the thread went on, and the last of them frees it. Nothing here points
-//! to a stack.
+//! waker may touch it after the thread went on, and the last user frees it. Nothing here points to
+//! a stack.
 //!
 //! Invariants, kept under a queue's mutex:
 //! - a frame with an entry in the queue has WAITERS set;
@@ -60,7 +60,7 @@ impl Bit {
     }
 }
 
-/// What an entry waits for.
+/// The key of an entry: the frame and bit that it waits for.
 pub(super) type Key = (FrameId, Bit);
 
 /// How a sleep ended.
@@ -126,7 +126,8 @@ impl Sleeper {
         SleepEnd::Woken
     }
 
-    /// Makes the thread runnable; the caller unparks it afterwards if this says so (it was asleep).
+    /// Makes the thread runnable. The caller unparks it afterwards if the result says that it was
+    /// asleep.
     pub(crate) fn rouse(&self) -> Roused {
         if self.state.load(Ordering::Relaxed) != SLEEPING {
             return Roused::WasAwake;
@@ -145,12 +146,12 @@ impl Sleeper {
         self.state.load(Ordering::Acquire) == HANDED
     }
 
-    /// Back to sleep, after a try that failed.
+    /// Goes back to sleep after a try that failed.
     pub(super) fn rest(&self) {
         self.state.store(SLEEPING, Ordering::Relaxed);
     }
 
-    /// Wakes the thread up to look at the state.
+    /// Wakes the thread to look at the state.
     pub(crate) fn unpark(&self) {
         self.thread.unpark();
     }
@@ -166,7 +167,7 @@ pub(crate) enum Roused {
 /// A waiter that wants the lock.
 pub(super) struct Exclusive {
     pub(super) sleeper: Arc<Sleeper>,
-    /// How often somebody took the lock who came later, while this waiter was the first.
+    /// How often a later thread took the lock while this waiter was the first.
     pub(super) passed: u32,
 }
 
@@ -198,7 +199,7 @@ impl Shared {
 struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
     shared: BTreeMap<u64, Shared>,
-    /// The bit was clear after the shared waiters up to this ticket had enqueued; they are still to
+    /// The bit was clear after the shared waiters up to this ticket had enqueued; they have yet to
     /// be woken.
     cleared: u64,
 }
@@ -269,7 +270,7 @@ impl Queue {
         Some(removed)
     }
 
-    /// Takes one shared waiter out, if nobody has woken it yet.
+    /// Takes one shared waiter out, if it has not been woken yet.
     pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Shared> {
         let removed = self.keys.get_mut(&key)?.shared.remove(&ticket)?;
         self.forget_if_empty(key);
@@ -289,14 +290,14 @@ impl Queue {
         }
     }
 
-    /// Notes that the bit is clear now, for the shared waiters that there are.
+    /// Notes for the shared waiters in the queue that the bit is clear now.
     pub(super) fn note_cleared(&mut self, key: Key) {
         if let Some(waiters) = self.keys.get_mut(&key) {
             waiters.cleared = self.next_ticket;
         }
     }
 
-    /// Takes out the shared waiters for whom it was noted that the bit was clear.
+    /// Takes out the shared waiters that are noted to have seen the bit clear.
     pub(super) fn take_cleared(&mut self, key: Key) -> WakeList {
         let Some(waiters) = self.keys.get_mut(&key) else {
             return WakeList::default();
@@ -310,7 +311,7 @@ impl Queue {
         }
     }
 
-    /// Whether anybody waits for any bit of the frame.
+    /// Whether there is a waiter for any bit of the frame.
     pub(super) fn has_waiters(&self, id: FrameId) -> bool {
         self.keys.contains_key(&(id, Bit::Locked)) || self.keys.contains_key(&(id, Bit::Writeback))
     }
@@ -339,15 +340,14 @@ impl WakeList {
     /// Wakes them all; called without any lock.
     ///
     /// # Panics
-    /// When a waker does.
+    /// When a waker panics.
     pub(super) fn wake(self) {
         if let Some(sleeper) = self.exclusive {
             sleeper.unpark();
         }
         let mut panics = Panics::default();
         for waiter in self.shared.into_values() {
-            // A waker is foreign code. Its panic goes on when nobody sleeps any more; of several
-            // the first.
+            // A waker is foreign code. The first panic is resumed once every waiter is woken.
             panics.catch(|| waiter.wake());
         }
         panics.go_on();
@@ -375,7 +375,7 @@ impl WaitTable {
         }
     }
 
-    /// How often a waiter may lose.
+    /// How often a waiter may be passed.
     #[inline]
     pub(super) fn patience(&self) -> u32 {
         self.patience
