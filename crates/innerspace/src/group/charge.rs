@@ -1,5 +1,5 @@
-//! Charging and giving back, by way of the thread's stock, and the guard in between. What the stock
-//! has no room for goes to the counters (`counters`).
+//! Charging and uncharging by way of the thread's stock, and the guard in between. Pages that do
+//! not fit in the stock go to the counters (`counters`).
 
 use super::counters::Ceiling;
 use super::stock::Stocked;
@@ -43,8 +43,8 @@ impl Charge<'_> {
         self.pages
     }
 
-    /// The nearest group that was over its `high` with this charge: who charges has to do something
-    /// about it.
+    /// The nearest group that was over its `high` with this charge: the caller has to reclaim or is
+    /// slowed down.
     #[inline]
     pub(crate) fn over_high(&self) -> Option<GroupId> {
         self.over_high
@@ -56,10 +56,10 @@ impl Charge<'_> {
         self.source == Source::Stock
     }
 
-    /// Takes pages out, as a charge of their own.
+    /// Splits pages off, as a charge of their own.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// When the charge has fewer.
     #[inline]
     pub(crate) fn split(&mut self, pages: PageCount) -> Self {
         let left = self.pages.0.checked_sub(pages.0);
@@ -67,7 +67,7 @@ impl Charge<'_> {
         Charge { pages, ..*self }
     }
 
-    /// The pages stay charged; whoever takes the number over gives them back by
+    /// Ends the guard; the pages stay charged. The caller gives them back by
     /// [`GroupTree::uncharge`].
     pub(crate) fn commit(self) -> GroupId {
         let group = self.group;
@@ -77,11 +77,11 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Compiled into who drops it, and what it calls is given values: one whose address was taken
-    // lies in memory, and is read back from there each time it moves.
+    // Inlined, and calls take values: a charge whose address is taken lies in memory, and is read
+    // back from there each time it moves.
     #[inline(always)]
     fn drop(&mut self) {
-        // Else all of it was split off.
+        // Otherwise all of it was split off.
         if self.pages.0 > 0 {
             self.tree.give_back(self.group, self.pages, self.over_high);
         }
@@ -100,8 +100,8 @@ impl GroupTree {
         self.try_charge_at(thread_number(), group, pages)
     }
 
-    /// [`GroupTree::try_charge`] once more, after it was refused: that counts as one refusal,
-    /// however often.
+    /// Tries [`GroupTree::try_charge`] again after it was refused. However often, that counts as
+    /// one refusal.
     #[cold]
     #[inline(never)]
     pub(crate) fn try_charge_again(
@@ -165,8 +165,8 @@ impl GroupTree {
     }
 
     /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or
-    /// alone. `None` where that takes more; nobody was refused, nobody's stock was taken, and
-    /// nothing is counted: ask [`GroupTree::try_charge`].
+    /// alone. `None` where that takes more. Then nothing is refused or counted and no stock is
+    /// drained: use [`GroupTree::try_charge`].
     #[inline]
     pub(crate) fn try_charge_unrefused(&self, group: GroupId) -> Option<Charge<'_>> {
         self.try_charge_unrefused_at(thread_number(), group)
@@ -208,8 +208,8 @@ impl GroupTree {
     }
 
     /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is
-    /// empty. `None` where a limit is too near for that; nobody was refused, and nothing is
-    /// counted: ask [`GroupTree::try_charge`].
+    /// empty. `None` where a limit is too near for that. Then nothing is refused or counted: use
+    /// [`GroupTree::try_charge`].
     pub(crate) fn try_charge_some(&self, group: GroupId, most: PageCount) -> Option<Charge<'_>> {
         let number = thread_number();
         let most = self.stocks.at_most(most.0);
@@ -242,8 +242,8 @@ impl GroupTree {
         })
     }
 
-    /// The stock has too little: a batch, the pages alone, or the pages after what others have in
-    /// stock was given back.
+    /// The stock has too little: charges a batch, the pages alone, or the pages after the stocks of
+    /// other threads were given back.
     #[cold]
     fn charge_slow(
         &self,
@@ -259,8 +259,8 @@ impl GroupTree {
         exactly().or_else(|refuser| self.stocks.drain_until(self, number, refuser, exactly))
     }
 
-    /// Charges over any limit. For writeback and what else must not fail; counted as one event, by
-    /// the nearest group that is over its limit now.
+    /// Charges over any limit, for writeback and other work that must not fail. Counted as one
+    /// event, in the nearest group that is over its limit now.
     pub(crate) fn charge_must(&self, group: GroupId, pages: PageCount) -> Charge<'_> {
         let number = thread_number();
         let over_high = match self.stocks.charge(number, group, pages.0) {
@@ -279,14 +279,15 @@ impl GroupTree {
         }
     }
 
-    /// Gives back what was charged and not committed.
+    /// Gives back a charge that was not committed.
     #[cold]
     #[inline(never)]
     fn give_back(&self, group: GroupId, pages: PageCount, over_high: Option<GroupId>) {
         if over_high.is_none() {
             return self.uncharge(group, pages);
         }
-        // Not in stock: from there it would be had again without a look at the mark.
+        // Not to the stock: from there the pages would be charged again without a look at the
+        // mark.
         if let Err(underflow) = self.uncharge_past_stock(thread_number(), group, pages) {
             panic!("{underflow}");
         }
@@ -295,7 +296,7 @@ impl GroupTree {
     /// Gives back `pages` that a committed charge left with `group`.
     ///
     /// # Panics
-    /// When fewer are charged: the books are wrong, and going on would let the limit be passed
+    /// When fewer are charged: the counters are wrong, and going on would let the limit be passed
     /// (M14).
     #[inline]
     pub(crate) fn uncharge(&self, group: GroupId, pages: PageCount) {
@@ -318,7 +319,7 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<(), Underflow> {
-        // What other threads have in stock is seen when it is drained.
+        // Pages in other threads' stocks are seen when these are drained.
         let in_use = self.stocks.in_use(number, group, &self.node(group).own);
         if in_use < pages.0 {
             return Err(Underflow {
@@ -347,7 +348,7 @@ impl GroupTree {
         self.uncharge_levels(group, pages, stocked)
     }
 
-    /// Gives back what threads have in stock of `group` and of those below it.
+    /// Gives back all stocks of `group` and of the groups below it.
     pub(crate) fn drain_stocks(&self, group: GroupId) {
         self.stocks.drain(self, thread_number(), group);
     }

@@ -1,4 +1,4 @@
-//! The hierarchical counter: adding to a group and to all above it, all or nothing, and taking off
+//! The hierarchical counter: adds to a group and to all above it, all or nothing, and takes off
 //! again.
 
 use super::levels::Levels;
@@ -13,10 +13,10 @@ use crate::units::PageCount;
 pub(super) enum Ceiling {
     /// `max`.
     Enforced,
-    /// None: the charge must succeed; going over `max` is counted.
+    /// No limit: the charge must succeed, and passing `max` is counted.
     Ignored,
-    /// `max` and `high`: for the stock, and for who asks again if this is refused, in the way that
-    /// counts.
+    /// `max` and `high`: for the stock, and for callers that try again in another way if this is
+    /// refused.
     BelowHigh,
 }
 
@@ -29,8 +29,8 @@ impl Node {
     }
 
     /// Adds to `usage` unless that would pass a limit; returns the new usage. Compare-and-swap
-    /// rather than add-and-undo, so that usage is at or under `max` at every instant and a charge
-    /// that will be undone refuses nobody on its own level.
+    /// rather than add-and-undo: usage is at or under `max` at every instant, and a charge that
+    /// will be undone makes no other be refused on its own level.
     #[inline]
     fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {
         let mut usage = self.usage.load(Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl Node {
                 return None;
             }
             // Acquire: pairs with `checked_take`. Frames are freed before their charges are given
-            // back; whoever has charged what was given back finds them, also those that are in
+            // back; a thread that charges what was given back finds the frames, also those put in
             // magazines by plain stores.
             match self
                 .usage
@@ -61,19 +61,19 @@ impl Node {
     }
 }
 
-/// What a charge came to that every level agreed to.
+/// The outcome of a charge that every level granted.
 pub(super) struct Added {
     /// The usage that each level reached, from the group charged up.
     reached: [u64; MAX_LEVELS],
     levels: usize,
     /// For some level that is a new peak.
     rises: bool,
-    /// The nearest that is over its `high` now.
+    /// The nearest group that is over its `high` now.
     over_high: Option<GroupId>,
 }
 
-/// Takes `pages` off a counter; `Err` with its value when there are fewer, and nothing changed.
-/// `before` sees each value that they are about to be taken off.
+/// Takes `pages` off a counter; `Err` with its value, unchanged, when it has fewer. `before` is
+/// called with each value about to be changed.
 #[inline]
 fn checked_take(
     counter: &crate::sync::atomic::AtomicU64,
@@ -92,8 +92,8 @@ fn checked_take(
 }
 
 impl GroupTree {
-    /// Adds at every level, or at none: then the group that refused. Returns the nearest group that
-    /// is over its `high` now.
+    /// Adds at every level, or at none, and then returns the group that refused. Otherwise returns
+    /// the nearest group that is over its `high` now.
     pub(super) fn charge_levels(
         &self,
         number: usize,
@@ -103,7 +103,7 @@ impl GroupTree {
     ) -> Result<Option<GroupId>, GroupId> {
         let stocked = self.stocks.count(number, group);
         let added = self.add_levels(group, pages, ceiling, stocked)?;
-        // Every level agreed: only now may anything but `usage` move.
+        // Every level granted: only now may anything but `usage` change.
         self.note_peaks(group, &added, stocked);
         if let Some(id) = added.over_high {
             self.count(id, 1, |events| &events.high);
@@ -120,8 +120,8 @@ impl GroupTree {
         Ok(added.over_high)
     }
 
-    /// Adds at every level, or at none: then the group that refused. `stocked` is for a look at the
-    /// peaks.
+    /// Adds at every level, or at none, and then returns the group that refused. `stocked` is for
+    /// the peaks.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
@@ -155,15 +155,15 @@ impl GroupTree {
         Ok(added)
     }
 
-    /// Has the counters of all levels on their way, all at once: what another thread has changed
-    /// takes long to come, and the atomic operations on them wait for each other.
+    /// Prefetches the counters of all levels at once: a line that another thread has changed takes
+    /// long to arrive, and the atomic operations on them wait for each other.
     fn fetch_levels(&self, group: GroupId) {
         for id in self.path(group) {
             copy::prefetch_line(std::ptr::from_ref(&self.node(id).usage).cast());
         }
     }
 
-    /// Notes what the levels reached, less `stocked`, if that is more than before at any.
+    /// Notes the usage that the levels reached, less `stocked`, where it is a new peak.
     #[inline]
     pub(super) fn note_peaks(&self, group: GroupId, added: &Added, stocked: u64) {
         if !added.rises {
@@ -185,9 +185,8 @@ impl GroupTree {
         }
     }
 
-    /// Takes pages off every level. Up to now as many as there were may have been in use, but for
-    /// `stocked`: it is noted, for who has charged from a stock that was full when its levels were
-    /// last looked at has noted nothing.
+    /// Takes pages off every level. Until now all of usage but `stocked` may have been in use. That
+    /// peak is noted here, because charges from a stock note none.
     pub(super) fn uncharge_levels(
         &self,
         group: GroupId,
@@ -213,7 +212,7 @@ impl GroupTree {
                 self.note_over(node);
             }
             if left == 0 && node.is_deleted() {
-                // Each level by itself: another thread may have released the one below already.
+                // Each level separately: another thread may have released the one below already.
                 self.release(id);
             }
         }

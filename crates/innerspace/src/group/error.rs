@@ -1,4 +1,4 @@
-//! What a group says when it refuses: which group, how full, and what holds its memory.
+//! The errors of groups: which group refused, how full it was, and what holds its memory.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use crate::units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SIZE, PageCount};
 /// A charge that did not fit. No counter moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused {
-    /// The group whose `max` stood in the way: the charged one or one above it.
+    /// The group whose `max` refused: the charged one or one above it.
     pub(crate) group: GroupId,
 }
 
@@ -26,10 +26,10 @@ pub(crate) struct Underflow {
     pub(crate) wanted: u64,
 }
 
-/// What keeps the memory of a group and everything below it from being evicted, counted when a
-/// request failed.
+/// The holders of the memory of a group and everything below it, which keep it from being evicted;
+/// counted when a request failed.
 ///
-/// A page stands in one row only: the first that applies, in the order of the fields.
+/// A page counts in one field only: the first that applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holders {
@@ -53,7 +53,7 @@ pub struct Holders {
     pub partial: bool,
 }
 
-/// Why a request for memory ended where it did.
+/// The reason why a request for memory failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LimitReason {
@@ -66,12 +66,12 @@ pub enum LimitReason {
     /// The group had room, but no free run of pages was long enough for the block, and eviction did
     /// not make one.
     Fragmented,
-    /// A request that may go over the limit found the reserve empty too.
+    /// The request may go over the limit, and found the reserve empty too.
     ReserveEmpty,
-    /// The calling process is a child of fork(2), and the memory is that of the process that made
+    /// The calling process is a child of fork(2), and the memory belongs to the process that made
     /// it. The other facts are not filled in.
     OtherProcess {
-        /// The number of the process that made the memory.
+        /// The id of the process that made the memory.
         pid: u32,
     },
 }
@@ -99,15 +99,15 @@ pub struct LimitDetails {
     pub group: String,
     /// That group's number, for the layers above.
     pub(crate) id: GroupId,
-    /// Its limit when it refused.
+    /// Its limit at the time.
     pub max: PageCount,
-    /// What was charged to it and to the groups below it.
+    /// Pages charged to it and to the groups below it.
     pub usage: PageCount,
-    /// What was asked for.
+    /// The pages asked for.
     pub requested: PageCount,
-    /// Why it ended there.
+    /// The reason.
     pub reason: LimitReason,
-    /// What held the memory. All zero with [`LimitReason::WouldBlock`] and
+    /// The holders of the memory. All zero with [`LimitReason::WouldBlock`] and
     /// [`LimitReason::OverHigh`], where nothing is counted.
     pub holders: Holders,
 }
@@ -136,7 +136,7 @@ impl LimitError {
         &self.0
     }
 
-    /// Waiting might have helped: the request was one that must not wait.
+    /// Whether waiting might have helped: the request was one that must not wait.
     pub fn would_block(&self) -> bool {
         matches!(
             self.0.reason,
@@ -178,7 +178,7 @@ impl fmt::Display for LimitError {
         let digits =
             |pages: PageCount, digits| format!("{:.*}", digits, pages.bytes() as f64 / unit as f64);
         let amount = |pages: PageCount| digits(pages, 1);
-        // As many as tell the two apart; in any unit seven tell a page.
+        // As many digits as tell the two apart; seven show a page in any unit.
         let exact = |shown: &usize| digits(*usage, *shown) != digits(*max, *shown);
         let shown = match usage == max {
             true => 1,
@@ -200,7 +200,7 @@ impl fmt::Display for LimitError {
         let at_least = if holders.partial { "at least " } else { "" };
         let mut lead = ", of which ";
         for (pages, what) in holders.rows() {
-            // A row under a hundredth of the usage, or one that reads 0.0, explains nothing.
+            // A row under a hundredth of the usage, or one that prints as 0.0, explains nothing.
             if pages.0 * 100 >= usage.0 && pages.bytes() * 20 >= unit {
                 write!(f, "{lead}{at_least}{} {what}", amount(pages))?;
                 lead = ", ";
@@ -250,7 +250,7 @@ impl Holders {
         ]
     }
 
-    /// What the caller can do, by the largest holder.
+    /// Advice to the caller, by the largest holder.
     fn advice(&self) -> &'static str {
         let choices = [
             (self.viewed, "Drop views or raise the limit"),
@@ -281,7 +281,7 @@ impl Holders {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// The limit is so small that a single access across two pages could fail for ever.
+    /// The limit is so small that a single access across two pages could always fail.
     #[error(
         "group {group}: limit {} is below the minimum of {} (8 pages and 2 for each of {accessors} accessor(s))",
         Exact(*max), ByteSize(*minimum)
@@ -293,10 +293,10 @@ pub enum GroupError {
         max: u64,
         /// The smallest limit it may have now, in bytes.
         minimum: u64,
-        /// The accessors it was counted for.
+        /// The number of accessors assumed.
         accessors: u32,
     },
-    /// What is never evicted from a group has to fit in it.
+    /// The protected minimum of a group must fit in its limit.
     #[error("group {group}: a minimum of {} does not fit in its limit of {}", ByteSize(*min), ByteSize(*max))]
     MinAboveMax {
         /// The group, or what was to be one: the names from the root to it, joined by `/`.
@@ -349,7 +349,7 @@ pub enum GroupError {
     /// The root stays.
     #[error("the root group cannot be deleted")]
     IsRoot,
-    /// The limit was lowered and stays so, but usage could not be brought under it.
+    /// The limit was lowered and stays lowered, but usage could not be brought under it.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }

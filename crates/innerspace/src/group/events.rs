@@ -49,7 +49,7 @@ pub struct GroupStats {
     pub path: String,
     /// Pages charged to it and to all below it.
     pub usage: PageCount,
-    /// Pages charged to it alone, what deleted groups below it left behind included.
+    /// Pages charged to it alone, including those that deleted groups below it left behind.
     pub own: PageCount,
     /// Its limit; `None`: limited by the groups above it alone.
     pub max: Option<PageCount>,
@@ -69,7 +69,7 @@ pub struct GroupStats {
     pub events: GroupEvents,
     /// Pages of page-table and index nodes charged to it alone.
     pub tables: PageCount,
-    /// Accessors that work for it.
+    /// Accessors of spaces in the group.
     pub accessors: u32,
 }
 

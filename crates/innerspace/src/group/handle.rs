@@ -127,16 +127,16 @@ impl Group {
     /// eviction of what is over it.
     ///
     /// # Errors
-    /// [`GroupError::TooSmall`]: nothing changed. [`GroupError::Limit`]: the new limit holds, but what the error names could not
-    /// be evicted; requests are refused until usage is under it.
+    /// [`GroupError::TooSmall`]: nothing changed. [`GroupError::Limit`]: the new limit holds, but the pages that the error names could not be evicted; requests are refused until usage is under it.
     pub fn set_max(&self, max: u64) -> Result<(), GroupError> {
         let set = self.0.tree.set_max(self.0.id, Some(PageCount::floor(max)));
         set.map_err(|error| error.for_limit(max))
     }
 
-    /// Above `high` bytes (rounded down to whole pages) requests still succeed, but whoever makes
-    /// them has to evict pages of the group first, or is slowed down; requests that may not wait
-    /// are refused a little above it. `None`, the default: no such mark.
+    /// Sets a mark above which requests are slow. Above `high` bytes (rounded down to whole pages)
+    /// requests still succeed, but each must first evict pages of the group, or is slowed down.
+    /// Requests that may not wait are refused a little above it. `None`, the default, sets no
+    /// mark.
     ///
     /// # Errors
     /// [`GroupError::TooSmall`]: nothing changed.
@@ -145,10 +145,11 @@ impl Group {
             .map_err(|error| error.for_limit(high.unwrap_or(u64::MAX)))
     }
 
-    /// While the group has no more than `low` bytes (rounded down to whole pages), its pages are
-    /// evicted for others only when these have none left that are not protected. It reaches as far
-    /// as the groups above are protected; where children ask for more than their parent has, they
-    /// share it in proportion to what they use of theirs. `None`, the default: no protection.
+    /// Protects the group's pages from being evicted for others. While the group has no more than
+    /// `low` bytes (rounded down to whole pages), its pages are evicted for others only when these
+    /// have no unprotected pages left. Protection is bounded by that of the groups above; where
+    /// children ask for more than their parent has, they share it in proportion to what they use of
+    /// theirs. `None`, the default, gives no protection.
     ///
     /// # Errors
     /// None today: the limits of a group are checked when they are used.
@@ -156,7 +157,7 @@ impl Group {
         self.set(Protection::Low, low)
     }
 
-    /// Like [`Group::set_low`], but never given up: requests of others fail first.
+    /// Like [`Group::set_low`], but absolute: requests of others fail first.
     ///
     /// # Errors
     /// [`GroupError::MinAboveMax`]: nothing changed.
@@ -193,7 +194,7 @@ impl Group {
         self.0.tree.events(self.0.id)
     }
 
-    /// How much of the time requests of this group and of those below it stood still for memory.
+    /// How much of the time requests of this group and of those below it were stalled for memory.
     pub fn pressure(&self) -> Pressure {
         self.0.tree.pressure(self.0.id)
     }
@@ -203,9 +204,9 @@ impl Group {
         self.watch_with(None)
     }
 
-    /// Has `callback` called when something was counted, until the returned handle is dropped: on
+    /// Calls `callback` after events were counted, until the returned handle is dropped. It runs on
     /// the service thread, or in [`Memory::tick`](crate::Memory::tick), about once a second and
-    /// when memory is short. Several events may come as one call.
+    /// when memory is short. One call may stand for several events.
     pub fn on_events(&self, callback: impl Fn(&GroupEvents) + Send + Sync + 'static) -> GroupWatch {
         self.watch_with(Some(Box::new(callback)))
     }

@@ -1,4 +1,4 @@
-//! What the stock has to do with the tree.
+//! The interface between the stock and the tree.
 
 use super::GroupId;
 
@@ -12,10 +12,10 @@ pub(super) trait Levels {
     /// limit of either kind.
     fn margin(&self, group: GroupId) -> u64;
 
-    /// Takes `pages` off every level, which were in stock.
+    /// Takes `pages`, which were in stock, off every level.
     fn take_off(&self, group: GroupId, pages: u64);
 
-    /// Usage was as high as it is now, less `stocked`.
+    /// Notes that usage was as high as it is now, less `stocked`.
     fn note_peak(&self, group: GroupId, stocked: u32);
 
     /// Whether `group` is `top` or below it.

@@ -1,4 +1,5 @@
-//! Memory groups: who pays for a page, how much each may have, and who refused.
+//! Memory groups: what each page is charged to, how much each group may have, and which one refuses
+//! a request.
 //!
 //! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to
 //! one group and counts in that group and in all above it; each group has a hard limit, `max`, and
@@ -19,14 +20,14 @@
 //!
 //! **Numbers.** Per node: `usage` (the node and all below it) and `own` (charged to the node
 //! itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds level by level with
-//! compare-and-swap, so `usage` never exceeds `max` even for an instant; a level that refuses has
-//! the levels below it undone, and nothing else moved. Most charges never get there: each thread
-//! has a [stock] of charged pages that counts as used and is given back before anybody is refused:
-//! 128 a group, and more while every limit is far. Reports take it off. Nothing is stocked for a
-//! group that is over its limit (`over`).
+//! compare-and-swap, so `usage` never exceeds `max` even for an instant. If a level refuses, the
+//! levels below it are undone, and nothing else has changed. Most charges never get there: each
+//! thread has a [stock] of charged pages, which counts as used and is given back before a request
+//! is refused: 128 pages a group, and more while every limit is far. Reports take it off. Nothing
+//! is stocked for a group that is over its limit (`over`).
 //!
-//! **Events** ([`GroupEvents`]) are counted where they happen; [`GroupWatch`]ers are told of them
-//! on the service thread.
+//! **Events** ([`GroupEvents`]) are counted where they happen; the service thread notifies each
+//! [`GroupWatch`].
 //!
 //! **Locking.** Charging takes none. The tree's shape (names, children, free numbers) is under one
 //! mutex, which is near the end of the lock order: nothing is allocated from the pool, reclaimed or
@@ -36,7 +37,7 @@
 //! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements
 //! [`Reclaimer`].
 //!
-//! **Not here.** No frames, no lists, no retry after reclaim: a refusal is an answer.
+//! **Not here.** Frames, lists, and retries after reclaim: a refusal is an answer.
 #![cfg_attr(
     any(loom, shuttle),
     allow(

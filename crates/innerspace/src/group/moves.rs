@@ -1,11 +1,11 @@
-//! Pages on their way to a slot of the stock or off the levels: charged, in no slot, and in
-//! nobody's hands. `stock` has what for.
+//! Pages on their way to a slot of the stock or off the levels: charged, in no slot, and not yet
+//! the caller's. See `stock` for their use.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::per_thread::Drains;
 
-/// Low half: threads that have such pages. High half: how often some have arrived. Apart from what
-/// every charge reads.
+/// Low half: threads that have such pages. High half: how often some have arrived. On a line apart
+/// from those that every charge reads.
 #[repr(align(128))]
 pub(super) struct Moves(AtomicU64);
 
@@ -18,7 +18,7 @@ const MOVED: u64 = 1 << 32;
 /// See [`Moves::begin`].
 pub(super) struct Moving<'a>(&'a Moves);
 
-/// What [`Moves::look`] saw.
+/// The state that [`Moves::look`] saw.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen(u64);
 
@@ -27,18 +27,18 @@ impl Moves {
         Moves(AtomicU64::new(0))
     }
 
-    /// Says that this thread moves pages, until the result is dropped.
+    /// Announces that this thread moves pages, until the result is dropped.
     pub(super) fn begin(&self, drains: &Drains) -> Moving<'_> {
         self.0.fetch_add(MOVING, Ordering::Relaxed);
-        // For who begins to drain: it or we see the other's count.
+        // Towards a drain that begins: one of the two sees the other's count.
         drains.light();
-        // For who only looks: a batch that it sees at the levels was announced before. Pairs with
-        // the fence in `drain_until`.
+        // Towards a thread that only looks: a batch that it sees at the levels was announced
+        // before. Pairs with the fence in `drain_until`.
         fence(Ordering::Release);
         Moving(self)
     }
 
-    /// Who moves pages, and how often some have arrived.
+    /// Loads the threads that move pages, and how often some have arrived.
     pub(super) fn look(&self) -> Seen {
         Seen(self.0.load(Ordering::Acquire))
     }
@@ -52,8 +52,8 @@ impl Moves {
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `look`; who sees this finds the slot filled, or the
-        // pages off the levels.
+        // Release: pairs with the Acquire in `look`. A thread that sees this finds the slot filled,
+        // or the pages off the levels.
         self.0.0.fetch_add(MOVED - MOVING, Ordering::Release);
     }
 }

@@ -13,7 +13,7 @@ const FREE: u8 = 0;
 const LIVE: u8 = 1;
 const DELETED: u8 = 2;
 
-/// What stands for "no limit".
+/// The value for "no limit".
 pub(super) const NO_LIMIT: u64 = u64::MAX;
 
 /// Puts what follows it on other cache lines (two: the adjacent line is prefetched with it).
@@ -22,8 +22,8 @@ struct Apart;
 
 /// One group's counters. All atomic; `parent` is constant while the node is not free.
 ///
-/// What charges write stands apart from what they only read, so that the way up is known before the
-/// first line that others write to has come.
+/// The fields that charges write stand apart from those that they only read, so that the way up is
+/// known before the first contended line has arrived.
 #[repr(C, align(128))]
 pub(crate) struct Node {
     /// Pages charged to this node and to all below it, what their stocks hold included.
@@ -44,7 +44,7 @@ pub(crate) struct Node {
     pub(super) high: AtomicU64,
     pub(super) parent: AtomicU32,
     state: AtomicU8,
-    /// Counted in the tree as one that has more than its `max`; see [`super::over`].
+    /// Whether the tree counts it as a group over its `max`; see [`super::over`].
     pub(super) over: AtomicBool,
     pub(super) accessors: AtomicU32,
     /// Below it, this group's pages are evicted only when nothing unprotected is left.
@@ -54,7 +54,7 @@ pub(crate) struct Node {
     _events_apart: Apart,
     /// Written by charges too, at a limit.
     pub(super) events: EventCounters,
-    /// Made with the first request that stands still.
+    /// Made with the first stall.
     pub(super) stalls: Mutex<Option<Box<Stalls>>>,
 }
 
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// Begins a life. The tree's mutex is held, and nobody has the number.
+    /// Begins a life. The tree's mutex is held, and the number is free.
     pub(super) fn start(&self, parent: Option<GroupId>, max: u64) {
         let counters = [
             &self.usage,
@@ -185,7 +185,7 @@ impl Node {
         usage > self.recent_peak.load(Ordering::Relaxed)
     }
 
-    /// `usage` was reached.
+    /// Notes that `usage` was reached.
     #[inline]
     pub(super) fn note_peak(&self, usage: u64) {
         if self.is_peak(usage) {
@@ -195,8 +195,8 @@ impl Node {
 
     /// The highest `usage` noted so far.
     pub(super) fn highest(&self) -> u64 {
-        // The recent one first: what `take_recent_peak` has taken from it since is in the other
-        // already.
+        // The recent one first: a peak that `take_recent_peak` takes from it after that is in the
+        // other already.
         let recent = self.recent_peak.load(Ordering::SeqCst);
         recent.max(self.peak.load(Ordering::SeqCst))
     }

@@ -1,13 +1,13 @@
-//! Groups that have more than their limit: it was lowered and could not be met, or charges came
-//! that have to succeed.
+//! Groups over their limit: it was lowered and could not be met, or charges came that have to
+//! succeed.
 //!
-//! What is given back to such a group, or below it, goes off the levels, past the thread's stock:
-//! from there it would be granted again without a look at them. The tree counts these groups, so
-//! that who gives back looks at one word while there is none.
+//! Pages given back to such a group, or below it, are taken off the levels, past the thread's
+//! stock: from there they would be granted again without a look at the levels. The tree counts
+//! these groups, so that an uncharge looks at one word while there is none.
 //!
-//! Whoever brings a group over its limit says so ([`GroupTree::note_over`]), and so does whoever
-//! changes the limit, or takes from the usage of a group that is over. What is given back at the
-//! very moment that a group comes to be over may go to a stock yet.
+//! A thread that brings a group over its limit calls [`GroupTree::note_over`], and so does one that
+//! changes the limit or lowers the usage of a group that is over. Pages given back at the very
+//! moment that a group comes to be over may still go to a stock.
 
 use super::GroupId;
 use super::node::Node;
@@ -23,11 +23,11 @@ impl GroupTree {
         self.over.load(Ordering::Relaxed) > 0 && self.path(group).any(is_over)
     }
 
-    /// The usage or the limit of a group that is over it, or may be, has changed.
+    /// Notes a change of the usage or the limit of a group that is over it, or may be.
     #[cold]
     pub(super) fn note_over(&self, node: &Node) {
-        // Whoever changes them next looks again; who finds that they have changed since the flag
-        // did looks once more.
+        // The thread that changes them next looks again. One that finds them changed since the flag
+        // was looks once more.
         loop {
             let is_over = || node.usage.load(Ordering::SeqCst) > node.max.load(Ordering::SeqCst);
             let now = is_over();

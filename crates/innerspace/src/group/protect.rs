@@ -1,4 +1,4 @@
-//! What is spared of each group when a group above them has to become smaller.
+//! The pages of each group that are spared when a group above has to shrink.
 //!
 //! After the published rules of Linux's `memory.low` and `memory.min`
 //! (Documentation/admin-guide/cgroup-v2.rst, with `memory_recursiveprot`): a group's protection is
@@ -11,22 +11,22 @@ use super::{GroupId, GroupTree};
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-/// Which protection counts.
+/// The protection that counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Spared {
     /// `low`, and `min`.
     Low,
-    /// `min` alone: nothing else is left.
+    /// `min` alone: no other pages are left.
     Min,
 }
 
-/// One group's own pages, and how many of them are to stay.
+/// One group's own pages, and how many of them are protected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Portion {
     pub(crate) group: GroupId,
     /// Pages charged to the group itself.
     pub(crate) own: PageCount,
-    /// Pages of these that are protected.
+    /// The protected ones among these.
     pub(crate) spared: PageCount,
 }
 
@@ -47,8 +47,8 @@ fn scaled(part: u64, to: u64, whole: u64) -> u64 {
 }
 
 impl GroupTree {
-    /// The group and all below it, deleted ones that still have pages included: what may be evicted
-    /// of each for `top`'s sake.
+    /// The group and all below it, deleted ones that still have pages included: the pages of each
+    /// that may be evicted for `top`.
     pub(crate) fn portions(&self, top: GroupId, spared: Spared) -> Vec<Portion> {
         let shape = self.shape.lock();
         let mut portions = Vec::new();
@@ -68,7 +68,7 @@ impl GroupTree {
     ) {
         let own = self.node(id).own.load(Ordering::Relaxed);
         let children = shape.entry(id).map_or(&[][..], |entry| &entry.children);
-        // What each asks for and uses; the rest of what each uses.
+        // The protected pages that each uses of those it asks for, and the rest of its usage.
         let claims: Vec<(u64, u64)> = children
             .iter()
             .map(|child| {

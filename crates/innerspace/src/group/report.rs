@@ -1,4 +1,4 @@
-//! What the tree says of itself: usage and counters of groups, the facts of a refusal, `validate`.
+//! Reports of the tree: usage and counters of groups, the facts of a refusal, `validate`.
 
 use super::levels::Levels;
 use super::tree::Shape;
@@ -15,16 +15,16 @@ impl GroupTree {
         PageCount(self.node(id).tables.load(Ordering::Relaxed))
     }
 
-    /// Pages in use that are charged to the group or below it: what lies in stock is taken off.
-    /// Exact when nobody charges.
+    /// Pages in use that are charged to the group or below it, without those in stock. Exact while
+    /// no thread charges.
     pub(crate) fn usage(&self, id: GroupId) -> PageCount {
         let charged = self.charged(id).0;
         let stocked = self.stocks.sum(|group| self.is_below(group, id));
         PageCount(charged.saturating_sub(stocked))
     }
 
-    /// Pages charged to the group and to all below it, with what threads have in stock: what limits
-    /// are compared with. One load.
+    /// Pages charged to the group and to all below it, including those in stock: the value that
+    /// limits are compared with. One load.
     #[inline]
     pub(crate) fn charged(&self, id: GroupId) -> PageCount {
         PageCount(self.node(id).usage.load(Ordering::Relaxed))
@@ -46,17 +46,17 @@ impl GroupTree {
         self.node(id).high_pages()
     }
 
-    /// Pages that are spared while others can be had, and pages that are spared anyway.
+    /// The pages protected while other groups have unprotected ones, and those protected always.
     pub(crate) fn protection(&self, id: GroupId) -> (PageCount, PageCount) {
         let node = self.node(id);
         let [low, min] = [&node.low, &node.min].map(|of| PageCount(of.load(Ordering::Relaxed)));
         (low, min)
     }
 
-    /// The highest usage so far. When several threads have stocks, what these hold may be in it.
+    /// The highest usage so far. When several threads have stocks, it may include these.
     pub(crate) fn peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
-        // Usage first: what is taken off it was noted before.
+        // Usage first: its peak was noted before pages were taken off.
         let usage = self.usage(id);
         fence(Ordering::Acquire);
         PageCount(self.node(id).highest()).max(usage)
@@ -91,9 +91,9 @@ impl GroupTree {
         self.full_name(&self.shape.lock(), id)
     }
 
-    /// [`GroupTree::path_name`] for who has the shape locked.
+    /// [`GroupTree::path_name`] for a caller that has the shape locked.
     pub(super) fn full_name(&self, shape: &Shape, id: GroupId) -> String {
-        // No group is deleted before those below it.
+        // No group is deleted before the groups below it.
         let live = self.path(id).filter_map(|id| shape.live(id).ok());
         let mut names: Vec<&str> = live.map(|entry| entry.name.as_str()).collect();
         names.reverse();

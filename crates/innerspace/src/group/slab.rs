@@ -1,5 +1,4 @@
-//! A growing array whose elements never move: the home of everything that is looked up by a group's
-//! number.
+//! A growing array whose elements never move, for data that is looked up by a group's number.
 
 use crate::sync::OnceLock;
 
@@ -15,7 +14,7 @@ pub(crate) struct Slab<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }
 
-/// Which chunk holds `number`, and where in it.
+/// The chunk that holds `number`, and its position there.
 const fn place(number: u16) -> (usize, usize) {
     let shifted = number as u32 + (1 << FIRST_SHIFT);
     let chunk = shifted.ilog2() - FIRST_SHIFT;

@@ -2,26 +2,26 @@
 //!
 //! | bits | name | meaning |
 //! |---|---|---|
-//! | 0..16 | group | whose pages they are |
+//! | 0..16 | group | the group of the pages |
 //! | 16..32 | low | with the count, the lower of them: the lowest count since the slot was last settled, which tells how high usage was in between |
 //! | 32..48 | most | pages that it may hold: its last batch |
 //! | 48..64 | count | pages in stock |
 
 use super::GroupId;
 
-/// How many pages are taken at a time.
+/// The sizes of batches, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Batches {
-    /// By who comes for the first time; 0 for no stock at all.
+    /// For a thread's first batch; 0 for no stock at all.
     pub(super) first: u32,
-    /// By who comes again and again, while the limits are far.
+    /// For a thread that takes batch after batch, while the limits are far.
     pub(super) largest: u32,
-    /// What all slots that may hold more than a first batch hold at most, together.
+    /// The most that all slots together may hold above a first batch.
     pub(super) all: u64,
 }
 
 impl Batches {
-    /// In a memory of so many pages: what lies in stock must not count.
+    /// For a memory of so many pages: stocks must be a small share of it.
     pub(super) fn of(memory: u64) -> Batches {
         Batches {
             first: (memory / 256).min(128) as u32,
@@ -30,7 +30,7 @@ impl Batches {
         }
     }
 
-    /// Always the same.
+    /// Batches of one size.
     #[cfg(test)]
     pub(super) fn fixed(pages: u32) -> Batches {
         Batches {
@@ -40,9 +40,9 @@ impl Batches {
         }
     }
 
-    /// Who has `word` takes so many the next time: twice as many as the last time, as far as that
-    /// is not too much for what is left up to the nearest limit, and for all that `large` other
-    /// slots may hold besides (more than a first batch each).
+    /// The size of the next batch of the slot `word`: twice the last one, as far as the distance to
+    /// the nearest limit allows, and the share of the `large` other slots that may hold more than a
+    /// first batch.
     pub(super) fn next(self, word: Slot, margin: u64, large: usize) -> u32 {
         let twice = (2 * word.most()).min(self.largest).into();
         let share = self.all / (large as u64 + 1);
@@ -50,7 +50,7 @@ impl Batches {
     }
 }
 
-/// A batch larger than the first is at most this part of what is left up to the nearest limit.
+/// A batch larger than the first is at most this part of the distance to the nearest limit.
 pub(super) const PART: u64 = if cfg!(loom) { 8 } else { 32 };
 
 /// See the module.

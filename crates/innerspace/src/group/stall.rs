@@ -1,7 +1,7 @@
-//! Time in which requests of a group stood still for memory, by windows.
+//! The time in which requests of a group were stalled for memory, by windows.
 //!
 //! As with Linux's pressure stall information ("some"): an instant counts once, however many
-//! requests stand still in it. The last minute is kept in half seconds; the half second that a
+//! requests are stalled in it. The last minute is kept in half seconds; the half second that a
 //! window begins in counts in proportion.
 
 use std::fmt;
@@ -13,18 +13,17 @@ const SLOT: u64 = 500_000_000;
 /// Slots of the longest window, and the one it begins in.
 const SLOTS: usize = 121;
 
-/// How much of the time a group's requests stood still for memory: evicting, waiting for others who
-/// do, or being slowed down above `high`. `Display` prints one line.
+/// How much of the time a group's requests were stalled for memory: evicting, waiting for other
+/// threads to evict, or being slowed down above `high`. `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Pressure {
-    /// Share of the last ten seconds, from 0 to 1; of all the time there was, while the memory is
-    /// younger.
+    /// Share of the last ten seconds, from 0 to 1; of the memory's age while it is younger.
     pub ten_seconds: f64,
     /// Share of the last minute, from 0 to 1; likewise.
     pub minute: f64,
-    /// All of it since the group was made.
+    /// The whole time since the group was made.
     pub total: Duration,
 }
 
@@ -44,12 +43,12 @@ impl fmt::Display for Pressure {
 /// go back.
 #[derive(Debug)]
 pub(super) struct Stalls {
-    /// Requests that stand still now.
+    /// Requests stalled now.
     now: u32,
-    /// Since when some request stands still.
+    /// The time since which some request is stalled.
     since: u64,
     total: u64,
-    /// Nanoseconds stood still in each slot of time, by its number modulo the length.
+    /// Nanoseconds stalled in each slot of time, by its number modulo the length.
     slots: [u32; SLOTS],
     /// The number of the newest slot that was written.
     newest: u64,
@@ -66,7 +65,7 @@ impl Stalls {
         }
     }
 
-    /// A request begins to stand still.
+    /// Begins a stall of a request.
     pub(super) fn begin(&mut self, time: u64) {
         if self.now == 0 {
             self.since = time;
@@ -74,7 +73,7 @@ impl Stalls {
         self.now += 1;
     }
 
-    /// A request goes on. A group that began another life meanwhile has no record of it.
+    /// Ends a stall. A group that began another life meanwhile has no record of it.
     pub(super) fn end(&mut self, time: u64) {
         if self.now == 0 {
             return;

@@ -1,10 +1,10 @@
-//! Charges in stock: taken from the tree a batch at a time, handed out without touching a shared
-//! line.
+//! The stock: charges taken from the tree a batch at a time, and handed out without touching a
+//! shared line.
 //!
-//! A *slot* is one word: a group, and how many of its pages are charged but in nobody's hands. The
+//! A *slot* is one word: a group, and how many of its pages are charged but not handed out. The
 //! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if they
-//! were in use; whoever reports usage takes them off. A slot with pages keeps its group's number
-//! from being used again. Each thread has a few slots, chosen by the group's number, which it alone
+//! were in use; reports of usage take them off. A slot with pages keeps its group's number from
+//! being used again. Each thread has a few slots, chosen by the group's number, which it alone
 //! uses: `sync::per_thread` has the protocol. Threads beyond those share stripes of slots, by
 //! compare-and-swap.
 //!
@@ -13,45 +13,45 @@
 //! | change | by | then |
 //! |---|---|---|
 //! | count - n | a charge | |
-//! | count + n, low to what the count was | an uncharge | at most `most`; half of it stays when it would be more |
+//! | count + n, low to the count before | an uncharge | at most `most`; half of it stays when it would be more |
 //! | 0 -> batch - n | a refill | a batch was added to every level before |
 //! | count -> 0, most -> 0: the next batch is a first one | drain: before a refusal, by a deletion | the count is taken off every level |
 //! | group, count, most -> another group's | that group's refill | the count is taken off every level of the one before |
 //!
-//! **Batches grow.** A thread that comes again and again for the same group takes twice as many
-//! each time, as long as every limit is far (`PART`), so that threads which charge one group seldom
-//! meet at its levels. Where a limit is near, they are small again. All slots with large batches
+//! **Batches grow.** A thread that keeps charging the same group takes twice as many pages each
+//! time, as long as every limit is far (`PART`), so that threads which charge one group seldom meet
+//! at its levels. Where a limit is near, batches are small again. All slots with large batches
 //! share a part of the memory (`Batches::all`): however many threads there are, most of it is in
-//! use, or free.
+//! use or free.
 //!
-//! **Peaks.** While a slot's count only falls, the levels stand still and pages in use are at their
-//! most now: nobody notes that. Who takes pages off the levels does, for whatever threads have
-//! charged from their stocks since.
+//! **Peaks.** While a slot's count only falls, the levels do not change and pages in use are at
+//! their highest now, which is not noted. A thread that takes pages off the levels notes the peak,
+//! for all charges from stocks since.
 //!
 //! **No refusal while margin sits in stocks (M7).** Pages *move* between the levels and a slot: in
-//! a refill, where a slot is halved or emptied. Whoever moves some says so before, and counts the
-//! move after. Who is refused, finds nothing in stock below the group that refused, and sees that
-//! nothing moves or has moved since before it asked, is refused. (A refill adds to the levels after
-//! it said so, with a fence between: who saw the levels full sees the move, or what it left in the
-//! slot.) Else it begins to *drain*: from then on nobody refills, and nobody stocks what it gives
-//! back. It waits until nothing moves, empties the slots below the group that refused, and asks
-//! again, until nothing was left to empty and nobody else has moved any. The two counts are
-//! Dekker's: each side raises its own, then reads the other's, with the asymmetric barrier between;
-//! so a refill that did not see the drain is waited for, and every other thread puts pages in a
-//! slot at most once more.
+//! a refill, where a slot is halved or emptied. A thread announces a move before it, and counts it
+//! after. A request that the levels refuse is refused if nothing is in stock below the refusing
+//! group, and nothing moves or has moved since before the attempt. (A refill adds to the levels
+//! after its announcement, with a fence between: a thread that saw the levels full sees the move,
+//! or the pages it left in the slot.) Otherwise it begins to *drain*: from then on no thread
+//! refills its stock or puts pages in it. It waits until nothing moves, empties the slots below the
+//! refusing group, and tries again, until nothing was left to empty and no other thread has moved
+//! any. The two counts are Dekker's: each side raises its own, then reads the other's, with the
+//! asymmetric barrier between. So a refill that did not see the drain is waited for, and every
+//! other thread puts pages in a slot at most once more.
 //!
 //! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at
-//! the mark while it is at its slots; who shares a stripe looks again after it stocked pages. One
-//! of the two finds the other's.
+//! the mark while it is at its slots; a thread that shares a stripe looks again after it stocked
+//! pages. One of the two sees the other's change.
 //!
-//! **Giving back more than is charged (M14)** is noticed before anything is stocked: what the group
-//! is charged itself, less what the thread has in stock, is then too little. The counter is read
-//! first, with Acquire, then the slot. What is found in an owned slot was charged before the owner
-//! put it there, and who empties it takes it off the counter afterwards, with Release; all that
-//! changes the counter meanwhile reads and writes it at once, and so continues that release. So
-//! either the pages are in the counter as it was read, or the slot is found without them. Of a slot
-//! that threads share that is not so: another fills it between the two looks. It is not looked at,
-//! and what was given back too much to one is noticed when it is emptied.
+//! **Giving back more than is charged (M14)** is noticed before anything is stocked: the group's
+//! own charge, less the thread's stock, is then too small. The counter is read first, with Acquire,
+//! then the slot. Pages found in an owned slot were charged before the owner put them there. A
+//! thread that empties the slot takes them off the counter afterwards, with Release, and every
+//! change of the counter meanwhile is a read-modify-write that continues that release. So either
+//! the counter as it was read includes the pages, or the slot is found without them. A shared slot
+//! gives no such guarantee, because another thread may fill it between the two looks. It is not
+//! looked at, and an excess given back to one is noticed when it is emptied.
 
 use super::GroupId;
 use super::levels::Levels;
@@ -79,7 +79,7 @@ fn empty_slots() -> Slots {
 #[repr(align(64))]
 struct Shared(Slots);
 
-/// Whose slots a thread has.
+/// The slots of a thread.
 enum Place<'a> {
     Owned(&'a PerThread<Slots>),
     Shared(&'a Slots),
@@ -99,17 +99,17 @@ pub(super) struct Stocks {
 pub(super) enum Stocked {
     /// The pages are in stock.
     Yes,
-    /// They have to be taken off the levels.
+    /// The pages have to be taken off the levels.
     No,
 }
 
-/// What became of a change of a slot.
+/// The outcome of a change of a slot.
 enum Change {
-    /// What was there before.
+    /// The word before.
     Made(Slot),
     /// There was nothing to change.
     NotMade,
-    /// Somebody empties slots now.
+    /// Slots are being drained now.
     Draining,
 }
 
@@ -157,7 +157,7 @@ impl Stocks {
                     return Change::Draining;
                 };
                 let slot = way(&slots, group);
-                // Relaxed: nobody else is at it; see the module for before and after.
+                // Relaxed: no other thread is at it; see the module for before and after.
                 let before = Slot(slot.load(Ordering::Relaxed));
                 let Some(after) = next(before) else {
                     return Change::NotMade;
@@ -174,8 +174,8 @@ impl Stocks {
         if self.drains.any() {
             return Change::Draining;
         }
-        // SeqCst: deletion, see the module. Acquire: who drains later has seen the batch added;
-        // release: the other way round.
+        // SeqCst for deletion, see the module. Acquire and Release: a later drain has seen the
+        // batch added, and the other way round.
         let next = |word| next(Slot(word)).map(|after| after.0);
         let changed = slot.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
         changed.map_or(Change::NotMade, |before| Change::Made(Slot(before)))
@@ -185,7 +185,7 @@ impl Stocks {
     /// this group's.
     #[inline(always)]
     pub(super) fn charge(&self, number: usize, group: GroupId, pages: u64) -> bool {
-        // `change`, by hand: this is the way of most charges.
+        // `change` written out, because most charges come this way.
         let Some(owned) = self.owned.get(number) else {
             return self.charge_shared(number, group, pages);
         };
@@ -206,7 +206,7 @@ impl Stocks {
         matches!(change, Change::Made(_))
     }
 
-    /// So many pages, or as many as a first batch has.
+    /// The most pages of the slot, or a first batch.
     pub(super) fn at_most(&self, pages: u64) -> u64 {
         pages.min(self.batches.first.into())
     }
@@ -225,7 +225,7 @@ impl Stocks {
         }
     }
 
-    /// Puts pages that were charged to `group` in stock, or takes what is too much for it off the
+    /// Puts pages that were charged to `group` in stock, or takes those that do not fit off the
     /// levels.
     #[inline]
     pub(super) fn uncharge(
@@ -258,8 +258,8 @@ impl Stocks {
         word.most().max(self.batches.first)
     }
 
-    /// Pages were put in a slot. In one that is shared, the group may have been deleted and its
-    /// slots emptied since it was asked.
+    /// Looks again after pages were put in a slot: if the slot is shared, the group may have been
+    /// deleted and its slots emptied since the first look.
     #[inline(always)]
     fn look_again(&self, levels: &impl Levels, number: usize, group: GroupId) {
         if number >= OWNERS && levels.is_deleted(group) {
@@ -270,8 +270,8 @@ impl Stocks {
     }
 
     /// A full slot keeps half of what it may hold, so that the next uncharges find room and the
-    /// next charges pages. The rest is taken off the levels. Of more than it may hold at all, it
-    /// keeps all that it may: more will be wanted.
+    /// next charges pages. The rest is taken off the levels. If more come than it may hold at all,
+    /// it stays full, since more will be wanted.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> Stocked {
         if self.batches.first == 0 {
@@ -351,8 +351,8 @@ impl Stocks {
         self.batches.next(word, levels.margin(group), large)
     }
 
-    /// Puts the rest of a batch of `most` in its slot; what is there of another group, or too much
-    /// of this one, is given back.
+    /// Puts the rest of a batch of `most` in its slot. Pages of another group there, or too many of
+    /// this one, are given back.
     fn stash(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u32, most: u32) {
         let sum = |word: Slot| match word.group() == group {
             true => word.count() + pages,
@@ -387,12 +387,12 @@ impl Stocks {
         }
     }
 
-    /// Of what is charged to `group` itself, which `own` counts: all but what the caller has in a
-    /// slot of its own. What is given back rightly is never more; see the module.
+    /// The pages charged to `group` itself, which `own` counts, without those in a slot of the
+    /// caller's own. A correct uncharge is never more; see the module.
     #[inline]
     pub(super) fn in_use(&self, number: usize, group: GroupId, own: &AtomicU64) -> u64 {
-        // First, and Acquire: pairs with the Release of who took pages off after it had emptied the
-        // slot.
+        // First, and Acquire: pairs with the Release of a thread that took pages off after it had
+        // emptied the slot.
         let charged = own.load(Ordering::Acquire);
         let in_stock = match self.place(number) {
             Place::Shared(_) => 0,
@@ -401,9 +401,9 @@ impl Stocks {
         charged.saturating_sub(in_stock)
     }
 
-    /// The usage of the group is about to change at its levels: notes how high it was since this
-    /// was last called. Returns how many pages have lain in stock here since then, and do until the
-    /// thread comes again.
+    /// Notes how high usage was since this was last called, before it changes at the group's
+    /// levels. Returns the pages that have been in stock here since then, and stay until the thread
+    /// comes again.
     pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) -> u64 {
         let change = self.change(number, group, |word| {
             (word.group() == group).then(|| word.settled())
@@ -436,7 +436,7 @@ impl Stocks {
             if word.is_due() && levels.is_below(word.group(), top) {
                 levels.note_peak(word.group(), word.low());
                 let settled = word.settled().0;
-                // Somebody was faster: as good.
+                // Another thread was faster, which is as good.
                 let _ = slot.compare_exchange(word.0, settled, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -447,8 +447,8 @@ impl Stocks {
         owned.chain(self.shared.iter().flat_map(|one| &one.0))
     }
 
-    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. What is
-    /// put there meanwhile may stay.
+    /// Gives back the pages of `top` and the groups below it in all slots; returns their number.
+    /// Pages put there meanwhile may stay.
     pub(super) fn drain(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let own = self.drain_own(levels, number, top);
         match self.is_any_below(levels, top) {
@@ -457,8 +457,8 @@ impl Stocks {
         }
     }
 
-    /// Gives back what all slots hold of `top` and the groups below it; returns the pages. After
-    /// it, no owner has pages there that it was about to put there when this began.
+    /// Gives back the pages of `top` and the groups below it in all slots; returns their number.
+    /// Afterwards no slot has pages that its owner was about to put there when this began.
     pub(super) fn drain_all(&self, levels: &impl Levels, top: GroupId) -> u64 {
         let draining = self.drains.begin(&*self.owned);
         self.drain_stopped(levels, top, &draining)
@@ -474,7 +474,7 @@ impl Stocks {
             .sum()
     }
 
-    /// Gives back what the thread with this number has, without keeping anybody from anything.
+    /// Gives back the stock of the thread with this number, without a drain.
     fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let mut pages = 0;
         let slots = self.slots(number);
@@ -508,8 +508,8 @@ impl Stocks {
         })
     }
 
-    /// Empties the slots below the group that refused and asks again, until `attempt` succeeds or
-    /// no stock is left below the one that refused last.
+    /// Empties the slots below the group that refused and tries again, until `attempt` succeeds or
+    /// no stock is left below the group that refused last.
     pub(super) fn drain_until<T>(
         &self,
         levels: &impl Levels,
@@ -555,7 +555,7 @@ impl Stocks {
         }
     }
 
-    /// Pages in stock of the groups that `wanted` names; exact when nobody charges.
+    /// Pages in stock of the groups that `wanted` names; exact while no thread charges.
     pub(super) fn sum(&self, wanted: impl Fn(GroupId) -> bool) -> u64 {
         self.all()
             .map(|slot| Slot(slot.load(Ordering::Acquire)))
@@ -571,8 +571,8 @@ fn give_back(levels: &impl Levels, group: GroupId, pages: u32) {
     }
 }
 
-/// Empties a slot whose owner is kept away, or that is shared, if `wanted` says so of its group;
-/// returns the pages given back.
+/// Empties a slot that is shared, or whose owner is kept away, if its group is `wanted`; returns
+/// the pages given back.
 fn empty(levels: &impl Levels, slot: &AtomicU64, wanted: impl Fn(GroupId) -> bool) -> u64 {
     let mut word = Slot(slot.load(Ordering::SeqCst));
     while word.count() > 0 && wanted(word.group()) {

@@ -28,7 +28,7 @@ pub(crate) enum Protection {
     Min,
 }
 
-/// What the tree looks like: protected by the tree's mutex.
+/// The shape of the tree, under its mutex.
 #[derive(Default)]
 pub(crate) struct Shape {
     /// By group number; `None` when the number is free. A deleted group has an empty name.
@@ -74,9 +74,9 @@ pub(crate) struct GroupTree {
     reclaimer: Mutex<Option<Weak<dyn Reclaimer>>>,
     pub(super) stocks: Stocks,
     pub(super) watchers: Arc<Watchers>,
-    /// Groups that have more than their `max`: see [`super::over`].
+    /// The number of groups over their `max`: see [`super::over`].
     pub(super) over: AtomicU32,
-    /// What stall times count from.
+    /// The origin of stall times.
     born: std::time::Instant,
     /// The process whose memory it counts.
     pub(super) maker: Process,
@@ -89,7 +89,7 @@ impl std::fmt::Debug for GroupTree {
 }
 
 impl GroupTree {
-    /// A tree of the root alone, limited to `max`.
+    /// Makes a tree of the root alone, limited to `max`.
     pub(crate) fn new(max: PageCount) -> GroupTree {
         GroupTree::with_batches(max, Batches::of(max.0))
     }
@@ -115,7 +115,7 @@ impl GroupTree {
         tree
     }
 
-    /// Says who frees pages when a limit is lowered below the usage.
+    /// Sets the reclaimer, which frees pages when a limit is lowered below the usage.
     pub(crate) fn set_reclaimer(&self, reclaimer: Weak<dyn Reclaimer>) {
         *self.reclaimer.lock() = Some(reclaimer);
     }
@@ -191,9 +191,9 @@ impl GroupTree {
         self.reclaimer.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Changes the limit, then frees what is over it. The new limit stays also when that fails: the
-    /// error says what could not be freed. It ends whatever others charge meanwhile: they are
-    /// refused, and the number of rounds is bounded (M8).
+    /// Changes the limit, then frees what is over it. The new limit stays even if that fails: the
+    /// error says what could not be freed. This ends whatever other threads charge meanwhile: they
+    /// are refused, and the number of rounds is bounded (M8).
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
         let node = {
             let shape = self.shape.lock();
@@ -205,7 +205,7 @@ impl GroupTree {
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
-        // Before stocks are drained: nobody fills one after that.
+        // Before stocks are drained: none is filled after that.
         self.note_over(node);
         let reclaimer = self.reclaimer();
         for _ in 0..SET_MAX_ROUNDS {
@@ -222,8 +222,8 @@ impl GroupTree {
                 break;
             }
         }
-        // Who gave pages back just before the group was over its limit may have stocked them since
-        // they were last drained: none of those is in use.
+        // Pages given back just before the group was over its limit may have been stocked since the
+        // last drain. None of them is in use.
         self.drain_stocks(id);
         if node.usage.load(Ordering::Relaxed) <= node.max.load(Ordering::Relaxed) {
             return Ok(());
@@ -234,9 +234,8 @@ impl GroupTree {
             .into())
     }
 
-    /// Deletes a group that has none below it. Its charges stand for its parent's from now on; its
-    /// number is used again once the last of them is given back. Constant time, whatever is
-    /// charged.
+    /// Deletes a group that has none below it. Its charges count as its parent's from now on; its
+    /// number is reused once the last of them is given back. Constant time, whatever is charged.
     pub(crate) fn remove(&self, id: GroupId) -> Result<(), GroupError> {
         let mut shape = self.shape.lock();
         if id == GroupId::ROOT {
@@ -256,8 +255,8 @@ impl GroupTree {
             });
         }
         shape.entry_mut(id).expect("live above").name = String::new();
-        // From the next line on whoever gives back its last page frees the number: those who watch
-        // the next group must not be forgotten.
+        // From the next line on, giving back its last page frees the number, and watchers of the
+        // next group with that number must not be forgotten.
         self.watchers.forget(id);
         self.node(id).delete();
         self.note_over(self.node(id));
@@ -268,8 +267,8 @@ impl GroupTree {
         Ok(())
     }
 
-    /// Frees the number of a deleted group whose last page is gone, and of the deleted groups above
-    /// it that only it kept.
+    /// Frees the number of a deleted group whose last page is gone, and those of the deleted groups
+    /// above it that only this one kept.
     pub(super) fn release(&self, id: GroupId) {
         self.release_drained(&mut self.shape.lock(), id);
     }
@@ -296,8 +295,8 @@ impl GroupTree {
         }
     }
 
-    /// The group, and all below it, deleted ones that still have pages included: what reclaim has
-    /// to look at.
+    /// The group and all below it, including deleted ones that still have pages: the groups that
+    /// reclaim has to look at.
     pub(crate) fn subtree(&self, id: GroupId) -> Vec<GroupId> {
         let shape = self.shape.lock();
         let mut found = vec![id];
@@ -321,31 +320,31 @@ impl GroupTree {
         std::iter::successors(Some(id), |id| self.node(*id).parent())
     }
 
-    /// Counts an event of a group, and has its watchers called.
+    /// Counts an event of a group, and notes that its watchers have to be called.
     pub(super) fn count(&self, id: GroupId, times: u64, which: fn(&EventCounters) -> &AtomicU64) {
         which(&self.node(id).events).fetch_add(times, Ordering::Relaxed);
         self.watchers.note();
     }
 
-    /// A request met this group's `max` and reclaims now.
+    /// Counts a request that met this group's `max` and reclaims now.
     pub(crate) fn count_max(&self, id: GroupId) {
         self.count(id, 1, |events| &events.max);
     }
 
-    /// A request failed because of this group.
+    /// Counts a request that failed because of this group.
     pub(crate) fn count_oom(&self, id: GroupId) {
         self.count(id, 1, |events| &events.oom);
     }
 
-    /// Pages that were charged to this group were evicted.
+    /// Counts evicted pages that were charged to this group.
     pub(crate) fn count_reclaimed(&self, id: GroupId, pages: PageCount) {
         for id in self.path(id) {
             self.count(id, pages.0, |events| &events.reclaimed);
         }
     }
 
-    /// Changes what makes charges slow, and what protects the group's pages from being evicted for
-    /// others. Evicts nothing by itself; what lies in stock makes no charge slow.
+    /// Changes the mark that makes charges slow, or the protection of the group's pages from being
+    /// evicted for others. Evicts nothing by itself; pages in stock make no charge slow.
     pub(crate) fn set_protection(
         &self,
         id: GroupId,
@@ -385,7 +384,7 @@ impl GroupTree {
         Ok(())
     }
 
-    /// One more accessor works for this group: fails when its limit is too small for that many.
+    /// Counts one more accessor of this group; fails when its limit is too small for that many.
     pub(crate) fn attach_accessor(&self, id: GroupId) -> Result<(), GroupError> {
         let shape = self.shape.lock();
         shape.live(id)?;
@@ -396,7 +395,7 @@ impl GroupTree {
         Ok(())
     }
 
-    /// The accessor of an earlier [`GroupTree::attach_accessor`] is gone.
+    /// Ends an earlier [`GroupTree::attach_accessor`].
     pub(crate) fn detach_accessor(&self, id: GroupId) {
         let _shape = self.shape.lock();
         let accessors = &self.node(id).accessors;
@@ -409,8 +408,8 @@ impl GroupTree {
         self.born.elapsed().as_nanos() as u64
     }
 
-    /// A request of the group begins to stand still for memory: that counts in the group and all
-    /// above it. The caller keeps the group.
+    /// Begins a stall of a request of the group, which counts in the group and all above it. The
+    /// caller keeps the group.
     pub(crate) fn stall(&self, group: GroupId) -> Stalled<'_> {
         let time = self.time();
         for id in self.path(group) {
@@ -422,7 +421,7 @@ impl GroupTree {
         Stalled { tree: self, group }
     }
 
-    /// How much of the time the group's requests stood still.
+    /// How much of the time the group's requests were stalled.
     pub(crate) fn pressure(&self, group: GroupId) -> Pressure {
         let stalls = self.node(group).stalls.lock();
         let pressure = stalls.as_ref().map(|stalls| stalls.pressure(self.time()));
@@ -435,7 +434,7 @@ impl GroupTree {
         self.watchers.call(|group| self.events(group));
     }
 
-    /// `pages` of this group's own charge are (no longer) page-table or index nodes.
+    /// Counts page-table and index nodes among this group's own charge, or takes them off.
     pub(crate) fn count_tables(&self, id: GroupId, change: i64) {
         // A wrapping add of a negative number subtracts; readers see a sum of whole changes.
         self.node(id)
@@ -444,7 +443,7 @@ impl GroupTree {
     }
 }
 
-/// A request of a group stands still while this lives.
+/// A stall of a request of a group, which lasts until this is dropped.
 #[must_use = "the request goes on when this is dropped"]
 pub(crate) struct Stalled<'t> {
     tree: &'t GroupTree,

@@ -1,12 +1,12 @@
-//! Being told what happens to a group.
+//! Notification of what happens to a group.
 //!
-//! Charging and reclaim only count, and leave a note that somebody should look; the service thread
-//! (or `tick`) looks, and calls those whose group has changed, with no lock held.
+//! Charging and reclaim only count, and set a flag. The service thread (or `tick`) looks at the
+//! flag, and calls the watchers of groups that have changed, with no lock held.
 //!
 //! A group's watchers are forgotten while its number is still its own, with the tree's shape
-//! locked: the list is a leaf in the lock order, and nothing of the user's runs or is dropped under
-//! it (a watcher in the list is its [`GroupWatch`]'s as well). A callback may run meanwhile, to its
-//! end.
+//! locked. The list's lock is a leaf in the lock order, and no code of the user's runs or is
+//! dropped under it (a watcher in the list is also its [`GroupWatch`]'s). A callback that runs
+//! meanwhile runs to its end.
 
 use std::time::{Duration, Instant};
 
@@ -18,19 +18,19 @@ use crate::sync::{Arc, Condvar, Mutex, may_call_out};
 
 pub(super) type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
 
-/// Who watches the groups of one tree.
+/// The watchers of the groups of one tree.
 #[derive(Default)]
 pub(super) struct Watchers {
-    /// Somebody watches.
+    /// Whether there are watchers.
     any: AtomicBool,
-    /// Something was counted since the watchers were called.
+    /// Whether something was counted since the watchers were called.
     noted: AtomicBool,
     list: Mutex<Vec<Arc<Watcher>>>,
 }
 
 struct Watcher {
     group: GroupId,
-    /// What was told last.
+    /// The events as last reported.
     told: Mutex<GroupEvents>,
     changed: Condvar,
     callback: Option<Callback>,
@@ -76,22 +76,22 @@ impl GroupWatch {
         GroupWatch { watchers, watcher }
     }
 
-    /// The events as they were told last.
+    /// The events as last reported.
     pub fn events(&self) -> GroupEvents {
         *self.watcher.told.lock()
     }
 
-    /// Waits until events other than `seen` are told, at most `timeout`; returns what was told
-    /// last.
+    /// Waits until events other than `seen` are reported, at most `timeout`; returns the events as
+    /// last reported.
     ///
-    /// Events are told about once a second, and when memory is short, by the service thread;
+    /// Events are reported about once a second, and when memory is short, by the service thread;
     /// without one, by [`Memory::tick`](crate::Memory::tick).
     pub fn wait(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
-        // None: further off than the clock goes.
+        // `None` past the end of the clock.
         let deadline = Instant::now().checked_add(timeout);
         let mut told = self.watcher.told.lock();
         let mut left = timeout;
-        // Who sleeps may be woken for no reason.
+        // The wake-up may be spurious.
         while *told == *seen && !left.is_zero() {
             (told, _) = self.watcher.changed.wait_timeout(told, left);
             left = deadline.map_or(timeout, |end| end.saturating_duration_since(Instant::now()));
@@ -101,7 +101,7 @@ impl GroupWatch {
 }
 
 impl Watchers {
-    /// Something was counted.
+    /// Notes that something was counted.
     #[inline]
     pub(super) fn note(&self) {
         if self.any.load(Ordering::Relaxed) {
@@ -109,7 +109,8 @@ impl Watchers {
         }
     }
 
-    /// The group is about to be deleted: then its number may be another's at any time.
+    /// Forgets the watchers of a group about to be deleted, whose number may then be another's at
+    /// any time.
     pub(super) fn forget(&self, group: GroupId) {
         self.change(|list| list.retain(|watcher| watcher.group != group));
     }
@@ -139,7 +140,7 @@ impl Watchers {
             watcher.changed.notify_all();
             if let Some(callback) = &watcher.callback {
                 may_call_out();
-                // One that panics keeps the news from nobody else.
+                // A callback that panics does not keep the others from being called.
                 panics.catch(|| callback(&events));
             }
         }

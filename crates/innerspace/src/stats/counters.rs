@@ -1,9 +1,9 @@
 //! Event counters, striped by thread.
 //!
-//! A thread with a small number has a stripe of its own, which nobody else writes: it counts with a
-//! load and a store. A read-modify-write there would make every counted operation wait for its own
-//! stores. Threads beyond that share the last stripe. Numbers are given back when a thread ends,
-//! under a mutex, so the next owner of a stripe sees what it left.
+//! A thread with a small number has a stripe of its own, which no other thread writes: it counts
+//! with a load and a store. A read-modify-write there would make every counted operation wait for
+//! its own stores. Threads beyond that share the last stripe. Numbers are given back when a thread
+//! ends, under a mutex, so the next owner of a stripe sees the last one's counts.
 
 use std::cell::Cell;
 
@@ -47,8 +47,8 @@ impl Counters {
         let number = thread_number();
         let counter = &self.stripes[number.min(OWN)].0[event as usize];
         if number < OWN {
-            // Relaxed: nobody else writes it, and whoever had the number before handed it over
-            // under a mutex.
+            // Relaxed: no other thread writes it, and the last thread with the number handed it
+            // over under a mutex.
             let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
             counter.store(sum, Ordering::Relaxed);
         } else {
@@ -113,11 +113,11 @@ impl Drop for Number {
     }
 }
 
-/// Of a thread that has not asked for its number yet.
+/// The number of a thread that has none yet.
 const UNKNOWN: usize = usize::MAX - 1;
 
 thread_local! {
-    /// What gives the thread's number back.
+    /// Gives the thread's number back when dropped.
     static NUMBER: Number = Number::take();
     /// The number itself: it needs no destructor, so that reading it costs a load.
     static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };

@@ -1,10 +1,10 @@
-//! What happened, counted: events per thread, folded when somebody asks.
+//! Counts of events, kept per thread and summed on request.
 //!
 //! **What it is.** A shared module that every layer may use. One list of events and one of gauges,
 //! in the manner of `/proc/vmstat`; everything else (the struct, the texts) is made from the two
 //! lists, so that a counter is added in one place.
 //!
-//! **Key types.** [`Counters`]: one per memory, striped by thread; [`Event`]: what can be counted;
+//! **Key types.** [`Counters`]: one per memory, striped by thread; [`Event`]: the kinds of events;
 //! [`Totals`]: a plain struct of all sums and gauges, with `Display` for people,
 //! [`Totals::prometheus`] for machines and `Serialize` behind the feature `serde`.
 //!

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::units::Grouped;
 
-/// Makes [`Event`], [`Totals`] and the walk over both from one list: events are counted here, sums
-/// from elsewhere and gauges are filled in by whoever has them.
+/// Makes [`Event`], [`Totals`] and the walk over both from one list: events are counted here; sums
+/// from elsewhere and gauges are filled in by the caller.
 macro_rules! counters {
     (
         events { $($event:ident $field:ident $help:literal)* }
