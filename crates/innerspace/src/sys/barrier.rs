@@ -1,4 +1,4 @@
-//! The asymmetric barrier: free on the side that runs all the time, dear on the side that runs
+//! The asymmetric barrier: free on the side that runs often, expensive on the side that runs
 //! seldom.
 //!
 //! **The problem** is Dekker's: an accessor announces itself and then reads a page-table entry; a
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! With a full fence on both sides this is textbook. A full fence on every access costs more than
-//! the access itself, so here the accessor pays for the compiler's reordering alone and the revoker
-//! makes every other processor execute the fence in the accessor's place.
+//! the access itself, so here the accessor only prevents reordering by the compiler, and the
+//! revoker makes every other processor execute the fence in the accessor's place.
 //!
 //! **Why that is right.** membarrier(2), command `PRIVATE_EXPEDITED`, guarantees that between its
 //! call and its return every running thread of the process passed a point at which its memory
@@ -36,9 +36,9 @@
 //! **When it is not there** (old kernel, a seccomp policy, another system) or not wanted (model
 //! checkers, Miri, `--cfg portable`, the environment variable `INNERSPACE_BARRIER=fences`), both
 //! sides are `SeqCst` fences and the argument is the C++ memory model's. ThreadSanitizer models
-//! neither, so code it is to check asks for the [`BarrierMode`] and uses read-modify-writes in
-//! `Fences` mode. The mode is decided once in a process and never changes: half of the threads with
-//! light fences and a revoker without membarrier would be silent corruption. (`sync::domain` has
+//! neither, so code that it is to check asks for the [`BarrierMode`] and uses read-modify-writes
+//! in `Fences` mode. The mode is decided once in a process and never changes: threads with light
+//! fences and a revoker without membarrier would corrupt data silently. (`sync::domain` has
 //! readers fence for a time, by a protocol of its own that begins with membarrier.)
 //!
 //! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu,
@@ -46,7 +46,7 @@
 
 use crate::sync::atomic::{Ordering, fence};
 
-/// How the two sides of the barrier are made in this process.
+/// The form of the two sides of the barrier in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BarrierMode {
     /// Light is a compiler fence, heavy is a system call that fences all running threads.
@@ -56,7 +56,7 @@ pub(crate) enum BarrierMode {
 }
 
 impl BarrierMode {
-    /// The cheap side: between announcing oneself and reading what may be revoked.
+    /// The cheap side, between the announcement and the read of a word that may be revoked.
     #[inline(always)]
     pub(crate) fn light(self) {
         match self {
@@ -68,15 +68,15 @@ impl BarrierMode {
         }
     }
 
-    /// The dear side: between revoking and looking who has announced themselves.
+    /// The expensive side, between the revocation and the look for announcements.
     ///
-    /// About 0.4 us when no other thread runs, 8 to 25 us when one does, which loses some us by it
-    /// as well: batch what can be batched, and fence on the light side, too, where much of the time
-    /// goes here (`sync::domain` does).
+    /// About 0.4 us when no other thread runs, 8 to 25 us when one does, which loses some us as
+    /// well. Batch where possible, and fence on the light side too where these calls take much of
+    /// the time (`sync::domain` does).
     ///
     /// # Panics
     /// When the kernel granted membarrier at the start and refuses it now (a seccomp policy that
-    /// was installed in between): there is no sound way on.
+    /// was installed in between): no sound way to continue is left.
     #[inline]
     pub(crate) fn heavy(self) {
         match self {
@@ -86,7 +86,7 @@ impl BarrierMode {
     }
 }
 
-/// The mode of this process; found out at the first call, the same ever after.
+/// The mode of this process; detected at the first call, the same ever after.
 #[inline]
 pub(crate) fn mode() -> BarrierMode {
     platform::mode()
@@ -98,7 +98,7 @@ pub(crate) fn light() {
     mode().light();
 }
 
-/// The dear side in the process's mode. See [`BarrierMode::heavy`].
+/// The expensive side in the process's mode. See [`BarrierMode::heavy`].
 pub(crate) fn heavy() {
     mode().heavy();
 }

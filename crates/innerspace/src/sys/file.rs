@@ -1,5 +1,5 @@
 //! Files as `FileStore` needs them: positioned I/O that leaves no trace in the kernel's page cache,
-//! holes, what the kernel still caches, and who holds a lock.
+//! holes, the pages that the kernel still caches, and the holder of a lock.
 //!
 //! | primitive | Linux | elsewhere |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | drop after use | `sync_file_range`, `posix_fadvise` | none |
 //! | holes | `SEEK_DATA`, `SEEK_HOLE`, `fallocate` | none: all is data, a punch writes zeros |
 //! | identity | device and inode number | Unix: the same; Windows: unknown |
-//! | who holds a lock | `/proc/locks`, of our pid namespace | unknown |
+//! | the holder of a lock | `/proc/locks`, of our pid namespace | unknown |
 //! | cached pages | `cachestat` (6.5), else `mincore` | unsupported |
 //!
 //! Windows moves the file's cursor with positioned I/O; nothing here uses the cursor.
@@ -30,7 +30,7 @@ pub(crate) use platform::{
     wait_writeback, write_at, write_vectored_at,
 };
 
-/// What the kernel may keep of the bytes of one read or write.
+/// The bytes of one read or write that the kernel may keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
     /// Whatever it likes.
@@ -63,8 +63,8 @@ pub(crate) fn identity(_: &Metadata) -> Option<[u64; 2]> {
     None
 }
 
-/// The size of the file system's blocks in bytes, where it is known: what it prefers for I/O, which
-/// is one or several.
+/// The size in bytes of the blocks that the file system prefers for I/O, one or several of its own,
+/// where it is known.
 #[cfg(unix)]
 pub(crate) fn block_size(metadata: &Metadata) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
@@ -96,7 +96,7 @@ pub(crate) fn special_kind(_: FileType) -> &'static str {
     "special file"
 }
 
-/// Whether an error number says that the device failed, not the request.
+/// Whether an error number means that the device failed, not the request.
 pub(crate) fn is_device_error(number: i32) -> bool {
     #[cfg(unix)]
     return matches!(number, libc::EIO | libc::ENXIO | libc::ENODEV | libc::EBADMSG)
@@ -112,19 +112,19 @@ pub(crate) fn is_device_error(number: i32) -> bool {
     }
 }
 
-/// The process that holds a `flock` on the file with this device and inode number, where the
-/// system tells: not for a process outside our pid namespace, nor on file systems that give
-/// `stat` another device number than they lock by (btrfs).
+/// The process that holds a `flock` on the file with this device and inode number, where the system
+/// tells. It does not for a process outside our pid namespace, nor on file systems whose locks have
+/// another device number than `stat` gives (btrfs).
 pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
     lock_holder_by(Path::new("/proc"), identity)
 }
 
 /// Asks the file system mounted at `proc`. Its numbers are those of the pid namespace that mounted
-/// it, which need not be ours: it says what it calls us.
+/// it, which need not be ours; it tells its number for us.
 ///
-/// The list is read piece by piece, each from where the last one ended by its number: where
-/// somebody lets a lock go in between, a line is passed over. Hence a buffer that most lists fit
-/// into, and more than one look.
+/// The list is read piece by piece, each from where the last one ended by its number: if a lock is
+/// released in between, a line is passed over. Hence a buffer that most lists fit into, and more
+/// than one look.
 fn lock_holder_by(proc: &Path, identity: [u64; 2]) -> Option<u32> {
     const LOOKS: usize = 4;
     let called = std::fs::read_link(proc.join("self")).ok()?;

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use super::Keep;
 
-/// Leave nothing in the page cache that was not there before; the libc crate does not have it yet.
+/// Leaves nothing in the page cache that was not there before. The libc crate does not have it
+/// yet.
 const RWF_DONTCACHE: libc::c_int = 0x80;
 /// The number of cachestat(2), the same on all architectures but Alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
@@ -102,8 +103,8 @@ pub(crate) fn write_vectored_at(
     check(unsafe { libc::pwritev2(fd, bufs.as_ptr(), bufs.len() as libc::c_int, at, flags) })
 }
 
-/// The buffers as the kernel takes them; those that lie one behind the other in memory are one,
-/// since it looks the pages up buffer by buffer. (Pages of 4 KiB written past the page cache took
+/// The buffers in the kernel's form. Buffers that are adjacent in memory are merged, since the
+/// kernel looks the pages up buffer by buffer. (Pages of 4 KiB written past the page cache took
 /// 1,510 to 1,870 ns, and 1,330 to 1,700 in one buffer.)
 fn joined(bufs: impl ExactSizeIterator<Item = (*mut u8, usize)>) -> Vec<libc::iovec> {
     let mut joined: Vec<libc::iovec> = Vec::with_capacity(bufs.len());
@@ -127,8 +128,8 @@ pub(crate) fn open_direct(path: &Path, options: &OpenOptions) -> io::Result<File
         .clone()
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // Not waiting was for the open. io_uring would fail a read that has to wait, by EAGAIN, on file
-    // systems that cannot tell it beforehand.
+    // O_NONBLOCK was for the open alone. With it io_uring would fail a read that has to wait, by
+    // EAGAIN, on file systems that cannot tell beforehand.
     // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
     let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
     check(set as libc::ssize_t)?;
@@ -152,16 +153,16 @@ fn advise(file: &File, offset: u64, len: u64, advice: libc::c_int) {
         return;
     };
     // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed. It is
-    // advice: an error changes nothing that we rely on.
+    // advice, whose errors do not matter.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), at, len, advice) };
 }
 
-/// Turns the kernel's read-ahead off: it would cache what nobody asked for.
+/// Turns the kernel's read-ahead off: it would cache bytes that were not asked for.
 pub(crate) fn expect_random(file: &File) {
     advise(file, 0, 0, libc::POSIX_FADV_RANDOM);
 }
 
-/// Drops what the kernel caches of a range and has written; `len` 0 means to the end.
+/// Drops the clean pages of a range from the kernel's cache; `len` 0 means to the end.
 pub(crate) fn drop_cached(file: &File, offset: u64, len: u64) {
     let begin = offset - offset % LARGEST_PAGE;
     let end = offset.saturating_add(len).next_multiple_of(LARGEST_PAGE);
@@ -242,11 +243,11 @@ pub(crate) fn cached_bytes(file: &File) -> io::Result<u64> {
     }
 }
 
-/// No descriptor has this number.
+/// No descriptor can have this number.
 const NO_FILE: RawFd = -1;
 
-/// Whether `error` says that there is no cachestat(2) here. A filter of system calls may refuse it
-/// by EPERM; so does the kernel, of a file that we may not write (of which mincore(2) would say
+/// Whether `error` means that cachestat(2) is not available. A filter of system calls may refuse
+/// it by EPERM; so does the kernel, of a file that we may not write (of which mincore(2) would say
 /// that all of it is there). Without a file, the kernel says something else.
 fn is_missing(error: &io::Error, without_file: impl FnOnce() -> io::Result<u64>) -> bool {
     match error.raw_os_error() {

@@ -14,7 +14,7 @@ fn unsupported<T>() -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Turns caching off for this descriptor, if it can be.
+/// Turns caching off for this descriptor, where that is possible.
 pub(crate) fn enable_dontcache(file: &File) -> bool {
     #[cfg(all(target_vendor = "apple", not(miri)))]
     {
@@ -121,7 +121,7 @@ pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
     Ok((offset < len).then_some(len))
 }
 
-/// What the kernel caches cannot be told here.
+/// The kernel's cached pages are unknown here.
 pub(crate) fn cached_bytes(_: &File) -> io::Result<u64> {
     unsupported()
 }

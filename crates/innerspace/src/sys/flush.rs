@@ -1,4 +1,4 @@
-//! Flushing cache lines: what was stored at an address is on its way to the medium behind it.
+//! Flushing cache lines: sends the stores to an address on their way to the medium behind it.
 //!
 //! On memory that survives a power cut, stores are durable once their cache lines are flushed and a
 //! fence has waited for that. The processor says which instruction it has; it is asked once:
@@ -10,11 +10,11 @@
 //! | `clflush` | no | one after the other |
 //! | none: elsewhere, Miri, `--cfg portable` | | |
 //!
-//! Where there is none, [`flush`] does nothing and says so; then only msync(2) makes a mapping
-//! durable. (aarch64 has such instructions, but whether a line they clean is durable differs from
-//! machine to machine; msync(2) is right on all of them.)
+//! Where there is none, [`flush`] does nothing and returns false; then only msync(2) makes a
+//! mapping durable. (aarch64 has such instructions, but whether a line they clean is durable
+//! differs from machine to machine; msync(2) is right on all of them.)
 //!
-//! It does not know what memory it is given: flushing ordinary memory is harmless and costs the
+//! This module does not know the kind of memory: flushing ordinary memory is harmless and costs the
 //! same.
 
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::sync::OnceLock;
 /// instruction.
 pub(crate) const LINE: usize = 64;
 
-/// How lines are flushed.
+/// The way in which lines are flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -43,7 +43,7 @@ pub(crate) enum Flusher {
 }
 
 impl Flusher {
-    /// The best of this processor.
+    /// The best way on this processor.
     #[inline]
     pub(crate) fn best() -> Flusher {
         static BEST: OnceLock<Flusher> = OnceLock::new();
@@ -51,7 +51,7 @@ impl Flusher {
     }
 
     /// Flushes the lines that hold a byte of the range. They are durable after a [`fence`], and
-    /// only if the answer is yes: there is an instruction.
+    /// only if this returns true: there is an instruction.
     ///
     /// # Safety
     /// The range is mapped for the time of the call. Others may read and write it.

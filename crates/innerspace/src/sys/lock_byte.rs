@@ -2,28 +2,29 @@
 //! instruction.
 //!
 //! ```text
-//!   bit 0  LOCKED    somebody owns the page's content and state
+//!   bit 0  LOCKED    a thread owns the page's content and state
 //!   bit 1  UPTODATE  the content has arrived
-//!   bit 7  WAITERS   somebody may be waiting for a bit of this page to clear
+//!   bit 7  WAITERS   a thread may be waiting for a bit of this page to clear
 //! ```
 //!
-//! Unlocking is all but always done with nobody waiting, so that question has to cost nothing: bit
-//! 7 is the sign of the byte, and the processor's flags after the locked operation that clears bit
-//! 0 already hold it. The compiler cannot express this: of an atomic and whose result is used it
-//! makes a loop of compare-exchanges. Hence the assembly, with the portable form beside it.
+//! Unlocking almost never finds a waiter, so the question must cost nothing: bit 7 is the sign of
+//! the byte, and the processor's flags after the locked operation that clears bit 0 already hold
+//! it. The compiler cannot express this: it compiles an atomic `and` whose result is used to a loop
+//! of compare-exchanges. Hence the assembly, with the portable form beside it.
 //!
 //! All atomics on this byte are one byte wide: a wider operation on the word around it would cost
 //! the next narrow one a store-forwarding stall.
 //!
-//! Setting LOCKED, the wait table and who may call what are the page lock's, not this module's.
+//! Setting LOCKED, the wait table and the rules for callers belong to the page lock, not to this
+//! module.
 
 use crate::sync::atomic::{AtomicU8, Ordering};
 
-/// Somebody owns the page.
+/// The page is locked.
 pub(crate) const LOCKED: u8 = 1 << 0;
 /// The page's content has arrived.
 pub(crate) const UPTODATE: u8 = 1 << 1;
-/// Somebody may be waiting for a bit of this page to clear.
+/// A thread may be waiting for a bit of this page to clear.
 pub(crate) const WAITERS: u8 = 1 << 7;
 
 // The sign of the byte is WAITERS, the lock is below it, and one addition of LOCKED turns
@@ -32,11 +33,11 @@ const _: () = assert!(WAITERS == i8::MIN as u8);
 const _: () = assert!(LOCKED < WAITERS && UPTODATE < WAITERS);
 const _: () = assert!(LOCKED + LOCKED == UPTODATE);
 
-/// Whether a WAITERS bit was found: somebody may have to be woken.
+/// Whether a WAITERS bit was found: a waiter may have to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "waiters that are not woken sleep on"]
 pub(crate) enum Contention {
-    /// Nobody waits.
+    /// No thread waits.
     None,
     /// The wait table has to be looked at.
     Waiters,
@@ -53,7 +54,7 @@ impl Contention {
     }
 }
 
-/// Clears LOCKED and tells whether anybody waits, in one atomic operation (release).
+/// Clears LOCKED and tells whether a thread waits, in one atomic operation (release).
 ///
 /// Unlocking an unlocked page leaves it unlocked.
 ///
@@ -68,7 +69,7 @@ pub(crate) fn unlock(byte: &AtomicU8) -> Contention {
     clear::<LOCKED>(byte)
 }
 
-/// Clears `BITS` and tells whether anybody waits, in one atomic operation (release).
+/// Clears `BITS` and tells whether a thread waits, in one atomic operation (release).
 #[inline(always)]
 pub(crate) fn clear<const BITS: u8>(byte: &AtomicU8) -> Contention {
     const {
@@ -84,7 +85,7 @@ pub(crate) fn clear<const BITS: u8>(byte: &AtomicU8) -> Contention {
 }
 
 /// Ends a successful read: sets UPTODATE and clears LOCKED in one atomic operation (release), and
-/// tells whether anybody waits. No reader ever sees the page unlocked and not up to date.
+/// tells whether a thread waits. No reader ever sees the page unlocked and not up to date.
 ///
 /// It adds LOCKED to the byte: unlike with exclusive or, the old value comes with the same
 /// instruction, so that a wrong call is noticed in every build.

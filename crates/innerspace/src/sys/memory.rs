@@ -1,9 +1,9 @@
 //! Memory from the system: one large zeroed mapping, and how much memory there is.
 //!
-//! [`Mapping`] is what an arena stands on. It is private to the process, backed by memory as it is
-//! first touched, and aligned to 2 MiB so that huge pages can serve it. What may be done to a range
-//! of it (fault it in ahead of time, give it back) is done by address, under other threads' eyes:
-//! all of it is shared bytes in the sense of [`super::copy`].
+//! [`Mapping`] is the memory of an arena. It is private to the process, backed by memory as it is
+//! first touched, and aligned to 2 MiB so that huge pages can serve it. Operations on a range of it
+//! (fault it in ahead of time, give it back) go by address while other threads use it: all of it is
+//! shared bytes in the sense of [`super::copy`].
 //!
 //! | | Linux | portable |
 //! |---|---|---|
@@ -41,15 +41,15 @@ pub(crate) fn host_page_size() -> usize {
     }
     #[cfg(not(unix))]
     {
-        // The largest that any of these systems uses; where a smaller one is in use, ranges are
-        // merely rounded more coarsely.
+        // The largest that any of these systems uses. With a smaller one, ranges are merely rounded
+        // more coarsely.
         64 << 10
     }
 }
 
-/// A range of zeroed memory from the system; given back when dropped, by the process that made it.
+/// A range of zeroed memory from the system; unmapped when dropped, by the process that made it.
 ///
-/// It hands out addresses, not slices: who may touch which byte is its owner's business.
+/// It hands out addresses, not slices: its owner decides which bytes may be touched.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -65,10 +65,10 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len` bytes of zeroes, aligned to 2 MiB where they are that many and to 4096 otherwise.
-    /// Costs memory only as it is touched (in the portable form where the allocator is so kind).
+    /// Costs memory only as it is touched (in the portable form, if the allocator works that way).
     ///
     /// # Errors
-    /// `InvalidInput` when `len` is 0 or too large for an address; else what the system says.
+    /// `InvalidInput` when `len` is 0 or too large for an address; otherwise the system's error.
     pub(crate) fn new(len: usize) -> io::Result<Mapping> {
         if len == 0 || len > isize::MAX as usize - HUGE_PAGE {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -97,13 +97,13 @@ impl Mapping {
         self.len
     }
 
-    /// Asks for huge pages. Advice: a system that has none says nothing.
+    /// Asks for huge pages. This is advice, and is ignored where there are none.
     pub(crate) fn advise_huge(&self) {
         platform::advise_huge(self.base, self.len);
     }
 
-    /// Asks that a child of fork(2) has zeros in place of this memory, or where that is not to be
-    /// had, nothing. Advice, as above.
+    /// Asks that a child of fork(2) gets zeros in place of this memory, or no mapping where that is
+    /// not supported. Advice, as above.
     pub(crate) fn advise_wipe_on_fork(&self) {
         platform::advise_wipe_on_fork(self.base, self.len);
     }
@@ -112,7 +112,7 @@ impl Mapping {
     /// stays as it is, also under concurrent writers.
     ///
     /// # Errors
-    /// When the system has not got the memory.
+    /// When the system does not have the memory.
     ///
     /// # Panics
     /// When the range is not inside the mapping.
@@ -146,7 +146,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A child may not have it, and something else in its place.
+        // A child may not have the mapping, and may have something else in its place.
         if self.maker.is_current() {
             // SAFETY: the range was made by `map` with this length and alignment in this process,
             // and its owner is gone.
@@ -233,7 +233,7 @@ mod platform {
         }
     }
 
-    /// Whether it was done; an older kernel (before 5.14) does not know the advice.
+    /// Whether it was done: a kernel before 5.14 does not know the advice.
     pub(super) fn populate(base: NonNull<u8>, len: usize) -> io::Result<bool> {
         match advise(base, len, libc::MADV_POPULATE_WRITE) {
             Ok(()) => Ok(true),
@@ -274,8 +274,8 @@ mod platform {
     }
 }
 
-/// The memory this process may hope for, in bytes: the machine's, or its container's limit where
-/// that is lower. `None` where the system does not say.
+/// The memory available to this process, in bytes: the machine's, or its container's limit where
+/// that is lower. `None` where the system does not tell.
 pub(crate) fn memory_of_machine() -> Option<u64> {
     let machine = kb_of(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")? * 1024;
     Some(

@@ -9,9 +9,9 @@
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
-//! | [`lock_byte`] | a locked and whose sign is the answer | fetch-and |
+//! | [`lock_byte`] | a locked `and`, whose sign is the answer | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
-//! | `process` | getpid(2) | the one there is |
+//! | `process` | getpid(2) | a constant |
 //! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call each |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
 //!
@@ -58,9 +58,9 @@ pub(crate) mod ring;
 )]
 pub(crate) mod shared;
 
-/// Keeps the compiler from merging the end of this way with that of another one which comes to the
-/// same from other addresses: it would have both addresses computed in full, and one of the two
-/// jump. No instruction.
+/// Keeps the compiler from merging the end of this path with that of another which does the same
+/// with other addresses. Merged, both would compute their addresses in full, and one would jump.
+/// Emits no instruction.
 #[inline(always)]
 pub(crate) fn stay_apart() {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]

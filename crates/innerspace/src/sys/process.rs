@@ -1,12 +1,12 @@
-//! Which process this is: a child of fork(2) has the handles of its parent, but neither its threads
-//! nor its locks.
+//! The identity of the process: a child of fork(2) has the handles of its parent, but neither its
+//! threads nor its locks.
 //!
 //! The number of the process is remembered in a page of its own, which the kernel clears in a child
-//! (MADV_WIPEONFORK, Linux 4.14): so asking costs a load. Elsewhere it is a system call.
+//! (MADV_WIPEONFORK, Linux 4.14): so a check costs one load. Elsewhere it is a system call.
 
 use std::fmt;
 
-/// A process; of interest to what works for its maker alone.
+/// A process, for objects that work for their maker alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process(u32);
 
@@ -23,13 +23,13 @@ impl Process {
         self == Process::current()
     }
 
-    /// The number that the system has for it.
+    /// The system's number for it.
     pub(crate) fn id(self) -> u32 {
         self.0
     }
 }
 
-/// Why a process is refused what the process of this number made.
+/// The message that refuses a process the objects of the process with this number.
 #[derive(Debug)]
 pub(crate) struct OtherProcess(pub(crate) u32);
 
@@ -48,8 +48,8 @@ mod remembered {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The place of the number, which is 0 in a child that has not asked yet; `None` where the
-    /// kernel clears no page.
+    /// The remembered number, which is 0 in a child that has not asked yet; `None` where the kernel
+    /// clears no page.
     static PLACE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
 
     #[inline]
@@ -57,7 +57,7 @@ mod remembered {
         let Some(place) = *PLACE.get_or_init(place) else {
             return std::process::id();
         };
-        // Relaxed: whoever finds 0 writes the same.
+        // Relaxed: every thread that finds 0 writes the same number.
         match place.load(Ordering::Relaxed) {
             0 => ask(place),
             id => id,
@@ -93,7 +93,7 @@ mod remembered {
 
 #[cfg(not(all(target_os = "linux", not(any(portable, miri, loom, shuttle)))))]
 mod remembered {
-    /// A platform without processes of its own kind has one.
+    /// A platform without processes counts as one process.
     pub(super) fn id() -> u32 {
         match cfg!(unix) {
             true => std::process::id(),

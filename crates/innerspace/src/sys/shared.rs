@@ -1,15 +1,14 @@
 //! Bytes of a file at an address: shared mappings, and memory that is a file.
 //!
-//! A [`SharedMapping`] may be larger than its file, so that the file can grow under it; what lies
-//! past the file's end must not be touched (the system answers with SIGBUS), which is the business
-//! of whoever knows the length. The same goes for a hole when the file system is full: [`allocate`]
-//! first.
+//! A [`SharedMapping`] may be larger than its file, so that the file can grow under it; bytes past
+//! the file's end must not be touched (the system answers with SIGBUS), which the caller ensures.
+//! The same goes for a hole when the file system is full: [`allocate`] first.
 //!
 //! | | Linux | elsewhere |
 //! |---|---|---|
 //! | shared mapping | mmap(2), `MAP_SYNC` asked for first | `Unsupported` |
 //! | write out | msync(2) | |
-//! | make it write pages again | madvise(2), `MADV_POPULATE_WRITE`; before Linux 5.14 a store of what is there | |
+//! | make it write pages again | madvise(2), `MADV_POPULATE_WRITE`; before Linux 5.14 a store of the present value | |
 //! | room for stores to mapped pages | the same; before Linux 5.14 nothing | |
 //! | a file in memory | memfd_create(2), sealed | `Unsupported` |
 //! | blocks ahead of writes | fallocate(2) | `Unsupported` |
@@ -27,7 +26,7 @@ use std::ptr::NonNull;
 use super::memory::host_page_size;
 use super::process::Process;
 
-/// What may be done to the bytes of a mapping.
+/// The accesses that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
     /// Loads.
@@ -36,7 +35,7 @@ pub(crate) enum Rights {
     ReadWrite,
 }
 
-/// When what was stored to a mapping is durable.
+/// When stores to a mapping are durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(
     not(target_os = "linux"),
@@ -52,7 +51,7 @@ pub(crate) enum Synchronous {
 /// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB; unmapped
 /// when dropped, by the process that made it.
 ///
-/// It hands out addresses, not slices: who may touch which byte is its owner's business.
+/// It hands out addresses, not slices: its owner decides which bytes may be touched.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     base: NonNull<u8>,
@@ -97,7 +96,7 @@ impl SharedMapping {
         self.len
     }
 
-    /// What makes stores durable.
+    /// The way in which stores become durable.
     pub(crate) fn synchronous(&self) -> Synchronous {
         self.synchronous
     }
@@ -111,11 +110,12 @@ impl SharedMapping {
         );
     }
 
-    /// Returns when the bytes of the range (offsets; widened to whole pages) and what is needed to
-    /// find them again are durable. The part of it that lies past the file's end is passed over.
+    /// Returns when the bytes of the range (offsets; widened to whole pages) and the metadata
+    /// needed to find them again are durable. The part of it that lies past the file's end is
+    /// passed over.
     ///
     /// # Errors
-    /// When the system could not write. What failed may not be reported again.
+    /// When the system could not write. The same failure may not be reported again.
     ///
     /// # Panics
     /// When the range is not inside the mapping.
@@ -130,13 +130,13 @@ impl SharedMapping {
         platform::sync(self.base, start..range.end)
     }
 
-    /// Has the system take the pages of the range (of whole pages) for changed, as a store to each
-    /// of what it holds would, and makes no store: where the file has ended meanwhile, that is an
-    /// error and no signal. The pages before are done then. Where the system's pages are larger,
-    /// the whole of them.
+    /// Makes the system treat the pages of the range (of whole pages) as changed, as a store of the
+    /// present value to each would. If the file has ended meanwhile that is an error, and not a
+    /// signal; the pages before the end are done then. Where the system's pages are larger, they
+    /// are marked as a whole.
     ///
     /// # Errors
-    /// What the system says; `Unsupported` where it cannot: see [`touch`].
+    /// The system's error; `Unsupported` where it cannot: see [`touch`].
     ///
     /// # Panics
     /// When the range is not inside the mapping.
@@ -148,13 +148,13 @@ impl SharedMapping {
         platform::touch(self.base, start..range.end)
     }
 
-    /// Sees to it that stores to the pages of the range (of whole pages) are no signals, as far as
-    /// that can be known ahead. A file system may want room for what lies beside a page, though the
-    /// page has its block: ext4 does, for the holes in a large folio.
+    /// Ensures that stores to the pages of the range (of whole pages) raise no signal, as far as
+    /// that can be known ahead. A file system may need room for the neighbours of a page that has
+    /// its block: ext4 does, for the holes in a large folio.
     ///
     /// # Errors
-    /// `StorageFull` when a store would be a signal, for whatever reason: the system does not say
-    /// which; what else the system says.
+    /// `StorageFull` when a store would raise a signal, for whatever reason: the system does not
+    /// tell which. Otherwise the system's error.
     ///
     /// # Panics
     /// When the range is not inside the mapping.
@@ -177,7 +177,7 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // A child does not have it, and may have something else in its place.
+        // A child does not have the mapping, and may have something else in its place.
         if self.maker.is_current() {
             // SAFETY: the range was made by `map` with this length in this process, and its owner
             // is gone.
@@ -186,17 +186,17 @@ impl Drop for SharedMapping {
     }
 }
 
-/// A new file of `len` bytes in memory, without a name. It can neither shrink nor grow, in nobody's
-/// hands: so no access to a mapping of it can find its end moved.
+/// Makes a file of `len` bytes in memory, without a name. No process can shrink or grow it, so no
+/// access to a mapping of it can find its end moved.
 ///
 /// # Errors
-/// What the system says; `Unsupported` where there is no such thing.
+/// The system's error; `Unsupported` where there are no such files.
 pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
     platform::sealed_memory(name, len)
 }
 
-/// Sees to it that stores to the range find room: holes in it get blocks of zeros. The file's
-/// length stays.
+/// Ensures that stores to the range find room: holes in it get blocks of zeros. The file's length
+/// stays.
 ///
 /// # Errors
 /// `StorageFull` when there is no room; `Unsupported` where the file system cannot.
@@ -209,8 +209,8 @@ pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     platform::allocate(file, offset, len)
 }
 
-/// Stores to a byte what it holds, in one step, so that the system takes its page for changed. An
-/// atomic operation that changes nothing will not do: the compiler may make a load of it.
+/// Stores a byte's present value to it in one step, so that the system treats its page as changed.
+/// An atomic operation that changes nothing is not enough: the compiler may turn it into a load.
 ///
 /// # Safety
 /// The byte is mapped for stores for the time of the call. Others may read and write it.
@@ -236,7 +236,7 @@ mod platform {
     use super::super::memory::{HUGE_PAGE, host_page_size};
     use super::{File, NonNull, Range, Rights, Synchronous, io};
 
-    /// How often another mapping may take an address before this one has it.
+    /// How often another mapping may take an address before this one gives up.
     const TRIES: usize = 1000;
 
     /// Maps the start of `file` at a multiple of 2 MiB.
@@ -262,7 +262,7 @@ mod platform {
         Ok((base, synchronous))
     }
 
-    /// The answers of a kernel or a file system without MAP_SYNC.
+    /// The errors of a kernel or a file system without MAP_SYNC.
     fn refuses_sync(error: &io::Error) -> bool {
         matches!(
             error.raw_os_error(),
@@ -281,9 +281,9 @@ mod platform {
     /// Maps where there was room a moment ago, until the kernel gives an address that is a multiple
     /// of 2 MiB.
     ///
-    /// The address is a wish, and the room is given back before. It may not be kept and mapped over
-    /// (MAP_FIXED): a mapping that fails may already have taken away what was there, and the next
-    /// one would be laid over whoever had mapped something there in between.
+    /// The address is a hint, and the room is unmapped before. It may not be kept and mapped over
+    /// (MAP_FIXED): a mapping that fails may already have unmapped the room, and the next attempt
+    /// would replace whatever was mapped there in between.
     fn map_aligned(
         file: &File,
         len: usize,

@@ -13,8 +13,8 @@ use crate::units::PAGE_SIZE;
 #[derive(Debug)]
 pub(super) struct Assembly;
 
-/// From here on, in words, a string instruction is worth its start-up (256 bytes: 12 ns either
-/// way).
+/// The length in words from which a string instruction is worth its start-up (256 bytes: 12 ns
+/// either way).
 const STRING_WORDS: usize = 32;
 
 /// The size in words of a block of [`block_in`] and [`block_out`].

@@ -11,7 +11,7 @@ use crate::units::PAGE_SIZE;
 pub(super) trait Form {
     /// Shared words to private bytes.
     unsafe fn words_in(dst: *mut u8, src: *const u64, words: usize);
-    /// Bytes that are taken to stand still to private bytes, as many as given.
+    /// Bytes that are assumed not to change to private bytes, as many as given.
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize);
     /// Private bytes to shared words.
     unsafe fn words_out(dst: *mut u64, src: *const u8, words: usize);
@@ -19,8 +19,8 @@ pub(super) trait Form {
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize);
     /// `value` into shared words.
     unsafe fn words_fill(dst: *mut u64, value: u64, words: usize);
-    /// Zeros into a page of shared words, aligned to 64 bytes; what is zero already need not be
-    /// stored to.
+    /// Zeros into a page of shared words, aligned to 64 bytes; words that are zero already need not
+    /// be stored to.
     unsafe fn page_zero(page: *mut u64) {
         // SAFETY: a page of words, which the caller vouches for.
         unsafe { Self::words_fill(page, 0, PAGE_SIZE / WORD) }

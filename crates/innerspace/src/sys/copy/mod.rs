@@ -1,11 +1,10 @@
 //! Bulk operations on shared bytes: bytes that other threads may be writing at the same time.
 //!
 //! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
-//! not: whatever others do meanwhile, they end, touch nothing outside their range, and treat each
-//! *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a word
-//! that is read is some word that was written, never a mixture (A16). Order between words is not
-//! promised: bytes that are handed over, rather than raced for, are ordered by whatever hands them
-//! over.
+//! not: whatever other threads do meanwhile, they end, touch nothing outside their range, and treat
+//! each *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a
+//! word that is read is some word that was written, never a mixture (A16). Order between words is
+//! not promised: bytes that are handed over, rather than raced for, are ordered by the handover.
 //!
 //! Two forms of the inner loops, tested against each other:
 //! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
@@ -17,7 +16,7 @@
 //!   atomic.
 //!
 //! Shared bytes are reached through pointers that may write, also where they are only read: the
-//! portable form reads with atomics, and an atomic is a place that can change.
+//! portable form reads with atomics, and an atomic needs a pointer that may write.
 //!
 //! [`scalar`] has the single loads, stores and read-modify-writes. Neighbours: everything that
 //! moves the bytes of frames and of device memory. It checks no address: callers have translated
@@ -65,9 +64,9 @@ pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
     unsafe { copy_in_by::<Native>(dst.as_mut_ptr(), src, dst.len()) }
 }
 
-/// Copies bytes that are taken to stand still into private ones that are likely to be in no cache.
-/// Makes no promise about words, and is the faster for it where the processor fills lines without
-/// reading them first. Who finds afterwards that they did not stand still throws the copy away.
+/// Copies bytes that are assumed not to change into private ones that are likely to be in no cache.
+/// Makes no promise about words, and so is faster where the processor fills lines without reading
+/// them first. The caller checks afterwards whether the bytes changed, and then discards the copy.
 ///
 /// # Safety
 /// `src` is valid for reads of `dst.len()` bytes for the time of the call. Others may write them,
@@ -163,16 +162,16 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     unsafe { Native::words_across(dst.cast(), src.cast(), PAGE_SIZE / WORD) }
 }
 
-/// Copies of pages past the caches: what is written neither is read before nor drives out what is
-/// near. Such stores are in no order with any others before a fence of their own thread, which is
-/// the end of this: it stays in the thread it began in, and nothing of what was copied is looked
-/// at, or shown to anybody, while it lives. (No test can tell whether the fence is there.)
+/// Copies of pages past the caches: the destination is not read first and displaces nothing from
+/// the caches. Such stores are not ordered with any others before a fence of their own thread,
+/// which dropping this makes. It stays in its thread, and the copies are neither read nor published
+/// while it lives. (No test can tell whether the fence is there.)
 #[must_use = "what was copied is there when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Streaming(PhantomData<*mut ()>);
 
 impl Streaming {
-    /// `None` where the processor has no such stores of whole lines: those of parts gain nothing.
+    /// `None` where the processor has no such stores of whole lines: stores of parts gain nothing.
     /// Where there is no assembly, these are plain copies.
     #[inline]
     pub(crate) fn begin() -> Option<Streaming> {
@@ -211,15 +210,14 @@ impl Drop for Streaming {
     }
 }
 
-/// Has the processor fetch the first quarter of a page that is to be copied after some hundred
-/// instructions. A hint. More of it is no faster, for by then the processor fetches ahead by
-/// itself.
+/// Prefetches the first quarter of a page that is to be copied some hundred instructions later.
+/// Fetching more is no faster, because the processor then fetches ahead by itself.
 #[inline]
 pub(crate) fn prefetch_page(address: *const u8) {
     prefetch_first::<{ PAGE_SIZE / 4 }>(address);
 }
 
-/// Has the processor fetch the lines of so many bytes that are to be read soon. A hint.
+/// Prefetches the lines of the first `BYTES` bytes, which are to be read soon.
 #[inline]
 pub(crate) fn prefetch_first<const BYTES: usize>(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
@@ -232,15 +230,15 @@ pub(crate) fn prefetch_first<const BYTES: usize>(address: *const u8) {
     let _ = address;
 }
 
-/// Whether the hints to fetch do anything here: those who would look for an address first need not.
+/// Whether prefetches do anything here: if not, a caller need not look for an address.
 pub(crate) const PREFETCHES: bool = cfg!(all(
     target_arch = "x86_64",
     not(any(portable, shuttle, miri))
 ));
 
-/// Has the processor fetch a page that is to be written next, while another is copied. A hint. All
-/// of it: stores to lines that are in no cache wait for each other, and the processor fetches none
-/// ahead across a page's end.
+/// Prefetches a page that is to be written next, while another is copied. The whole page: stores to
+/// lines that are in no cache wait for each other, and the processor does not fetch ahead across a
+/// page's end.
 #[inline]
 pub(crate) fn prefetch_page_to_write(address: *const u8) {
     for quarter in Quarter::ALL {
@@ -248,8 +246,8 @@ pub(crate) fn prefetch_page_to_write(address: *const u8) {
     }
 }
 
-/// A quarter of a page: about as much as a processor fetches at a time. Who asks for more waits
-/// until some has come.
+/// A quarter of a page: about as much as a processor fetches at a time. Further prefetches wait
+/// until some lines have arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quarter {
     First,
@@ -267,7 +265,7 @@ impl Quarter {
     ];
 }
 
-/// Has the processor fetch a part of a page that is to be written soon. A hint.
+/// Prefetches a quarter of a page that is to be written soon.
 #[inline(always)]
 pub(crate) fn prefetch_quarter_to_write(page: *const u8, quarter: Quarter) {
     const QUARTER: usize = PAGE_SIZE / 4;
@@ -277,7 +275,7 @@ pub(crate) fn prefetch_quarter_to_write(page: *const u8, quarter: Quarter) {
     }
 }
 
-/// Has the processor fetch the cache line of an address that is to be written soon. A hint.
+/// Prefetches the cache line of an address that is to be written soon.
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]

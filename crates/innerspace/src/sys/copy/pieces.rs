@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 /// The unit that is never torn, in bytes.
 pub(super) const WORD: usize = 8;
 
-/// In tests, the shared accesses of this form can be recorded; elsewhere this is nothing.
+/// Records a shared access of the portable form in tests; does nothing elsewhere.
 #[inline(always)]
 pub(super) fn accessed(address: *const u8, size: usize) {
     #[cfg(test)]

@@ -12,14 +12,14 @@ use std::sync::atomic::{
     AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 
-/// A plain number of 1, 2, 4, 8 or 16 bytes: what a typed load or store moves. Every pattern of
+/// A plain number of 1, 2, 4, 8 or 16 bytes: the unit of a typed load or store. Every pattern of
 /// bits is a value, and there is no padding.
 ///
 /// Implemented for the integers `u8` to `u128` and `i8` to `i128`, `f32` and `f64`, in the byte
 /// order of the machine. It cannot be implemented elsewhere.
 pub trait Scalar: Copy + Send + Sync + 'static + private::Access {}
 
-/// An integer of 1, 2, 4 or 8 bytes: what an atomic access works on. The address must be a multiple
+/// An integer of 1, 2, 4 or 8 bytes: the unit of an atomic access. The address must be a multiple
 /// of its size.
 ///
 /// It cannot be implemented elsewhere.
@@ -36,7 +36,7 @@ pub(crate) use private::Modify;
 mod private {
     use std::sync::atomic::Ordering;
 
-    /// How a scalar is moved; the forms are apart so that they can be tested against each other.
+    /// The moves of a scalar, in separate forms that can be tested against each other.
     ///
     /// Safety of all: the address is valid for the access for the time of the call, at any
     /// alignment; others may access the same bytes, through this module or atomics alone.
@@ -51,7 +51,7 @@ mod private {
         unsafe fn store_portable(address: *mut u8, value: Self);
     }
 
-    /// What a read-modify-write does.
+    /// The operation of a read-modify-write.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum Modify {
         Swap,
@@ -154,8 +154,8 @@ pub(crate) unsafe fn store_atomic<T: AtomicScalar>(address: *mut u8, value: T, o
     unsafe { T::store_atomic(address, value, order) }
 }
 
-/// Replaces `current` by `new` in the first order; `Err` has what stood there instead, loaded in
-/// the second.
+/// Replaces `current` by `new` in the first order; `Err` has the value found instead, loaded in the
+/// second.
 ///
 /// # Safety
 /// As for [`load_atomic`].
@@ -172,7 +172,7 @@ pub(crate) unsafe fn compare_exchange<T: AtomicScalar>(
     unsafe { T::compare_exchange(address, current, new, orders) }
 }
 
-/// Replaces a value by what `how` makes of it and `operand`, and gives what stood there before.
+/// Replaces a value by the result of `how` on it and `operand`, and returns the value before.
 ///
 /// # Safety
 /// As for [`load_atomic`].

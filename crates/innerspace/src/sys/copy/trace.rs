@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 std::thread_local! {
-    /// (address, size) of each access in order; `None` while nobody asks.
+    /// (address, size) of each access in order; `None` while no test asks.
     static ACCESSES: RefCell<Option<Vec<(usize, usize)>>> = const { RefCell::new(None) };
 }
 
@@ -15,7 +15,7 @@ pub(super) fn record(address: usize, size: usize) {
     });
 }
 
-/// Runs `work` and gives the shared accesses it made, in order.
+/// Runs `work` and returns the shared accesses it made, in order.
 #[cfg(all(not(loom), not(shuttle)))]
 pub(super) fn of(work: impl FnOnce()) -> Vec<(usize, usize)> {
     ACCESSES.set(Some(Vec::new()));

@@ -1,12 +1,11 @@
 //! Whole words by moves of a cache line, for processors with AVX-512.
 //!
-//! A string instruction keeps what comes after it from starting: pages read by copy, each after a
-//! look-up that misses the cache, waited for one thing after the other. These moves overlap with
-//! their surroundings like any others.
+//! A string instruction delays the instructions after it: page copies that each followed a look-up
+//! with a cache miss waited for one after the other. These moves overlap with their surroundings.
 //!
 //! **Words stay whole**: the shared side is aligned to 64 bytes, so each move there is one access
-//! to one cache line. Where a processor does it in parts, they are not smaller than the 8 bytes of
-//! an element.
+//! to one cache line. Where a processor splits it, the parts are not smaller than the 8 bytes of an
+//! element.
 
 use std::arch::asm;
 
@@ -18,8 +17,8 @@ use crate::units::PAGE_SIZE;
 /// A cache line, in words.
 const LINE: usize = 64 / WORD;
 
-/// Whether the processor has these moves, and runs them at full speed. The first ones with AVX-512
-/// lowered their frequency for them; those that followed came with VBMI2.
+/// Whether the processor has these moves, and runs them at full speed. The first processors with
+/// AVX-512 lowered their frequency for them; later ones have VBMI2.
 #[inline]
 pub(super) fn available() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")
@@ -118,9 +117,9 @@ pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) 
     }
 }
 
-/// Bytes to lines of 64 that are in no cache afterwards, and were not read before. In no order with
-/// other stores: see [`super::Streaming`]. Safety: both ranges are valid for `lines` lines, `dst`
-/// is aligned to one, and nobody else uses them; and [`available`].
+/// Copies bytes to lines of 64 without reading these first or caching them. Not ordered with other
+/// stores: see [`super::Streaming`]. Safety: both ranges are valid for `lines` lines, `dst` is
+/// aligned to one, and nobody else uses them; and [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn stream_lines(dst: *mut u8, src: *const u8, lines: usize) {
     debug_assert!(dst.addr().is_multiple_of(64));
@@ -167,11 +166,11 @@ pub(super) unsafe fn words_fill(dst: *mut u64, value: u64, words: usize) {
     }
 }
 
-/// [`Form::page_zero`]: stores to those quarters of a kilobyte alone that are not clear.
+/// [`Form::page_zero`]: stores only to the blocks of 256 bytes that are not clear.
 ///
-/// Frames that come back are mostly clear as a rule where programs touch little of a page. To read
-/// a line costs less than to write it, in a near cache and in memory, which need not take it back;
-/// and lines that are read are fetched ahead by the processor, those that are only written are not.
+/// Frames that come back are usually mostly clear where programs touch little of a page. Reading a
+/// line costs less than writing it, both in a near cache and in memory, which need not be written
+/// back; and the processor fetches ahead lines that are read, not lines that are only written.
 /// Safety: as there, and [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn page_zero(page: *mut u64) {

@@ -1,25 +1,24 @@
-//! Transfers in flight by io_uring(7): put there by any thread, reaped by any thread.
+//! Transfers in flight by io_uring(7), submitted and reaped by any thread.
 //!
 //! [`Ring`] owns one ring of the kernel. A [`Transfer`] goes in together with a payload, which owns
 //! the memory that is read or written, and the descriptor. The payload comes back once, with the
-//! result: from [`Ring::submit`] if the transfer was not taken, else from [`Ring::reap`]. Until
-//! then the ring keeps it in a slot, whatever its owner does, since a cancelled transfer may still
-//! be under way. A completion names its slot and the slot's generation; one that comes late or
-//! twice is refused and counted.
+//! result: from [`Ring::submit`] if the transfer was not taken, otherwise from [`Ring::reap`].
+//! Until then the ring keeps it in a slot, since even a cancelled transfer may still be under way.
+//! A completion names its slot and the slot's generation; one that comes late or twice is refused
+//! and counted.
 //!
-//! **Who completes.** The kernel finishes a direct transfer in the thread that submitted it, which
-//! it interrupts for that. So a completion is late while that thread is in an uninterruptible wait,
-//! a read of another file perhaps; and epoll_wait(2) and its like may end with EINTR there. (On
-//! Linux 6.18, 13 of 16 reads of 1 MiB completed when vfork(2) returned, 790 ms late.) With a
-//! thread of the ring's own that submits, and waits in [`Ring::reap`], there is neither. A transfer
-//! whose thread has ended may come back as ECANCELED. IORING_SETUP_COOP_TASKRUN would save the
-//! interrupt, and leave the completion until the thread enters the kernel by itself: it is not
-//! used.
+//! **Completion.** The kernel finishes a direct transfer in the thread that submitted it, which it
+//! interrupts for that. So a completion is late while that thread is in an uninterruptible wait,
+//! such as a read of another file, and epoll_wait(2) and similar calls may end with EINTR there.
+//! (On Linux 6.18, 13 of 16 reads of 1 MiB completed when vfork(2) returned, 790 ms late.) A thread
+//! of the ring's own that submits, and waits in [`Ring::reap`], avoids both. A transfer whose
+//! thread has ended may come back as ECANCELED. IORING_SETUP_COOP_TASKRUN would save the interrupt,
+//! but delay the completion until the thread enters the kernel by itself, so it is not used.
 //!
-//! **A ring that breaks.** The kernel may take less than it was given, for want of memory, and
-//! entries cannot be withdrawn from the queue that it has in sight. What it has not taken after
-//! [`TRIES`] comes back, and the ring takes nothing more: then it never looks at the queue again,
-//! and what is in flight completes as usual.
+//! **A ring that breaks.** The kernel may take fewer entries than it was given, for want of memory,
+//! and entries cannot be withdrawn from a queue that it sees. Those not taken after [`TRIES`]
+//! attempts come back, and the ring takes nothing more: the kernel never looks at the queue again,
+//! and transfers in flight complete as usual.
 //!
 //! **fork(2).** A child has neither the parent's requests nor its memory. There a submission is an
 //! error, reaping finds nothing, and dropping leaks everything.
@@ -28,9 +27,9 @@
 //! completions that are there are taken. Neither is held while waiting. `slots` is a leaf inside
 //! both.
 //!
-//! It does not retry, poll, or register buffers. (Registered buffers were no faster at 4 KiB; at
-//! 1 MiB by 7 % to 80 %, with as much between two runs. They would pin the whole arena, and count
-//! against RLIMIT_MEMLOCK, commonly 8 MiB.)
+//! The ring does not retry, poll, or register buffers. (Registered buffers were no faster at 4 KiB,
+//! and 7 % to 80 % faster at 1 MiB, with as much difference between two runs. They would pin the
+//! whole arena, and count against RLIMIT_MEMLOCK, commonly 8 MiB.)
 
 mod slots;
 #[cfg(test)]
@@ -53,7 +52,7 @@ pub(crate) use libc::iovec;
 
 /// The most buffers of one transfer.
 const IOV_MAX: usize = 1024;
-/// How often a submission is repeated that the kernel has no memory for, a millisecond apart.
+/// How often to repeat a submission that the kernel has no memory for, a millisecond apart.
 const TRIES: u32 = 20;
 /// The completion of a wake-up: no slot has this key.
 const WAKE: u64 = u64::MAX;
@@ -62,7 +61,7 @@ const CANCEL: u64 = u64::MAX - 1;
 /// How long a waiter sleeps where it cannot be woken, or the kernel does not let it wait.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// Which way the bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// From the file to memory.
@@ -78,7 +77,7 @@ pub(crate) struct Transfer {
     /// The file; the payload keeps it open.
     pub fd: RawFd,
     pub direction: Direction,
-    /// In bytes from the begin of the file.
+    /// In bytes from the beginning of the file.
     pub offset: u64,
     /// The memory, 1024 pieces at most.
     pub iovecs: Vec<libc::iovec>,
@@ -87,7 +86,7 @@ pub(crate) struct Transfer {
 // SAFETY: it is addresses and lengths, which are used under the contract of `Ring::submit` alone.
 unsafe impl Send for Transfer {}
 
-/// A ring of the kernel's, with the payloads of what is in flight.
+/// A ring of the kernel's, with the payloads of transfers in flight.
 pub(crate) struct Ring<T: Send + 'static> {
     /// Not dropped in a child of fork(2), nor before everything has completed.
     ring: ManuallyDrop<IoUring>,
@@ -95,7 +94,7 @@ pub(crate) struct Ring<T: Send + 'static> {
     /// The process that made the ring.
     process: Process,
     /// Held from the first entry that is added to the queue until the kernel has taken the last:
-    /// the queue is empty whenever nobody has this, unless the ring is broken.
+    /// the queue is empty whenever this is not locked, unless the ring is broken.
     submission: Mutex<()>,
     completion: Mutex<()>,
     /// The slots in use; changed with `slots` locked.
@@ -106,8 +105,8 @@ pub(crate) struct Ring<T: Send + 'static> {
     broken: AtomicU32,
 }
 
-/// Whether this process can have rings: not without io_uring in the kernel, where a filter of
-/// system calls or the administrator forbids it, or where there was no room for one.
+/// Whether this process can have rings. It cannot where the kernel lacks io_uring, a filter of
+/// system calls or the administrator forbids it, or there was no room for one.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| Ring::<()>::new(2).is_ok())
@@ -235,8 +234,8 @@ impl<T: Send + 'static> Ring<T> {
         Ok(())
     }
 
-    /// Has the kernel take the last `count` entries, or says how many it did not take, and why.
-    /// The caller holds `submission`.
+    /// Makes the kernel take the last `count` entries, or returns how many it did not take, and
+    /// why. The caller holds `submission`.
     fn enter_all(&self, count: usize) -> Result<(), (usize, io::Error)> {
         let (mut left, mut tries) = (count, 0);
         while left > 0 {
@@ -270,9 +269,9 @@ impl<T: Send + 'static> Ring<T> {
         Ok(())
     }
 
-    /// Adds the completions that are there to `into`. If there are none, waits for at least one,
-    /// until `patience` is over or [`Ring::wake`] is called. Several threads may wait at once, and
-    /// a completion may then end the wait of any of them, or of several.
+    /// Adds the available completions to `into`. If there are none, waits for at least one, until
+    /// `patience` is over or [`Ring::wake`] is called. Several threads may wait at once, and a
+    /// completion may then end the wait of any of them, or of several.
     pub(crate) fn reap(&self, patience: Duration, into: &mut Vec<(T, io::Result<usize>)>) {
         if !self.process.is_current() {
             return;
@@ -293,9 +292,9 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Takes what is there; whether that ends a wait.
+    /// Takes the available completions; returns whether that ends a wait.
     fn take(&self, into: &mut Vec<(T, io::Result<usize>)>) -> bool {
-        // No wake-up arrives by a ring that takes no entries.
+        // A ring that takes no entries delivers no wake-up.
         let is_broken = self.is_broken();
         let mut ends = is_broken && self.woken.swap(false, Ordering::AcqRel);
         let _completion = self.completion.lock();
@@ -361,7 +360,7 @@ impl<T: Send + 'static> Ring<T> {
         };
         match waited.map_err(|error| error.raw_os_error()) {
             Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
-            // Completions come to memory that we see, also where we may not wait for them.
+            // Completions arrive in shared memory, even where waiting for them is refused.
             Err(_) => thread::sleep(left.min(SLICE)),
         }
     }
@@ -371,7 +370,7 @@ impl<T: Send + 'static> Ring<T> {
         self.broken.load(Ordering::Relaxed) != 0
     }
 
-    /// As if the kernel had had no memory for a submission, however often it was repeated.
+    /// Breaks the ring, as if the kernel had no memory for a submission, however often repeated.
     #[cfg(test)]
     pub(crate) fn break_off(&self) {
         self.broken.store(libc::ENOMEM as u32, Ordering::Relaxed);
@@ -382,14 +381,14 @@ impl<T: Send + 'static> Ring<T> {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// How many completions there were that no transfer waited for: late or twice.
+    /// The number of completions that no transfer waited for: late or duplicate ones.
     #[cfg(test)]
     pub(crate) fn refused(&self) -> u64 {
         self.slots.lock().refused()
     }
 
     /// Ends the wait of one thread in [`Ring::reap`], or of the next that would wait. (If the ring
-    /// breaks while a thread waits, that one may wait on for a completion.)
+    /// breaks while a thread waits, that thread may keep waiting for a completion.)
     pub(crate) fn wake(&self) {
         if !self.process.is_current() || self.woken.swap(true, Ordering::AcqRel) {
             return;
@@ -408,12 +407,12 @@ impl<T: Send + 'static> Ring<T> {
         let put = unsafe { queue.push_multiple(entries) };
         drop(queue);
         if put.is_ok() {
-            // A failure leaves the ring broken, and is noticed as that.
+            // A failure leaves the ring broken, which is noticed later.
             let _ = self.enter_all(entries.len());
         }
     }
 
-    /// Asks the kernel to cancel all that is in flight.
+    /// Asks the kernel to cancel all transfers in flight.
     fn cancel_all(&self) {
         let _submission = self.submission.lock();
         if self.broken.load(Ordering::Relaxed) != 0 {
@@ -455,8 +454,7 @@ impl<T: Send + 'static> fmt::Debug for Ring<T> {
     }
 }
 
-/// Whether an error says that there is no doing such a thing by a ring. A call may find that it
-/// can be done neither way.
+/// Whether an error means that a ring cannot do the operation. A system call may find the same.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -464,8 +462,8 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a transfer was given up for reasons that are none of the file's: it would have had to
-/// wait, or the thread that submitted it has ended.
+/// Whether a transfer failed for reasons other than the file: it would have had to wait, or the
+/// thread that submitted it has ended.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -473,7 +471,7 @@ pub(crate) fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// Pieces that lie one behind the other in memory are one.
+/// Pieces that are adjacent in memory are merged.
 fn joined(mut iovecs: Vec<libc::iovec>) -> Vec<libc::iovec> {
     iovecs.dedup_by(|next, last| {
         let follows = last.iov_base.addr() + last.iov_len == next.iov_base.addr();
@@ -485,7 +483,7 @@ fn joined(mut iovecs: Vec<libc::iovec>) -> Vec<libc::iovec> {
     iovecs
 }
 
-/// The entry of a transfer; one piece of memory goes as it is, several as a list.
+/// The entry of a transfer: one piece of memory directly, several as a list.
 fn entry_of(fd: RawFd, direction: Direction, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
     let fd = types::Fd(fd);
     let whole = match iovecs {
@@ -507,7 +505,7 @@ fn entry_of(fd: RawFd, direction: Direction, offset: u64, iovecs: &[libc::iovec]
     }
 }
 
-/// What the kernel answers: a number of bytes, or the negative of an error number.
+/// The kernel's answer: a number of bytes, or the negative of an error number.
 fn result_of(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }

@@ -1,13 +1,13 @@
-//! The payloads of what is in flight.
+//! The payloads of transfers in flight.
 
 /// A slab of payloads, each with the list of buffers that the kernel may read until it completes.
 ///
 /// A key is the index of a slot and the number of times that the slot was filled: the key of an
-/// earlier filling finds nothing.
+/// earlier payload finds nothing.
 pub(super) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
-    /// Completions with a key of nothing that is in flight.
+    /// Completions whose key has no transfer in flight.
     refused: u64,
 }
 
@@ -37,8 +37,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Fills a slot; answers with its key and with the buffers, which stay where they are until it
-    /// is emptied. The payload comes back if there is no slot.
+    /// Fills a slot; returns its key and the buffers, which stay where they are until it is
+    /// emptied. The payload comes back if there is no free slot.
     pub(super) fn put(
         &mut self,
         iovecs: Vec<libc::iovec>,
@@ -53,7 +53,7 @@ impl<T> Slots<T> {
         Ok((key, &held.iovecs))
     }
 
-    /// Empties a slot. A key that is not of anything in flight is counted.
+    /// Empties a slot. A key that has no transfer in flight is counted.
     pub(super) fn take(&mut self, key: u64) -> Option<T> {
         let (index, generation) = (key as u32, (key >> 32) as u32);
         let slot = self.slots.get_mut(index as usize);
@@ -71,7 +71,7 @@ impl<T> Slots<T> {
         taken
     }
 
-    /// The keys of all that is in flight.
+    /// The keys of all transfers in flight.
     pub(super) fn keys(&self) -> Vec<u64> {
         let slots = self.slots.iter().zip(0u64..);
         let held = slots.filter(|(slot, _)| slot.held.is_some());
@@ -79,7 +79,7 @@ impl<T> Slots<T> {
             .collect()
     }
 
-    /// How many completions were refused.
+    /// The number of completions refused.
     #[cfg(test)]
     pub(super) fn refused(&self) -> u64 {
         self.refused

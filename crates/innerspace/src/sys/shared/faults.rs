@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
-/// What the system is asked for.
+/// The requests that a test can answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Call {
     /// [`SharedMapping::sync`](super::SharedMapping::sync).
@@ -27,11 +27,11 @@ std::thread_local! {
     static ANSWER: RefCell<Option<Answer>> = const { RefCell::new(None) };
 }
 
-/// As long as it is there, the answers are those of the test.
+/// While it lives, the answers are those of the test.
 pub(crate) struct Answered(());
 
-/// Has `answer` asked first in this thread, with the bytes of the mapping: its errors are the
-/// system's, else the system is asked.
+/// Makes this thread ask `answer` first, with the bytes of the mapping. Its errors stand for the
+/// system's; otherwise the system is asked.
 pub(crate) fn answer(
     answer: impl FnMut(Call, Range<usize>) -> io::Result<()> + 'static,
 ) -> Answered {
@@ -45,7 +45,7 @@ impl Drop for Answered {
     }
 }
 
-/// What the test says, if it says anything.
+/// The test's answer, if it has one.
 pub(crate) fn ask(call: Call, bytes: Range<usize>) -> io::Result<()> {
     ANSWER.with_borrow_mut(|answer| match answer {
         Some(answer) => answer(call, bytes),
