@@ -51,15 +51,6 @@ impl FrameOffset {
     }
 }
 
-/// Whether the arena's memory is taken from the host when the arena is made, or when first used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Prefault {
-    /// When first used.
-    Lazy,
-    /// At once.
-    Now,
-}
-
 /// The bytes of the frames. The mapping is aligned to the largest block, so that a block of 2 MiB
 /// can be one huge page of the host.
 #[derive(Debug)]
@@ -73,7 +64,7 @@ impl Arena {
     /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) has
     /// zeros there, as in the metadata: it would be a second owner of everything. Zeros lead to
     /// nothing, so whatever it looks for is a miss, which it is refused.
-    pub(super) fn new(frames: u32, prefault: Prefault) -> io::Result<Arena> {
+    pub(super) fn new(frames: u32) -> io::Result<Arena> {
         // More than there are addresses: nothing may be cut off here, since frames are told from
         // others by their number.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
@@ -81,9 +72,6 @@ impl Arena {
         let memory = Mapping::new(len)?;
         memory.advise_wipe_on_fork();
         memory.advise_huge();
-        if prefault == Prefault::Now {
-            memory.prefault(0..memory.len())?;
-        }
         Ok(Arena {
             memory,
             frames: frames.into(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::arena::{Arena, FrameOffset, Prefault};
+use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
 use super::hold::{Dropped, HoldState};
 use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
@@ -33,8 +33,6 @@ pub(crate) struct ArenaOptions {
     pub(crate) frames: u32,
     /// Frames that `Source::Ordinary` leaves alone; less than `frames`.
     pub(crate) reserve: u32,
-    /// When the host gives the memory.
-    pub(crate) prefault: Prefault,
     /// How often a waiter may lose a frame's lock to a thread that came later.
     pub(crate) patience: u32,
 }
@@ -46,7 +44,6 @@ impl ArenaOptions {
         ArenaOptions {
             frames,
             reserve: DEFAULT_RESERVE.min(frames / 8),
-            prefault: Prefault::Lazy,
             patience: DEFAULT_PATIENCE,
         }
     }
@@ -99,7 +96,6 @@ impl Frames {
         let &ArenaOptions {
             frames,
             reserve,
-            prefault,
             patience,
         } = options;
         if frames == 0 || frames > MAX_FRAMES {
@@ -111,7 +107,7 @@ impl Frames {
         let all = frames + 1;
         let bytes = u64::from(all) * PAGE_SIZE as u64;
         let map = |source| ArenaError::Map { bytes, source };
-        let arena = Arena::new(all, prefault).map_err(map)?;
+        let arena = Arena::new(all).map_err(map)?;
         let metas = ZeroedArray::<Meta>::new(all as usize).map_err(map)?;
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let allocator = Allocator::new(&metas, reserve);

@@ -104,10 +104,7 @@ impl<T> Gate<T> {
     /// wait for it.
     #[inline]
     pub(crate) fn is_open(&self, section: &impl OpenSection, at: u64) -> bool {
-        assert!(
-            section.is_open() && section.domain_id() == self.domain_id,
-            "I6: not in a section"
-        );
+        self.check_section(section);
         !self.is_closed_at(at)
     }
 
@@ -117,10 +114,7 @@ impl<T> Gate<T> {
     /// As for `is_open`.
     #[inline]
     pub(crate) fn is_open_everywhere(&self, section: &impl OpenSection) -> bool {
-        assert!(
-            section.is_open() && section.domain_id() == self.domain_id,
-            "I6: not in a section"
-        );
+        self.check_section(section);
         // As in `is_closed_at`.
         self.to.load(Ordering::Acquire) == 0
     }
@@ -133,13 +127,18 @@ impl<T> Gate<T> {
     /// As for `is_open`.
     #[inline]
     pub(crate) fn is_open_in(&self, section: &impl OpenSection, range: &Range<u64>) -> bool {
+        self.check_section(section);
+        // As in `is_closed_at`.
+        let to = self.to.load(Ordering::Acquire);
+        to <= range.start || range.end <= self.from.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn check_section(&self, section: &impl OpenSection) {
         assert!(
             section.is_open() && section.domain_id() == self.domain_id,
             "I6: not in a section"
         );
-        // As in `is_closed_at`.
-        let to = self.to.load(Ordering::Acquire);
-        to <= range.start || range.end <= self.from.load(Ordering::Acquire)
     }
 
     /// The barrier of the section's `enter` orders these loads against `close`. Acquire: a reader

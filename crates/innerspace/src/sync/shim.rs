@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, TryLockError, TryLockResult};
 use std::time::Duration;
 
 use super::order::{Held, Rank, RankOf};
@@ -101,6 +102,37 @@ pub(crate) fn before_waiting() {
     super::domain::suspend_sessions();
 }
 
+/// Makes constructors `const`, except under loom, whose types have no `const` ones.
+macro_rules! const_unless_loom {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)+) => {
+        $(
+            $(#[$doc])*
+            #[cfg(not(loom))]
+            pub(crate) const fn $name($($arg: $type),*) -> $result $body
+
+            $(#[$doc])*
+            #[cfg(loom)]
+            pub(crate) fn $name($($arg: $type),*) -> $result $body
+        )+
+    };
+}
+
+/// The guard of a lock whatever became of earlier holders.
+#[inline(always)]
+fn unpoisoned<G>(result: LockResult<G>) -> G {
+    result.unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The same of a try, if the lock was free.
+#[inline(always)]
+fn try_unpoisoned<G>(result: TryLockResult<G>) -> Option<G> {
+    match result {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 /// A mutex whose `lock` has no error: a panic of an earlier holder is ignored.
 #[derive(Default)]
 pub(crate) struct Mutex<T: ?Sized> {
@@ -116,33 +148,18 @@ pub(crate) struct MutexGuard<'a, T: ?Sized> {
 }
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex around `value`: a leaf.
-    #[cfg(not(loom))]
-    pub(crate) const fn new(value: T) -> Mutex<T> {
-        Mutex::ranked(Rank::Leaf, value)
-    }
-
-    /// An unlocked mutex around `value`, with its place in the lock order.
-    #[cfg(not(loom))]
-    pub(crate) const fn ranked(rank: Rank, value: T) -> Mutex<T> {
-        Mutex {
-            rank: RankOf::new(rank),
-            inner: base::Mutex::new(value),
+    const_unless_loom! {
+        /// An unlocked mutex around `value`: a leaf.
+        fn new(value: T) -> Mutex<T> {
+            Mutex::ranked(Rank::Leaf, value)
         }
-    }
 
-    /// An unlocked mutex around `value`: a leaf.
-    #[cfg(loom)]
-    pub(crate) fn new(value: T) -> Mutex<T> {
-        Mutex::ranked(Rank::Leaf, value)
-    }
-
-    /// An unlocked mutex around `value`, with its place in the lock order.
-    #[cfg(loom)]
-    pub(crate) fn ranked(rank: Rank, value: T) -> Mutex<T> {
-        Mutex {
-            rank: RankOf::new(rank),
-            inner: base::Mutex::new(value),
+        /// An unlocked mutex around `value`, with its place in the lock order.
+        fn ranked(rank: Rank, value: T) -> Mutex<T> {
+            Mutex {
+                rank: RankOf::new(rank),
+                inner: base::Mutex::new(value),
+            }
         }
     }
 }
@@ -158,11 +175,7 @@ impl<T: ?Sized> Mutex<T> {
             return guard;
         }
         before_waiting();
-        self.guard(
-            self.inner
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
-        )
+        self.guard(unpoisoned(self.inner.lock()))
     }
 
     #[inline(always)]
@@ -176,20 +189,12 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks if nobody holds the mutex; never sleeps.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.inner.try_lock() {
-            Ok(guard) => Some(self.guard(guard)),
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => {
-                Some(self.guard(poisoned.into_inner()))
-            }
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+        try_unpoisoned(self.inner.try_lock()).map(|inner| self.guard(inner))
     }
 
     /// The value, without locking: `&mut self` proves that nobody holds the mutex.
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.inner
-            .get_mut()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        unpoisoned(self.inner.get_mut())
     }
 }
 
@@ -282,10 +287,7 @@ impl<T> RwLock<T> {
         }
         before_waiting();
         RwLockReadGuard {
-            inner: self
-                .inner
-                .read()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+            inner: unpoisoned(self.inner.read()),
             _held: self.rank.hold(),
         }
     }
@@ -301,32 +303,21 @@ impl<T> RwLock<T> {
         }
         before_waiting();
         RwLockWriteGuard {
-            inner: self
-                .inner
-                .write()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+            inner: unpoisoned(self.inner.write()),
             _held: self.rank.hold(),
         }
     }
 
     /// Locks for reading if no writer holds the lock; never sleeps.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        let inner = match self.inner.try_read() {
-            Ok(guard) => guard,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
-        };
+        let inner = try_unpoisoned(self.inner.try_read())?;
         let _held = self.rank.hold();
         Some(RwLockReadGuard { inner, _held })
     }
 
     /// Locks for writing if nobody holds the lock; never sleeps.
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        let inner = match self.inner.try_write() {
-            Ok(guard) => guard,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
-        };
+        let inner = try_unpoisoned(self.inner.try_write())?;
         let _held = self.rank.hold();
         Some(RwLockWriteGuard { inner, _held })
     }
@@ -355,21 +346,13 @@ pub(crate) struct Condvar {
 }
 
 impl Condvar {
-    /// A condition variable nobody waits on.
-    #[cfg(not(loom))]
-    pub(crate) const fn new() -> Condvar {
-        Condvar {
-            inner: base::Condvar::new(),
-            waiters: atomic::AtomicU32::new(0),
-        }
-    }
-
-    /// A condition variable nobody waits on.
-    #[cfg(loom)]
-    pub(crate) fn new() -> Condvar {
-        Condvar {
-            inner: base::Condvar::new(),
-            waiters: atomic::AtomicU32::new(0),
+    const_unless_loom! {
+        /// A condition variable without waiters.
+        fn new() -> Condvar {
+            Condvar {
+                inner: base::Condvar::new(),
+                waiters: atomic::AtomicU32::new(0),
+            }
         }
     }
 
@@ -378,10 +361,7 @@ impl Condvar {
         before_waiting();
         let MutexGuard { inner, held } = guard;
         self.waiters.fetch_add(1, atomic::Ordering::Relaxed);
-        let inner = self
-            .inner
-            .wait(inner)
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let inner = unpoisoned(self.inner.wait(inner));
         self.waiters.fetch_sub(1, atomic::Ordering::Relaxed);
         MutexGuard { inner, held }
     }
@@ -395,10 +375,7 @@ impl Condvar {
         before_waiting();
         let MutexGuard { inner, held } = guard;
         self.waiters.fetch_add(1, atomic::Ordering::Relaxed);
-        let (inner, end) = self
-            .inner
-            .wait_timeout(inner, timeout)
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (inner, end) = unpoisoned(self.inner.wait_timeout(inner, timeout));
         self.waiters.fetch_sub(1, atomic::Ordering::Relaxed);
         let end = if end.timed_out() {
             WaitEnd::TimedOut

@@ -9,16 +9,13 @@
 //! |---|---|---|
 //! | memory | mmap(2), no swap reserved | the zeroing allocator |
 //! | huge pages, not in a fork's child | madvise(2) | nothing |
-//! | prefault | `MADV_POPULATE_WRITE` or a touch | a touch |
 //!
 //! Host pages of 4 to 64 KiB are allowed for: the parts of a range that do not fill host pages are
 //! handled by touching and zeroing.
 
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::process::Process;
 
@@ -106,41 +103,6 @@ impl Mapping {
     /// not supported. Advice, as above.
     pub(crate) fn advise_wipe_on_fork(&self) {
         platform::advise_wipe_on_fork(self.base, self.len);
-    }
-
-    /// Backs `range` (offsets in bytes) with memory now instead of at the first touch. The content
-    /// stays as it is, also under concurrent writers.
-    ///
-    /// # Errors
-    /// When the system does not have the memory.
-    ///
-    /// # Panics
-    /// When the range is not inside the mapping.
-    pub(crate) fn prefault(&self, range: Range<usize>) -> io::Result<()> {
-        self.check(&range);
-        let page = host_page_size();
-        let whole = range.start / page * page..range.end.next_multiple_of(page).min(self.len);
-        // SAFETY: the start is inside the mapping.
-        let start = unsafe { self.base.add(whole.start) };
-        if platform::populate(start, whole.len())? {
-            return Ok(());
-        }
-        for offset in whole.step_by(SMALLEST_PAGE) {
-            // SAFETY: the offset is inside the mapping, whose bytes are accessed by atomics and the
-            // functions of `copy` alone.
-            unsafe {
-                AtomicU8::from_ptr(self.base.as_ptr().add(offset)).fetch_or(0, Ordering::Relaxed)
-            };
-        }
-        Ok(())
-    }
-
-    fn check(&self, range: &Range<usize>) {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "bytes {range:?} of a mapping of {} bytes",
-            self.len
-        );
     }
 }
 
@@ -232,15 +194,6 @@ mod platform {
             let _ = advise(base, len, libc::MADV_DONTFORK);
         }
     }
-
-    /// Whether it was done: a kernel before 5.14 does not know the advice.
-    pub(super) fn populate(base: NonNull<u8>, len: usize) -> io::Result<bool> {
-        match advise(base, len, libc::MADV_POPULATE_WRITE) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 #[cfg(not(all(target_os = "linux", not(any(portable, miri)))))]
@@ -268,10 +221,6 @@ mod platform {
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn advise_wipe_on_fork(_: NonNull<u8>, _: usize) {}
-
-    pub(super) fn populate(_: NonNull<u8>, _: usize) -> io::Result<bool> {
-        Ok(false)
-    }
 }
 
 /// The memory available to this process, in bytes: the machine's, or its container's limit where
@@ -335,6 +284,7 @@ fn lowest_limit(top: &Path, path: &str, file: &str) -> Option<u64> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::fs;
+    use std::ops::Range;
 
     use super::*;
     use crate::sys::copy;
@@ -397,46 +347,6 @@ mod tests {
             let error = Mapping::new(len).expect_err("no such mapping");
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         }
-    }
-
-    #[test]
-    fn prefaulting_keeps_the_content() {
-        let mapping = Mapping::new(5 * 4096 + 10).expect("a small mapping");
-        fill(&mapping, 0..5 * 4096, 3);
-        mapping
-            .prefault(4000..5 * 4096 + 10)
-            .expect("memory for six pages");
-        mapping.prefault(0..0).expect("memory for nothing");
-        assert!(bytes(&mapping, 0..5 * 4096).iter().all(|byte| *byte == 3));
-    }
-
-    #[test]
-    #[should_panic = "of a mapping of 4096 bytes"]
-    fn a_range_outside_is_refused() {
-        let _ = Mapping::new(4096).expect("a page").prefault(0..4097);
-    }
-
-    #[cfg(all(target_os = "linux", not(any(portable, miri))))]
-    #[test]
-    fn what_is_prefaulted_is_resident() {
-        let mapping = Mapping::new(2 * HUGE_PAGE).expect("a small mapping");
-        let resident = || {
-            let pages = mapping.len() / host_page_size();
-            let mut states = vec![0_u8; pages];
-            // SAFETY: one byte a page of a range that is mapped.
-            let result = unsafe {
-                libc::mincore(
-                    mapping.base().cast(),
-                    mapping.len(),
-                    states.as_mut_ptr().cast(),
-                )
-            };
-            assert_eq!(result, 0);
-            states.iter().filter(|state| **state & 1 != 0).count() * host_page_size()
-        };
-        assert_eq!(resident(), 0);
-        mapping.prefault(0..HUGE_PAGE).expect("2 MiB of memory");
-        assert_eq!(resident(), HUGE_PAGE);
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use super::super::arena::Prefault;
 use super::*;
 use crate::PAGE_SIZE;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -181,21 +180,6 @@ fn tiny_arenas_work() {
         assert_eq!(frames.free_frames(), size);
         frames.validate();
     }
-}
-
-#[test]
-fn an_arena_may_have_its_memory_at_once() {
-    let options = ArenaOptions {
-        prefault: Prefault::Now,
-        ..ArenaOptions::new(100)
-    };
-    let frames = Frames::new(&options).unwrap();
-    let frame = frames.alloc(0, Source::Ordinary).unwrap();
-    assert!(
-        frame.bytes().iter().all(|&byte| byte == 0),
-        "the host's memory is zeroed"
-    );
-    frames.validate();
 }
 
 #[test]
