@@ -9,6 +9,20 @@
 //! | `--cfg loom` | `loom` | orderings of one small protocol, exhaustively, two or three threads |
 //! | `--cfg shuttle` | `shuttle` | whole operations under a random, sequentially consistent scheduler |
 //!
+//! | file | what |
+//! |---|---|
+//! | `shim` | the types of the three worlds under one set of names |
+//! | `domain` | sections and grace periods |
+//! | `gate` | a lock over addresses that readers pass without a shared write |
+//! | `rcu_cell` | a value that writers replace as a whole |
+//! | `per_thread` | slots that one thread uses with plain accesses, and others may empty |
+//! | `pending` | a short list that one thread fills, and others may drain |
+//! | `self_ref` | a reference of a shared object to itself |
+//! | `due` | a flag that a future is due to be woken |
+//! | `order` | the lock order, checked in debug builds |
+//! | `panics` | panics of foreign code, kept until the work is done |
+//! | `failpoint` | points at which a test can step in |
+//!
 //! **What a loom build contains.** Loom cannot model raw memory, inline assembly or statics, so a
 //! loom build holds the small protocols and nothing else: `sync` (all of it), the primitives of
 //! `sys` that protocols are made of (`barrier`, `lock_byte`), `units`, and the protocol modules
