@@ -43,11 +43,11 @@ fn push(lane: &Lane, turn: Turn, job: impl FnOnce() + Send + 'static) {
     let _ = lane.push(turn, Box::new(job));
 }
 
-/// What jobs of one lane do with something of which each wants to be the only user.
+/// A resource of which each job of a lane wants to be the only user.
 #[derive(Default)]
 struct Alone {
     users: AtomicU32,
-    /// How often somebody met another user. A worker's panic would go no further.
+    /// How often a job met another user. A worker's panic would go no further.
     met: AtomicU32,
     done: Count,
 }
@@ -97,8 +97,8 @@ fn callers_run_each_job_once() {
     });
 }
 
-/// Each job is run though nobody but the workers does it: by a thread that is started, that looks
-/// for more, or that sleeps. No lane runs more jobs than its share.
+/// The workers alone run each job: a thread that is started, that looks for more, or that sleeps.
+/// No lane runs more jobs than its share.
 // spec: R9, R22
 #[test]
 fn workers_run_each_job_within_the_share_of_its_lane() {
@@ -152,7 +152,7 @@ fn a_waiter_and_a_worker_share_a_lane() {
             push(&lane, turn, move || alone.use_it());
         }
         while lane.run_one() {}
-        // Also what the caller could not start, because a worker was at the one before it.
+        // Also a job that the caller could not start, because a worker was at the one before it.
         alone.wait_for(2);
         workers.end_threads();
         assert_eq!(workers.queued(), 0);
@@ -179,7 +179,7 @@ fn a_lane_that_hangs_keeps_no_other_from_its_turn() {
     });
 }
 
-/// Whoever waits until all is quiet waits for a job whose lane has gone, too.
+/// Waiting until all is quiet includes a job whose lane has gone.
 #[test]
 fn a_job_that_outlives_its_lane_is_waited_for() {
     model(3, || {
@@ -222,8 +222,8 @@ impl Bytes {
     }
 }
 
-/// A request is queued, taken by a worker or by whoever has the file alone, done once, and over
-/// before the latter goes on.
+/// A request is queued, taken by a worker or by the thread that has the file alone, done once, and
+/// over before that thread goes on.
 // spec: R5, R17
 #[test]
 fn a_cut_waits_for_a_request_that_is_queued_meanwhile() {
@@ -253,8 +253,8 @@ fn a_cut_waits_for_a_request_that_is_queued_meanwhile() {
     });
 }
 
-/// A store completes two requests, the later one first; nobody who waits for a part of one sleeps
-/// on.
+/// A store completes two requests, the later one first; no thread that waits for a part of one
+/// sleeps on.
 // spec: R5, R17
 #[test]
 fn cuts_of_different_ranges_wait_for_their_own_requests() {
@@ -321,7 +321,7 @@ fn a_request_of_a_closing_file_ends_attached_or_detached() {
     });
 }
 
-/// Leaves the table as it is dropped, as a fill does that nobody runs.
+/// Leaves the table when dropped, as a fill does that is never run.
 struct Leaves(Box<dyn FnMut() + Send>);
 
 impl Drop for Leaves {
@@ -380,7 +380,7 @@ fn a_call_that_is_queued_after_somebody_waits_is_made() {
     });
 }
 
-/// The same of a block without a request, which is filled by whoever made it.
+/// The same for a block without a request, which the thread that made it fills.
 // spec: R11
 #[test]
 fn a_block_that_is_filled_as_somebody_begins_to_wait_is_noticed() {

@@ -67,7 +67,7 @@ impl World {
         self.bytes.with_mut(|bytes| unsafe { *bytes = value });
     }
 
-    /// Nobody is left waiting, and the lock works.
+    /// No thread is left waiting, and the lock works.
     fn assert_at_rest(&self) {
         assert_eq!(self.waits.entries(), 0, "a waiter is left");
         assert!(self.lock().try_lock(), "the lock is orphaned");
@@ -80,8 +80,8 @@ fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::Join
     thread::spawn(move || run(&world))
 }
 
-/// Two owners of an anonymous page let it go, and a third thread unpins it, each after it has used
-/// its bytes: one of them frees it, and then nobody uses it.
+/// Two owners of an anonymous page release it, and a third thread unpins it, each after it has used
+/// its bytes: one of them frees it, and no thread uses it after that.
 #[test]
 fn the_last_owner_of_a_page_has_it_to_itself() {
     model(3, || {
@@ -223,7 +223,7 @@ struct Address(*const Kept);
 // SAFETY: it is dereferenced while the owner lives, or the model fails.
 unsafe impl Send for Address {}
 
-// A view counts on nobody: its file keeps the arena, and then the arena itself.
+// A view holds no reference: its file keeps the arena, and then the arena keeps itself.
 #[test]
 fn an_arena_stays_for_views_that_outlive_their_file() {
     model(3, || {
@@ -342,8 +342,8 @@ fn a_frozen_frame_is_never_got_for_its_old_place() {
     });
 }
 
-// The frame's part of P2 and P3: what the owner set is there before anybody can see the frame, and
-// nothing that others set on the published frame is overwritten.
+// The frame's part of P2 and P3: the owner's settings are there before another thread can see the
+// frame, and nothing that others set on the published frame is overwritten.
 // spec: P2
 #[test]
 fn a_published_frame_has_what_its_owner_set_and_loses_nothing() {

@@ -66,7 +66,7 @@ impl Tree {
             .is_ok()
     }
 
-    /// As `GroupTree::try_uncharge`. What is charged to the root alone is not known here.
+    /// As `GroupTree::try_uncharge`. Pages charged to the root alone are not known here.
     fn uncharge(&self, number: usize, group: GroupId, pages: u32) {
         assert_eq!(group, GROUP);
         let in_use = self.stocks.in_use(number, group, &self.usage[1]);

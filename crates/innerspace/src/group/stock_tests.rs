@@ -1,4 +1,4 @@
-//! What threads have in stock: it counts, is never in the way, and ends.
+//! The stocks of threads: they count, never cause a refusal, and end.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn give_back(tree: &GroupTree, stripe: usize, group: GroupId, count: u64) {
     tree.try_uncharge_at(stripe, group, pages(count)).unwrap();
 }
 
-/// What limits see, and what reports say.
+/// The usage that limits see, and the one that reports give.
 fn seen(tree: &GroupTree, id: GroupId) -> (u64, u64) {
     (tree.charged(id).0, tree.usage(id).0)
 }
@@ -151,14 +151,14 @@ fn batches_grow_while_every_limit_is_far_and_what_is_full_gives_back_half() {
         .unwrap();
     charge(&tree, 0, near, 64);
     assert_eq!(seen(&tree, near).0, seen(&tree, near).1);
-    // Of more than it may hold it keeps all that it may; full, it keeps half.
+    // If more come than it may hold it stays full; when full, it keeps half.
     let (in_use, largest) = (tree.usage(far).0, 300);
     give_back(&tree, 0, far, 600);
     assert_eq!(seen(&tree, far), (in_use - 600 + largest, in_use - 600));
     give_back(&tree, 0, far, 2);
     assert_eq!(seen(&tree, far), (in_use - 602 + largest / 2, in_use - 602));
     assert_eq!(tree.peak(far).0, in_use);
-    // What was drained begins anew.
+    // A drained slot begins anew.
     tree.drain_stocks(tree.root());
     assert_eq!(seen(&tree, far).0, in_use - 602);
     charge(&tree, 0, far, 1);
@@ -182,7 +182,7 @@ fn what_other_threads_have_in_stock_is_no_reason_to_refuse() {
     let refused = tree.try_charge_at(0, leaf, pages(1)).unwrap_err();
     assert_eq!(refused.group, group);
     tree.validate().unwrap();
-    // At the limit to the last page, whoever gives and takes it.
+    // At the limit to the last page, whichever thread gives and takes it.
     for stripe in 0..4 {
         give_back(&tree, stripe, leaf, if stripe == 0 { 0 } else { 1 });
         if stripe > 0 {
@@ -233,7 +233,7 @@ fn what_was_charged_from_one_stock_and_given_back_past_another_was_a_peak() {
     charge(&tree, 0, other, 1);
     give_back(&tree, 1, group, 128);
     assert_eq!(tree.take_peak(group).0, 128);
-    // What the thread that gives back has in stock is in no peak.
+    // The stock of the thread that gives back is in no peak.
     charge(&tree, 2, group, 1);
     assert_eq!(tree.take_peak(group).0, 1);
     charge(&tree, 2, group, 65);
@@ -266,7 +266,7 @@ fn large_batches_of_all_threads_share_a_part_of_the_memory() {
     assert_eq!(batches(1, 8), 300);
     assert_eq!(batches(2, 8), 200);
     assert_eq!([0, 1, 2].map(fill), [200; 3]);
-    // What is given back fills the slots again, and no more.
+    // Pages given back fill the slots again, and no more.
     let in_use = tree.usage(group).0;
     (0..3).for_each(|stripe| give_back(&tree, stripe, group, 250));
     assert_eq!(seen(&tree, group), (in_use - 150, in_use - 750));
@@ -487,7 +487,7 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     assert_eq!(group.events().refused, 1);
 }
 
-/// Frees nothing itself, and meanwhile another thread does what it has stood still for.
+/// Frees nothing itself; meanwhile another thread does what it was stalled for.
 struct Beside(Arc<Barrier>);
 
 impl Reclaimer for Beside {

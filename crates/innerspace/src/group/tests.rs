@@ -429,7 +429,7 @@ proptest! {
                 }
                 Op::GiveBack { .. } => {}
                 Op::SetMax { group, max } => {
-                    // Nobody frees anything here: an error when usage is above is right.
+                    // No thread frees anything here: an error when usage is above is right.
                     let _ = tree.set_max(live[group % live.len()], Some(pages(max)));
                 }
             }

@@ -257,7 +257,7 @@ mod tests {
         let inner = index.lock();
         assert!(refused(|| drop(dirty.lock())));
         assert!(refused(|| may_wait(Rank::Index)), "not twice, either");
-        // Trying waits for nobody; but it holds, then.
+        // A try never waits, but the lock it takes is held.
         let outer = dirty.try_lock().expect("it is free");
         drop(inner);
         assert!(refused(|| may_wait(Rank::Block)));

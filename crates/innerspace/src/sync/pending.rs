@@ -156,7 +156,7 @@ mod models {
             }
         }
 
-        /// Takes it out, wherever it is, as who frees it would.
+        /// Takes it out, wherever it is, as freeing it would.
         fn remove(&self, thing: u32) {
             let mut list = self.list.lock();
             list.retain(|other| *other != thing);

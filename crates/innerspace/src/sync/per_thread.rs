@@ -166,8 +166,7 @@ mod models {
     use super::*;
     use crate::sync::{Arc, Mutex};
 
-    /// What is changed in place with no atomic at all: loom reports two accesses that are not
-    /// ordered.
+    /// A value changed in place without an atomic: loom reports two accesses that are not ordered.
     struct Plain(UnsafeCell<u32>);
 
     // SAFETY: loom checks that no two threads use the cell at once; a race is the model's failure.
@@ -191,7 +190,7 @@ mod models {
     struct World {
         drains: Drains,
         owned: [PerThread<Plain>; 1],
-        /// What was taken out, and what an owner that was kept away brought here itself.
+        /// The pages taken out, and those that an owner that was kept away brought here itself.
         out: Mutex<u32>,
     }
 

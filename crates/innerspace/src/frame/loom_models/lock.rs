@@ -70,7 +70,8 @@ fn the_end_of_writeback_wakes_who_waits_for_it() {
 // spec: L6
 #[test]
 fn a_timeout_that_races_with_a_handoff_has_the_lock() {
-    // Who is passed as often as it has patience is handed the lock by the release after that.
+    // A waiter that was passed as often as its patience allows is handed the lock by the next
+    // release.
     for passes in [0, 1] {
         model(3, move || {
             let world = World::new(passes, FlagSet::LOCKED, HoldState::NONE);
@@ -139,8 +140,8 @@ fn nobody_passes_a_waiter_that_has_no_patience_left() {
     });
 }
 
-// Who takes the lock before its unlocker is at the queue wakes nobody, and here it does not let go
-// before the waiter is awake.
+// A thread that takes the lock before its unlocker is at the queue wakes no waiter, and here it
+// keeps the lock until the waiter is awake.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     model(3, || {
@@ -166,7 +167,7 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     });
 }
 
-// The same for the first in the queue, to which somebody hands it over who may not pass it. The
+// The same for the first waiter, to which a thread hands the lock over that may not pass it. The
 // unlocker comes to the queue last.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
@@ -205,8 +206,8 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
 fn nothing_touches_the_frame_after_the_put() {
     loom::model(|| {
         let world = World::new(5, FlagSet::LOCKED, HoldState::refs_only(2));
-        // Whoever drops the last reference begins the frame's next life, locked by an owner that
-        // never unlocks it.
+        // The thread that drops the last reference begins the frame's next life, locked by an owner
+        // that never unlocks it.
         fn next_life(world: &World, dropped: Dropped) {
             if dropped == Dropped::Last {
                 world.write(1);
@@ -263,7 +264,7 @@ fn a_late_wake_does_not_end_a_wait_for_the_next_writeback() {
 }
 
 // The cache holds the frame until `end_writeback` has returned, and `Frames` asserts it. Even if it
-// did not, a late look at the queue would wake nobody of the next life.
+// did not, a late look at the queue would wake no waiter of the next life.
 // spec: L11
 #[test]
 fn the_end_of_a_writeback_wakes_nobody_of_the_frames_next_life() {

@@ -1,5 +1,5 @@
-//! A model of threads' magazines beside who empties them: the steps of `frame::magazine`, over a
-//! list in place of the buddy lists.
+//! A model of threads' magazines beside a thread that empties them: the steps of `frame::magazine`,
+//! over a list in place of the buddy lists.
 
 use super::super::stack::{CAPACITY, Stack};
 use super::model;
@@ -47,7 +47,7 @@ impl Free {
         magazine.pop()
     }
 
-    /// As `Allocator::take_listed`: what a thread does that has no magazine.
+    /// As `Allocator::take_listed`, for a thread that has no magazine.
     fn take_listed(&self) -> Option<u32> {
         let mut listed = self.listed.lock();
         if let Some(id) = listed.pop() {
@@ -78,8 +78,8 @@ fn free(listed: Vec<u32>) -> Arc<Free> {
     })
 }
 
-/// Of two frames the owner takes one, with the other in its magazine for a while: whoever needs one
-/// has it.
+/// Of two frames the owner takes one, with the other in its magazine for a while: a thread that
+/// needs one gets it.
 #[test]
 fn what_is_on_its_way_to_a_magazine_is_found() {
     model(3, || {
@@ -95,7 +95,7 @@ fn what_is_on_its_way_to_a_magazine_is_found() {
 }
 
 /// One frame is in use, the other in the second magazine. The first is freed, and with the charge
-/// that was given back the other is taken; whoever else has a charge all the time finds one of the
+/// that was given back the other is taken; another thread with a charge always finds one of the
 /// two. (One thread is both owners, one after the other.)
 #[test]
 fn who_has_a_charge_finds_the_frame_that_was_freed_or_the_one_that_was_not_taken() {

@@ -1,4 +1,4 @@
-//! Models of `tag`: what a reader knows of a frame that it found by a guess.
+//! Models of `tag`: a reader's knowledge of a frame that it found by a guess.
 
 use super::*;
 use crate::frame::tag::{HeldOf, Slot, Tags, empty, fill, refill};
@@ -14,7 +14,7 @@ fn world() -> (Arc<World>, Tags) {
     (world, tags)
 }
 
-/// Evicts the frame, if nobody holds it, and makes another block of it.
+/// Evicts the frame, if it is not held, and makes another block of it.
 fn reuse(world: &World) {
     if world.meta.hold.freeze(1) {
         world.meta.set_tag(Tag::NONE);
@@ -72,8 +72,8 @@ const NOTHING: u64 = 0;
 const FRAME: u64 = 1;
 const OTHER: u64 = 2;
 
-// The block leaves its index while others hold it: whoever has seen that it is gone does not guess
-// it any more, and whoever guesses a block that comes finds it in the index.
+// The block leaves its index while others hold it: a thread that has seen that it is gone does not
+// guess it any more, and one that guesses a new block finds it in the index.
 #[test]
 fn a_tag_is_in_step_with_the_index() {
     loom::model(|| {

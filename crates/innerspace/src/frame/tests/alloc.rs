@@ -100,8 +100,8 @@ fn blocks_split_and_merge_again() {
     let blocks = 16;
     let total = (blocks << largest) - 1;
     let options = ArenaOptions {
-        // No more than what is left beside the whole blocks, or an ordinary allocation could not
-        // have all of them.
+        // No more than the frames beside the whole blocks, or an ordinary allocation could not have
+        // all of these.
         reserve: (1 << largest) - 1,
         ..ArenaOptions::new(total)
     };
@@ -220,7 +220,7 @@ fn the_zero_frame_is_never_freed() {
     arena(64).free(FrameId::ZERO);
 }
 
-/// Random allocation and freeing of all orders, against a map of who has what.
+/// Random allocation and freeing of all orders, against a map of the blocks in use.
 #[test]
 fn random_use_agrees_with_a_model() {
     let steps = if cfg!(miri) { 200 } else { 20_000 };
@@ -328,8 +328,8 @@ fn threads_never_share_a_frame() {
     frames.validate();
 }
 
-/// Threads take frames, give them back, and end: what is left in their magazines is free, and
-/// whoever needs all frames has them.
+/// Threads take frames, give them back, and end: the frames left in their magazines are free, and a
+/// thread that needs all frames gets them.
 #[test]
 fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
     let total = WITH_MAGAZINES.min(2100);
@@ -425,8 +425,8 @@ fn one_frame_in_a_magazine_is_had_by_whoever_needs_it() {
     assert!(other, "the frame in this thread's magazine");
 }
 
-/// Frames go from thread to thread, and with them whose magazine they are in. Each is charged as
-/// `group` does it: off the account when it is free again.
+/// Frames go from thread to thread, and so from magazine to magazine. Each is charged as `group`
+/// does it: off the account when it is free again.
 #[test]
 fn who_has_a_charge_finds_a_frame_whatever_others_put_in_their_magazines() {
     take_and_give_charged(8, if cfg!(miri) { 12 } else { 20_000 });

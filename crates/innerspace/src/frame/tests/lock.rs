@@ -1,4 +1,4 @@
-//! The lock on the flags byte: what it costs, who is woken, in which order.
+//! The lock on the flags byte: its cost, and which waiters are woken in which order.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -162,7 +162,7 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
         assert!(!frames.try_lock(id), "it may not be passed any more");
         assert_eq!(frames.waits().entries(), 0, "the lock lies idle");
         waiter.join().unwrap();
-        // The unlocker comes at last: the lock is not its any more.
+        // The unlocker comes at last: the lock is not its own any more.
         frames.lock_of(id).wake_cleared(Bit::Locked);
         assert!(!frames.try_lock(id));
         frames.unlock(id);
@@ -459,7 +459,7 @@ fn put_and_wait_frees_what_it_held_last() {
 /// A waiter's entry dies with its wake-up, while the waker may still be at it: threads that end,
 /// with all that was theirs, the moment they are woken, handed the lock, or out of time. What this
 /// shows it shows under ThreadSanitizer and Miri (`cargo xtask tsan`, `cargo xtask miri`); natively
-/// only that nobody is forgotten.
+/// only that no waiter is forgotten.
 // spec: L10
 #[test]
 fn a_wait_entry_dies_right_after_it_is_unlinked() {
@@ -543,7 +543,7 @@ fn the_lock_excludes_under_stress() {
     }
 }
 
-/// One step of the stress: how often the lock was had.
+/// One step of the stress; returns how often the lock was taken.
 fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
     let id = ids[random.below(ids.len() as u64) as usize];
     let locked = match random.below(6) {

@@ -78,7 +78,7 @@ fn blocks_of_a_run_are_guessed_by_one_of_them() {
         }
     }
     assert_eq!(table.guess_in_run(tags[16]), FrameId::ZERO, "the next run");
-    // What was noted where it was guessed changes nothing.
+    // A note that agrees with the guess changes nothing.
     table.note(tags[6], FrameId(36));
     assert_eq!(table.guess_in_run(tags[15]), FrameId(45));
 }
@@ -122,7 +122,7 @@ fn what_is_no_frame_is_not_noted() {
     assert_eq!(table.guess(tag), FrameId::ZERO);
 }
 
-// I10 for one thread: what is not (or no longer) the block is not held for it.
+// I10 for one thread: a frame that is not (or no longer) the block is not held for it.
 #[test]
 fn only_a_cached_frame_with_the_tag_is_the_block() {
     let frames = arena(4);

@@ -39,8 +39,8 @@ fn halfway(word: usize, words: usize) {
 
 impl Form for Words {
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller's promise. Word by word: a plain copy would be a race with who writes
-        // them after all.
+        // SAFETY: the caller's promise. Word by word: a plain copy would race with a thread that
+        // writes them after all.
         unsafe { copy_in_by::<Words>(dst, src, len) }
     }
 

@@ -6,14 +6,14 @@
 
 use std::collections::HashSet;
 
-/// What is in memory. The lock of the list is not: each step that holds it is taken as one, where
-/// its order to the reader's does not matter.
+/// The state of memory. The lock of the list is not in it: each step that holds it is taken as one,
+/// where its order to the reader's does not matter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct World {
     /// The reader's `state` is odd, as others see it; the reader's own is ahead of it while it is
     /// `buffered`.
     odd: bool,
-    /// What the reader's store buffer will do to `odd`, oldest first; at most two are under way.
+    /// The stores to `odd` in the reader's buffer, oldest first; at most two are under way.
     buffered: [Option<bool>; 2],
     /// The reader's `fenced`, and the domain's.
     told: bool,
@@ -33,9 +33,9 @@ struct World {
     /// The revoker found the domain fenced.
     found: bool,
     teller: u8,
-    /// What is in the teller's store buffer: for `told`, for `domain`, and that it unlocks.
-    /// Unlocking comes last; in which order the others reach memory is left open, which is more
-    /// than x86 does.
+    /// The stores in the teller's buffer: to `told`, to `domain`, and the unlocking. Unlocking
+    /// comes last; in which order the others reach memory is left open, which is more than x86
+    /// does.
     telling: Option<bool>,
     telling_domain: Option<bool>,
     unlocking: bool,
@@ -59,9 +59,9 @@ struct Protocol {
     looks_again: bool,
     /// The reader looks at `fenced` after it has entered.
     looks_inside: bool,
-    /// What it reads then is loaded after the look, by the compiler and by the processor.
+    /// Its later reads are loaded after the look, by the compiler and by the processor.
     reads_after_look: bool,
-    /// The list is locked by who tells readers to stop.
+    /// The thread that tells readers to stop locks the list.
     locks_to_stop: bool,
 }
 
@@ -104,9 +104,9 @@ impl World {
 
     /// The reader's next step: enter, look, fence if it was told, read the word, use it, leave.
     fn read(mut self, protocol: Protocol) -> Option<World> {
-        // What it found at the look is in the number of the next step: 2 fences, 3 goes on without;
-        // 6 and 7 are those of who looked before, and 8 that of who has yet to look and has loaded
-        // the word already.
+        // The number of the next step tells what the look found: 2 fences, 3 goes on without. 6 and
+        // 7 are the same for a reader that looked before its section; 8 is a reader that has yet to
+        // look and has loaded the word already.
         match self.reader {
             0 if self.sections == 0 => return None,
             0 if !protocol.looks_inside => self.reader = if self.told { 6 } else { 7 },
