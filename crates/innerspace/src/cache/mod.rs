@@ -115,7 +115,6 @@ pub use read::view::View;
 pub use ready::Ready;
 pub(crate) use service::{Cache, ErrorHook};
 pub use task::Task;
-pub(crate) use task::is_in_task;
 pub(crate) use wait::Wait;
 pub use waiting::TimedOut;
 pub(crate) use waiting::wait_for;

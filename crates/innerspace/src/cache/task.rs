@@ -14,7 +14,6 @@
 //!
 //! [`Ready`](super::Ready) differs: it asks for bytes that anybody may bring.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -24,33 +23,9 @@ use std::time::Duration;
 use super::errors::FileError;
 use super::service::Cache;
 use super::waiting::{TimedOut, wait_for};
-use crate::exec::reentry;
+use crate::exec::reentry::{self, InTask};
 use crate::exec::{Job, Lane, Turn};
 use crate::sync::{Arc, Mutex, Weak};
-
-crate::sync::thread_local! {
-    /// How many calls of tasks this thread is in.
-    static CALLS_HERE: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Whether this thread makes the call of a task: what is made here is for another thread, and what
-/// is waited for here keeps the calls behind it waiting.
-pub(crate) fn is_in_task() -> bool {
-    CALLS_HERE
-        .try_with(|calls| calls.get() > 0)
-        .unwrap_or(false)
-}
-
-/// Makes the call of a task.
-fn make<T>(call: impl FnOnce() -> T) -> std::thread::Result<T> {
-    let count = |by: fn(u32, u32) -> u32| {
-        let _ = CALLS_HERE.try_with(|calls| calls.set(by(calls.get(), 1)));
-    };
-    count(u32::wrapping_add);
-    let result = catch_unwind(AssertUnwindSafe(call));
-    count(u32::wrapping_sub);
-    result
-}
 
 type Work<T, E> = Box<dyn FnOnce() -> Result<T, E> + Send>;
 
@@ -104,7 +79,10 @@ impl<T: Send, E: Send> Run for Call<T, E> {
             unreachable!("a call is queued once");
         };
         // The poll that takes the result panics in turn, as a plain call would.
-        let result = make(work);
+        let result = {
+            let _inside = InTask::begin();
+            catch_unwind(AssertUnwindSafe(work))
+        };
         let waker = {
             let mut state = self.state.lock();
             state.stage = Stage::Done(result);

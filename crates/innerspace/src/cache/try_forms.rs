@@ -81,8 +81,8 @@ impl PagedFile {
         self.task(Turn::Alone, call)
     }
 
-    /// Like [`PagedFile::defer`], for what only reads: shared calls that follow one another run side
-    /// by side, as many as the store serves at a time
+    /// Like [`PagedFile::defer`], for what only reads: shared calls that follow one another run
+    /// side by side, as many as the store serves at a time
     /// ([`Limits::requests`](crate::store::Limits::requests)).
     pub fn defer_shared<T: Send + 'static, E: Send + 'static>(
         &self,

@@ -21,8 +21,9 @@ use super::entry::{Content, Entry, LARGE_PAGES, Size};
 use super::error::{DaxAction, DaxError, PinHolder};
 use super::grab::{Wanted, range_start};
 use super::io::pieces;
-use crate::cache::{Wait, is_in_task};
-use crate::exec::reentry::FileLocked;
+use crate::cache::Wait;
+
+use crate::exec::reentry::{FileLocked, is_in_task};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
-use crate::cache::is_in_task;
+use crate::exec::reentry::is_in_task;
 use crate::sync::{Condvar, Mutex, WaitEnd, thread};
 
 /// The pins of one file.

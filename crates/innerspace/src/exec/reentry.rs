@@ -24,6 +24,8 @@ crate::sync::thread_local! {
     static CALLBACKS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
     /// The length of `CALLBACKS`. It needs no destructor, so reading it costs one load.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// How many calls of tasks this thread is making.
+    static TASKS: Cell<u32> = const { Cell::new(0) };
     /// The caches whose queued work this thread is doing, by address.
     static SERVED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
@@ -165,6 +167,29 @@ fn is_listed(space: u64) -> bool {
 /// Whether this thread is in a callback of a space and in no store call, as a device's handler is.
 pub(crate) fn is_in_device() -> bool {
     callback_depth() > 0 && !is_in_any_store_call()
+}
+
+/// Marks this thread as making the call of a task until dropped.
+#[must_use = "the call ends when this is dropped"]
+pub(crate) struct InTask(PhantomData<*const ()>);
+
+impl InTask {
+    pub(crate) fn begin() -> InTask {
+        let _ = TASKS.try_with(|tasks| tasks.set(tasks.get() + 1));
+        InTask(PhantomData)
+    }
+}
+
+impl Drop for InTask {
+    fn drop(&mut self) {
+        let _ = TASKS.try_with(|tasks| tasks.set(tasks.get() - 1));
+    }
+}
+
+/// Whether this thread makes the call of a task: its result is for another thread, and the calls
+/// behind it wait for it.
+pub(crate) fn is_in_task() -> bool {
+    TASKS.try_with(|tasks| tasks.get() > 0).unwrap_or(false)
 }
 
 /// Marks this thread as doing the queued work of a cache until dropped.

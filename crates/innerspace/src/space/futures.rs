@@ -1,9 +1,9 @@
-//! Futures of a space: [`Space::defer`] makes any call in the background, [`Space::ready`] waits for
-//! what an access would have waited for.
+//! Futures of a space: [`Space::defer`] makes any call in the background, [`Space::ready`] waits
+//! for what an access would have waited for.
 //!
 //! `ready` takes the pages as accesses do, by an accessor of its own: at the first poll those that
-//! take no waiting; if there are others, then all once more in a [`Task`], in the blocking way. That
-//! leaves words in the page table, as any access does, and holds nothing for the future.
+//! take no waiting; if there are others, then all once more in a [`Task`], in the blocking way.
+//! That leaves words in the page table, as any access does, and holds nothing for the future.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -70,16 +70,14 @@ impl Space {
         Task::new(&self.0.cache, address, turn, move || call(&space))
     }
 
-    /// A future that is done when `len` bytes at `at`, at any alignment, can be so accessed without
-    /// waiting: what to wait for when a `try_` form of an [`Accessor`](crate::Accessor) says that
-    /// it would block. It needs no runtime; the memory's service thread (or `tick()`) does the
-    /// work.
+    /// A future that is done when `len` bytes at `at`, at any alignment, can be accessed in this
+    /// way without waiting. Wait for it when a `try_` form of an [`Accessor`](crate::Accessor)
+    /// would block. It needs no runtime; the memory's service thread (or `tick()`) does the work.
     ///
-    /// The pages are in memory and mapped then, as after such an access. For stores that means that
-    /// private pages are copied, new ones taken, and those of shared mappings counted as dirty.
-    /// They are kept by nothing: under pressure they may be gone again before the access comes,
-    /// which then waits once more, and a range that does not fit in memory is never there as a
-    /// whole.
+    /// The pages are then in memory and mapped, as after such an access. For stores this means that
+    /// private pages are copied, new ones are allocated, and pages of shared mappings count as
+    /// dirty. Nothing keeps them: under pressure they may be evicted before the access, which then
+    /// waits once more, and a range that does not fit in memory is never there as a whole.
     ///
     /// ```
     /// # use innerspace::{Accessor, VirtAddr};
@@ -98,8 +96,8 @@ impl Space {
     /// ```
     ///
     /// # Errors
-    /// [`SpaceError::Access`] for the first page that cannot be so accessed, with its address and
-    /// why.
+    /// [`SpaceError::Access`] for the first page that cannot be accessed, with its address and the
+    /// reason.
     pub fn ready(&self, at: VirtAddr, len: usize, access: AccessKind) -> SpaceReady {
         SpaceReady {
             space: self.clone(),
@@ -146,7 +144,7 @@ impl Core {
 
 /// A future that waits for pages of a space; see [`Space::ready`].
 ///
-/// Any executor can poll it. Dropped before its turn, it leaves nothing to be done.
+/// Any executor can poll it. Dropped before its turn, it does nothing.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SpaceReady {
@@ -154,16 +152,16 @@ pub struct SpaceReady {
     at: VirtAddr,
     len: usize,
     access: AccessKind,
-    /// Made when it has to wait.
+    /// The blocking call, made if the first poll misses.
     call: Option<Task<(), SpaceError>>,
 }
 
 impl SpaceReady {
-    /// Waits in place, without an executor, until the pages are there or `timeout` is over. It can
-    /// be waited for again then, or dropped at any time; see [`Task::wait_timeout`].
+    /// Waits in place, without an executor, until the pages are there or `timeout` is over. The
+    /// future can be waited for again then, or dropped at any time; see [`Task::wait_timeout`].
     ///
     /// # Errors
-    /// When the time is over; inside, those of the future.
+    /// [`TimedOut`] when the time is over; inside, the errors of the future.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<(), SpaceError>, TimedOut> {
         let cache = self.space.0.cache.clone();
         wait_for(self, &cache, timeout)
