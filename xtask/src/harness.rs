@@ -84,14 +84,8 @@ pub(crate) enum Messages {
     Kept,
 }
 
-/// Builds the target in `tree`, the workspace or its copy, and returns the path of the test binary;
-/// with `cfg(mutant = "ID")` if one is named.
-pub(crate) fn build(
-    tree: &Path,
-    target: &Target,
-    id: Option<&str>,
-    messages: Messages,
-) -> Result<PathBuf> {
+/// Builds the target in `tree`, the workspace or its copy, and returns the path of the test binary.
+pub(crate) fn build(tree: &Path, target: &Target, messages: Messages) -> Result<PathBuf> {
     let mut command = target.mode.cargo(tree, "test");
     command.args([
         "--no-run",
@@ -103,9 +97,6 @@ pub(crate) fn build(
         None => command.arg("--lib"),
         Some(name) => command.args(["--test", name]),
     };
-    if let Some(id) = id {
-        add_rustflags(&mut command, &format!("--cfg mutant=\"{id}\""));
-    }
     command.stdout(Stdio::piped()).stderr(match messages {
         Messages::Shown => Stdio::inherit(),
         Messages::Kept => Stdio::piped(),

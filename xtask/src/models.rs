@@ -27,7 +27,7 @@ pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
         integration: None,
     };
     eprintln!("==> {} models: build", mode.name());
-    let binary = harness::build(&root(), &target, None, Messages::Shown)?;
+    let binary = harness::build(&root(), &target, Messages::Shown)?;
     let models: Vec<String> = harness::list(&binary)?
         .into_iter()
         .filter(|name| name.contains(mode.name()) || name.contains("models::"))

@@ -24,7 +24,6 @@
 //! hangs or aborts counts only where the claim says that it may.
 
 mod claim;
-mod in_source;
 mod patch;
 mod tree;
 
@@ -72,29 +71,6 @@ pub(crate) struct Options {
     pub(crate) budget: Option<Duration>,
 }
 
-/// A mutant, in either form.
-#[derive(Debug)]
-enum Bug {
-    Patch(Patch),
-    Cfg(String, Vec<Claim>),
-}
-
-impl Bug {
-    fn id(&self) -> &str {
-        match self {
-            Bug::Patch(patch) => &patch.id,
-            Bug::Cfg(id, _) => id,
-        }
-    }
-
-    fn claims(&self) -> &[Claim] {
-        match self {
-            Bug::Patch(patch) => &patch.claims,
-            Bug::Cfg(_, claims) => claims,
-        }
-    }
-}
-
 /// How a mutant fared against one claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Verdict {
@@ -134,15 +110,28 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Checks that each patch still applies and that the tests it names exist.
+/// Checks that each patch still applies, that the tests it names exist, and that the library's
+/// sources have no trace of mutants.
 pub(crate) fn check() -> Result<()> {
-    let bugs = read()?;
-    eprintln!("==> mutants: {} can be put back", bugs.len());
+    let patches = read()?;
+    let library = root().join("crates/innerspace/src");
+    let mut traces = Vec::new();
+    sources(&library, &mut |path, text| {
+        if text.to_lowercase().contains("mutant") {
+            traces.push(path.display().to_string());
+        }
+    })?;
+    ensure!(
+        traces.is_empty(),
+        "mutants are patches in mutants/, and are not named in:\n{}",
+        traces.join("\n")
+    );
+    eprintln!("==> mutants: {} apply", patches.len());
     Ok(())
 }
 
-/// All mutants by name, each of which can be put back.
-fn read() -> Result<Vec<Bug>> {
+/// Reads all mutants, each of which can be put back.
+fn read() -> Result<Vec<Patch>> {
     let mut wrong = Vec::new();
     let patches = Patch::read_all(&root().join("mutants"), &mut wrong)?;
     let mut names = BTreeMap::new();
@@ -164,62 +153,58 @@ fn read() -> Result<Vec<Bug>> {
             }
         }
     }
-    let mut bugs: Vec<Bug> = patches.into_iter().map(Bug::Patch).collect();
-    for (id, claims) in in_source::find(&root().join("crates"))? {
-        if claims.is_empty() {
-            wrong.push(format!("{id}: no test is named"));
-        }
-        if bugs.iter().any(|bug| bug.id() == id) {
-            wrong.push(format!("{id}: both a patch and a cfg"));
-        }
-        bugs.push(Bug::Cfg(id, claims.into_iter().collect()));
-    }
     ensure!(
         wrong.is_empty(),
         "mutants that cannot be put back:\n{}",
         wrong.join("\n")
     );
-    bugs.sort_by(|one, other| one.id().cmp(other.id()));
-    Ok(bugs)
+    Ok(patches)
 }
 
 /// The names of all functions in the Rust sources below `folder`.
 fn functions(folder: &Path) -> Result<BTreeSet<String>> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut names = BTreeSet::new();
+    sources(folder, &mut |_, text| {
+        let after = text.split("fn ").skip(1);
+        let found = after.filter_map(|rest| rest.split(|c| !is_part(c)).next());
+        names.extend(found.filter(|name| !name.is_empty()).map(str::to_owned));
+    })?;
+    Ok(names)
+}
+
+/// Calls `each` with the path and the text of every Rust source below `folder`.
+fn sources(folder: &Path, each: &mut impl FnMut(&Path, &str)) -> Result<()> {
     for entry in
         fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
     {
         let path = entry?.path();
         if path.is_dir() && !path.ends_with("target") {
-            names.append(&mut functions(&path)?);
+            sources(&path, each)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
-            let is_part = |c: char| c.is_alphanumeric() || c == '_';
-            names.extend(text.split("fn ").skip(1).filter_map(|rest| {
-                let name = rest.split(|c| !is_part(c)).next()?;
-                (!name.is_empty()).then(|| name.to_owned())
-            }));
+            each(&path, &text);
         }
     }
-    Ok(names)
+    Ok(())
 }
 
 /// Runs the mutants named by `wanted`, or all of them, and fails if a claim does not hold.
 pub(crate) fn run(wanted: &[String], options: &Options) -> Result<()> {
-    let bugs = read()?;
+    let patches = read()?;
     for id in wanted {
-        let is_known = bugs.iter().any(|bug| bug.id() == id);
+        let is_known = patches.iter().any(|patch| patch.id == *id);
         ensure!(is_known, "there is no mutants/{id}.toml");
     }
-    let rows: Vec<(&Bug, &Claim)> = bugs
+    let rows: Vec<(&Patch, &Claim)> = patches
         .iter()
-        .filter(|bug| wanted.is_empty() || wanted.iter().any(|id| id == bug.id()))
-        .flat_map(|bug| bug.claims().iter().map(move |claim| (bug, claim)))
+        .filter(|patch| wanted.is_empty() || wanted.contains(&patch.id))
+        .flat_map(|patch| patch.claims.iter().map(move |claim| (patch, claim)))
         .collect();
     if options.list == List::Only {
-        for (bug, claim) in &rows {
-            println!("{:14} {}", bug.id(), shown(claim));
+        for (patch, claim) in &rows {
+            println!("{:14} {}", patch.id, shown(claim));
         }
         return Ok(());
     }
@@ -229,27 +214,25 @@ pub(crate) fn run(wanted: &[String], options: &Options) -> Result<()> {
     let mut broken = BTreeSet::new();
     let mut left = 0;
     println!("mutant         verdict         seconds  mode     test");
-    for (bug, claim) in rows {
+    for (patch, claim) in rows {
         let began = Instant::now();
         let late = options
             .budget
             .is_some_and(|budget| start.elapsed() >= budget);
         let verdict = match late {
             true => Verdict::NotRun,
-            false => judge(&tree, bug, claim, options.unchanged, &mut unchanged)?,
+            false => judge(&tree, patch, claim, options.unchanged, &mut unchanged)?,
         };
         left += usize::from(verdict == Verdict::NotRun);
         let seconds = began.elapsed().as_secs_f64();
         println!(
             "{:14} {verdict:15} {seconds:7.1}  {}",
-            bug.id(),
+            patch.id,
             shown(claim)
         );
         if !verdict.holds() {
-            broken.insert(bug.id());
-            if let Bug::Patch(patch) = bug {
-                println!("               {}", patch.title);
-            }
+            broken.insert(patch.id.as_str());
+            println!("               {}", patch.title);
         }
     }
     if left > 0 {
@@ -273,20 +256,20 @@ fn shown(claim: &Claim) -> String {
 /// Builds one mutant and runs the test that a claim names.
 fn judge(
     tree: &Tree,
-    bug: &Bug,
+    patch: &Patch,
     claim: &Claim,
     want: Unchanged,
     unchanged: &mut BTreeMap<Target, PathBuf>,
 ) -> Result<Verdict> {
-    let name = format!("{}-{}-{}", bug.id(), claim.target.mode.name(), claim.test);
+    let name = format!("{}-{}-{}", patch.id, claim.target.mode.name(), claim.test);
     let log = root()
         .join("target/mutants/logs")
         .join(name.replace("::", "-") + ".log");
     let package = tree.folder().join("crates").join(&claim.target.package);
-    let build = |cfg| harness::build(tree.folder(), &claim.target, cfg, Messages::Kept);
+    let build = || harness::build(tree.folder(), &claim.target, Messages::Kept);
     // The test runs while the bug is in the copy: it may read sources.
-    let test = |cfg| {
-        let binary = match build(cfg) {
+    let test = || {
+        let binary = match build() {
             Ok(binary) => binary,
             Err(error) => {
                 eprintln!("{error:#}");
@@ -300,11 +283,7 @@ fn judge(
         let run = harness::run(&binary, &package, &tests, TIME, &log)?;
         Ok(Ok((verdict(&run, claim), tests)))
     };
-    let done = match bug {
-        Bug::Patch(patch) => tree.with(patch, || test(None))?,
-        Bug::Cfg(id, _) => test(Some(id.as_str()))?,
-    };
-    let (verdict, tests) = match done {
+    let (verdict, tests) = match tree.with(patch, test)? {
         Ok(done) => done,
         Err(verdict) => return Ok(verdict),
     };
@@ -313,7 +292,7 @@ fn judge(
     }
     if !unchanged.contains_key(&claim.target) {
         // A copy: the next mutant is built in its place.
-        let built = build(None)?;
+        let built = build()?;
         let kept = built.with_extension("unchanged");
         fs::copy(&built, &kept).with_context(|| format!("cannot copy {}", built.display()))?;
         unchanged.insert(claim.target.clone(), kept);
