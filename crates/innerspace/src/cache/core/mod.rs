@@ -441,7 +441,7 @@ impl FileCore {
         let flags = &self.frames().meta(frame).flags;
         let mut dirty = self.dirty();
         if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
-            self.count_dirty();
+            self.count_dirty(1);
         }
         dirty.insert(block, entry);
     }
@@ -458,31 +458,21 @@ impl FileCore {
             .test_and_clear(FlagSet::DIRTY)
             .contains(FlagSet::DIRTY)
         {
-            self.count_clean();
+            self.count_clean(1);
         }
         dirty.remove(block);
     }
 
-    /// Counts one more dirty block. Under the mutex of the index, as are all changes of the flag.
-    pub(crate) fn count_dirty(&self) {
-        self.count_dirty_run(1);
-    }
-
-    /// Counts this many more blocks as dirty, under the same mutex.
+    /// Counts this many more dirty blocks. Under the mutex of the index, as are all changes of DIRTY.
     #[inline]
-    pub(crate) fn count_dirty_run(&self, blocks: usize) {
+    pub(crate) fn count_dirty(&self, blocks: usize) {
         let pages = (blocks as u64) << self.id.order;
         self.cache.count_dirty(&self.id.groups, pages);
         self.pool.counters.add(Event::PgDirtied, pages);
     }
 
-    /// Counts one dirty block less.
-    pub(crate) fn count_clean(&self) {
-        self.count_clean_run(1);
-    }
-
-    /// Counts this many dirty blocks less.
-    pub(crate) fn count_clean_run(&self, blocks: usize) {
+    /// Counts this many dirty blocks less, under the same mutex.
+    pub(crate) fn count_clean(&self, blocks: usize) {
         let pages = (blocks as u64) << self.id.order;
         self.cache.count_clean(&self.id.groups, pages);
         self.pool.counters.add(Event::PgCleaned, pages);

@@ -139,7 +139,7 @@ impl Drop for InFlights<'_> {
                 let flags = &one.held.meta().flags;
                 let before = flags.test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
                 if !before.contains(FlagSet::DIRTY) {
-                    file.count_dirty();
+                    file.count_dirty(1);
                 }
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
@@ -411,7 +411,7 @@ impl FileCore {
                     self.frames().set_writeback(one.frame());
                     entries.push(Some(entry));
                 }
-                self.count_clean_run(begun.len());
+                self.count_clean(begun.len());
                 rest = behind;
             }
         }

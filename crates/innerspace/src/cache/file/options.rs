@@ -26,8 +26,9 @@ pub(crate) struct FileOptions {
     pub(crate) name: Option<String>,
 }
 
-impl Default for FileOptions {
-    fn default() -> FileOptions {
+impl FileOptions {
+    /// The defaults.
+    pub(crate) fn new() -> FileOptions {
         FileOptions {
             block_size: PAGE_SIZE as u64,
             access: FileAccess::ReadOnly,
@@ -35,13 +36,6 @@ impl Default for FileOptions {
             group: None,
             name: None,
         }
-    }
-}
-
-impl FileOptions {
-    /// The defaults.
-    pub(crate) fn new() -> FileOptions {
-        FileOptions::default()
     }
 
     /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, kept and

@@ -215,7 +215,40 @@ impl Fill {
     /// Ends the request: each block is the file's, up to date, or taken out for the reason at its
     /// place. Wakers of futures are left to be called where no lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
-        let Some(mut fills) = self.fills.take() else {
+        let Some(fills) = &mut self.fills else {
+            return;
+        };
+        let end = fills.len();
+        for mut rest in fills.slices_mut(self.wanted..end) {
+            rest.fill(0);
+        }
+        let core = self.core.clone();
+        let failed = errors.iter().flatten().count() as u64;
+        let mut errors = errors.into_iter();
+        let filled = self.blocks() - failed;
+        self.leave(|block, new| match errors.next().flatten() {
+            None => drop(new.finish_unnoted()),
+            Some(error) => {
+                // First: a future that finds the block gone, and no error, reads it again.
+                core.ready.failed(block, &error);
+                new.fail(&error);
+            }
+        });
+        count(&core.counters.filled, filled);
+        let pages = filled * core.block_pages();
+        core.pool.counters.add(Event::PgIn, pages);
+        if self.is_ahead {
+            count(&core.counters.ahead, filled);
+            core.pool.counters.add(Event::PgReadAhead, pages);
+        }
+        core.ready.filled(self.request.blocks().clone());
+        core.wake_due_elsewhere();
+    }
+
+    /// Ends the request, if it has not ended: `settle` gets each block that is the file's. Dropped,
+    /// it is taken out, and its waiters try again themselves.
+    fn leave(&mut self, mut settle: impl FnMut(u64, NewBlock<'_>)) {
+        let Some(fills) = self.fills.take() else {
             return;
         };
         let core = &*self.core;
@@ -225,43 +258,21 @@ impl Fill {
         let leaving = core.requests.in_flight.leave(&self.request);
         core.cache
             .count_landed(&core.id.groups, pages.end - pages.start);
-        let failed = errors.iter().flatten().count() as u64;
-        let end = fills.len();
-        for mut rest in fills.slices_mut(self.wanted..end) {
-            rest.fill(0);
-        }
-        let mut errors = errors.into_iter();
-        for (block, frame) in blocks.clone().zip(fills.blocks().iter().copied()) {
-            let error = errors.next().flatten();
-            match (leaving.was(), error) {
-                (Stage::Attached, None) => {
-                    drop(NewBlock::adopt(core, frame, block).finish_unnoted())
-                }
-                (Stage::Attached, Some(error)) => {
-                    // First: a future that finds the block gone, and no error, reads it again.
-                    core.ready.failed(block, &error);
-                    NewBlock::adopt(core, frame, block).fail(&error);
-                }
-                (Stage::Detached | Stage::Over, _) => core.free_detached(frame),
+        for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
+            match leaving.was() {
+                Stage::Attached => settle(block, NewBlock::adopt(core, frame, block)),
+                Stage::Detached | Stage::Over => core.free_detached(frame),
             }
         }
-        drop(leaving);
-        let filled = blocks.end - blocks.start - failed;
-        count(&core.counters.filled, filled);
-        let pages = filled * core.block_pages();
-        core.pool.counters.add(Event::PgIn, pages);
-        if self.is_ahead {
-            count(&core.counters.ahead, filled);
-            core.pool.counters.add(Event::PgReadAhead, pages);
-        }
-        core.ready.filled(blocks);
-        core.wake_due_elsewhere();
     }
 }
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        self.give_up();
+        if self.fills.is_some() {
+            self.leave(|_, new| drop(new));
+            self.core.wake_due_elsewhere();
+        }
         // A file that was closed meanwhile has let go of its store. That may be anything, and this
         // any thread, also one of the store's own, in a completion.
         let last = self.store.take().and_then(Arc::into_inner);
@@ -269,29 +280,6 @@ impl Drop for Fill {
             let core = &self.core;
             core.pool.defer(Some(core.id.owner), move || drop(store));
         }
-    }
-}
-
-impl Fill {
-    /// Ends a request that has not ended: its waiters try again themselves.
-    fn give_up(&mut self) {
-        let Some(fills) = self.fills.take() else {
-            return;
-        };
-        let core = &*self.core;
-        let blocks = self.request.blocks().clone();
-        let pages = core.pages_of(blocks.clone());
-        let leaving = core.requests.in_flight.leave(&self.request);
-        core.cache
-            .count_landed(&core.id.groups, pages.end - pages.start);
-        for (block, frame) in blocks.zip(fills.blocks().iter().copied()) {
-            match leaving.was() {
-                Stage::Attached => drop(NewBlock::adopt(core, frame, block)),
-                Stage::Detached | Stage::Over => core.free_detached(frame),
-            }
-        }
-        drop(leaving);
-        core.wake_due_elsewhere();
     }
 }
 
