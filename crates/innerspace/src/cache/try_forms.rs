@@ -9,29 +9,16 @@
 
 use std::ops::{Range, RangeBounds};
 
-use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
 use crate::cache::map::evict::Evicting;
 use crate::cache::read::view::View;
 use crate::cache::task::Task;
 use crate::cache::wait::Wait;
+use crate::cache::write::append::try_append;
 use crate::exec::Turn;
 use crate::store::SyncWhat;
 use crate::units::PageCount;
-
-impl FileCore {
-    pub(super) fn would_block(&self, offset: u64) -> FileError {
-        FileError::WouldBlock {
-            file: self.id.name.clone(),
-            offset,
-        }
-    }
-
-    pub(super) fn would_block_in(&self, block: u64) -> FileError {
-        self.would_block(block.saturating_mul(self.block_bytes()))
-    }
-}
 
 /// Calls in the background.
 impl PagedFile {
@@ -149,7 +136,7 @@ impl PagedFile {
     /// # Errors
     /// As [`PagedFile::append`], and [`FileError::WouldBlock`].
     pub fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        self.core().try_append(bytes)
+        try_append(self.core(), bytes)
     }
 
     /// Whether all data is durable, as after [`PagedFile::sync_data`]: succeeds where that would

@@ -128,7 +128,7 @@ impl Memory {
                 .cache
                 .files()
                 .iter()
-                .map(|file| file.stats())
+                .map(|file| FileStats::of(file))
                 .collect(),
         }
     }

@@ -128,6 +128,23 @@ impl FileCore {
         }
     }
 
+    pub(crate) fn closed(&self) -> FileError {
+        FileError::Closed {
+            file: self.id.name.clone(),
+        }
+    }
+
+    pub(crate) fn would_block(&self, offset: u64) -> FileError {
+        FileError::WouldBlock {
+            file: self.id.name.clone(),
+            offset,
+        }
+    }
+
+    pub(crate) fn would_block_in(&self, block: u64) -> FileError {
+        self.would_block(block.saturating_mul(self.block_bytes()))
+    }
+
     /// Whether this thread may call the file's store for the sake of another operation.
     pub(crate) fn may_call_unasked(&self) -> bool {
         let may = !self.store.may_use_files() || is_outermost();

@@ -269,6 +269,26 @@ impl FileCore {
         bytes.start >> self.block_shift()..((bytes.end - 1) >> self.block_shift()) + 1
     }
 
+    /// The blocks that some pages of the file are in.
+    pub(crate) fn blocks_of_pages(&self, pages: &Range<u64>) -> Range<u64> {
+        pages.start >> self.id.order..pages.end.div_ceil(self.block_pages())
+    }
+
+    /// The pages of a block.
+    pub(crate) fn pages_in(&self, block: u64) -> Range<u64> {
+        self.pages_of(block..block + 1)
+    }
+
+    /// The first page past the end of the file. A page before it whose block is locked is the
+    /// file's until it is unlocked: a cut shortens the file before it locks the blocks.
+    pub(crate) fn end_page(&self) -> u64 {
+        let size = self.size();
+        match self.blocks.tail_left.load(Ordering::Acquire) {
+            true => size >> PAGE_SHIFT,
+            false => size.div_ceil(1 << PAGE_SHIFT),
+        }
+    }
+
     /// One past the last block a file can have.
     pub(crate) fn end_block(&self) -> u64 {
         (MAX_SIZE >> self.block_shift()) + 1

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::errors::{FileError, StoreAction, store_panicked};
+use crate::cache::lookup::batch::lock_batch;
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
 
@@ -81,7 +82,7 @@ impl FileCore {
         let mut next = run.start;
         while next < run.end {
             let start = next;
-            let _locked = self.lock_batch(&mut next, run.end);
+            let _locked = lock_batch(self, &mut next, run.end);
             // Writes that were under way may have taken blocks out.
             let lost = self.blocks.extents.lock().punched.lost_in(start..next);
             for part in lost {

@@ -21,10 +21,14 @@ use crate::cache::dirty::index::WriteOrder;
 use crate::cache::errors::{ErrorCursor, FileError};
 use crate::cache::file::options::{FileAccess, FileOptions};
 use crate::cache::file::stats::FileStats;
+use crate::cache::lookup::batch::remove_blocks;
 use crate::cache::map::evict::Evicting;
+use crate::cache::read::copy::prefetch;
 use crate::cache::read::view::View;
 use crate::cache::service::Cache;
+use crate::cache::truncate;
 use crate::cache::wait::Wait;
+use crate::cache::write::append::append;
 use crate::group::Group;
 use crate::store::{Store, SyncWhat};
 use crate::sync::panics::Panics;
@@ -115,7 +119,7 @@ impl FileCore {
             self.write_last(&mut panics);
         }
         self.detach_requests();
-        self.remove_blocks(0..u64::MAX);
+        remove_blocks(self, 0..u64::MAX);
         debug_assert_eq!(
             self.blocks.index.counts().blocks,
             0,
@@ -312,7 +316,7 @@ impl PagedFile {
 
     /// What the file holds and has done.
     pub fn stats(&self) -> FileStats {
-        self.core().stats()
+        FileStats::of(self.core())
     }
 
     /// An immutable view of a range, which must be inside the file as a whole. Inside one block it
@@ -446,7 +450,7 @@ impl PagedFile {
     /// # Errors
     /// As [`PagedFile::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        self.core().append(bytes)
+        append(self.core(), bytes)
     }
 
     /// Cuts the file, or lengthens it with zeros. Views keep what they show.
@@ -457,7 +461,7 @@ impl PagedFile {
     /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] where a block has to
     /// be moved away from its views, or what the store said; then nothing has changed.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
-        self.core().set_len(len)
+        truncate::set_len(self.core(), len)
     }
 
     /// Makes a range read as zeros and gives its room in the store back, as far as the store can.
@@ -471,7 +475,7 @@ impl PagedFile {
     /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the
     /// range may be zero already.
     pub fn punch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
-        self.core().punch(self.bytes(range)?)
+        truncate::punch(self.core(), self.bytes(range)?)
     }
 
     /// Writes unwritten data, and makes it durable with what is needed to read it back (fdatasync).
@@ -520,7 +524,7 @@ impl PagedFile {
     /// # Errors
     /// [`FileError::ReadOnly`], or what the store said when asked for its length.
     pub fn discard(&self) -> Result<(), FileError> {
-        self.core().discard()
+        truncate::discard(self.core())
     }
 
     /// Forgets what is cached of a range, for stores that others change, and takes the store's
@@ -532,8 +536,7 @@ impl PagedFile {
     /// # Errors
     /// What the store said when asked for its length.
     pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
-        self.core()
-            .invalidate(self.core().blocks_of(self.bytes(range)?))
+        truncate::invalidate(self.core(), self.core().blocks_of(self.bytes(range)?))
     }
 
     /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in
@@ -557,7 +560,7 @@ impl PagedFile {
     pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         let bytes = self.bytes(range)?;
         let bytes = bytes.start..bytes.end.min(self.len());
-        self.core().prefetch(self.core().blocks_of(bytes))
+        prefetch(self.core(), self.core().blocks_of(bytes))
     }
 
     /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]); it never

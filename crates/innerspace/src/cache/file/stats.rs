@@ -80,23 +80,23 @@ impl fmt::Display for FileStats {
     }
 }
 
-impl FileCore {
+impl FileStats {
     /// The file's counters; walks the index for what blocks know about themselves.
-    pub(crate) fn stats(&self) -> FileStats {
+    pub(crate) fn of(file: &FileCore) -> FileStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = self.blocks.index.counts();
-        let pages = |blocks: u64| PageCount(blocks << self.id.order);
+        let counts = file.blocks.index.counts();
+        let pages = |blocks: u64| PageCount(blocks << file.id.order);
         let (mut mapped, mut viewed, mut writeback) = (0, 0, 0);
         let mut next = 0;
         loop {
             // A section a few blocks long, so that a large file delays nobody.
-            let section = self.pool.domain.reader();
+            let section = file.pool.domain.reader();
             let mut budget = 256;
             while budget > 0
                 && let Some((block, frame)) =
-                    self.blocks.index.next_block(self.frames(), next, u64::MAX)
+                    file.blocks.index.next_block(file.frames(), next, u64::MAX)
             {
-                let meta = self.frames().meta(frame);
+                let meta = file.frames().meta(frame);
                 let hold = meta.hold.load();
                 mapped += u64::from(hold.mapped() > 0);
                 viewed += u64::from(hold.views() > 0);
@@ -109,13 +109,13 @@ impl FileCore {
                 break;
             }
         }
-        let counters = &self.counters;
+        let counters = &file.counters;
         FileStats {
-            name: self.id.name.to_string(),
-            size: self.size(),
-            block_size: self.block_bytes(),
+            name: file.id.name.to_string(),
+            size: file.size(),
+            block_size: file.block_bytes(),
             cached: pages(counts.blocks),
-            dirty: pages(self.dirty_blocks()),
+            dirty: pages(file.dirty_blocks()),
             writeback: pages(writeback),
             mapped: pages(mapped),
             viewed: pages(viewed),

@@ -359,10 +359,4 @@ impl FileCore {
         let is_own = meta.kind() == Kind::Cached && meta.owner() == self.id.owner.0;
         (is_own && meta.index() == page >> self.id.order).then_some(head)
     }
-
-    pub(crate) fn closed(&self) -> FileError {
-        FileError::Closed {
-            file: self.id.name.clone(),
-        }
-    }
 }

@@ -15,8 +15,7 @@ use crate::cache::index::Word;
 use crate::frame::FlagSet;
 use crate::reclaim::{Pool, Retired};
 use crate::sync::{failpoint, interleave, raw};
-use crate::units::{FrameId, PAGE_SHIFT};
-use std::ops::Range;
+use crate::units::FrameId;
 
 /// What one fault has taken. [`FaultAround::let_go`] ends it.
 #[derive(Debug)]
@@ -44,7 +43,7 @@ impl FaultAround {
     /// takes no mutex and wakes nobody.
     pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
         let place = self.taken.get_mut(self.len)?;
-        let (frame, stays) = file.try_lock_counted(block)?;
+        let (frame, stays) = try_lock_counted(file, block)?;
         *place = frame;
         self.strays |= u32::from(!stays) << self.len;
         self.len += 1;
@@ -79,66 +78,38 @@ impl Drop for FaultAround {
     }
 }
 
-impl FileCore {
-    /// Locks the block if it is cached, up to date, free and not waited for, and counts a page of
-    /// it; with whether it is the file's still.
-    fn try_lock_counted(&self, block: u64) -> Option<(FrameId, bool)> {
-        let frames = self.frames();
-        let slot = self.blocks.index.slot(frames, block)?;
-        let word = slot.load(raw::Ordering::Acquire);
-        let Word::Block(frame) = Word::decode(word) else {
-            return None;
-        };
-        let meta = frames.meta(frame);
-        let flags = meta.flags.load();
-        if flags.intersects(FlagSet::LOCKED | FlagSet::WAITERS)
-            || !flags.contains(FlagSet::UPTODATE)
-        {
-            return None;
-        }
-        interleave();
-        failpoint!(NeighbourSeen);
-        if !meta.hold.try_map_cached() {
-            return None;
-        }
-        interleave();
-        failpoint!(NeighbourCounted);
-        if !frames.try_lock_alone(frame) {
-            // This may be the last hold, and nothing is freed in a section.
-            self.pool.retire(Retired::Unmap(frame));
-            return None;
-        }
-        interleave();
-        // Under the lock what is in the index stays there; filled blocks are up to date before they
-        // are unlocked.
-        let stays = slot.load(raw::Ordering::Acquire) == word;
-        Some((
-            frame,
-            stays && meta.flags.load().contains(FlagSet::UPTODATE),
-        ))
+/// Locks the block if it is cached, up to date, free and not waited for, and counts a page of
+/// it; with whether it is the file's still.
+fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
+    let frames = core.frames();
+    let slot = core.blocks.index.slot(frames, block)?;
+    let word = slot.load(raw::Ordering::Acquire);
+    let Word::Block(frame) = Word::decode(word) else {
+        return None;
+    };
+    let meta = frames.meta(frame);
+    let flags = meta.flags.load();
+    if flags.intersects(FlagSet::LOCKED | FlagSet::WAITERS) || !flags.contains(FlagSet::UPTODATE) {
+        return None;
     }
-
-    /// The blocks that some pages of the file are in.
-    pub(crate) fn blocks_of_pages(&self, pages: &Range<u64>) -> Range<u64> {
-        pages.start >> self.id.order..pages.end.div_ceil(self.block_pages())
+    interleave();
+    failpoint!(NeighbourSeen);
+    if !meta.hold.try_map_cached() {
+        return None;
     }
-
-    /// The pages of a block.
-    pub(crate) fn pages_in(&self, block: u64) -> Range<u64> {
-        self.pages_of(block..block + 1)
+    interleave();
+    failpoint!(NeighbourCounted);
+    if !frames.try_lock_alone(frame) {
+        // This may be the last hold, and nothing is freed in a section.
+        core.pool.retire(Retired::Unmap(frame));
+        return None;
     }
-
-    /// The first page past the end of the file. A page before it whose block is locked is the
-    /// file's until it is unlocked: a cut shortens the file before it locks the blocks.
-    pub(crate) fn end_page(&self) -> u64 {
-        let size = self.size();
-        match self
-            .blocks
-            .tail_left
-            .load(crate::sync::atomic::Ordering::Acquire)
-        {
-            true => size >> PAGE_SHIFT,
-            false => size.div_ceil(1 << PAGE_SHIFT),
-        }
-    }
+    interleave();
+    // Under the lock what is in the index stays there; filled blocks are up to date before they
+    // are unlocked.
+    let stays = slot.load(raw::Ordering::Acquire) == word;
+    Some((
+        frame,
+        stays && meta.flags.load().contains(FlagSet::UPTODATE),
+    ))
 }

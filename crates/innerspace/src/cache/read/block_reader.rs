@@ -140,7 +140,7 @@ impl BlockReader {
         let handle = self.file.handle();
         let core = &handle.core;
         let size = core.size();
-        let bytes = core.bytes_of_block(block, size)?;
+        let bytes = bytes_of_block(core, block, size)?;
         let len = (bytes.end - bytes.start) as usize;
         match self.recent.find(handle, block, wait)? {
             None => Ok(View::zeros(len)),
@@ -239,16 +239,14 @@ impl Recent {
     }
 }
 
-impl FileCore {
-    /// The bytes of a block inside a file of `size` bytes.
-    fn bytes_of_block(&self, block: u64, size: u64) -> Result<Range<u64>, FileError> {
-        let start = block.saturating_mul(self.block_bytes());
-        let end = start.saturating_add(self.block_bytes()).min(size);
-        if start >= end {
-            return Err(self.past_end(start, self.block_bytes(), size));
-        }
-        Ok(start..end)
+/// The bytes of a block inside a file of `size` bytes.
+fn bytes_of_block(core: &FileCore, block: u64, size: u64) -> Result<Range<u64>, FileError> {
+    let start = block.saturating_mul(core.block_bytes());
+    let end = start.saturating_add(core.block_bytes()).min(size);
+    if start >= end {
+        return Err(core.past_end(start, core.block_bytes(), size));
     }
+    Ok(start..end)
 }
 
 impl Drop for BlockReader {

@@ -167,26 +167,24 @@ impl Handle {
     }
 }
 
-impl FileCore {
-    /// Reads the blocks of a range into the cache. Holes and what does not fit are skipped.
-    pub(crate) fn prefetch(&self, blocks: Range<u64>) -> Result<(), FileError> {
-        self.check_process()?;
-        let stream = Stream::default();
-        let mut left = blocks;
-        stream.expect(left.clone(), &self.tuning());
-        while let Some(block) = left.next() {
-            let offset = block << self.block_shift();
-            match self.read_block(offset, Miss::of(&stream), Wait::Yes) {
-                Ok(Present::Block(_)) => {}
-                Ok(Present::Hole) => {
-                    left.start = left.start.max(self.end_of_hole(block)).min(left.end);
-                    stream.expect(left.clone(), &self.tuning());
-                }
-                // The file became shorter meanwhile, or there is no room: a hint is a hint.
-                Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
-                Err(error) => return Err(error),
+/// Reads the blocks of a range into the cache. Holes and what does not fit are skipped.
+pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
+    core.check_process()?;
+    let stream = Stream::default();
+    let mut left = blocks;
+    stream.expect(left.clone(), &core.tuning());
+    while let Some(block) = left.next() {
+        let offset = block << core.block_shift();
+        match core.read_block(offset, Miss::of(&stream), Wait::Yes) {
+            Ok(Present::Block(_)) => {}
+            Ok(Present::Hole) => {
+                left.start = left.start.max(core.end_of_hole(block)).min(left.end);
+                stream.expect(left.clone(), &core.tuning());
             }
+            // The file became shorter meanwhile, or there is no room: a hint is a hint.
+            Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
+            Err(error) => return Err(error),
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -20,180 +20,183 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::FrameId;
 
-impl FileCore {
-    /// Writes all of `bytes` at the end of the file; returns where that was. If it finds no memory
-    /// half-way, it goes on with what its own blocks give: only a store that fails, or an order of
-    /// writes, leaves a part of it there.
-    pub(crate) fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        self.check_writable()?;
-        // An append that failed half-way is not repeated: the rest would not come behind it.
-        let mut failed = None;
-        let offset = self.with_room(|| {
-            let _appending = self.locks.append();
-            let _holding = FileLocked::begin();
-            let offset = self.size();
-            let mut done = 0;
-            match self.append_all(bytes, offset, &mut done) {
-                Err(error) if done > 0 => failed = Some(error),
-                result => result?,
-            }
-            Ok(offset)
-        })?;
-        if let Some(error) = failed {
-            if let FileError::Limit(full) = &error {
-                // It counted as one that is resolved.
-                note_failure(&self.pool, full.details().id);
-            }
-            return Err(error);
-        }
-        self.end_operation();
-        Ok(offset)
-    }
-
-    /// Writes `bytes` from what is done on, with `append` locked. Reclaim may have skipped the file
-    /// for that; so a write that has got some bytes in and finds no memory makes some from the
-    /// file's own blocks.
-    fn append_all(&self, bytes: &[u8], offset: u64, done: &mut usize) -> Result<(), FileError> {
-        let mut rounds = 0;
-        loop {
-            let before = *done;
-            match self.write_all(bytes, offset, done) {
-                Err(FileError::Limit(_)) if *done > 0 && rounds < ROOMS => {
-                    rounds = if *done > before { 1 } else { rounds + 1 };
-                    self.write_some();
-                    self.sync_for_room();
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or
-    /// "would block", and nothing is written.
-    pub(crate) fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        self.check_writable()?;
-        let offset = self.append_nonblocking(bytes)?;
-        self.ready.wake_due();
-        Ok(offset)
-    }
-
-    fn append_nonblocking(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        let would_block = || self.would_block(self.size());
-        let _appending = self.locks.try_append().ok_or_else(would_block)?;
-        let _steady = self.locks.try_shared().ok_or_else(would_block)?;
-        let offset = self.size();
-        self.check_range(offset, bytes.len() as u64)?;
-        if bytes.len() as u64 > self.block_bytes() {
-            return Err(would_block());
-        }
-        self.make_dirty_room(offset, Wait::No)?;
-        match self.inside_block(offset) {
-            _ if bytes.is_empty() => {}
-            0 => self.append_block(offset, bytes)?,
-            _ if bytes.len() <= self.left_in_block(offset) => self.append_inside(offset, bytes)?,
-            _ => return Err(would_block()),
+/// Writes all of `bytes` at the end of the file; returns where that was. If it finds no memory
+/// half-way, it goes on with what its own blocks give: only a store that fails, or an order of
+/// writes, leaves a part of it there.
+pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
+    core.check_writable()?;
+    // An append that failed half-way is not repeated: the rest would not come behind it.
+    let mut failed = None;
+    let offset = core.with_room(|| {
+        let _appending = core.locks.append();
+        let _holding = FileLocked::begin();
+        let offset = core.size();
+        let mut done = 0;
+        match append_all(core, bytes, offset, &mut done) {
+            Err(error) if done > 0 => failed = Some(error),
+            result => result?,
         }
         Ok(offset)
-    }
-
-    fn append_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        let begun = self.begin_block(offset, bytes)?;
-        let put = self.put_behind(begun, offset, offset + bytes.len() as u64);
-        if put.is_err() {
-            self.take_back(begun);
+    })?;
+    if let Some(error) = failed {
+        if let FileError::Limit(full) = &error {
+            // It counted as one that is resolved.
+            note_failure(&core.pool, full.details().id);
         }
-        put
+        return Err(error);
     }
+    core.end_operation();
+    Ok(offset)
+}
 
-    fn append_inside(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        failpoint!(Appending);
-        let last = self.try_lock_last(offset)?;
-        // A write may have gone there since, and made the file longer.
-        if self.size() != offset {
-            return Err(self.would_block(offset));
-        }
-        let Some(mut writing) = Writing::begin(self.frames(), last.frame()) else {
-            return Err(self.would_block(offset));
-        };
-        let inside = self.inside_block(offset) as usize;
-        writing.write(inside, bytes);
-        let mut end = inside + bytes.len();
-        if self.blocks.tail_left.swap(false, Ordering::AcqRel) {
-            // Clearing it for the size of before clears nothing now.
-            writing.zero(end..self.block_bytes() as usize);
-            end = self.block_bytes() as usize;
-        }
-        drop(writing);
-        last.written_in_place(&(inside..end));
-        self.mark_dirty(last.block(), last.frame());
-        self.grow_to(offset + bytes.len() as u64);
-        Ok(())
-    }
-
-    /// A complete block with these bytes, which nobody can find yet.
-    fn begin_block(&self, offset: u64, bytes: &[u8]) -> Result<FrameId, FileError> {
-        // A mapping may show a hole there, which would have to go first.
-        if !self.mappers.is_empty() {
-            return Err(self.would_block(offset));
-        }
-        let alloc = self
-            .pool
-            .alloc(self.id.group.id(), self.id.order, AllocMode::NoWait);
-        let mut owned = alloc?;
-        let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
-        into.copy_from_slice(bytes);
-        rest.fill(0);
-        let frame = self.publish_complete(owned, offset >> self.block_shift());
-        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
-        self.pool.lru_add(frame);
-        Ok(frame)
-    }
-
-    /// The file's last block, if it is there and its lock free. Nothing was stored past the end of
-    /// the file through a mapping, and would have to be cleared.
-    fn try_lock_last(&self, offset: u64) -> Result<Locked<'_>, FileError> {
-        let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
-        match self.get_page(offset >> self.block_shift(), get)? {
-            Got::Locked(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
-            _ => Err(self.would_block(offset)),
-        }
-    }
-
-    /// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where another
-    /// thread was first, the store has more than that, or a mapping has come: it may have shown a
-    /// hole there.
-    fn put_behind(&self, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
-        let block = offset >> self.block_shift();
-        let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
-        let shadow = loop {
-            let mut writer = self.blocks.index.write();
-            // Checked here, all of it stays so until the block is in.
-            let may =
-                !self.is_closed() && self.mappers.is_empty() && self.holds(Basis::StoredUpTo(end));
-            if !may {
-                return Err(self.would_block(offset));
+/// Writes `bytes` from what is done on, with `append` locked. Reclaim may have skipped the file
+/// for that; so a write that has got some bytes in and finds no memory makes some from the
+/// file's own blocks.
+fn append_all(
+    core: &FileCore,
+    bytes: &[u8],
+    offset: u64,
+    done: &mut usize,
+) -> Result<(), FileError> {
+    let mut rounds = 0;
+    loop {
+        let before = *done;
+        match core.write_all(bytes, offset, done) {
+            Err(FileError::Limit(_)) if *done > 0 && rounds < ROOMS => {
+                rounds = if *done > before { 1 } else { rounds + 1 };
+                core.write_some();
+                core.sync_for_room();
             }
-            match writer.insert(self.frames(), block, frame, spares.nodes()) {
-                Inserted::Done(shadow) => {
-                    self.note_new(writer.guarded(), block..block + 1, end);
-                    break shadow;
-                }
-                Inserted::Occupied(_) => return Err(self.would_block(offset)),
-                Inserted::NeedNodes(count) => {
-                    drop(writer);
-                    spares.ensure(count, AllocMode::NoWait)?;
-                }
-            }
-        };
-        if let Some(evicted_at) = shadow {
-            // To be written, so it stays inactive, wherever a read of it would be.
-            self.count_refault(evicted_at);
+            result => return result,
         }
-        if offset < self.blocks.stored.load(Ordering::Acquire) {
-            let block_end = (block + 1) << self.block_shift();
-            self.blocks.extents.lock().cut_hole(&(offset..block_end));
-        }
-        self.ready.filled(block..block + 1);
-        Ok(())
     }
+}
+
+/// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or
+/// "would block", and nothing is written.
+pub(crate) fn try_append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
+    core.check_writable()?;
+    let offset = append_nonblocking(core, bytes)?;
+    core.ready.wake_due();
+    Ok(offset)
+}
+
+fn append_nonblocking(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
+    let would_block = || core.would_block(core.size());
+    let _appending = core.locks.try_append().ok_or_else(would_block)?;
+    let _steady = core.locks.try_shared().ok_or_else(would_block)?;
+    let offset = core.size();
+    core.check_range(offset, bytes.len() as u64)?;
+    if bytes.len() as u64 > core.block_bytes() {
+        return Err(would_block());
+    }
+    core.make_dirty_room(offset, Wait::No)?;
+    match core.inside_block(offset) {
+        _ if bytes.is_empty() => {}
+        0 => append_block(core, offset, bytes)?,
+        _ if bytes.len() <= core.left_in_block(offset) => append_inside(core, offset, bytes)?,
+        _ => return Err(would_block()),
+    }
+    Ok(offset)
+}
+
+fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+    let begun = begin_block(core, offset, bytes)?;
+    let put = put_behind(core, begun, offset, offset + bytes.len() as u64);
+    if put.is_err() {
+        core.take_back(begun);
+    }
+    put
+}
+
+fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+    failpoint!(Appending);
+    let last = try_lock_last(core, offset)?;
+    // A write may have gone there since, and made the file longer.
+    if core.size() != offset {
+        return Err(core.would_block(offset));
+    }
+    let Some(mut writing) = Writing::begin(core.frames(), last.frame()) else {
+        return Err(core.would_block(offset));
+    };
+    let inside = core.inside_block(offset) as usize;
+    writing.write(inside, bytes);
+    let mut end = inside + bytes.len();
+    if core.blocks.tail_left.swap(false, Ordering::AcqRel) {
+        // Clearing it for the size of before clears nothing now.
+        writing.zero(end..core.block_bytes() as usize);
+        end = core.block_bytes() as usize;
+    }
+    drop(writing);
+    last.written_in_place(&(inside..end));
+    core.mark_dirty(last.block(), last.frame());
+    core.grow_to(offset + bytes.len() as u64);
+    Ok(())
+}
+
+/// A complete block with these bytes, which nobody can find yet.
+fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, FileError> {
+    // A mapping may show a hole there, which would have to go first.
+    if !core.mappers.is_empty() {
+        return Err(core.would_block(offset));
+    }
+    let alloc = core
+        .pool
+        .alloc(core.id.group.id(), core.id.order, AllocMode::NoWait);
+    let mut owned = alloc?;
+    let (into, rest) = owned.bytes_mut().split_at_mut(bytes.len());
+    into.copy_from_slice(bytes);
+    rest.fill(0);
+    let frame = core.publish_complete(owned, offset >> core.block_shift());
+    // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+    core.pool.lru_add(frame);
+    Ok(frame)
+}
+
+/// The file's last block, if it is there and its lock free. Nothing was stored past the end of
+/// the file through a mapping, and would have to be cleared.
+fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> {
+    let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
+    match core.get_page(offset >> core.block_shift(), get)? {
+        Got::Locked(last) if !last.meta().hold.load().is_wmapped() => Ok(last),
+        _ => Err(core.would_block(offset)),
+    }
+}
+
+/// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where another
+/// thread was first, the store has more than that, or a mapping has come: it may have shown a
+/// hole there.
+fn put_behind(core: &FileCore, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
+    let block = offset >> core.block_shift();
+    let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
+    let shadow = loop {
+        let mut writer = core.blocks.index.write();
+        // Checked here, all of it stays so until the block is in.
+        let may =
+            !core.is_closed() && core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
+        if !may {
+            return Err(core.would_block(offset));
+        }
+        match writer.insert(core.frames(), block, frame, spares.nodes()) {
+            Inserted::Done(shadow) => {
+                core.note_new(writer.guarded(), block..block + 1, end);
+                break shadow;
+            }
+            Inserted::Occupied(_) => return Err(core.would_block(offset)),
+            Inserted::NeedNodes(count) => {
+                drop(writer);
+                spares.ensure(count, AllocMode::NoWait)?;
+            }
+        }
+    };
+    if let Some(evicted_at) = shadow {
+        // To be written, so it stays inactive, wherever a read of it would be.
+        core.count_refault(evicted_at);
+    }
+    if offset < core.blocks.stored.load(Ordering::Acquire) {
+        let block_end = (block + 1) << core.block_shift();
+        core.blocks.extents.lock().cut_hole(&(offset..block_end));
+    }
+    core.ready.filled(block..block + 1);
+    Ok(())
 }

@@ -12,6 +12,7 @@ use crate::cache::core::counters::count;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::core::store_probe::MAX_SIZE;
 use crate::cache::errors::FileError;
+use crate::cache::lookup::batch::forget_clean;
 use crate::cache::lookup::block::{INDEX_AND_USER, Locked};
 use crate::cache::lookup::get::{Basis, Get, Got};
 use crate::cache::map::mappers::Revoke;
@@ -434,7 +435,7 @@ impl FileCore {
                     // possible, the store is shorter already.
                     spare = match alloc(AllocMode::NoIo) {
                         Ok(frame) => Some(frame),
-                        Err(_) if self.forget_clean(block..block + 1) > 0 => return Ok(()),
+                        Err(_) if forget_clean(self, block..block + 1) > 0 => return Ok(()),
                         Err(_) => Some(alloc(AllocMode::Must)?),
                     };
                     continue;

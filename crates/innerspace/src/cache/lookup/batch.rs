@@ -1,0 +1,100 @@
+//! Cached blocks of a range, locked a batch at a time, and taken out of the file.
+
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::lookup::block::Locked;
+use crate::cache::map::mappers::Revoke;
+use crate::frame::{Dropped, FlagSet};
+use crate::sync::failpoint;
+
+/// Blocks that one grace period serves.
+pub(crate) const BATCH: usize = 64;
+
+/// Takes blocks out of the file that the store has as they are, and cannot lose any more; how
+/// many.
+pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
+    let mut dropped = 0;
+    let mut next = blocks.start;
+    loop {
+        let mut batch = lock_batch(core, &mut next, blocks.end);
+        if batch.is_empty() {
+            return dropped;
+        }
+        batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
+        // What was written since the last sync began, or has come into doubt.
+        core.retain_synced(&mut batch);
+        dropped += batch.len() as u64;
+        drop_batch(core, batch);
+    }
+}
+
+/// Takes all blocks of a range out of the file, dirty or not.
+pub(crate) fn remove_blocks(core: &FileCore, blocks: Range<u64>) {
+    let mut next = blocks.start;
+    loop {
+        let batch = lock_batch(core, &mut next, blocks.end);
+        if batch.is_empty() {
+            return;
+        }
+        drop_batch(core, batch);
+    }
+}
+
+/// Locks the next cached blocks in `next..end`, ascending, each when no write of it is under
+/// way; moves `next` on.
+pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Vec<Locked<'f>> {
+    let mut batch = Vec::new();
+    while batch.len() < BATCH {
+        let found = {
+            let _section = core.pool.domain.reader();
+            core.blocks.index.next_block(core.frames(), *next, end)
+        };
+        let Some((block, _)) = found else {
+            *next = end;
+            break;
+        };
+        *next = block + 1;
+        batch.extend(lock_stable(core, block));
+    }
+    batch
+}
+
+pub(crate) fn lock_stable(core: &FileCore, block: u64) -> Option<Locked<'_>> {
+    // An error is that of a fill which has taken the block away.
+    let locked = core.find_lock(block).ok().flatten()?;
+    locked.wait_stable();
+    Some(locked)
+}
+
+/// Takes locked, stable blocks out of the file.
+pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
+    let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+        return;
+    };
+    let range = first.block()..last.block() + 1;
+    let mut mapped = false;
+    for locked in &batch {
+        core.forget_dirty(locked.block(), locked.frame());
+        core.unlink(locked.block(), locked.frame(), None);
+        mapped |= locked.meta().hold.load().mapped() > 0;
+    }
+    if mapped {
+        if range.end - range.start == batch.len() as u64 {
+            core.revoke(range, Revoke::All);
+        } else {
+            for locked in &batch {
+                core.revoke(locked.block()..locked.block() + 1, Revoke::All);
+            }
+        }
+        core.pool.domain.synchronize();
+    }
+    failpoint!(CutOff);
+    // The last first: frames come back in reverse, so in the order of these blocks, and what is
+    // written next lies in a row.
+    for locked in batch.into_iter().rev() {
+        let dropped = core.pool.uncache(locked.frame());
+        debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+    }
+    failpoint!(BlocksGone);
+}
