@@ -4,15 +4,14 @@
 //! mapped, cut, synced. It is to this library what inode and address space are to a kernel.
 //!
 //! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: what handles and mappings share; the last
-//! one closes the file.
-//! [`FileCore`]: its state. [`View`]: immutable bytes. [`LockedBlock`]: a block for a page fault.
-//! [`Mappers`]: how the cache takes translations away. [`Cache`]: what the files of one memory share, and the work a
-//! service thread does for them.
+//! one closes the file. [`FileCore`]: its state, in components. [`View`]: immutable bytes.
+//! [`LockedBlock`]: a block for a page fault. [`Mappers`]: how the cache takes translations away.
+//! [`Cache`]: what the files of one memory share, and the work a service thread does for them.
 //!
 //! | room | what |
 //! |---|---|
-//! | `core` | a file's state, what a store says before it is a file, the file's locks, its counters |
-//! | `index`, `lookup` | block number to frame; the one lookup, its flags, and guards on what it finds |
+//! | `core` | a file's state: identity, store, blocks, writes, locks, counters; the checks at the start of a call |
+//! | `index`, `lookup` | block number to frame; the one lookup, its flags, guards on what it finds, and batches of them |
 //! | `read` | from the store: holes, one read per block, requests in flight, read-ahead; views and copies |
 //! | `write` | writers that move away from views, appends, new blocks made whole |
 //! | `dirty` | what is unwritten, and its order; writing it back, syncs, punches to repeat, backing off from a failing store |
@@ -42,7 +41,7 @@
 //! [`InvalidateGuard`](self::core::locks::InvalidateGuard); an append in one step checks under the
 //! mutex of the index whether it is held) > block locks > the mutex of the index and the dirty
 //! index; and, each a leaf within this layer: mapper list, extents, fill errors, store slot, syncs,
-//! trouble. Several block locks at once are taken in ascending order, all but the first by
+//! backoff. Several block locks at once are taken in ascending order, all but the first by
 //! `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block lock held, those
 //! of read-ahead excepted, which do not wait. The store is called with the locks of blocks being
 //! filled, or WRITEBACK bits, and `invalidate`. One sync of a file runs at a time; its waiters hold

@@ -1,4 +1,5 @@
-//! The state of one cached file, and the small steps every operation is made of.
+//! The state of one cached file, in components, and the small steps of which every operation is
+//! made.
 
 pub(crate) mod counters;
 pub(crate) mod gate;
@@ -483,7 +484,8 @@ impl FileCore {
         dirty.remove(block);
     }
 
-    /// Counts this many more dirty blocks. Under the mutex of the index, as are all changes of DIRTY.
+    /// Counts this many more dirty blocks. Under the mutex of the index, as are all changes of
+    /// DIRTY.
     #[inline]
     pub(crate) fn count_dirty(&self, blocks: usize) {
         let pages = (blocks as u64) << self.id.order;

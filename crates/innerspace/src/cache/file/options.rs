@@ -16,7 +16,8 @@ pub enum FileAccess {
     ReadWrite,
 }
 
-/// Choices for a [`PagedFile`](crate::cache::PagedFile); the default is a read-only file of 4 KiB blocks.
+/// Choices for a [`PagedFile`](crate::cache::PagedFile): by default it is read-only, in blocks of
+/// 4 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct FileOptions {
     pub(crate) block_size: u64,

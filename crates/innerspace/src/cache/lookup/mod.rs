@@ -1,4 +1,5 @@
-//! From the number of a block to the block: the lookup, and the guards on what it finds.
+//! From the number of a block to the block: the lookup, the guards on what it finds, and
+//! batches of locked blocks.
 
 pub(crate) mod batch;
 pub(crate) mod block;
