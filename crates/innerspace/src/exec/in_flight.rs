@@ -264,7 +264,7 @@ impl<W> InFlight<W> {
 }
 
 /// A request that has left the table and is releasing its blocks.
-#[must_use = "the blocks have been let go of when this is dropped"]
+#[must_use = "the blocks count as released when this is dropped"]
 pub(crate) struct Leaving<'f, W> {
     in_flight: &'f InFlight<W>,
     was: Stage,

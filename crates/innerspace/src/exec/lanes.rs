@@ -56,7 +56,7 @@ pub(crate) enum Turn {
 }
 
 /// Whether a job that was pushed will be run.
-#[must_use = "where nobody runs the job, the caller has to see to it"]
+#[must_use = "if no thread runs the job, the caller has to arrange it"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
     /// By one of the memory's threads.
@@ -422,7 +422,9 @@ impl Lane {
         }
         let mut unwanted = Vec::new();
         let mut state = self.workers.0.state.lock();
-        let lane = state.lane(self.key).expect("as long as its handle");
+        let lane = state
+            .lane(self.key)
+            .expect("a lane lives as long as its handle");
         if lane.queue.len() == lane.queue.capacity() {
             // Unwanted jobs are dropped, so that they take only a few times the room of the
             // others.
@@ -457,7 +459,9 @@ impl Lane {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn push_without_thread(&self, job: Box<dyn Job>) {
         let mut state = self.workers.0.state.lock();
-        let lane = state.lane(self.key).expect("as long as its handle");
+        let lane = state
+            .lane(self.key)
+            .expect("a lane lives as long as its handle");
         lane.queue.push_back((Turn::Shared, job));
         state.list(self.key);
     }

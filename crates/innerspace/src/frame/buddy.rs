@@ -71,7 +71,7 @@ impl Buddy {
     /// lower one if not.
     fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
-        let id = first.expect("whoever chose the list has seen a block there");
+        let id = first.expect("the chosen list has a block");
         self.free -= 1 << list;
         metas[id.index()].set_kind(Kind::Magazine);
         for half in (order..list).rev() {

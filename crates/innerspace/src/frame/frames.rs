@@ -456,7 +456,7 @@ impl Frames {
         not(test),
         expect(
             dead_code,
-            reason = "the page lock is specified with it, and modelled; nobody locks so yet"
+            reason = "part of the page lock's specification and models; unused so far"
         )
     )]
     pub(crate) fn lock_timeout(&self, id: FrameId, timeout: Duration) -> LockResult {
@@ -509,7 +509,7 @@ impl Frames {
         not(test),
         expect(
             dead_code,
-            reason = "the page lock is specified with it, and modelled; nobody waits so yet"
+            reason = "part of the page lock's specification and models; unused so far"
         )
     )]
     pub(crate) fn put_and_wait(&self, id: FrameId, bit: Bit) -> Dropped {
@@ -522,7 +522,7 @@ impl Frames {
         not(test),
         expect(
             dead_code,
-            reason = "the page lock is specified with it, and modelled; nobody waits so yet"
+            reason = "part of the page lock's specification and models; unused so far"
         )
     )]
     pub(crate) fn wait_waker(&self, id: FrameId, bit: Bit, waker: &Waker) -> Option<WakeToken> {

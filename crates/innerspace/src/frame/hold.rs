@@ -196,7 +196,7 @@ pub(super) enum Viewed {
 
 /// The state of a frame after a hold on it was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "whoever drops the last hold frees the frame"]
+#[must_use = "the caller that drops the last hold frees the frame"]
 pub(crate) enum Dropped {
     /// The frame is still held.
     Held,
@@ -206,7 +206,7 @@ pub(crate) enum Dropped {
 
 /// The state of a block when a view of it was dropped or cloned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "who keeps a block outside its file has to be told"]
+#[must_use = "the owner of a detached block's views has to be notified"]
 pub(crate) enum PutView {
     /// In its file, which keeps the block.
     Kept,

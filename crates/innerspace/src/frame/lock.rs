@@ -496,7 +496,7 @@ pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
 
 /// A waker registered for a bit of a frame. Dropping this withdraws the waker if it was not called
 /// yet.
-#[must_use = "dropping the token takes the waker back"]
+#[must_use = "dropping the token withdraws the waker"]
 pub(crate) struct WakeToken {
     waits: Arc<WaitTable>,
     key: Key,

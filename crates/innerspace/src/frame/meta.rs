@@ -9,7 +9,7 @@
 //! | `lru`, `uses` | the LRU of `reclaim` |
 //! | `fresh` | the allocator, for free frames: whether the block was never handed out before |
 //! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
-//! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; blocks outside their files: their views, under the owner's mutex |
+//! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; detached blocks: their views, under the owner's mutex |
 //!
 //! Metadata is type-stable: it exists as long as the arena, so a reader of a frame that was freed a
 //! moment ago finds valid fields of the wrong life. It then takes a hold and checks again.

@@ -169,7 +169,7 @@ pub(crate) fn refill(slot: &impl Slot, word: u64, untag: impl Fn(), tag: impl Fn
 
 /// What came of taking a hold on a frame for its tag's sake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "a hold on another block has to be given back"]
+#[must_use = "a hold on another block has to be dropped"]
 pub(crate) enum HeldOf {
     /// The caller has a hold on the block that was sought.
     Sought,

@@ -444,7 +444,7 @@ impl GroupTree {
 }
 
 /// A stall of a request of a group, which lasts until this is dropped.
-#[must_use = "the request goes on when this is dropped"]
+#[must_use = "the stall ends when this is dropped"]
 pub(crate) struct Stalled<'t> {
     tree: &'t GroupTree,
     group: GroupId,

@@ -319,7 +319,7 @@ impl Domain {
         })
     }
 
-    /// Adds a reader that works at this binding; it starts outside a section with an empty mailbox.
+    /// Adds a reader with this binding; it starts outside a section with an empty mailbox.
     pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding) -> Sections {
         let participant = Arc::new(Participant::new(binding));
         domain.add(participant.clone());

@@ -5,6 +5,10 @@
 
 /// Marks a point in an operation at which a test can step in. With `if`, only when the condition
 /// holds, which is evaluated in tests only.
+#[cfg_attr(
+    any(loom, shuttle),
+    allow(unused_macros, reason = "only tests step in")
+)]
 macro_rules! failpoint {
     ($name:ident) => {
         #[cfg(all(test, not(any(loom, shuttle))))]

@@ -180,7 +180,7 @@ impl<T> Gate<T> {
     pub(crate) fn write_new(&self) -> Writer<'_, T> {
         Writer {
             gate: self,
-            guard: self.writer.try_lock().expect("nobody has seen it"),
+            guard: self.writer.try_lock().expect("no other thread has seen it"),
         }
     }
 

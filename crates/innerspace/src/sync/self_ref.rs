@@ -47,7 +47,7 @@ impl<T> SelfRef<T> {
     /// When the count is 0.
     pub(crate) fn get(&self) -> Arc<T> {
         let kept = self.0.lock();
-        kept.own.clone().expect("whoever asks is counted")
+        kept.own.clone().expect("the caller is counted")
     }
 }
 

@@ -166,7 +166,7 @@ pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
 /// the caches. Such stores are not ordered with any others before a fence of their own thread,
 /// which dropping this makes. It stays in its thread, and the copies are neither read nor published
 /// while it lives. (No test can tell whether the fence is there.)
-#[must_use = "what was copied is there when this is dropped"]
+#[must_use = "the copies are complete when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Streaming(PhantomData<*mut ()>);
 

@@ -67,7 +67,7 @@ pub(crate) enum Direction {
     /// From the file to memory.
     Read,
     /// From memory to the file.
-    #[cfg_attr(not(test), allow(dead_code, reason = "writes are calls so far"))]
+    #[cfg_attr(not(test), allow(dead_code, reason = "writes are system calls so far"))]
     Write,
 }
 
