@@ -4,6 +4,8 @@
 //! does: `use` declarations with their groups, paths in expressions and types, and `super::` chains
 //! that leave a layer. A name that `lib.rs` re-exports counts as of the layer it comes from.
 
+mod circles;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
