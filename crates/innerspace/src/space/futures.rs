@@ -133,7 +133,7 @@ impl Core {
         access: AccessKind,
     ) -> Result<(), Fault> {
         for (start, _) in self.space.pieces(at, len) {
-            if let Err(fault) = self.have_in::<S>(VirtAddr(start), access) {
+            if let Err(fault) = self.ensure_page_in::<S>(VirtAddr(start), access) {
                 // A device's page is a call at each access: nothing can be made ready.
                 self.device_of(fault)?;
             }

@@ -133,7 +133,7 @@ impl Space {
             .transpose()?;
         loop {
             space.inside(|tables| check(tables.vmas))?;
-            self.have_pages(WHAT, at, len)?;
+            self.ensure_pages(WHAT, at, len)?;
             let mut writer = space.gate.write();
             check(&writer.vmas)?;
             match space.pin_pages(&range) {

@@ -213,7 +213,7 @@ impl Space {
 
     /// Checks everything the space keeps against what it can be computed from. At rest: no other
     /// thread works in it, nor in another space that shares leaves with it, as forks do: a store
-    /// there may absorb in a shared leaf meanwhile.
+    /// there may collapse in a shared leaf meanwhile.
     ///
     /// # Panics
     /// When an invariant is broken.

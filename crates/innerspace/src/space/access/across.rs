@@ -100,8 +100,8 @@ impl Core {
                 // this one unread.
                 self.translator.sections.participant().request_safepoint();
             }
-            let low = self.have_part::<S>(at, first, part)?;
-            let high = self.have_part::<S>(next, second, part)?;
+            let low = self.find_part::<S>(at, first, part)?;
+            let high = self.find_part::<S>(next, second, part)?;
             if low.device.is_some() || high.device.is_some() {
                 return self.write_to_devices::<S>(low, high);
             }
@@ -109,7 +109,7 @@ impl Core {
     }
 
     /// Finds out what takes the part.
-    fn have_part<'bytes, S: Sectioned>(
+    fn find_part<'bytes, S: Sectioned>(
         &mut self,
         at: VirtAddr,
         bytes: &'bytes [u8],

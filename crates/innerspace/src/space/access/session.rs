@@ -8,7 +8,7 @@ use crate::VirtAddr;
 use crate::cache::Wait;
 use crate::space::core::error::Fault;
 use crate::space::tlb::page::Page;
-use crate::space::tlb::translator::{AtHand, Look, Need, Translator};
+use crate::space::tlb::translator::{Look, Need, SessionBinding, Translator};
 use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
@@ -42,7 +42,7 @@ use crate::sys::copy::Scalar;
 pub struct Session<'accessor> {
     pub(in crate::space) core: &'accessor mut Core,
     /// Of the core's translator.
-    at_hand: AtHand,
+    binding: SessionBinding,
     /// Not `Send`: while it is registered, whoever waits on this thread closes its section.
     _of_thread: PhantomData<*const ()>,
 }
@@ -118,7 +118,7 @@ impl<'accessor> Session<'accessor> {
         core.translator.sections.begin_session();
         core.translator.sections.enter();
         Session {
-            at_hand: core.translator.at_hand(),
+            binding: core.translator.binding(),
             core,
             _of_thread: PhantomData,
         }
@@ -131,7 +131,7 @@ impl<'accessor> Session<'accessor> {
     ) -> Result<T, Fault> {
         let (translator, size) = (&self.core.translator, size_of::<T>());
         let hit = self
-            .at_hand
+            .binding
             .hit(translator, (at.0, size), Need::Read, Page::load);
         match hit {
             Some(value) => Ok(value),
@@ -148,7 +148,7 @@ impl<'accessor> Session<'accessor> {
         let (translator, size) = (&self.core.translator, size_of::<T>());
         let store = |page: Page| page.store(value);
         match self
-            .at_hand
+            .binding
             .hit(translator, (at.0, size), Need::Write, store)
         {
             Some(()) => Ok(()),

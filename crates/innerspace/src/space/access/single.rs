@@ -4,7 +4,7 @@
 //! closes the section: two plain stores, no atomic read-modify-write, nothing shared written. What
 //! the fast path does not find, or finds at the beginning of a page, goes to [`Core::look_up`]:
 //! have the next page on its way, and see whether the leaf can be coalesced; or take a page, or the
-//! zero frame, in one step in the section itself (`driver::own`, `driver::zero`: the short ways);
+//! zero frame, in one step in the section itself (`fault::anonymous`, `fault::zero`: the short ways);
 //! else read the mail, look the leaf up in the table, or leave the section and handle the fault.
 
 use crate::space::tlb::page;
@@ -286,7 +286,7 @@ impl Core {
                 }
                 Some(page)
             }
-            None => self.have_page::<S>(at, what),
+            None => self.ensure_page::<S>(at, what),
         }
     }
 
@@ -315,7 +315,7 @@ impl Core {
 
     /// The page that was missed, as `look_up`.
     #[inline(never)]
-    fn have_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
+    fn ensure_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if self.space.pool.foreign_maker().is_some() {
             self.fault = what.fault(FaultKind::OtherProcess, at);
             return None;
@@ -336,7 +336,7 @@ impl Core {
             return None;
         }
         loop {
-            if self.have_leaf(at.0) == Gate::Closed {
+            if self.ensure_leaf(at.0) == Gate::Closed {
                 if wait == Wait::No {
                     // The mail is read, and nobody waited for the gate: the next access has to look
                     // at it, too.
@@ -381,9 +381,9 @@ impl Core {
         match driver::store_by_short_way(&self.space, &self.translator, &mut self.vmas, at.0) {
             Short::No => return None,
             Short::Done => {}
-            Short::Parted(origin) => {
+            Short::Parted(shadow) => {
                 self.translator.sections.leave();
-                self.space.let_origin_go(origin);
+                self.space.release_shadow(shadow);
                 self.translator.sections.enter();
             }
         }
@@ -420,7 +420,7 @@ impl Core {
     ///
     /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer
     /// that leaves the leaves as they are (`translator::GATE_MAIL`) relies on it.
-    fn have_leaf(&mut self, at: u64) -> Gate {
+    fn ensure_leaf(&mut self, at: u64) -> Gate {
         while self.translator.sections.has_mail() {
             self.translator.drain();
             // Who posted this may be waiting for a session to leave its section, which the mail
@@ -559,7 +559,7 @@ impl Core {
     }
 
     /// Has the page of `at` for such an access, and does nothing with it.
-    pub(in crate::space) fn have_in<S: Sectioned>(
+    pub(in crate::space) fn ensure_page_in<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         access: AccessKind,

@@ -55,7 +55,7 @@ impl Accessor {
             let kind = FaultKind::Reentered;
             return Err(Fault::new(kind, at, AccessKind::Fetch, 0));
         }
-        self.core.have_in::<Single>(at, AccessKind::Fetch)?;
+        self.core.ensure_page_in::<Single>(at, AccessKind::Fetch)?;
         let page = page_start(at.0);
         let generation = space.code.watch(page);
         let domain = &space.pool.domain;

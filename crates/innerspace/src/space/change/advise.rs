@@ -187,10 +187,10 @@ impl Space {
     /// first page that cannot be had, with what came before it in place; [`SpaceError::Empty`],
     /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
     pub fn populate(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
-        self.have_pages("populate", at, len)
+        self.ensure_pages("populate", at, len)
     }
 
-    pub(in crate::space) fn have_pages(
+    pub(in crate::space) fn ensure_pages(
         &self,
         what: &'static str,
         at: VirtAddr,
@@ -221,7 +221,9 @@ impl Space {
             };
             let pages = vma.start.max(range.start)..vma.end.min(range.end);
             for page in pages.step_by(PAGE_SIZE) {
-                let had = accessor.core.have_in::<Single>(VirtAddr(page), access);
+                let had = accessor
+                    .core
+                    .ensure_page_in::<Single>(VirtAddr(page), access);
                 had.map_err(|fault| SpaceError::Access {
                     what,
                     explanation: self.explain(fault),
@@ -244,7 +246,7 @@ impl Space {
     /// a limit fault. Nothing is locked that was not before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let before = self.set_residence("lock", at, len, Residence::Locked)?;
-        let had = self.have_pages("lock", at, len);
+        let had = self.ensure_pages("lock", at, len);
         if had.is_err() {
             for part in before
                 .iter()

@@ -59,7 +59,7 @@ pub(in crate::space) enum Null {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::space) enum Population {
     OnDemand,
-    AtOnce,
+    Eager,
 }
 
 #[derive(Clone, Debug)]
@@ -251,7 +251,7 @@ impl Map {
     /// Has all pages at once, as [`Space::populate`](crate::space::Space::populate) does after it was
     /// mapped. If that fails, nothing stays mapped, and what was there before is gone.
     pub fn populated(mut self) -> Map {
-        self.population = Population::AtOnce;
+        self.population = Population::Eager;
         self
     }
 

@@ -33,7 +33,7 @@ impl Space {
         self.0.check_live("map", map.place_address(), map.len())?;
         let range = self.put(&map, Some(Edit::Detach))?;
         let (at, len) = (VirtAddr(range.start), range.end - range.start);
-        if map.population == Population::AtOnce
+        if map.population == Population::Eager
             && let Err(error) = self.populate(at, len)
         {
             // The group is full, as likely as not, and a fork may have come between. If there is no

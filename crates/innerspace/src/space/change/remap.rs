@@ -225,7 +225,7 @@ impl SpaceInner {
             }
             drop(closed);
             let wanted = table::PATH_NODES + leaves.min(LEAVES_A_ROUND) as usize;
-            self.have_nodes(&mut spares, wanted, AllocMode::Wait)?;
+            self.ensure_nodes(&mut spares, wanted, AllocMode::Wait)?;
         }
     }
 

@@ -1,7 +1,7 @@
 //! The way back from a file's pages to the words that show them, for eviction, truncation,
 //! writeback and aging.
 //!
-//! One mapper a space and file. It looks up the space's mappings that show the pages (`shown`) and
+//! One mapper a space and file. It looks up the space's mappings that show the pages (`rmap`) and
 //! takes the words away, or only their write or accessed validity. Words in shared subtrees are
 //! taken where they are: that is right for every sharer (I11). The grace period is left to the
 //! caller.

@@ -212,7 +212,7 @@ impl SpaceInner {
         let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
         while !self.own_range(range, edit, &mut spares, &mut detached) {
-            self.have_nodes(&mut spares, PATH_NODES, mode)?;
+            self.ensure_nodes(&mut spares, PATH_NODES, mode)?;
         }
         let before = detached.nodes();
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
@@ -238,7 +238,7 @@ impl SpaceInner {
     }
 
     /// Frames for so many nodes. The gate's writer is held.
-    pub(in crate::space) fn have_nodes<'s>(
+    pub(in crate::space) fn ensure_nodes<'s>(
         &'s self,
         spares: &mut Spares<'s>,
         wanted: usize,
@@ -278,7 +278,7 @@ impl SpaceInner {
             let closed = writer.close(domain, range, || self.post(Post::All));
             if !self.own_range(range, edit, &mut spares, &mut detached) {
                 drop(closed);
-                self.have_nodes(&mut spares, PATH_NODES, mode)?;
+                self.ensure_nodes(&mut spares, PATH_NODES, mode)?;
                 continue;
             }
             nodes.apply(self.root, range, edit, &mut detached);
@@ -294,7 +294,7 @@ impl SpaceInner {
         }
     }
 
-    /// Has the leaves of these addresses that borrow nothing any more forget their origins. The
+    /// Has the leaves of these addresses that borrow nothing any more forget their shadows. The
     /// gate is closed, and a grace period follows before those are let go.
     pub(in crate::space) fn part_in_vain(
         &self,
@@ -307,7 +307,7 @@ impl SpaceInner {
         for at in places {
             let leaf = nodes.find(self.root, at).filter(|leaf| leaf.exclusive);
             if let Some(leaf) = leaf.filter(|leaf| nodes.borrows_in_vain(leaf.frame)) {
-                detached.origins.extend(nodes.part(leaf.frame));
+                detached.shadows.extend(nodes.part(leaf.frame));
             }
         }
     }

@@ -9,16 +9,16 @@
 //! |---|---|
 //! | 1 the writer's mutex is taken | a fork alone could make others share the leaf |
 //! | | `paths` is taken | a fault that copies a leaf lets the old one go: found before, it would be another space's alone by now, or nobody's |
-//! | 2 the leaf takes over what it alone borrows | dropped from here, a page would stay its origin's, who has no parent |
+//! | 2 the leaf takes over what it alone borrows | dropped from here, a page would stay its shadow's, who has no parent |
 //! | | in a section, each word is swapped for an empty one | faults beside it replace words by compare-exchange: of whoever wants a word's page, one gets it |
 //! | 3 both are let go | for others, before the wait |
 //! | 4 a grace period, if there is anything to let go | who had found a page by its word is done with it (I6) |
-//! | 5 the pages are let go, and an origin of which nothing is borrowed any more | |
+//! | 5 the pages are let go, and a shadow of which nothing is borrowed any more | |
 //!
 //! A store beside the call is before it, and lost, or after it, and there. A fault that copies a
 //! page has read its word in the section it copies in, so the page is nobody else's until that has
-//! ended, and the word does not go back to what it was (`pte`). A page that a fault absorbs from an
-//! origin beside step 2 is the leaf's before the swap, or stays the origin's.
+//! ended, and the word does not go back to what it was (`pte`). A page that a fault collapses from an
+//! shadow beside step 2 is the leaf's before the swap, or stays the shadow's.
 
 use std::ops::Range;
 
@@ -26,8 +26,8 @@ use crate::space::core::address::{LEAF_BYTES, slot_index};
 use crate::space::core::space::SpaceInner;
 use crate::space::core::structure::Structure;
 use crate::space::table::nodes::{Detached, Leaf, Nodes};
-use crate::space::table::origin::Borrower;
 use crate::space::table::pte::{self, Pte};
+use crate::space::table::shadow::Borrower;
 use crate::space::vma::area::{Backing, Vma};
 use crate::sync::failpoint;
 use crate::sync::gate::Writer;
@@ -78,9 +78,9 @@ impl SpaceInner {
         }
         let mut taken = Detached::default();
         for (leaf, part) in parts {
-            // What it alone borrows is its own: dropped from here, an origin without a parent would
+            // What it alone borrows is its own: dropped from here, a shadow without a parent would
             // keep it.
-            while nodes.absorb_origin(leaf.frame, Borrower::Exclusive) {}
+            while nodes.collapse_shadow(leaf.frame, Borrower::Exclusive) {}
             let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
             for word in &nodes.words(leaf.frame)[slots] {
                 if pte::load(word) != Pte::EMPTY {
@@ -92,7 +92,7 @@ impl SpaceInner {
                 }
             }
             if nodes.borrows_in_vain(leaf.frame) {
-                taken.origins.extend(nodes.part(leaf.frame));
+                taken.shadows.extend(nodes.part(leaf.frame));
             }
         }
         drop((paths, section));

@@ -320,7 +320,7 @@ impl SpaceInner {
     /// Lets go the parent refs that a fault replaced. With other accessors about, which may still
     /// read the old leaf, or a change under way, which may be at its words, only after a grace
     /// period: until then the old leaf counts as shared, so nobody writes to it.
-    pub(in crate::space) fn let_go(self: &SpaceInner, replaced: Detached) {
+    pub(in crate::space) fn release_replaced(self: &SpaceInner, replaced: Detached) {
         // Seen open in a section: who closes the gate after that finds the new leaf, and who had it
         // closed before is done.
         let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
@@ -332,12 +332,12 @@ impl SpaceInner {
         }
     }
 
-    /// Lets a leaf go that one of the space's borrowed from until now; as [`SpaceInner::let_go`].
+    /// Lets a leaf go that one of the space's borrowed from until now; as [`SpaceInner::release_replaced`].
     #[cold]
-    pub(in crate::space) fn let_origin_go(&self, origin: FrameId) {
+    pub(in crate::space) fn release_shadow(&self, shadow: FrameId) {
         let mut replaced = Detached::default();
-        replaced.origins.push(origin);
-        self.let_go(replaced);
+        replaced.shadows.push(shadow);
+        self.release_replaced(replaced);
     }
 
     /// The leaves that show this range may have been copied. A copy leaves out what shows a file,

@@ -116,7 +116,7 @@ impl<'s> OwnSlot<'s> {
                 return Short::Done;
             }
             Holds::Own => false,
-            Holds::Borrowed if self.nodes().absorbable_origin(self.leaf()).is_none() => true,
+            Holds::Borrowed if self.nodes().collapsible_shadow(self.leaf()).is_none() => true,
             _ => return Short::No,
         };
         if self.install(None) != Some(true) {
@@ -124,9 +124,9 @@ impl<'s> OwnSlot<'s> {
         }
         vmas.count_hit();
         self.space.pool.counters.count(Event::PgFault);
-        match borrowed.then(|| self.part_from_origin()).flatten() {
+        match borrowed.then(|| self.part_from_shadow()).flatten() {
             None => Short::Done,
-            Some(origin) => Short::Parted(origin),
+            Some(shadow) => Short::Parted(shadow),
         }
     }
 
@@ -250,9 +250,9 @@ impl<'s> OwnSlot<'s> {
         self.nodes().put_page(Pte::own(host));
     }
 
-    /// The leaf borrows less than before: if nothing is left, it lets its origin go, which is
+    /// The leaf borrows less than before: if nothing is left, it lets its shadow go, which is
     /// returned.
-    pub(in crate::space) fn part_from_origin(self) -> Option<FrameId> {
+    pub(in crate::space) fn part_from_shadow(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());
         if !nodes.borrows_in_vain(leaf) {
             return None;

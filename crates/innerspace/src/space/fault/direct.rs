@@ -22,7 +22,7 @@ const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
     /// Locks the entry. No section is open.
-    pub(in crate::space) fn have_entry(
+    pub(in crate::space) fn lock_entry(
         &mut self,
         file: &DaxRef,
         page: u64,

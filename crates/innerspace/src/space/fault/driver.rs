@@ -24,7 +24,7 @@
 //! nothing does it say so.
 //!
 //! A step that is done leaves the leaf with the accessor, so that the access finds it. Most
-//! accesses to anonymous memory come here for their first page in a leaf alone: see `own` for
+//! accesses to anonymous memory come here for their first page in a leaf alone: see `anonymous` for
 //! stores, `zero` for loads.
 
 use std::ops::Range;
@@ -44,8 +44,8 @@ use crate::space::core::address::page_start;
 use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
 use crate::space::table::nodes::{Detached, NeedNodes, Nodes, Spares};
-use crate::space::table::origin::Borrower;
 use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W, VALID_X};
+use crate::space::table::shadow::Borrower;
 use crate::space::table::{self};
 use crate::space::tlb::translator::{Need, Translator};
 use crate::space::vma::area::{Backing, MappedFile, Vma};
@@ -161,7 +161,8 @@ impl Drop for FaultState<'_> {
             _ => self.file = FilePage::None, // unlocks the block
         }
         if !self.replaced.is_empty() {
-            self.space.let_go(std::mem::take(&mut self.replaced));
+            self.space
+                .release_replaced(std::mem::take(&mut self.replaced));
         }
     }
 }
@@ -187,14 +188,14 @@ impl<'space> FaultState<'space> {
                     self.space.pool.counters.count(Event::GateWait);
                     self.space.gate.wait_open(self.at.0);
                 }
-                Step::Nodes => self.have_node()?,
+                Step::Nodes => self.ensure_node()?,
                 Step::Page => {
                     self.file = FilePage::None; // nothing is allocated while a block is locked
                     self.page = Some(self.allocate()?);
                 }
-                Step::File(want) => self.have_block(want)?,
+                Step::File(want) => self.lock_block(want)?,
                 Step::Direct(file, page, kind, reach) => {
-                    self.have_entry(&file, page, kind, reach)?
+                    self.lock_entry(&file, page, kind, reach)?
                 }
                 Step::Device(call) => {
                     vmas.device = Some(call);
@@ -226,7 +227,7 @@ impl<'space> FaultState<'space> {
         allocated.map_err(|error| self.error_of(Cause::Limit(error)))
     }
 
-    pub(super) fn have_node(&mut self) -> Result<(), Fault> {
+    pub(super) fn ensure_node(&mut self) -> Result<(), Fault> {
         self.file = FilePage::None;
         // One at a time: what the step has linked or copied stays, so each round needs one node
         // less.
@@ -235,7 +236,7 @@ impl<'space> FaultState<'space> {
         Ok(())
     }
 
-    pub(super) fn have_block(&mut self, want: FileWant) -> Result<(), Fault> {
+    pub(super) fn lock_block(&mut self, want: FileWant) -> Result<(), Fault> {
         self.file = FilePage::None;
         let _inside = InCallback::begin(self.space.id);
         let FileWant {
@@ -333,15 +334,17 @@ impl<'space> FaultState<'space> {
         let slot = &nodes.words(leaf)[table::slot_index(self.at.0, 0)];
         let mut old = pte::load(slot);
         let borrowed = old.holds() == Holds::Borrowed;
-        if borrowed && self.what.access.writes() && nodes.absorbable_origin(leaf).is_some() {
+        if borrowed && self.what.access.writes() && nodes.collapsible_shadow(leaf).is_some() {
             let paths = self.space.paths.lock();
             // The page may be of the next one, or of one after that.
-            while pte::load(slot).is_borrowed() && nodes.absorb_origin(leaf, Borrower::Exclusive) {}
+            while pte::load(slot).is_borrowed() && nodes.collapse_shadow(leaf, Borrower::Exclusive)
+            {
+            }
             drop(paths);
             // It may borrow nothing from the next one.
             self.replaced
-                .origins
-                .extend(self.own_slot(slot, old).part_from_origin());
+                .shadows
+                .extend(self.own_slot(slot, old).part_from_shadow());
             old = pte::load(slot);
         }
         match (old.holds(), self.what.access.writes()) {
@@ -363,8 +366,8 @@ impl<'space> FaultState<'space> {
             (Holds::Borrowed, true) => {
                 let step = self.install_anonymous(slot, old);
                 if let Step::Done = step {
-                    let parted = self.own_slot(slot, old).part_from_origin();
-                    self.replaced.origins.extend(parted);
+                    let parted = self.own_slot(slot, old).part_from_shadow();
+                    self.replaced.shadows.extend(parted);
                 }
                 step
             }

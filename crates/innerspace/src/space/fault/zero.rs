@@ -3,13 +3,13 @@
 //!
 //! # The short way
 //!
-//! As for stores (`own`), what [`handle`](super::driver::handle) would look up is known already, in the
+//! As for stores (`anonymous`), what [`handle`](super::driver::handle) would look up is known already, in the
 //! section of the access itself:
 //!
 //! | what | known by |
 //! |---|---|
 //! | the leaf | the read tag, while there is no mail: who puts another leaf, or nothing, in its place posts, then waits for sections; as for a hit |
-//! | the zero frame is right for all who share the leaf | they map the same there: who maps something else, or forbids loads, parts from the others first (`change`), and what it leaves counts as shared as long as a section may have found it (`SpaceInner::let_go`). So it is for a fault that has walked to the leaf |
+//! | the zero frame is right for all who share the leaf | they map the same there: who maps something else, or forbids loads, parts from the others first (`change`), and what it leaves counts as shared as long as a section may have found it (`SpaceInner::release_replaced`). So it is for a fault that has walked to the leaf |
 //! | the gate is open at the address | one look: it is open everywhere |
 //! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number. It was found when its set was published: so the mail of who made room for it in the table is there |
 //!

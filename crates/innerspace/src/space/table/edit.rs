@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::nodes::{Detached, NeedNodes, Nodes, PendingInvalidation, Spares, child_word, pieces};
-use super::origin::Borrower;
 use super::pte::{self, VALID_W, VALID_X};
+use super::shadow::Borrower;
 use crate::FrameId;
 use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, slot_index, span};
 use crate::sync::domain::Post;
@@ -127,8 +127,8 @@ impl Walk<'_, '_> {
             }
             if level == 1 && self.edit != Edit::Forbid {
                 // What it alone borrows is its own, before any of it is dropped or moved: from here
-                // an origin without a parent would keep it. In the caller's section.
-                while self.nodes.absorb_origin(child, Borrower::Exclusive) {}
+                // a shadow without a parent would keep it. In the caller's section.
+                while self.nodes.collapse_shadow(child, Borrower::Exclusive) {}
             }
             if level > 1 {
                 self.own(

@@ -1,8 +1,8 @@
 //! Copying shared nodes, and what a copied leaf borrows: see the module above.
 
 use super::nodes::{MAX_DEPTH, Nodes, child_word};
-use super::origin::Borrower;
 use super::pte::{self, Holds, Pte, VALID_W};
+use super::shadow::Borrower;
 use crate::FrameId;
 use crate::reclaim::PoolFrame;
 use crate::stats::Event;
@@ -37,11 +37,11 @@ impl Nodes<'_> {
     }
 
     fn copy_leaf(self, old: FrameId, frame: PoolFrame<'_>) -> FrameId {
-        // An origin that is kept by `old` alone goes first. Borrowing through it would keep a chain
+        // A shadow that is kept by `old` alone goes first. Borrowing through it would keep a chain
         // of such leaves alive, one more a fork, and a ref on each page would touch them all.
         let _section = self.pool.domain.reader();
-        while self.absorb_origin(old, Borrower::Shared) {}
-        let depth = self.origin(old).map_or(1, |(_, depth)| depth + 1);
+        while self.collapse_shadow(old, Borrower::Shared) {}
+        let depth = self.shadow(old).map_or(1, |(_, depth)| depth + 1);
         match depth > MAX_DEPTH {
             true => self.copy_flat(old, frame),
             false => self.copy_borrowing(old, depth, frame),
@@ -63,11 +63,11 @@ impl Nodes<'_> {
             borrows |= copy;
             copy
         });
-        let origin = (borrows != 0).then(|| {
+        let shadow = (borrows != 0).then(|| {
             self.add_borrower(old, frame.id());
             (old, depth)
         });
-        self.publish_leaf(frame, origin)
+        self.publish_leaf(frame, shadow)
     }
 
     /// A copy of a leaf that owns its anonymous pages, too.
@@ -93,7 +93,7 @@ impl Nodes<'_> {
     /// two owners, and a leaf that is exclusive again would write to it without asking. The
     /// caller's table keeps the leaf it begins at, and that one the others: so none of those that
     /// others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain
-    /// may be absorbed by the one before it. Who finds no owner has come from a word that is an
+    /// may be collapsed by the one before it. Who finds no owner has come from a word that is an
     /// owner's by now, without write validity.
     pub(in crate::space) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
@@ -102,8 +102,8 @@ impl Nodes<'_> {
                 pte::take_valid(word, VALID_W);
                 return;
             }
-            match self.origin(leaf) {
-                Some((origin, _)) => leaf = origin,
+            match self.shadow(leaf) {
+                Some((shadow, _)) => leaf = shadow,
                 None => return,
             }
             failpoint!(Climbing if self.state(leaf).refs() == 0);
@@ -120,9 +120,9 @@ impl Nodes<'_> {
         slot: usize,
     ) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
-        let shared = match self.origin(ours) {
+        let shared = match self.shadow(ours) {
             // As when `ours` was copied from it: the frame's metadata is left alone.
-            Some((origin, _)) if origin == theirs => page.borrowed(),
+            Some((shadow, _)) if shadow == theirs => page.borrowed(),
             _ => {
                 let _section = self.pool.domain.reader();
                 self.end_writes_in_place(theirs, slot);

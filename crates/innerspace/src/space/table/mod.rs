@@ -18,13 +18,13 @@
 //!
 //! # Borrowing
 //!
-//! A copied leaf names its origin, counts as one borrower there, and marks the anonymous pages it
-//! sees through it as borrowed. It touches no frame's metadata: the origin keeps the frames. File
-//! pages are not copied, they fault in again from the cache. An origin with borrowers is frozen:
+//! A copied leaf names its shadow, counts as one borrower there, and marks the anonymous pages it
+//! sees through it as borrowed. It touches no frame's metadata: the shadow keeps the frames. File
+//! pages are not copied, they fault in again from the cache. A shadow with borrowers is frozen:
 //! its other parents copy it too before they write. A leaf that has copied all it borrowed lets its
-//! origin go. When an origin has lost its last parent, its file pages are let go, and what its only
-//! borrower has copied; when one borrower is left, that one absorbs it at its next write fault, or
-//! before it is copied itself (`origin`). A chain longer than [`MAX_DEPTH`] is cut by taking a ref
+//! shadow go. When a shadow has lost its last parent, its file pages are let go, and what its only
+//! borrower has copied; when one borrower is left, that one collapses it at its next write fault, or
+//! before it is copied itself (`shadow`). A chain longer than [`MAX_DEPTH`] is cut by taking a ref
 //! on each frame instead.
 //!
 //! Locking: words change by compare-exchange, or by plain stores of who has them to itself
@@ -40,10 +40,10 @@ pub(in crate::space) mod edit;
 pub(in crate::space) mod leaf;
 pub(in crate::space) mod moving;
 pub(in crate::space) mod nodes;
-pub(in crate::space) mod origin;
 pub(in crate::space) mod pinned;
 pub(in crate::space) mod pte;
 pub(in crate::space) mod report;
+pub(in crate::space) mod shadow;
 pub(in crate::space) mod still;
 pub(in crate::space) mod zero_leaf;
 

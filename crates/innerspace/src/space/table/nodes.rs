@@ -24,8 +24,8 @@ pub(super) fn word_child(word: u64) -> Option<FrameId> {
 }
 
 /// The word that says where a leaf borrows.
-pub(super) fn origin_word(origin: Option<(FrameId, u64)>) -> u64 {
-    origin.map_or(0, |(origin, depth)| (u64::from(origin.0) << 8) | depth)
+pub(super) fn shadow_word(shadow: Option<(FrameId, u64)>) -> u64 {
+    shadow.map_or(0, |(shadow, depth)| (u64::from(shadow.0) << 8) | depth)
 }
 
 /// A leaf found on the way to an address.
@@ -76,7 +76,7 @@ pub(in crate::space) struct Detached {
     /// Words of leaf slots.
     pub(in crate::space) pages: Vec<Pte>,
     /// Leaves that a leaf borrowed from.
-    pub(in crate::space) origins: Vec<FrameId>,
+    pub(in crate::space) shadows: Vec<FrameId>,
 }
 
 /// What those are still to be told who may remember what was below a node, by who has `paths` and
@@ -157,7 +157,7 @@ impl<'pool> Nodes<'pool> {
         state.refs() > 1 || state.mapped() > 0
     }
 
-    /// Whether an accessor may have the leaf coalesced (`translate::coalesced`). Here and below:
+    /// Whether an accessor may have the leaf coalesced (`tlb::coalesced`). Here and below:
     /// with the gate's writer held.
     pub(in crate::space) fn is_coalesced(self, leaf: FrameId) -> bool {
         let flags = self.pool.frames.meta(leaf).flags.load();
@@ -220,10 +220,10 @@ impl<'pool> Nodes<'pool> {
     pub(super) fn publish_leaf(
         self,
         mut frame: PoolFrame<'_>,
-        origin: Option<(FrameId, u64)>,
+        shadow: Option<(FrameId, u64)>,
     ) -> FrameId {
         frame.set_kind(Kind::Table);
-        let extra = origin_word(origin);
+        let extra = shadow_word(shadow);
         frame.meta().extra.store(extra, Ordering::Relaxed);
         frame.publish(HoldState::refs_only(1))
     }
@@ -379,7 +379,7 @@ impl<'pool> Nodes<'pool> {
             let _held = hold.put();
             let state = hold.load();
             if state.refs() == 0 && state.mapped() > 1 {
-                self.trim(node);
+                self.prune(node);
             }
             if hold.unmap() == Dropped::Last {
                 self.free(node, level);
@@ -412,8 +412,8 @@ impl<'pool> Nodes<'pool> {
                     false => page,
                 }
             }));
-            if let Some(origin) = self.part(node) {
-                self.put_origin(origin);
+            if let Some(shadow) = self.part(node) {
+                self.put_origin(shadow);
             }
         }
         self.pool.retire(Retired::Frame(node));
@@ -425,8 +425,8 @@ impl<'pool> Nodes<'pool> {
             self.put(node, level);
         }
         self.put_pages(detached.pages.into_iter());
-        for origin in detached.origins {
-            self.put_origin(origin);
+        for shadow in detached.shadows {
+            self.put_origin(shadow);
         }
     }
 
@@ -456,7 +456,7 @@ pub(in crate::space) struct TooManyForks;
 
 impl Detached {
     pub(in crate::space) fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.pages.is_empty() && self.origins.is_empty()
+        self.nodes.is_empty() && self.pages.is_empty() && self.shadows.is_empty()
     }
 
     /// The number of subtrees.

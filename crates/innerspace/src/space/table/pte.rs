@@ -12,10 +12,10 @@
 //! | file | PRESENT FILE | `mapped` of the frame's hold word | faults and revokers, under the block's lock; validity alone: also a load that finds the page there, aging, samples and `Advice::Cold`, with no lock |
 //! | direct | PRESENT DIRECT | the device, which the mapping keeps | as file, under the entry's lock; nobody ages it |
 //! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
-//! | borrowed | PRESENT BORROWED | the leaf's origin, directly or in turn | sole user of the path |
+//! | borrowed | PRESENT BORROWED | the leaf's shadow, directly or in turn | sole user of the path |
 //!
 //! Of a page of the leaf's own that is valid for loads and stores, in a leaf that is the space's
-//! alone, accessors may know without the word (`translate::coalesced`, which says who has to tell
+//! alone, accessors may know without the word (`tlb::coalesced`, which says who has to tell
 //! them).
 //!
 //! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the
@@ -244,7 +244,7 @@ pub(in crate::space) fn take(slot: &AtomicU64) -> Pte {
 
 /// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone: then a page
 /// of the leaf's own, or nothing, is what it is until the caller changes it. (A borrowed page
-/// becomes an own one when a fault beside the range absorbs the origin, and in the others may be a
+/// becomes an own one when a fault beside the range collapses the shadow, and in the others may be a
 /// revoker.) With the gate open only where nothing is mapped: there every slot is empty, and stays
 /// so.
 #[inline(always)]

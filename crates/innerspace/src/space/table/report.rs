@@ -182,7 +182,7 @@ impl Nodes<'_> {
                 }
                 Holds::Borrowed => {
                     assert!(!pte.has(VALID_W), "a borrowed page is writable");
-                    assert!(self.origin(node).is_some(), "borrowed from nobody");
+                    assert!(self.shadow(node).is_some(), "borrowed from nobody");
                     assert!(
                         self.state(self.frame_of(pte)).refs() > 0,
                         "a borrowed page is free"
@@ -190,10 +190,10 @@ impl Nodes<'_> {
                 }
             }
         }
-        if let (0, Some((origin, _))) = (level, self.origin(node)) {
+        if let (0, Some((shadow, _))) = (level, self.shadow(node)) {
             assert!(
-                self.state(origin).mapped() > 0,
-                "an origin does not count its borrower"
+                self.state(shadow).mapped() > 0,
+                "a shadow does not count its borrower"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! A chain of leaves is walked by one and absorbed by another, in the middle of what each does.
+//! A chain of leaves is walked by one and collapsed by another, in the middle of what each does.
 
 use std::sync::mpsc;
 
@@ -17,7 +17,7 @@ fn numbered(space: &Space, pages: u64) -> VirtAddr {
 }
 
 /// The third space borrows from the second, which is gone, and that from the first. A snapshot
-/// shares the third one's leaf: a store there absorbs the second's beside a view of the snapshot.
+/// shares the third one's leaf: a store there collapses the second's beside a view of the snapshot.
 // spec: F6
 #[test]
 fn a_view_stays_when_its_chain_is_absorbed_beside_it() {
@@ -91,7 +91,7 @@ fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
     );
 }
 
-/// Two that copy a leaf have found its origin alone; the second goes on when the first has absorbed
+/// Two that copy a leaf have found its shadow alone; the second goes on when the first has collapsed
 /// it.
 // spec: F4
 #[test]

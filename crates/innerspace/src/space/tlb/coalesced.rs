@@ -26,7 +26,7 @@
 //!
 //! A leaf that others share nobody has coalesced. One that becomes a space's alone, while somebody
 //! who has shared it is at its words, would lose its mark or validity with nobody told: so it stays
-//! shared until such a change has passed (`SpaceInner::let_go`).
+//! shared until such a change has passed (`SpaceInner::release_replaced`).
 //!
 //! When a leaf is looked at: at each sixteenth access that has come out of line anyhow, most of
 //! them to the beginning of a page, and found a leaf that is remembered for stores. Where coalesced

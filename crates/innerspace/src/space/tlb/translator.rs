@@ -164,7 +164,7 @@ pub(in crate::space) struct Translator {
 /// What a session looks at in each access. It has it at hand, so that in a loop of accesses all
 /// this stays in registers.
 #[derive(Debug)]
-pub(in crate::space) struct AtHand {
+pub(in crate::space) struct SessionBinding {
     participant: Arc<Participant>,
 }
 
@@ -278,7 +278,7 @@ pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
     Some(past + BEGINNING)
 }
 
-impl AtHand {
+impl SessionBinding {
     /// [`Translator::hit_past_beginning`] of `translator`, whose this is.
     #[inline(always)]
     pub(in crate::space) fn hit<R>(
@@ -426,8 +426,8 @@ impl Translator {
         Some(page)
     }
 
-    pub(in crate::space) fn at_hand(&self) -> AtHand {
-        AtHand {
+    pub(in crate::space) fn binding(&self) -> SessionBinding {
+        SessionBinding {
             participant: self.sections.participant().clone(),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A set is a value, as its tree is (`tree`): a writer changes a clone and publishes it; readers
 //! keep what they found. A change splits at its ends, and what comes to lie beside its like merges
-//! with it. The ranges of files stand in a second tree as well, by their pages (`shown`).
+//! with it. The ranges of files stand in a second tree as well, by their pages (`rmap`).
 
 use std::ops::Range;
 

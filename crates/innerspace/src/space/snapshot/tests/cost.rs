@@ -73,7 +73,7 @@ fn a_restore_looks_into_what_was_changed_alone() {
 // spec: F5
 #[test]
 fn un_sharing_a_leaf_touches_no_metadata_of_what_it_maps() {
-    // With a single page, the first store would part the leaf from its origin.
+    // With a single page, the first store would part the leaf from its shadow.
     let costs = [2, 512].map(|pages| {
         let pool = pool(4_096);
         let (space, at, mut a) = resident(&pool, pages);
@@ -160,7 +160,7 @@ fn a_shared_leaf_that_borrows_nothing_lets_the_next_origin_go() {
     (1..16).for_each(|page| b.store(at + page * PAGE, 200u64).unwrap());
     drop(c1);
     let c3 = c2.fork().unwrap();
-    // Copies the shared leaf, which absorbs the first child's.
+    // Copies the shared leaf, which collapses the first child's.
     b.store(at, 201u64).unwrap();
     drop((b, c2));
     pool.flush_retired();

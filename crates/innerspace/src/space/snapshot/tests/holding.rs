@@ -96,7 +96,7 @@ fn a_borrower_left_alone_by_others_is_known() {
     assert_nothing_left(&pool);
 }
 
-/// The leaf that is absorbed has an origin in turn, which has lost its last parent, too.
+/// The leaf that is collapsed has a shadow in turn, which has lost its last parent, too.
 #[test]
 fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     let pool = pool(8_192);
@@ -130,7 +130,7 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     assert_nothing_left(&pool);
 }
 
-/// The first leaf asks the second what it is needed for, while the third absorbs the second.
+/// The first leaf asks the second what it is needed for, while the third collapses the second.
 // spec: F3, F4
 #[test]
 fn a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows() {

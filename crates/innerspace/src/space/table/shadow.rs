@@ -1,32 +1,32 @@
 //! A leaf and the one it borrows from: what each of them knows of the other, and how they part.
 //!
-//! A leaf knows its origin, and a place before which it borrows nothing. An origin knows the
+//! A leaf knows its shadow, and a place before which it borrows nothing. A shadow knows the
 //! exclusive or of its borrowers: the borrower, once there is one alone. They part in three ways:
 //!
-//! - The leaf has borrowed its last page: it lets the origin go ([`Nodes::part`]), after a grace
+//! - The leaf has borrowed its last page: it lets the shadow go ([`Nodes::part`]), after a grace
 //!   period, since accessors may be reading what it borrowed a moment ago.
-//! - The origin has no parent any more, and one borrower is left: the pages that the borrower does
-//!   not borrow any more are of use to nobody, and go at once ([`Nodes::trim`]). Those that the
-//!   origin itself borrows it borrows no more, and the same is done with the next origin if that
+//! - The shadow has no parent any more, and one borrower is left: the pages that the borrower does
+//!   not borrow any more are of use to nobody, and go at once ([`Nodes::prune`]). Those that the
+//!   shadow itself borrows it borrows no more, and the same is done with the next shadow if that
 //!   has nobody else either. The borrower may stop borrowing others at the same time; what it does
 //!   not borrow it never borrows again, for only a restore borrows again, from a leaf that has a
 //!   parent.
 //! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is
-//!   copied in its turn: it takes over the pages it borrows ([`Nodes::absorb_origin`]).
+//!   copied in its turn: it takes over the pages it borrows ([`Nodes::collapse_shadow`]).
 //!
-//! Whoever trims or absorbs counts as a borrower, so of these one at a time is at the origin. But
-//! the borrower of the leaf that is trimmed may itself be absorbed meanwhile, by a leaf that
+//! Whoever prunes or collapses counts as a borrower, so of these one at a time is at the shadow. But
+//! the borrower of the leaf that is pruned may itself be collapsed meanwhile, by a leaf that
 //! borrows from it: the words with which it borrows and the other does are left as they are, since
-//! they say what the trimmed leaf is needed for.
+//! they say what the pruned leaf is needed for.
 //!
-//! The leaf that absorbs may be one that others share (I11: what it shows stays the same, and that
+//! The leaf that collapses may be one that others share (I11: what it shows stays the same, and that
 //! it owns a page which it borrowed is right for each of them). They look up its chain meanwhile
-//! ([`Nodes::end_writes_in_place`]): so they do it in a section, and an origin that was absorbed
+//! ([`Nodes::end_writes_in_place`]): so they do it in a section, and a shadow that was collapsed
 //! keeps its words and names the next one to the end. Of a page that it owned it is the old word
 //! whose write validity they take, and the new one has none.
 
 use super::nodes::Nodes;
-use super::nodes::origin_word;
+use super::nodes::shadow_word;
 use super::pte::{self, Pte};
 use crate::FrameId;
 use crate::frame::Dropped;
@@ -35,10 +35,10 @@ use crate::space::core::address::SLOTS;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// The bits of a leaf's origin that say how many leaves it borrows through.
+/// The bits of a leaf's shadow that say how many leaves it borrows through.
 const DEPTH: u64 = 0xff;
 
-/// Whose the leaf is that takes over what its origin has.
+/// Whose the leaf is that takes over what its shadow has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::space) enum Borrower {
     /// The space's own: faults store by its words meanwhile.
@@ -50,36 +50,36 @@ pub(in crate::space) enum Borrower {
 
 impl Nodes<'_> {
     /// The leaf that this one borrows from, and through how many.
-    pub(in crate::space) fn origin(self, leaf: FrameId) -> Option<(FrameId, u64)> {
+    pub(in crate::space) fn shadow(self, leaf: FrameId) -> Option<(FrameId, u64)> {
         let extra = self.pool.frames.meta(leaf).extra.load(Ordering::Relaxed);
         (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & DEPTH))
     }
 
-    fn set_origin(self, leaf: FrameId, origin: Option<(FrameId, u64)>) {
+    fn set_origin(self, leaf: FrameId, shadow: Option<(FrameId, u64)>) {
         let extra = &self.pool.frames.meta(leaf).extra;
-        extra.store(origin_word(origin), Ordering::Relaxed);
+        extra.store(shadow_word(shadow), Ordering::Relaxed);
     }
 
-    /// Counts a new leaf as a borrower of its origin, which has a parent.
-    pub(in crate::space) fn add_borrower(self, origin: FrameId, leaf: FrameId) {
-        let meta = self.pool.frames.meta(origin);
+    /// Counts a new leaf as a borrower of its shadow, which has a parent.
+    pub(in crate::space) fn add_borrower(self, shadow: FrameId, leaf: FrameId) {
+        let meta = self.pool.frames.meta(shadow);
         let counted = meta.hold.try_map();
         assert!(counted, "a leaf has as many borrowers as a count can hold");
         meta.toggle_borrowers(leaf);
     }
 
-    /// Counts a leaf that has forgotten its origin as a borrower no more. Nobody is in a page that
+    /// Counts a leaf that has forgotten its shadow as a borrower no more. Nobody is in a page that
     /// it borrowed.
-    pub(in crate::space) fn put_origin(self, origin: FrameId) {
-        let hold = &self.pool.frames.meta(origin).hold;
+    pub(in crate::space) fn put_origin(self, shadow: FrameId) {
+        let hold = &self.pool.frames.meta(shadow).hold;
         // Of two that end at once, neither may see the last one alone: then that one's next write
         // fault does.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 2 {
-            self.trim(origin);
+            self.prune(shadow);
         }
         if hold.unmap() == Dropped::Last {
-            self.free(origin, 0);
+            self.free(shadow, 0);
         }
     }
 
@@ -91,10 +91,10 @@ impl Nodes<'_> {
         }
     }
 
-    /// Whether the leaf has an origin and borrows nothing, seen by whoever has just taken the last
+    /// Whether the leaf has a shadow and borrows nothing, seen by whoever has just taken the last
     /// word that did. Looks at as many words as a leaf has, in the leaf's whole life.
     pub(in crate::space) fn borrows_in_vain(self, leaf: FrameId) -> bool {
-        if self.origin(leaf).is_none() {
+        if self.shadow(leaf).is_none() {
             return false;
         }
         let meta = self.pool.frames.meta(leaf);
@@ -108,19 +108,19 @@ impl Nodes<'_> {
         next.is_none()
     }
 
-    /// Has a leaf that borrows nothing forget its origin, which is returned: to be put after a
+    /// Has a leaf that borrows nothing forget its shadow, which is returned: to be put after a
     /// grace period. The leaf is exclusive and `paths` held.
     pub(in crate::space) fn part(self, leaf: FrameId) -> Option<FrameId> {
-        let (origin, _) = self.origin(leaf)?;
-        self.pool.frames.meta(origin).toggle_borrowers(leaf);
+        let (shadow, _) = self.shadow(leaf)?;
+        self.pool.frames.meta(shadow).toggle_borrowers(leaf);
         self.set_origin(leaf, None);
-        Some(origin)
+        Some(shadow)
     }
 
     /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers
     /// do not reach it; and what its borrower, if it has one alone, does not borrow, be it the
     /// leaf's own or borrowed in turn. The caller counts as a borrower.
-    pub(in crate::space) fn trim(self, leaf: FrameId) {
+    pub(in crate::space) fn prune(self, leaf: FrameId) {
         // The borrower may end at any time: its frame, and the words it borrows by, stay for as
         // long as the section.
         let _section = self.pool.domain.reader();
@@ -143,94 +143,90 @@ impl Nodes<'_> {
             borrowed_more |= page.is_borrowed() && needless;
         }
         match (borrowed_more, borrows) {
-            (true, true) => self.trim_origin(leaf),
+            (true, true) => self.prune_shadow(leaf),
             (true, false) => {
-                let origin = self.part(leaf).expect("it has borrowed");
-                self.retire_origin(origin);
+                let shadow = self.part(leaf).expect("it has borrowed");
+                self.retire_origin(shadow);
             }
             (false, _) => {}
         }
     }
 
-    /// Trims the origin of a leaf that the caller keeps, and that has lost its last parent as well,
+    /// Trims the shadow of a leaf that the caller keeps, and that has lost its last parent as well,
     /// if that has nobody else.
-    fn trim_origin(self, leaf: FrameId) {
-        let Some((origin, _)) = self.origin(leaf) else {
+    fn prune_shadow(self, leaf: FrameId) {
+        let Some((shadow, _)) = self.shadow(leaf) else {
             return;
         };
-        let hold = &self.pool.frames.meta(origin).hold;
+        let hold = &self.pool.frames.meta(shadow).hold;
         // Of two that are here at once, neither may see the other's work: then the next write fault
         // does what is left.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 1 && hold.try_map() {
-            self.trim(origin);
+            self.prune(shadow);
             let dropped = hold.unmap();
-            assert_ne!(
-                dropped,
-                Dropped::Last,
-                "I11: an origin without its borrower"
-            );
+            assert_ne!(dropped, Dropped::Last, "I11: a shadow without its borrower");
         }
     }
 
-    /// Counts a leaf that has forgotten its origin as a borrower no more, after a grace period.
-    fn retire_origin(self, origin: FrameId) {
-        let put = move |pool: &Pool| Nodes { pool }.put_origin(origin);
+    /// Counts a leaf that has forgotten its shadow as a borrower no more, after a grace period.
+    fn retire_origin(self, shadow: FrameId) {
+        let put = move |pool: &Pool| Nodes { pool }.put_origin(shadow);
         self.pool.retire(Retired::Call(Box::new(put)));
     }
 
-    /// Takes over the frames of a leaf's origin if nobody else has a use for it: it has no parent,
+    /// Takes over the frames of a leaf's shadow if nobody else has a use for it: it has no parent,
     /// and this leaf is its one borrower. Whether it did. The caller keeps the leaf, the space's
-    /// own or shared, and is in a section: several may try at once, and the frame of an origin that
-    /// another has absorbed is nothing else's before the section ends.
-    pub(in crate::space) fn absorb_origin(self, leaf: FrameId, borrower: Borrower) -> bool {
-        let Some(origin) = self.absorbable_origin(leaf) else {
+    /// own or shared, and is in a section: several may try at once, and the frame of a shadow that
+    /// another has collapsed is nothing else's before the section ends.
+    pub(in crate::space) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
+        let Some(shadow) = self.collapsible_shadow(leaf) else {
             return false;
         };
         failpoint!(FoundAlone);
-        let counts = &self.pool.frames.meta(origin).hold;
+        let counts = &self.pool.frames.meta(shadow).hold;
         if !counts.try_map_beside_one() {
             return false;
         }
-        for (from, to) in self.words(origin).iter().zip(self.words(leaf)) {
+        for (from, to) in self.words(shadow).iter().zip(self.words(leaf)) {
             let theirs = pte::load(from);
             if theirs.is_own() {
-                // Nobody looks at what the origin owned, once it is nobody's: the word stays.
+                // Nobody looks at what the shadow owned, once it is nobody's: the word stays.
                 self.take_over(theirs, to, borrower);
             } else if theirs.is_of_file() {
-                self.retire_page(pte::take(from)); // else stays: `trim` may be looking
+                self.retire_page(pte::take(from)); // else stays: `prune` may be looking
             }
         }
         failpoint!(Collapsed);
-        self.borrow_from_next(leaf, origin, borrower);
-        // The origin still names the next one: somebody may be on his way through it.
+        self.borrow_from_next(leaf, shadow, borrower);
+        // The shadow still names the next one: somebody may be on his way through it.
         let dropped = counts.unmap_both();
         failpoint!(Uncounted);
         assert_eq!(
             dropped,
             Dropped::Last,
-            "I11: an origin was found by somebody while absorbed"
+            "I11: a shadow was found by somebody while collapsed"
         );
-        self.pool.retire(Retired::Frame(origin));
+        self.pool.retire(Retired::Frame(shadow));
         true
     }
 
-    /// Has the leaf borrow from where the origin does that it has absorbed, if it borrows anything.
-    /// Of a leaf of the space's own that is seen by the next fault (`part_from_origin`); a shared
+    /// Has the leaf borrow from where the shadow does that it has collapsed, if it borrows anything.
+    /// Of a leaf of the space's own that is seen by the next fault (`part_from_shadow`); a shared
     /// one borrows nothing more.
-    fn borrow_from_next(self, leaf: FrameId, origin: FrameId, borrower: Borrower) {
+    fn borrow_from_next(self, leaf: FrameId, shadow: FrameId, borrower: Borrower) {
         let borrows = |word: &AtomicU64| pte::load(word).is_borrowed();
         let in_vain = || borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
-        let next = self.origin(origin);
+        let next = self.shadow(shadow);
         match next {
             None => self.set_origin(leaf, None),
             Some((next, _)) if in_vain() => {
-                self.pool.frames.meta(next).toggle_borrowers(origin);
+                self.pool.frames.meta(next).toggle_borrowers(shadow);
                 self.retire_origin(next);
                 self.set_origin(leaf, None);
             }
             Some((after, _)) => {
-                self.pool.frames.meta(after).replace_borrower(origin, leaf);
+                self.pool.frames.meta(after).replace_borrower(shadow, leaf);
                 self.set_origin(leaf, next);
             }
         }
@@ -239,18 +235,18 @@ impl Nodes<'_> {
     /// Leaves that this one borrows through.
     #[cfg(all(test, not(shuttle)))]
     pub(in crate::space) fn borrowing_depth(self, leaf: FrameId) -> usize {
-        std::iter::successors(self.origin(leaf), |(origin, _)| self.origin(*origin)).count()
+        std::iter::successors(self.shadow(leaf), |(shadow, _)| self.shadow(*shadow)).count()
     }
 
-    /// The origin that `absorb_origin` would take over. Once so, it stays so until it is absorbed:
+    /// The shadow that `collapse_shadow` would take over. Once so, it stays so until it is collapsed:
     /// nobody else can reach it.
-    pub(in crate::space) fn absorbable_origin(self, leaf: FrameId) -> Option<FrameId> {
-        let (origin, _) = self.origin(leaf)?;
-        let state = self.state(origin);
-        (state.refs() == 0 && state.mapped() == 1).then_some(origin)
+    pub(in crate::space) fn collapsible_shadow(self, leaf: FrameId) -> Option<FrameId> {
+        let (shadow, _) = self.shadow(leaf)?;
+        let state = self.state(shadow);
+        (state.refs() == 0 && state.mapped() == 1).then_some(shadow)
     }
 
-    /// Moves the origin's ownership of one page to the slot that borrows it, or lets the page go.
+    /// Moves the shadow's ownership of one page to the slot that borrows it, or lets the page go.
     fn take_over(self, theirs: Pte, to: &AtomicU64, borrower: Borrower) {
         loop {
             let ours = pte::load(to);
