@@ -1,4 +1,4 @@
-//! Pins: pages of private memory that stay where they are, for whoever reads and writes them by
+//! Pins: pages of private memory that stay where they are, for code that reads and writes them by
 //! their address in the process: a device of the program's own, a system call, foreign code.
 //!
 //! | what happens | what becomes of a pinned page |
@@ -23,9 +23,9 @@
 //! there may be such pages (`PinnedLeaves`), and forgets those in which there are none any more
 //! when it next looks.
 //!
-//! Locking: the gate's writer is held to pin, but the gate stays open: a store fault has had the
-//! page before, and only another writer could have taken it away since; then it is had again. To
-//! unpin takes no lock, and may be done from any thread, with the space gone.
+//! Locking: pinning holds the gate's writer, but leaves the gate open: a store fault has installed
+//! the page before, and only another writer can have taken it away since; then the fault is
+//! repeated. Unpinning takes no lock, and works from any thread, also after the space has ended.
 
 use std::fmt;
 use std::ops::Range;

@@ -95,9 +95,9 @@ impl Core {
             }
             S::leave(&mut self.translator);
             if self.translator.sections.has_mail() {
-                // It may be no more than the request of who waited for an earlier section. An
-                // access that has one of its own does not look at requests: it would hit, and leave
-                // this one unread.
+                // The mail may be only a request left by a thread that waited for an earlier
+                // section. An access in a section of its own does not look at requests: it would
+                // hit, and leave this one unread.
                 self.translator.sections.participant().request_safepoint();
             }
             let low = self.find_part::<S>(at, first, part)?;

@@ -4,8 +4,9 @@
 //! closes the section: two plain stores, no atomic read-modify-write, nothing shared written. What
 //! the fast path does not find, or finds at the beginning of a page, goes to [`Core::look_up`]:
 //! have the next page on its way, and see whether the leaf can be coalesced; or take a page, or the
-//! zero frame, in one step in the section itself (`fault::anonymous`, `fault::zero`: the short ways);
-//! else read the mail, look the leaf up in the table, or leave the section and handle the fault.
+//! zero frame, in one step in the section itself (`fault::anonymous`, `fault::zero`: the short
+//! ways); else read the mail, look the leaf up in the table, or leave the section and handle the
+//! fault.
 
 use crate::space::tlb::page;
 use std::hint::cold_path;
@@ -418,13 +419,13 @@ impl Core {
     /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a
     /// section.
     ///
-    /// Whoever reads the mail looks at the gate before the next hit, here or in the fault: a writer
-    /// that leaves the leaves as they are (`translator::GATE_MAIL`) relies on it.
+    /// Reading the mail obliges the caller to look at the gate before the next hit, here or in the
+    /// fault: a writer that leaves the leaves as they are (`translator::GATE_MAIL`) relies on it.
     fn ensure_leaf(&mut self, at: u64) -> Gate {
         while self.translator.sections.has_mail() {
             self.translator.drain();
-            // Who posted this may be waiting for a session to leave its section, which the mail
-            // would have told it.
+            // The sender may be waiting for a session to leave its section, as the mail would have
+            // told the session to.
             self.translator.sections.leave();
             self.translator.sections.enter();
         }

@@ -15,7 +15,7 @@ use crate::space::core::address::crosses;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// The bytes at an address, for whoever knows how to make a value of them.
+/// The bytes at an address, to be made into a value.
 struct Source<'core, S> {
     core: &'core mut Core,
     at: VirtAddr,

@@ -6,11 +6,11 @@
 //! taken where they are: that is right for every sharer (I11). The grace period is left to the
 //! caller.
 //!
-//! Who empties words of pages has their block or entry locked, so that none is installed meanwhile,
-//! and leaves those of other blocks (`change`). With nothing locked come: aging, and whoever has
-//! stores take the slow path again, which take validity alone; the sweep of holes, which empties
-//! words of zeros and is followed by faults that ask again; and [`SpaceInner::sample_use`], which
-//! comes from an access, not from the file, and ages the one word.
+//! A caller that empties words of pages holds the lock of their block or entry, so that none is
+//! installed meanwhile, and leaves the words of other blocks alone (`change`). Four callers hold no
+//! lock. Aging, and the request that stores take the slow path again, take validity alone. The
+//! sweep of holes empties words of zeros; the faults that follow ask again.
+//! [`SpaceInner::sample_use`] comes from an access, not from the file, and ages one word.
 
 use std::ops::Range;
 

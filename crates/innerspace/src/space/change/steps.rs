@@ -21,8 +21,8 @@
 //! cached files it empties the words alone that lead to the block which it has locked
 //! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker takes
 //! the word and waits (I6). Words of holes and of direct access files it may empty, and validity
-//! take away, wherever it is: they are not counted, the next access faults, and whoever takes them
-//! by right waits for a grace period whether it has found them or not.
+//! take away, wherever it is: they are not counted, the next access faults, and their rightful
+//! revoker waits for a grace period whether it has found them or not.
 //!
 //! Whatever waits for memory with the writer held counts as a callback of the space
 //! (`exec::reentry`): reclaim calls stores, and one that changed the same space would wait for
@@ -351,8 +351,8 @@ impl SpaceInner {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(file, 1, |file| mapper(self, file));
         }
-        // Leaves come over from a snapshot, which a revocation may ask after it has asked this
-        // space, and find gone. Who has registered meanwhile is asked again.
+        // The leaves come from a snapshot. A revocation may have asked this space already, and find
+        // them gone when it asks the snapshot. A mapper that is registered anew is asked again.
         let renewed = writer.files.renew(|file| mapper(self, file));
         self.code.changed(&EVERYWHERE);
         let mut detached = Detached::default();

@@ -64,7 +64,7 @@ impl Space {
         if space.end_writes_of(&taken) {
             space.changes.doubt();
         }
-        // Whoever else may have taken the write validity, a store may be under way by what it was.
+        // A store may be under way by the write validity that was taken, here or elsewhere.
         if !taken.is_empty() {
             domain.synchronize();
         }

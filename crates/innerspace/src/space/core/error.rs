@@ -305,7 +305,7 @@ impl Cause {
 }
 
 impl Cause {
-    /// Whether it was met by who asked not to wait.
+    /// Whether a caller that may not wait would have had to.
     pub(in crate::space) fn would_block(&self) -> bool {
         match self {
             Cause::File(error) => error.would_block(),
@@ -514,8 +514,7 @@ pub enum SpaceError {
         /// The mapping there.
         mapping: String,
     },
-    /// A pinned page would have to change places, or its bytes, behind the back of whoever pinned
-    /// it.
+    /// A pinned page would have to move, or its bytes to change, while the pin exists.
     #[error("{what}: the page at {at} is pinned; unpin it first")]
     Pinned {
         /// The operation.

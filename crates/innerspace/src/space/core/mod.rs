@@ -1,4 +1,13 @@
-//! The space itself, its errors and its options.
+//! The space itself, and what every other room needs.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `address` | pages, leaves, and the levels of the page table as numbers |
+//! | `error` | `SpaceError`, `Fault`, and the cause behind a fault |
+//! | `options` | bits of address, the group |
+//! | `payer` | the group that is charged for a space's records |
+//! | `pinned_leaves`, `structure` | what the gate's writer keeps: mappings, files, pins |
+//! | `space` | `Space` and `SpaceInner` |
 
 pub(in crate::space) mod address;
 pub(in crate::space) mod error;

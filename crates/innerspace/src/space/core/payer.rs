@@ -1,4 +1,4 @@
-//! Who pays for what a space records.
+//! The payer of what a space records.
 
 use crate::PageCount;
 use crate::group::{Group, LimitError};

@@ -32,7 +32,8 @@ use crate::{FrameId, PAGE_SIZE, VirtAddr};
 /// Faults whose causes are kept for [`Space::explain`].
 const REMEMBERED: usize = 16;
 
-/// An address space: mappings of files and anonymous memory, reached through [`Accessor`](crate::Accessor)s.
+/// An address space: mappings of files and anonymous memory, reached through
+/// [`Accessor`](crate::Accessor)s.
 ///
 /// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The
 /// space lives as long as a handle or an accessor of it.
@@ -76,11 +77,11 @@ pub(in crate::space) enum Role {
 }
 
 pub(crate) struct SpaceInner {
-    /// Tells the spaces and snapshots of the process apart; never reused, never 0.
+    /// The number of the space or snapshot in this process; never reused, never 0.
     pub(in crate::space) id: u64,
     pub(in crate::space) role: Role,
     pub(in crate::space) pool: Arc<Pool>,
-    /// Who serves futures; the service stays for as long.
+    /// Serves futures; its service lives at least as long as the space.
     pub(in crate::space) cache: Arc<Cache>,
     pub(in crate::space) group: Group,
     /// Pages of its own since the last restore.
@@ -236,7 +237,7 @@ impl SpaceInner {
         inside
     }
 
-    /// Who pays for the space's own records.
+    /// The payer of the space's own records.
     #[inline(always)]
     pub(in crate::space) fn payer(&self) -> Payer<'_> {
         Payer {
@@ -321,8 +322,8 @@ impl SpaceInner {
     /// read the old leaf, or a change under way, which may be at its words, only after a grace
     /// period: until then the old leaf counts as shared, so nobody writes to it.
     pub(in crate::space) fn release_replaced(self: &SpaceInner, replaced: Detached) {
-        // Seen open in a section: who closes the gate after that finds the new leaf, and who had it
-        // closed before is done.
+        // The gate is seen open in a section: a writer that closes it later finds the new leaf, and
+        // one that had it closed is done.
         let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
         if is_open && self.accessors.lock().len() <= 1 {
             Nodes { pool: &self.pool }.release(replaced);
@@ -332,7 +333,8 @@ impl SpaceInner {
         }
     }
 
-    /// Lets a leaf go that one of the space's borrowed from until now; as [`SpaceInner::release_replaced`].
+    /// Lets a leaf go that one of the space's borrowed from until now; as
+    /// [`SpaceInner::release_replaced`].
     #[cold]
     pub(in crate::space) fn release_shadow(&self, shadow: FrameId) {
         let mut replaced = Detached::default();

@@ -3,8 +3,8 @@
 //! # The short way
 //!
 //! Most faults are stores to anonymous memory, in a leaf that the accessor remembers for stores.
-//! What [`handle`](super::driver::handle) would look up for them is known already, in the section of the
-//! access itself:
+//! What [`handle`](super::driver::handle) would look up for them is known already, in the section
+//! of the access itself:
 //!
 //! | what | known by |
 //! |---|---|
@@ -174,9 +174,9 @@ impl<'s> OwnSlot<'s> {
         self.fill_and_publish(page, None)
     }
 
-    /// Who stores to one new page after the other finds the next in the processor's cache: it is
-    /// sent for a quarter at a time. Nothing is sent for where the page is clear already, and so,
-    /// as a rule, the next: of those only some lines will be wanted.
+    /// Prefetches the next free page, a quarter at a time, for threads that store to one new page
+    /// after another. Prefetches nothing if this page is clear already: then the next one usually
+    /// is too, and only some of its lines will be used.
     #[inline(always)]
     fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
         let frames = &self.space.pool.frames;

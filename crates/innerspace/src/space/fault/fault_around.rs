@@ -2,8 +2,8 @@
 //! KiB around it.
 //!
 //! Neighbours are those pages that the mapping shows in the same leaf, where the gate is open and
-//! nothing is mapped yet. They are installed in the section of the fault, so that whoever closes
-//! the gate, and revokes, finds them as it finds the page itself.
+//! nothing is mapped yet. They are installed in the section of the fault, so a writer that closes
+//! the gate, or a revoker, finds them as it finds the page itself.
 //!
 //! | neighbour | installed | because |
 //! |---|---|---|

@@ -39,7 +39,7 @@ pub enum SnapshotFileError {
         /// Where the record begins.
         offset: u64,
     },
-    /// A mapped file that whoever loads the snapshot does not know.
+    /// The snapshot maps a file that the caller has not provided.
     #[error(
         "the snapshot maps the file {}, which is not at hand",
         shown_name(name)

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Pages of anonymous memory that are all zeros are left out, and pages of files that no private
-//! store has copied: of a file only the name is saved, and who loads the snapshot says which file
-//! that is.
+//! store has copied: of a file only the name is saved, and the caller that loads the snapshot says
+//! which file it is.
 //!
 //! A record's check is the CRC-32 of the check before it (the first record's: of the header's), its
 //! kind, its length and its payload. So a record fits one place of one file: where another stands

@@ -29,8 +29,7 @@
 //! counts as not stored to.
 //!
 //! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves
-//! [`GATE_MAIL`]: no access hits before it has read the mail, and whoever reads it looks at the
-//! gate.
+//! [`GATE_MAIL`]: no access hits before it has read the mail, and having read it the access looks at the gate.
 
 use super::changes::{Changed, Record};
 use super::frozen::Snapshot;

@@ -153,8 +153,8 @@ impl Walk<'_, '_> {
                 failpoint!(Edited);
             }
             if self.edit.needs_own_path() {
-                // Whoever had it coalesced was told when the gate closed; if nothing was mapped
-                // here nobody had.
+                // Accessors that had it coalesced were told when the gate closed; if nothing was
+                // mapped here, none had.
                 self.nodes.unmark_coalesced(node);
             }
             return;

@@ -93,8 +93,8 @@ impl Nodes<'_> {
     /// two owners, and a leaf that is exclusive again would write to it without asking. The
     /// caller's table keeps the leaf it begins at, and that one the others: so none of those that
     /// others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain
-    /// may be collapsed by the one before it. Who finds no owner has come from a word that is an
-    /// owner's by now, without write validity.
+    /// may be collapsed by the one before it. A walk that finds no owner began at a word that has
+    /// become an owner's, without write validity.
     pub(in crate::space) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];

@@ -32,8 +32,8 @@ pub(super) fn shadow_word(shadow: Option<(FrameId, u64)>) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::space) struct Leaf {
     pub(in crate::space) frame: FrameId,
-    /// Whether the whole path is the space's alone, nobody borrows from the leaf, and whoever
-    /// remembers another one is told.
+    /// Whether the whole path is the space's alone, no leaf borrows from it, and every accessor
+    /// that cached another leaf here has been told.
     pub(in crate::space) exclusive: bool,
 }
 
@@ -79,9 +79,9 @@ pub(in crate::space) struct Detached {
     pub(in crate::space) shadows: Vec<FrameId>,
 }
 
-/// What those are still to be told who may remember what was below a node, by who has `paths` and
-/// puts something else in its place. Until then the root counts twice: a fault that has come to a
-/// leaf by itself takes it for shared, and waits for `paths` before it stores there.
+/// Invalidations owed to accessors that may have cached a node being replaced. The caller holds
+/// `paths`. Until they are delivered the root counts twice: a fault that has walked to a leaf takes
+/// it for shared, and waits for `paths` before it stores there.
 #[derive(Debug)]
 pub(in crate::space) struct PendingInvalidation {
     root: FrameId,

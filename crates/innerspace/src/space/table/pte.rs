@@ -33,18 +33,18 @@
 //! others have let it go, a fault may make it writable in place: that sets VALID_W, which a word
 //! that is being copied by does not have, or makes a borrowed page an own one. So the copy is right
 //! as long as no word of anonymous memory *goes back* to what it was while a fault on its page is
-//! inside the gate. Who could take it back:
+//! inside the gate. What could take it back:
 //!
 //! - Structural changes, restores, [`take_dirty`](crate::space::Space::take_dirty) and
-//!   [`watch_code`](crate::space::Accessor::watch_code): with the gate closed on the page, so no fault is
-//!   inside, and who copies later loads the word later.
+//!   [`watch_code`](crate::space::Accessor::watch_code): with the gate closed on the page, so no
+//!   fault is inside, and a later copy loads the word later.
 //! - [`end_writes_in_place`](super::Nodes::end_writes_in_place), called for other spaces
 //!   that have the page, with no gate of this one: it changes leaves which that space shares or
 //!   borrows from, and a fault stores by words of leaves that are its space's alone. Such a leaf
 //!   comes to be shared by a fork of its space, with the gate closed, and in no other way.
-//! - [`zap`](crate::space::change::steps::zap): it empties words, with the gate open. A fault that finds such a word puts
-//!   another page there, or zeros; the page that was there is let go after a grace period, so none
-//!   that had found it is under way when it is used again.
+//! - [`zap`](crate::space::change::steps::zap): it empties words, with the gate open. A fault that
+//!   finds such a word puts another page there, or zeros; the page that was there is let go after a
+//!   grace period, so none that had found it is under way when it is used again.
 //! - Aging, samples and revokers: they change words of files and of zeros alone
 //!   ([`take_valid_of_file`]).
 
@@ -192,8 +192,7 @@ impl std::fmt::Debug for Pte {
     }
 }
 
-/// Reads a slot. Acquire: pairs with the release of whoever installed the page, so its bytes are
-/// there.
+/// Reads a slot. Acquire: pairs with the release that installed the page, so its bytes are there.
 #[inline(always)]
 pub(in crate::space) fn load(slot: &AtomicU64) -> Pte {
     interleave();
@@ -244,9 +243,9 @@ pub(in crate::space) fn take(slot: &AtomicU64) -> Pte {
 
 /// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone: then a page
 /// of the leaf's own, or nothing, is what it is until the caller changes it. (A borrowed page
-/// becomes an own one when a fault beside the range collapses the shadow, and in the others may be a
-/// revoker.) With the gate open only where nothing is mapped: there every slot is empty, and stays
-/// so.
+/// becomes an own one when a fault beside the range collapses the shadow, and in the others may be
+/// a revoker.) With the gate open only where nothing is mapped: there every slot is empty, and
+/// stays so.
 #[inline(always)]
 pub(in crate::space) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);

@@ -14,16 +14,16 @@
 //! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is
 //!   copied in its turn: it takes over the pages it borrows ([`Nodes::collapse_shadow`]).
 //!
-//! Whoever prunes or collapses counts as a borrower, so of these one at a time is at the shadow. But
-//! the borrower of the leaf that is pruned may itself be collapsed meanwhile, by a leaf that
-//! borrows from it: the words with which it borrows and the other does are left as they are, since
-//! they say what the pruned leaf is needed for.
+//! A thread that prunes or collapses counts as a borrower, so only one at a time works on the
+//! shadow. But the borrower of the leaf that is pruned may itself be collapsed meanwhile, by a leaf
+//! that borrows from it: the words with which it borrows and the other does are left as they are,
+//! since they say what the pruned leaf is needed for.
 //!
-//! The leaf that collapses may be one that others share (I11: what it shows stays the same, and that
-//! it owns a page which it borrowed is right for each of them). They look up its chain meanwhile
-//! ([`Nodes::end_writes_in_place`]): so they do it in a section, and a shadow that was collapsed
-//! keeps its words and names the next one to the end. Of a page that it owned it is the old word
-//! whose write validity they take, and the new one has none.
+//! The leaf that collapses may be one that others share (I11: what it shows stays the same, and
+//! that it owns a page which it borrowed is right for each of them). They look up its chain
+//! meanwhile ([`Nodes::end_writes_in_place`]): so they do it in a section, and a shadow that was
+//! collapsed keeps its words and names the next one to the end. Of a page that it owned it is the
+//! old word whose write validity they take, and the new one has none.
 
 use super::nodes::Nodes;
 use super::nodes::shadow_word;
@@ -38,7 +38,7 @@ use crate::sync::raw::{AtomicU64, Ordering};
 /// The bits of a leaf's shadow that say how many leaves it borrows through.
 const DEPTH: u64 = 0xff;
 
-/// Whose the leaf is that takes over what its shadow has.
+/// The owner of a leaf that takes over the pages of its shadow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::space) enum Borrower {
     /// The space's own: faults store by its words meanwhile.
@@ -91,8 +91,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// Whether the leaf has a shadow and borrows nothing, seen by whoever has just taken the last
-    /// word that did. Looks at as many words as a leaf has, in the leaf's whole life.
+    /// Whether the leaf has a shadow and borrows nothing from it, for a caller that has just
+    /// replaced a borrowed word. Looks at as many words as a leaf has, in the leaf's whole life.
     pub(in crate::space) fn borrows_in_vain(self, leaf: FrameId) -> bool {
         if self.shadow(leaf).is_none() {
             return false;
@@ -211,9 +211,9 @@ impl Nodes<'_> {
         true
     }
 
-    /// Has the leaf borrow from where the shadow does that it has collapsed, if it borrows anything.
-    /// Of a leaf of the space's own that is seen by the next fault (`part_from_shadow`); a shared
-    /// one borrows nothing more.
+    /// Has the leaf borrow from where the shadow does that it has collapsed, if it borrows
+    /// anything. Of a leaf of the space's own that is seen by the next fault (`part_from_shadow`);
+    /// a shared one borrows nothing more.
     fn borrow_from_next(self, leaf: FrameId, shadow: FrameId, borrower: Borrower) {
         let borrows = |word: &AtomicU64| pte::load(word).is_borrowed();
         let in_vain = || borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
@@ -238,8 +238,8 @@ impl Nodes<'_> {
         std::iter::successors(self.shadow(leaf), |(shadow, _)| self.shadow(*shadow)).count()
     }
 
-    /// The shadow that `collapse_shadow` would take over. Once so, it stays so until it is collapsed:
-    /// nobody else can reach it.
+    /// The shadow that `collapse_shadow` would take over. Once so, it stays so until it is
+    /// collapsed: nobody else can reach it.
     pub(in crate::space) fn collapsible_shadow(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         let state = self.state(shadow);

@@ -8,8 +8,8 @@
 //! over, copies of nodes and restores leave it out. It may stand where an entry of a direct access
 //! file says "hole of 2 MiB" and nowhere else, and is linked and unlinked under that entry's lock.
 //!
-//! Who makes a path the space's own puts an empty leaf, or none, in its place by a plain store, in
-//! a section and with `paths` held. A revoker may have been faster; but it keeps the entry locked
+//! Making a path the space's own puts an empty leaf, or none, in its place by a plain store, in a
+//! section and with `paths` held. A revoker may have been faster; but it keeps the entry locked
 //! until the section ends, and a fault that would link a leaf there waits for the entry first, or
 //! for `paths`. So nothing is stored over.
 //!
@@ -72,7 +72,7 @@ impl Nodes<'_> {
                 None => return,
             }
         }
-        // Whoever copied the leaf meanwhile has put an empty one here.
+        // A copy of the leaf made meanwhile has put an empty one here.
         let word = &self.words(node)[slot_index(at, 1)];
         let _unlinked =
             word.compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl Nodes<'_> {
         if let Some(leaf) = self.pool.zero_leaf.get() {
             return Some(*leaf);
         }
-        // Who comes first gets it for all, and for good.
+        // The first caller makes it for all, and for good.
         let mut frame = spares.take().ok()?.paid_by_root();
         let zero = self.pool.frames.host(FrameId::ZERO) as u64;
         let words: &[_; SLOTS] = frame.words();

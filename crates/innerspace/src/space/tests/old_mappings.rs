@@ -123,7 +123,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     };
     let (evicting, go_on) = to_evict.recv().unwrap();
     let (evicts_old, begun) = evicting.recv().unwrap();
-    // It is over, or what it retired waits for the section of who evicts.
+    // It is over, or what it retired waits for the section of the eviction.
     while !restoring.is_finished() && cache.pool().domain.begun() == begun {
         thread::yield_now();
     }

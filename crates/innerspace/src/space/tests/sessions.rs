@@ -79,7 +79,7 @@ fn a_session_whose_program_catches_a_panic_goes_on_in_its_section() {
             catch_unwind(load).unwrap_err();
             assert!(a.core.translator.sections.is_open(), "{what}");
             assert_eq!(a.load::<u64>(at + 64), Ok(7));
-            // Whoever waits on this thread still closes it.
+            // Waiting on this thread still closes it.
             suspend_sessions();
             assert!(!a.core.translator.sections.is_open(), "{what}");
             assert_eq!(a.load::<u64>(at + 64), Ok(7));

@@ -6,26 +6,26 @@
 //! at no word any more: a load of memory less, of a table that is 1/512 of what is worked with.
 //! (Processors coalesce translations in the same way, and kernels have large pages for it.)
 //!
-//! A changed word then acts no longer by itself. So who changes a word of a page of a leaf's own,
-//! in a leaf that is a space's alone, sees to it that no accessor has the leaf coalesced, **before
-//! the page can be anything else**: a thread that reads the old page when another has stored to the
-//! new one would have missed a store.
+//! A changed word then no longer takes effect by itself. So a change of the word of an own page, in
+//! a leaf that one space has alone, first makes sure that no accessor has the leaf coalesced,
+//! **before the page can be anything else**: a thread that reads the old page when another has
+//! stored to the new one would have missed a store.
 //!
-//! | who changes such words | what he does |
+//! | what changes such words | how accessors are told |
 //! |---|---|
-//! | a structural change, a remap, a fork, a restore to another table | posts `Post::All` when he closes the gate |
+//! | a structural change, a remap, a fork, a restore to another table | posts `Post::All` when the gate is closed |
 //! | a restore in place | posts `GATE_MAIL`, for which all coalesced leaves are forgotten |
 //! | [`take_dirty`](crate::Space::take_dirty), [`watch_code`](crate::Accessor::watch_code) | the gate is closed on the pages, so they stay what they are; takes the validity, then posts the leaf if it is marked (`SpaceInner::post_coalesced`), then waits |
 //! | `zap` | leaves the gate open, so it passes a marked leaf on to a structural change |
 //!
-//! All of them have the gate's writer. Who coalesces a leaf has it as well, by trying, marks the
-//! leaf (`FlagSet::COALESCED`), and looks at its words, in a section: so he sees the words of
-//! before a change or of after it, and is told by what follows the words of before. Faults change
-//! no word of a page that is valid for loads and stores, but to make it valid for fetches, too:
-//! those do not hit in a coalesced leaf. Reclaim takes pages of files alone.
+//! All of them have the gate's writer. Coalescing takes the writer as well, by trying, marks the
+//! leaf (`FlagSet::COALESCED`), and looks at its words, in a section. So it sees the words of
+//! before a change or of after it, and in the former case the change tells it. Faults change no
+//! word of a page that is valid for loads and stores, but to make it valid for fetches, too: those
+//! do not hit in a coalesced leaf. Reclaim takes pages of files alone.
 //!
-//! A leaf that others share nobody has coalesced. One that becomes a space's alone, while somebody
-//! who has shared it is at its words, would lose its mark or validity with nobody told: so it stays
+//! A shared leaf is never coalesced. A leaf that became one space's alone while a change of a
+//! former sharer is at its words would lose its mark or validity with no accessor told: so it stays
 //! shared until such a change has passed (`SpaceInner::release_replaced`).
 //!
 //! When a leaf is looked at: at each sixteenth access that has come out of line anyhow, most of

@@ -1,4 +1,10 @@
-//! What an accessor remembers of the page table.
+//! An accessor's private cache of the page table's leaves.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `page`, `place` | the bytes of a page that was found; where a remembered leaf leads to |
+//! | `translator` | the cache, its sections, and the hit |
+//! | `coalesced` | leaves whose pages lie in a row |
 
 pub(in crate::space) mod coalesced;
 #[cfg(all(test, feature = "layout", not(any(loom, shuttle))))]

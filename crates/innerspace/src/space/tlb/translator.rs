@@ -168,8 +168,8 @@ pub(in crate::space) struct SessionBinding {
     participant: Arc<Participant>,
 }
 
-// SAFETY: the pointers lead into the arena, which all threads share, and are used by whoever owns
-// the translator only inside its section; which thread that is does not matter.
+// SAFETY: the pointers lead into the arena, which all threads share, and the owner of the
+// translator uses them only inside its section; which thread that is does not matter.
 unsafe impl Send for Translator {}
 
 /// What an access looks at to see whether it hits.
@@ -187,7 +187,7 @@ impl Look<'_> {
     #[inline(always)]
     pub(super) unsafe fn in_session<'t>(shown: *mut ()) -> Look<'t> {
         // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long
-        // as it and are written by whoever has it exclusively, and `SHOWN_WITH_MAIL`.
+        // as it and are written only through an exclusive borrow of it, and `SHOWN_WITH_MAIL`.
         let leaves = unsafe { &*shown.cast::<Leaves>() };
         Look {
             leaves,

@@ -10,9 +10,9 @@
 //! same 2 MiB (a hint, which nothing but speed depends on), and then compares all.
 //!
 //! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and
-//! bumps the number after it. So a copy from an old tree has an old number. Whoever looks an
-//! address up that is being changed is kept out by the gate, so the copies that are still good
-//! meanwhile are those of what does not change.
+//! bumps the number after it. So a copy from an old tree has an old number. The gate keeps out
+//! lookups of addresses that are being changed, so the copies that are still good meanwhile are
+//! those of what does not change.
 //!
 //! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for
 //! tests: where it wraps, every cache of the space is told to forget everything, however many there
@@ -138,11 +138,12 @@ impl Sequence {
             self.forget_all();
         }
         // Release: pairs with `now`; what was published before, and what the caches were told, is
-        // seen by who reads the number.
+        // seen by a reader of the number.
         self.number.store(next, Ordering::Release);
         self.let_files_go();
         if wraps {
-            // Who obeyed before the number changed may have filled a slot at the old one since.
+            // A cache that forgot before the number changed may have filled a slot at the old
+            // number since.
             self.forget_all();
         }
     }

@@ -1,4 +1,4 @@
-//! Who pays for the nodes of a tree.
+//! The payer of the nodes of a tree.
 //!
 //! Nodes are smaller than a page and live on the heap. Each is counted in the ledger of the space
 //! that made it, also while a fork still has it; the ledger's group is charged for whole pages of

@@ -1,4 +1,4 @@
-//! What may be done with the pages of a mapping, and who sees it.
+//! Protection and sharing of a mapping.
 
 use std::fmt;
 
@@ -70,7 +70,7 @@ impl fmt::Debug for Protection {
     }
 }
 
-/// Who sees what is stored to a mapping.
+/// Whether stores to a mapping are visible to others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sharing {
     /// This space alone: a store copies the page.

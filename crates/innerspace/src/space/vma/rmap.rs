@@ -2,10 +2,10 @@
 //!
 //! Ranges of a file may show the same page several times, and be of any length. They are kept in a
 //! tree of their own, part of the set of mappings, by file, size class (log2 of their pages), first
-//! page and address. Whoever looks for a page looks in each class that the file has at the ranges
-//! that begin close enough below it: those of one class differ in length by less than two, so what
-//! is looked at in vain shows pages close by. A look costs what the hits are, and a few descents
-//! for each class, not what the space has in ranges.
+//! page and address. A lookup of a page looks, in each class that the file has, at the ranges that
+//! begin close enough below it: those of one class differ in length by less than two, so what is
+//! looked at in vain shows pages close by. A look costs what the hits are, and a few descents for
+//! each class, not what the space has in ranges.
 
 use std::ops::Range;
 
