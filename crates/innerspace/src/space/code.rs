@@ -40,7 +40,7 @@ use crate::sync::{Arc, Mutex};
 
 /// The watched pages of a space.
 #[derive(Debug, Default)]
-pub(super) struct Code {
+pub(crate) struct Code {
     /// Their number, for those who need not look closer.
     watched: AtomicUsize,
     /// By the address of the page.
@@ -75,23 +75,23 @@ impl CodePage {
 impl Code {
     /// A fault is about to make the page at `at` writable. In its section.
     #[inline(always)]
-    pub(super) fn written(&self, at: u64) {
+    pub(crate) fn written(&self, at: u64) {
         if self.is_watching() {
             self.changed(&(page_start(at)..page_start(at) + 1));
         }
     }
 
     /// Whether any page is watched.
-    pub(super) fn is_watching(&self) -> bool {
+    pub(crate) fn is_watching(&self) -> bool {
         self.watched.load(Ordering::Acquire) != 0
     }
 
-    pub(super) fn page(generation: Arc<AtomicU64>, seen: u64) -> CodePage {
+    pub(crate) fn page(generation: Arc<AtomicU64>, seen: u64) -> CodePage {
         CodePage { generation, seen }
     }
 
     /// Pages that begin in the range show something else now.
-    pub(super) fn changed(&self, range: &Range<u64>) {
+    pub(crate) fn changed(&self, range: &Range<u64>) {
         if !self.is_watching() {
             return;
         }
@@ -103,7 +103,7 @@ impl Code {
 
     /// Watched pages of the range that show a file may show something else now, with nobody to
     /// tell.
-    pub(super) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
+    pub(crate) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
         for (page, generation) in self.pages.lock().range(range.clone()) {
             let shown = vmas.find_containing(*page);
             if shown.is_some_and(|vma| vma.file().is_some()) {
@@ -113,7 +113,7 @@ impl Code {
         }
     }
 
-    pub(super) fn watch(&self, page: u64) -> Arc<AtomicU64> {
+    pub(crate) fn watch(&self, page: u64) -> Arc<AtomicU64> {
         let mut pages = self.pages.lock();
         let generation = pages.entry(page).or_default().clone();
         self.watched.store(pages.len(), Ordering::Release);

@@ -35,7 +35,7 @@ const BITS: usize = SLOTS / 64;
 
 /// The log of a space.
 #[derive(Debug, Default)]
-pub(super) struct DirtyLog {
+pub(crate) struct DirtyLog {
     /// Whether anything was ever watched. Set with the gate closed, so a fault that is inside reads
     /// the value that holds.
     watching: AtomicBool,
@@ -54,15 +54,15 @@ struct Log {
 
 /// What a take found.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(crate) struct Taken {
     /// Parts that were not watched.
-    pub(super) unknown: Vec<Range<u64>>,
+    pub(crate) unknown: Vec<Range<u64>>,
     /// Pages of the others that were made writable.
-    pub(super) stored: Vec<u64>,
+    pub(crate) stored: Vec<u64>,
 }
 
 impl Taken {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.unknown.is_empty() && self.stored.is_empty()
     }
 }
@@ -70,7 +70,7 @@ impl Taken {
 impl DirtyLog {
     /// A fault is about to make the page at `at` writable. In its section, inside the gate.
     #[inline(always)]
-    pub(super) fn stored(&self, payer: Payer<'_>, at: u64) {
+    pub(crate) fn stored(&self, payer: Payer<'_>, at: u64) {
         // Relaxed: the gate orders it.
         if self.watching.load(Ordering::Relaxed) {
             self.note(payer, at);
@@ -83,7 +83,7 @@ impl DirtyLog {
     }
 
     /// The pages of the range are others now, or may be. The gate's writer is held.
-    pub(super) fn forget(&self, payer: Payer<'_>, range: &Range<u64>) {
+    pub(crate) fn forget(&self, payer: Payer<'_>, range: &Range<u64>) {
         // Relaxed: the writer's mutex orders it.
         if self.watching.load(Ordering::Relaxed) {
             self.log.lock().forget(payer, range);
@@ -92,24 +92,24 @@ impl DirtyLog {
 
     /// Takes the range's bits, and watches all of it from now on if there is memory to note it in.
     /// The gate is closed on it.
-    pub(super) fn take(&self, payer: Payer<'_>, range: &Range<u64>) -> Taken {
+    pub(crate) fn take(&self, payer: Payer<'_>, range: &Range<u64>) -> Taken {
         self.watching.store(true, Ordering::Relaxed);
         self.log.lock().take(payer, range)
     }
 
     /// Checks the log; nobody may be using the space.
-    pub(super) fn validate(&self) {
+    pub(crate) fn validate(&self) {
         self.log.lock().validate();
     }
 
     /// Gives back what is charged. The space is gone.
-    pub(super) fn end(&self, payer: Payer<'_>) {
+    pub(crate) fn end(&self, payer: Payer<'_>) {
         let mut log = self.log.lock();
         payer.uncharge(PageCount(std::mem::take(&mut log.charged) as u64));
     }
 
     /// Charges for one range more, as far as that takes no waiting. The gate's writer is held.
-    pub(super) fn make_room(&self, payer: Payer<'_>) -> Result<(), LimitError> {
+    pub(crate) fn make_room(&self, payer: Payer<'_>) -> Result<(), LimitError> {
         let mut log = self.log.lock();
         log.shrink(payer);
         log.make_room(payer, AllocMode::NoWait)

@@ -61,7 +61,7 @@ use crate::{Explanation, Space, VirtAddr};
 /// ```
 #[derive(Debug)]
 pub struct Accessor {
-    pub(in crate::space) core: Core,
+    pub(crate) core: Core,
 }
 
 impl Space {
@@ -73,7 +73,7 @@ impl Space {
 }
 
 impl Accessor {
-    pub(in crate::space) fn new(space: &Arc<SpaceInner>) -> Accessor {
+    pub(crate) fn new(space: &Arc<SpaceInner>) -> Accessor {
         Accessor {
             core: Core::new(space),
         }
@@ -108,15 +108,12 @@ impl Accessor {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn load_here<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-    ) -> Result<T, Fault> {
+    pub(crate) fn load_here<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         self.core.load::<S, T>(at)
     }
 
     #[inline(always)]
-    pub(in crate::space) fn store_here<S: Sectioned, T: Scalar>(
+    pub(crate) fn store_here<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
         value: T,

@@ -42,7 +42,7 @@ impl Core {
     /// A load or a fetch.
     #[cold]
     #[inline(never)]
-    pub(in crate::space) fn read_across<S: Sectioned>(
+    pub(crate) fn read_across<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         mut bytes: &mut [u8],
@@ -61,7 +61,7 @@ impl Core {
     }
 
     #[cold]
-    pub(in crate::space) fn store_across<S: Sectioned, T: Scalar>(
+    pub(crate) fn store_across<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
         value: T,
@@ -74,7 +74,7 @@ impl Core {
 
     /// Writes bytes that lie in two pages, wholly or not at all. `part` is what to look up in
     /// either, and to report.
-    pub(in crate::space) fn write_across<S: Sectioned>(
+    pub(crate) fn write_across<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         bytes: &[u8],

@@ -36,7 +36,7 @@ fn check_store(order: Ordering) {
 
 impl Core {
     #[inline(always)]
-    pub(in crate::space) fn load_atomic<S: Sectioned, T: AtomicScalar>(
+    pub(crate) fn load_atomic<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         order: Ordering,
@@ -47,7 +47,7 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn store_atomic<S: Sectioned, T: AtomicScalar>(
+    pub(crate) fn store_atomic<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         value: T,
@@ -60,7 +60,7 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn compare_exchange<S: Sectioned, T: AtomicScalar>(
+    pub(crate) fn compare_exchange<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         [old, new]: [T; 2],
@@ -73,7 +73,7 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn modify<S: Sectioned, T: AtomicScalar>(
+    pub(crate) fn modify<S: Sectioned, T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
         how: Modify,

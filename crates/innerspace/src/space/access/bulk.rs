@@ -28,7 +28,7 @@ forms! { Accessor, Single => {
 } }
 
 impl Core {
-    pub(in crate::space) fn copy_from<S: Sectioned>(
+    pub(crate) fn copy_from<S: Sectioned>(
         &mut self,
         to: VirtAddr,
         source: &mut Core,
@@ -50,7 +50,7 @@ impl Core {
     }
 
     #[inline]
-    pub(in crate::space) fn read<S: Sectioned>(
+    pub(crate) fn read<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         mut buffer: &mut [u8],
@@ -68,7 +68,7 @@ impl Core {
     }
 
     #[inline]
-    pub(in crate::space) fn write<S: Sectioned>(
+    pub(crate) fn write<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         mut bytes: &[u8],
@@ -85,7 +85,7 @@ impl Core {
         Ok(())
     }
 
-    pub(in crate::space) fn fill<S: Sectioned>(
+    pub(crate) fn fill<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         byte: u8,
@@ -100,7 +100,7 @@ impl Core {
         Ok(())
     }
 
-    pub(in crate::space) fn compare<S: Sectioned>(
+    pub(crate) fn compare<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         mut bytes: &[u8],
@@ -125,7 +125,7 @@ impl Core {
 
     /// Through a buffer of one page, so that it always gets on, whichever of the two pages is taken
     /// away in between.
-    pub(in crate::space) fn copy<S: Sectioned>(
+    pub(crate) fn copy<S: Sectioned>(
         &mut self,
         to: VirtAddr,
         from: VirtAddr,

@@ -35,7 +35,7 @@ fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
 
 impl Core {
     /// The device behind a fault, or else the fault.
-    pub(in crate::space) fn device_of(&mut self, fault: Fault) -> Result<DeviceCall, Fault> {
+    pub(crate) fn device_of(&mut self, fault: Fault) -> Result<DeviceCall, Fault> {
         if fault.kind() != FaultKind::Device {
             return Err(fault);
         }
@@ -61,7 +61,7 @@ impl Core {
 
     /// A load of a value that met `fault`.
     #[cold]
-    pub(in crate::space) fn device_load<S: Sectioned>(
+    pub(crate) fn device_load<S: Sectioned>(
         &mut self,
         bytes: &mut [u8],
         fault: Fault,
@@ -72,7 +72,7 @@ impl Core {
 
     /// A store of a value that met `fault`.
     #[cold]
-    pub(in crate::space) fn device_store<S: Sectioned>(
+    pub(crate) fn device_store<S: Sectioned>(
         &mut self,
         bytes: &[u8],
         fault: Fault,
@@ -83,7 +83,7 @@ impl Core {
 
     /// A bulk load inside one page that met `fault`.
     #[cold]
-    pub(in crate::space) fn device_read<S: Sectioned>(
+    pub(crate) fn device_read<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         bytes: &mut [u8],
@@ -100,7 +100,7 @@ impl Core {
 
     /// A bulk store inside one page that met `fault`.
     #[cold]
-    pub(in crate::space) fn device_write<S: Sectioned>(
+    pub(crate) fn device_write<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         bytes: &[u8],
@@ -111,7 +111,7 @@ impl Core {
     }
 
     /// Stores bytes of one page to the device there.
-    pub(in crate::space) fn store_run<S: Sectioned>(
+    pub(crate) fn store_run<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         bytes: &[u8],
@@ -127,7 +127,7 @@ impl Core {
 
     /// A read-modify-write that met `fault`: no device has any.
     #[cold]
-    pub(in crate::space) fn device_exchange(&mut self, fault: Fault) -> Fault {
+    pub(crate) fn device_exchange(&mut self, fault: Fault) -> Fault {
         let Ok(DeviceCall { device, offset }) = self.device_of(fault) else {
             return fault;
         };

@@ -9,19 +9,19 @@
 use crate::cache::Wait;
 
 /// Whether an access may wait for what it misses.
-pub(in crate::space) trait Mode {
+pub(crate) trait Mode {
     const WAIT: Wait;
 }
 
 /// The access waits.
-pub(in crate::space) enum Blocking {}
+pub(crate) enum Blocking {}
 
 impl Mode for Blocking {
     const WAIT: Wait = Wait::Yes;
 }
 
 /// The access fails where it would have to wait.
-pub(in crate::space) enum NonBlocking {}
+pub(crate) enum NonBlocking {}
 
 impl Mode for NonBlocking {
     const WAIT: Wait = Wait::No;
@@ -59,4 +59,4 @@ macro_rules! forms {
         )+ }
     };
 }
-pub(in crate::space) use forms;
+pub(crate) use forms;

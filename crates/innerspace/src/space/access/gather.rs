@@ -41,7 +41,7 @@ forms! { Accessor, Single => {
 } }
 
 impl Core {
-    pub(in crate::space) fn gather<S: Sectioned>(
+    pub(crate) fn gather<S: Sectioned>(
         &mut self,
         reads: &mut [(VirtAddr, &mut [u8])],
     ) -> Result<(), Fault> {

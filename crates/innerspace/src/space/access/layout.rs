@@ -88,7 +88,7 @@ pub struct TranslationLayout {
 
 impl TranslationLayout {
     /// Where generated code finds what a hit in `translator` reads.
-    pub(in crate::space) fn of(translator: &Translator) -> TranslationLayout {
+    pub(crate) fn of(translator: &Translator) -> TranslationLayout {
         TranslationLayout {
             current: translator.sections.shown_word().as_ptr().cast(),
             tags: translator.tags().cast(),

@@ -9,18 +9,18 @@
 //! | `bulk`, `gather`, `atomics`, `values` | buffers; many reads at once; atomic accesses; types of a program's own |
 //! | `layout`, `watch_code` | for programs that generate code, or translate it |
 
-pub(in crate::space) mod accessor;
-pub(in crate::space) mod across;
-pub(in crate::space) mod atomics;
-pub(in crate::space) mod bulk;
-pub(in crate::space) mod device;
-pub(in crate::space) mod forms;
-pub(in crate::space) mod gather;
+pub(crate) mod accessor;
+pub(crate) mod across;
+pub(crate) mod atomics;
+pub(crate) mod bulk;
+pub(crate) mod device;
+pub(crate) mod forms;
+pub(crate) mod gather;
 #[cfg(all(feature = "layout", not(shuttle)))]
-pub(in crate::space) mod layout;
-pub(in crate::space) mod session;
-pub(in crate::space) mod single;
+pub(crate) mod layout;
+pub(crate) mod session;
+pub(crate) mod single;
 #[cfg(feature = "zerocopy_0_8")]
 mod values;
-pub(in crate::space) mod watch_code;
-pub(in crate::space) mod what;
+pub(crate) mod watch_code;
+pub(crate) mod what;

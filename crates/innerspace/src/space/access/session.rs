@@ -40,7 +40,7 @@ use crate::sys::copy::Scalar;
 /// ```
 #[derive(Debug)]
 pub struct Session<'accessor> {
-    pub(in crate::space) core: &'accessor mut Core,
+    pub(crate) core: &'accessor mut Core,
     /// Of the core's translator.
     binding: SessionBinding,
     /// Not `Send`: while it is registered, whoever waits on this thread closes its section.
@@ -48,7 +48,7 @@ pub struct Session<'accessor> {
 }
 
 /// The section is open already.
-pub(in crate::space) struct InSession<M = Blocking>(PhantomData<M>);
+pub(crate) struct InSession<M = Blocking>(PhantomData<M>);
 
 impl<M: Mode> Sectioned for InSession<M> {
     const WAIT: Wait = M::WAIT;
@@ -112,7 +112,7 @@ impl<M: Mode> Sectioned for InSession<M> {
 }
 
 impl<'accessor> Session<'accessor> {
-    pub(in crate::space) fn new(core: &'accessor mut Core) -> Session<'accessor> {
+    pub(crate) fn new(core: &'accessor mut Core) -> Session<'accessor> {
         // Registered first: that panics in a thread that is ending, and nobody would close the
         // section.
         core.translator.sections.begin_session();
@@ -125,10 +125,7 @@ impl<'accessor> Session<'accessor> {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn load_here<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-    ) -> Result<T, Fault> {
+    pub(crate) fn load_here<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         let (translator, size) = (&self.core.translator, size_of::<T>());
         let hit = self
             .binding
@@ -140,7 +137,7 @@ impl<'accessor> Session<'accessor> {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn store_here<S: Sectioned, T: Scalar>(
+    pub(crate) fn store_here<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
         value: T,

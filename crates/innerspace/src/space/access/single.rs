@@ -32,11 +32,11 @@ use crate::sys::copy::Scalar;
 use crate::{PageCount, VirtAddr};
 
 /// What accessor and session share.
-pub(in crate::space) struct Core {
-    pub(in crate::space) translator: Translator,
-    pub(in crate::space) space: Arc<SpaceInner>,
+pub(crate) struct Core {
+    pub(crate) translator: Translator,
+    pub(crate) space: Arc<SpaceInner>,
     /// The mappings found last.
-    pub(in crate::space) vmas: VmaCache,
+    pub(crate) vmas: VmaCache,
     /// Whether the group counts this accessor.
     attached: bool,
     /// The fault of the last access that failed.
@@ -57,7 +57,7 @@ enum Gate {
 
 /// How an access surrounds itself with a section, and whether it may wait outside one for what it
 /// misses.
-pub(in crate::space) trait Sectioned {
+pub(crate) trait Sectioned {
     /// Asked when something is missed.
     const WAIT: Wait;
     /// Before an access.
@@ -91,7 +91,7 @@ pub(in crate::space) trait Sectioned {
 }
 
 /// Each access has its own section.
-pub(in crate::space) struct Single<M = Blocking>(PhantomData<M>);
+pub(crate) struct Single<M = Blocking>(PhantomData<M>);
 
 impl<M: Mode> Sectioned for Single<M> {
     const WAIT: Wait = M::WAIT;
@@ -143,18 +143,14 @@ impl<M: Mode> Sectioned for Single<M> {
 /// A part of an access that may call a store or a device, from `pause` to `resume` or from
 /// `suspend` to `unsuspend`. The end comes by a drop because they may panic: a program that catches
 /// that goes on with its session.
-pub(in crate::space) struct Interrupted<'core, E: Fn(&mut Translator)> {
-    pub(in crate::space) core: &'core mut Core,
+pub(crate) struct Interrupted<'core, E: Fn(&mut Translator)> {
+    pub(crate) core: &'core mut Core,
     end: E,
 }
 
 impl<'core, E: Fn(&mut Translator)> Interrupted<'core, E> {
     #[inline]
-    pub(in crate::space) fn new(
-        core: &'core mut Core,
-        begin: impl Fn(&mut Translator),
-        end: E,
-    ) -> Self {
+    pub(crate) fn new(core: &'core mut Core, begin: impl Fn(&mut Translator), end: E) -> Self {
         begin(&mut core.translator);
         Interrupted { core, end }
     }
@@ -193,7 +189,7 @@ impl Drop for Core {
 }
 
 impl Core {
-    pub(in crate::space) fn new(space: &Arc<SpaceInner>) -> Core {
+    pub(crate) fn new(space: &Arc<SpaceInner>) -> Core {
         let translator = Translator::new(&space.pool.domain);
         // Known to the space before it has cached anything, so that no post can miss it.
         let own = translator.sections.participant().clone();
@@ -226,7 +222,7 @@ impl Core {
     /// Does `act` with the bytes at `at`, in a section; on a miss, has their page first. `what`
     /// says what to look up and what to report.
     #[inline(always)]
-    pub(in crate::space) fn access<S: Sectioned, T>(
+    pub(crate) fn access<S: Sectioned, T>(
         &mut self,
         at: VirtAddr,
         what: What,
@@ -238,7 +234,7 @@ impl Core {
     /// The same, of an access that goes on at `next`: if its page is there, its bytes are sent for
     /// meanwhile. The processor fetches ahead by itself, but not past the end of a page.
     #[inline(always)]
-    pub(in crate::space) fn access_before<S: Sectioned, T>(
+    pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,
         at: VirtAddr,
         what: What,
@@ -450,10 +446,7 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn load<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-    ) -> Result<T, Fault> {
+    pub(crate) fn load<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         match S::hit(
             &mut self.translator,
             (at.0, size_of::<T>()),
@@ -467,7 +460,7 @@ impl Core {
 
     /// A load that did not find its page at hand. In a section, which it leaves.
     #[inline(always)]
-    pub(in crate::space) fn load_missed<S: Sectioned, T: Scalar>(
+    pub(crate) fn load_missed<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
     ) -> Result<T, Fault> {
@@ -489,7 +482,7 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn store<S: Sectioned, T: Scalar>(
+    pub(crate) fn store<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
         value: T,
@@ -508,7 +501,7 @@ impl Core {
 
     /// A store of this kind.
     #[inline(always)]
-    pub(in crate::space) fn store_missed<S: Sectioned, T: Scalar>(
+    pub(crate) fn store_missed<S: Sectioned, T: Scalar>(
         &mut self,
         at: VirtAddr,
         value: T,
@@ -527,7 +520,7 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn load_from_device<S: Sectioned, T: Scalar>(
+    pub(crate) fn load_from_device<S: Sectioned, T: Scalar>(
         &mut self,
         fault: Fault,
     ) -> Result<T, Fault> {
@@ -536,7 +529,7 @@ impl Core {
 
     #[cold]
     #[inline(never)]
-    pub(in crate::space) fn store_to_device<S: Sectioned, T: Scalar>(
+    pub(crate) fn store_to_device<S: Sectioned, T: Scalar>(
         &mut self,
         value: T,
         fault: Fault,
@@ -549,10 +542,7 @@ impl Core {
 
     /// A load of an instruction: as a load, by the right to execute.
     #[inline(always)]
-    pub(in crate::space) fn fetch<S: Sectioned, T: Scalar>(
-        &mut self,
-        at: VirtAddr,
-    ) -> Result<T, Fault> {
+    pub(crate) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
             return value_of(|bytes| self.read_across::<S>(at, bytes, AccessKind::Fetch));
         }
@@ -560,7 +550,7 @@ impl Core {
     }
 
     /// Has the page of `at` for such an access, and does nothing with it.
-    pub(in crate::space) fn ensure_page_in<S: Sectioned>(
+    pub(crate) fn ensure_page_in<S: Sectioned>(
         &mut self,
         at: VirtAddr,
         access: AccessKind,

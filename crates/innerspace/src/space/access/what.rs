@@ -6,19 +6,19 @@ use crate::{PAGE_SIZE, VirtAddr};
 
 /// Small, so that the way to the slow path costs the fast one nothing.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::space) struct What {
-    pub(in crate::space) access: AccessKind,
+pub(crate) struct What {
+    pub(crate) access: AccessKind,
     /// Bytes to name in a fault; 0: a buffer.
-    pub(in crate::space) reported: u8,
+    pub(crate) reported: u8,
     /// Bytes to look up, in one page; 0: the page is to be valid for accesses to come.
     size: u16,
     /// Pages behind it that the access goes on to.
-    pub(in crate::space) more: u32,
+    pub(crate) more: u32,
 }
 
 impl What {
     #[inline(always)]
-    pub(in crate::space) fn value<T>(access: AccessKind) -> What {
+    pub(crate) fn value<T>(access: AccessKind) -> What {
         What {
             access,
             reported: size_of::<T>() as u8,
@@ -29,7 +29,7 @@ impl What {
 
     /// A part of a value that crosses a page end: only the page's validity is wanted, and that it
     /// lasts.
-    pub(in crate::space) fn part_of<T>(access: AccessKind) -> What {
+    pub(crate) fn part_of<T>(access: AccessKind) -> What {
         What {
             size: 0,
             ..What::value::<T>(access)
@@ -37,7 +37,7 @@ impl What {
     }
 
     /// Bytes of one page of a value of `whole` bytes that crosses a page end.
-    pub(in crate::space) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
+    pub(crate) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
         What {
             access,
             reported: whole as u8,
@@ -47,17 +47,17 @@ impl What {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn is_buffer(self) -> bool {
+    pub(crate) fn is_buffer(self) -> bool {
         self.reported == 0
     }
 
     /// Whether the bytes are used at once.
-    pub(in crate::space) fn uses_page(self) -> bool {
+    pub(crate) fn uses_page(self) -> bool {
         self.size > 0
     }
 
     #[inline(always)]
-    pub(in crate::space) fn buffer(access: AccessKind, size: usize) -> What {
+    pub(crate) fn buffer(access: AccessKind, size: usize) -> What {
         debug_assert!(size <= PAGE_SIZE);
         What {
             access,
@@ -69,7 +69,7 @@ impl What {
 
     /// The same, of an access that goes on to so many bytes behind the page.
     #[inline(always)]
-    pub(in crate::space) fn with_more(self, bytes: usize) -> What {
+    pub(crate) fn with_more(self, bytes: usize) -> What {
         let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);
         What {
             more: pages as u32,
@@ -78,17 +78,17 @@ impl What {
     }
 
     /// Such an access of `at` has failed.
-    pub(in crate::space) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
+    pub(crate) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
         Fault::new(kind, at, self.access, self.reported.into())
     }
 
     #[inline(always)]
-    pub(in crate::space) fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         usize::from(self.size)
     }
 
     #[inline(always)]
-    pub(in crate::space) fn need(self) -> Need {
+    pub(crate) fn need(self) -> Need {
         match self.access {
             AccessKind::Load => Need::Read,
             AccessKind::Fetch => Need::Fetch,

@@ -190,7 +190,7 @@ impl Space {
         self.ensure_pages("populate", at, len)
     }
 
-    pub(in crate::space) fn ensure_pages(
+    pub(crate) fn ensure_pages(
         &self,
         what: &'static str,
         at: VirtAddr,

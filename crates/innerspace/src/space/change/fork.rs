@@ -50,7 +50,7 @@ impl Space {
     }
 
     /// A space with the same mappings that shares all of this one's table.
-    pub(in crate::space) fn copy(&self, group: &Group, role: Role) -> Result<Space, SpaceError> {
+    pub(crate) fn copy(&self, group: &Group, role: Role) -> Result<Space, SpaceError> {
         let parent = &*self.0;
         let (event, what) = match role {
             Role::Live { .. } => (Event::Fork, "fork"),

@@ -14,13 +14,13 @@ use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// Where ranges of chosen address start, if there are so many.
-pub(in crate::space) const CHOSEN: u64 = 0x7f00_0000_0000;
+pub(crate) const CHOSEN: u64 = 0x7f00_0000_0000;
 
 /// The first address that does not exist, in the widest space.
 const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The largest offset at which a file can end.
-pub(in crate::space) const LAST_OFFSET: u64 = i64::MAX as u64;
+pub(crate) const LAST_OFFSET: u64 = i64::MAX as u64;
 /// The largest file offset that can be mapped.
 const MAX_OFFSET: u64 = LAST_OFFSET - END;
 
@@ -43,21 +43,21 @@ pub struct Map {
     what: What,
     protection: Protection,
     sharing: Sharing,
-    pub(in crate::space) place: Place,
-    pub(in crate::space) null: Null,
-    pub(in crate::space) population: Population,
+    pub(crate) place: Place,
+    pub(crate) null: Null,
+    pub(crate) population: Population,
 }
 
 /// Whether page 0 may be mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Null {
+pub(crate) enum Null {
     KeptFree,
     Mapped,
 }
 
 /// When pages are had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Population {
+pub(crate) enum Population {
     OnDemand,
     Eager,
 }
@@ -84,7 +84,7 @@ enum What {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(in crate::space) enum Place {
+pub(crate) enum Place {
     Chosen,
     Free(VirtAddr),
     Replacing(VirtAddr),
@@ -255,7 +255,7 @@ impl Map {
         self
     }
 
-    pub(in crate::space) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match &self.what {
             What::Anonymous { len } | What::Device { len, .. } => *len,
             What::File { file, offset, len } => {
@@ -267,7 +267,7 @@ impl Map {
         }
     }
 
-    pub(in crate::space) fn place_address(&self) -> VirtAddr {
+    pub(crate) fn place_address(&self) -> VirtAddr {
         match self.place {
             Place::Chosen => VirtAddr(CHOSEN),
             Place::Free(at) | Place::Replacing(at) => at,
@@ -275,7 +275,7 @@ impl Map {
     }
 
     /// The mapping without its address, checked as far as that goes.
-    pub(in crate::space) fn to_vma(&self, end: u64) -> Result<Vma, SpaceError> {
+    pub(crate) fn to_vma(&self, end: u64) -> Result<Vma, SpaceError> {
         let at = self.place_address();
         let wanted = self.len();
         if wanted == 0 {
@@ -388,7 +388,7 @@ impl Map {
 
     /// A file of another memory has other grace periods: what it takes away could still be in use
     /// here.
-    pub(in crate::space) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
+    pub(crate) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
         let (own, file) = match &self.what {
             What::Anonymous { .. } | What::Device { .. } => return Ok(()),
             What::File { file, .. } => (file.inner().is_in(pool), file.inner().name()),

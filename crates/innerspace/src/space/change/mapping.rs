@@ -47,7 +47,7 @@ impl Space {
 
     /// Maps a file privately in place of anonymous memory, whose pages become copies of the file's.
     /// The memory was only ever stored to, and nobody uses it meanwhile.
-    pub(in crate::space) fn map_behind(&self, map: &Map) -> Result<(), SpaceError> {
+    pub(crate) fn map_behind(&self, map: &Map) -> Result<(), SpaceError> {
         self.put(map, None).map(drop)
     }
 
@@ -158,7 +158,7 @@ impl Space {
 }
 
 /// A free range for `len` bytes.
-pub(in crate::space) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
+pub(crate) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
     // A large mapping starts with a leaf, so that its tables and forks are few.
     let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
     let from = if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW };
@@ -168,7 +168,7 @@ pub(in crate::space) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<
 }
 
 /// Refuses page 0.
-pub(in crate::space) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
+pub(crate) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
     match at.0 < PAGE {
         true => Err(SpaceError::NullPage { what, at }),
         false => Ok(()),

@@ -9,13 +9,13 @@
 //! | `zap`, `advise` | dropping anonymous pages where they are; advice, populating, locking |
 //! | `take_dirty` | taking what was stored to |
 
-pub(in crate::space) mod advise;
-pub(in crate::space) mod fork;
-pub(in crate::space) mod map;
-pub(in crate::space) mod mapping;
-pub(in crate::space) mod region;
-pub(in crate::space) mod remap;
-pub(in crate::space) mod revoke;
-pub(in crate::space) mod steps;
-pub(in crate::space) mod take_dirty;
-pub(in crate::space) mod zap;
+pub(crate) mod advise;
+pub(crate) mod fork;
+pub(crate) mod map;
+pub(crate) mod mapping;
+pub(crate) mod region;
+pub(crate) mod remap;
+pub(crate) mod revoke;
+pub(crate) mod steps;
+pub(crate) mod take_dirty;
+pub(crate) mod zap;

@@ -35,7 +35,7 @@ struct SpaceMapper {
 }
 
 /// What revokes the pages of a file in a space.
-pub(in crate::space) fn mapper(space: &Arc<SpaceInner>, file: &MappedFile) -> Arc<dyn Mappers> {
+pub(crate) fn mapper(space: &Arc<SpaceInner>, file: &MappedFile) -> Arc<dyn Mappers> {
     Arc::new(SpaceMapper {
         space: Arc::downgrade(space),
         file: file.key(),
@@ -119,7 +119,7 @@ impl SpaceInner {
     /// validity, as by aging: the access has its page for as long as its section is open, and the
     /// next one faults. In a section.
     #[cold]
-    pub(in crate::space) fn sample_use(&self, at: u64) {
+    pub(crate) fn sample_use(&self, at: u64) {
         let nodes = Nodes { pool: &self.pool };
         let Some(leaf) = nodes.find(self.root, at) else {
             return;

@@ -54,11 +54,11 @@ use crate::sync::gate::Writer;
 use crate::sync::{Arc, failpoint};
 
 /// The whole gate.
-pub(in crate::space) const EVERYWHERE: Range<u64> = 0..u64::MAX;
+pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
 /// What a change leaves to be done without the writer's lock.
 #[must_use = "detached memory is given back by `SpaceInner::finish`"]
-pub(in crate::space) struct Leftover {
+pub(crate) struct Leftover {
     detached: Detached,
     unused: Vec<FileUse>,
 }
@@ -66,19 +66,19 @@ pub(in crate::space) struct Leftover {
 /// What was detached by a change that is under way. Nodes that were copied are nothing anybody
 /// sees; what they replaced is let go also when the change ends by an error, or by the panic of a
 /// store that was to make room for it.
-pub(in crate::space) struct Underway<'s> {
+pub(crate) struct Underway<'s> {
     space: &'s SpaceInner,
     detached: Detached,
 }
 
 impl<'s> Underway<'s> {
-    pub(in crate::space) fn new(space: &'s SpaceInner) -> Underway<'s> {
+    pub(crate) fn new(space: &'s SpaceInner) -> Underway<'s> {
         let detached = Detached::default();
         Underway { space, detached }
     }
 
     /// The change is done, or goes on elsewhere.
-    pub(in crate::space) fn done(mut self) -> Detached {
+    pub(crate) fn done(mut self) -> Detached {
         std::mem::take(&mut self.detached)
     }
 }
@@ -109,7 +109,7 @@ impl SpaceInner {
     ///
     /// # Errors
     /// [`SpaceError::Limit`]; nothing is changed.
-    pub(in crate::space) fn change(
+    pub(crate) fn change(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
         range: &Range<u64>,
@@ -120,7 +120,7 @@ impl SpaceInner {
     }
 
     /// The same, with memory for it had in `mode`.
-    pub(in crate::space) fn change_in(
+    pub(crate) fn change_in(
         self: &Arc<SpaceInner>,
         mode: AllocMode,
         writer: &mut Writer<'_, Structure>,
@@ -155,7 +155,7 @@ impl SpaceInner {
 
     /// Changes the mappings by `change`, whose nodes are charged for in `mode`; `tables` changes
     /// the words, publishes the new set, and says what is detached, or that nothing is changed.
-    pub(in crate::space) fn change_by(
+    pub(crate) fn change_by(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
         mode: AllocMode,
@@ -191,7 +191,7 @@ impl SpaceInner {
     }
 
     /// Makes `vmas` what sections see from now on. The old set is freed after a grace period.
-    pub(in crate::space) fn publish(&self, vmas: &VmaSet, changed: &Changed) {
+    pub(crate) fn publish(&self, vmas: &VmaSet, changed: &Changed) {
         let replaced = self.vmas.publish(&self.pool.domain, vmas.clone());
         if !changed.removed.is_empty() {
             self.sequence.bump();
@@ -227,7 +227,7 @@ impl SpaceInner {
 
     /// Whether no slot of the range has anything: `pte::take_alone` relies on it, with the gate
     /// open. Looks at every one.
-    pub(in crate::space) fn is_empty(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn is_empty(&self, range: &Range<u64>) -> bool {
         let nodes = Nodes { pool: &self.pool };
         let mut empty = true;
         let mut look = |_, word: &_| empty &= pte::load(word).holds() == Holds::Nothing;
@@ -238,7 +238,7 @@ impl SpaceInner {
     }
 
     /// Frames for so many nodes. The gate's writer is held.
-    pub(in crate::space) fn ensure_nodes<'s>(
+    pub(crate) fn ensure_nodes<'s>(
         &'s self,
         spares: &mut Spares<'s>,
         wanted: usize,
@@ -254,7 +254,7 @@ impl SpaceInner {
     }
 
     /// Lets go after a grace period: accessors may be in it.
-    pub(in crate::space) fn retire(&self, detached: Detached) {
+    pub(crate) fn retire(&self, detached: Detached) {
         if !detached.is_empty() {
             let release = move |pool: &Pool| Nodes { pool }.release(detached);
             self.pool.retire(Retired::Call(Box::new(release)));
@@ -296,7 +296,7 @@ impl SpaceInner {
 
     /// Has the leaves of these addresses that borrow nothing any more forget their shadows. The
     /// gate is closed, and a grace period follows before those are let go.
-    pub(in crate::space) fn part_in_vain(
+    pub(crate) fn part_in_vain(
         &self,
         places: impl IntoIterator<Item = u64>,
         detached: &mut Detached,
@@ -314,7 +314,7 @@ impl SpaceInner {
 
     /// Makes the paths of the range the space's own, as far as the edit needs that; `false`: with
     /// more nodes.
-    pub(in crate::space) fn own_range(
+    pub(crate) fn own_range(
         &self,
         range: &Range<u64>,
         edit: Edit,
@@ -336,7 +336,7 @@ impl SpaceInner {
 
     /// Goes back to another set, whose table `take_table` puts in place of the space's with the
     /// gate closed everywhere; nothing is changed if that fails.
-    pub(in crate::space) fn replace_all<E>(
+    pub(crate) fn replace_all<E>(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
         vmas: &VmaSet,
@@ -376,7 +376,7 @@ impl SpaceInner {
     }
 
     /// What is left to do without the writer's lock.
-    pub(in crate::space) fn finish(&self, leftover: Leftover) {
+    pub(crate) fn finish(&self, leftover: Leftover) {
         Nodes { pool: &self.pool }.release(leftover.detached);
         if !leftover.unused.is_empty() {
             leftover.unused.into_iter().for_each(FileUse::unregister);

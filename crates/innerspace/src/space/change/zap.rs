@@ -35,7 +35,7 @@ use crate::sync::gate::Writer;
 impl SpaceInner {
     /// Drops the pages of a mapped range, if that can be done so; else gives the writer back, with
     /// nothing changed.
-    pub(in crate::space) fn zap<'gate>(
+    pub(crate) fn zap<'gate>(
         &self,
         mut writer: Writer<'gate, Structure>,
         range: &Range<u64>,

@@ -36,7 +36,7 @@ pub enum AccessKind {
 
 impl AccessKind {
     #[inline]
-    pub(in crate::space) fn writes(self) -> bool {
+    pub(crate) fn writes(self) -> bool {
         matches!(self, AccessKind::Store | AccessKind::Exchange)
     }
 
@@ -107,12 +107,7 @@ const BYTES: u8 = BEYOND - 1;
 const LOST: u32 = 64 - ADDRESS_BITS;
 
 impl Fault {
-    pub(in crate::space) fn new(
-        kind: FaultKind,
-        at: VirtAddr,
-        access: AccessKind,
-        bytes: usize,
-    ) -> Fault {
+    pub(crate) fn new(kind: FaultKind, at: VirtAddr, access: AccessKind, bytes: usize) -> Fault {
         let bytes = if bytes <= 16 { bytes as u8 } else { 0 };
         let (address, beyond) = match at.0 >> ADDRESS_BITS {
             0 => (at.0, 0),
@@ -127,7 +122,7 @@ impl Fault {
     }
 
     /// The same access, failed for another reason.
-    pub(in crate::space) fn of_kind(self, kind: FaultKind) -> Fault {
+    pub(crate) fn of_kind(self, kind: FaultKind) -> Fault {
         Fault { kind, ..self }
     }
 
@@ -146,7 +141,7 @@ impl Fault {
     }
 
     /// Whether the address has more bits than any space.
-    pub(in crate::space) fn is_beyond(self) -> bool {
+    pub(crate) fn is_beyond(self) -> bool {
         self.what & BEYOND != 0
     }
 
@@ -179,7 +174,7 @@ impl Fault {
 const _: () = assert!(size_of::<Result<u64, Fault>>() <= 16);
 
 /// What a fault's access wanted, without what came of it: `load of 8 bytes at 0x1000`.
-pub(in crate::space) struct Wanted(pub(in crate::space) Fault);
+pub(crate) struct Wanted(pub(crate) Fault);
 
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -276,7 +271,7 @@ impl DeviceError {
 
 /// What lies behind a fault.
 #[derive(Clone, Debug)]
-pub(in crate::space) enum Cause {
+pub(crate) enum Cause {
     File(Arc<FileError>),
     Direct(Arc<DaxError>),
     Limit(LimitError),
@@ -285,7 +280,7 @@ pub(in crate::space) enum Cause {
 
 impl Cause {
     /// The kind of the fault that it is behind.
-    pub(in crate::space) fn kind(&self) -> FaultKind {
+    pub(crate) fn kind(&self) -> FaultKind {
         match self {
             Cause::File(error) => match &**error {
                 FileError::PastEnd { .. } | FileError::Shrank { .. } => FaultKind::PastEnd,
@@ -306,7 +301,7 @@ impl Cause {
 
 impl Cause {
     /// Whether a caller that may not wait would have had to.
-    pub(in crate::space) fn would_block(&self) -> bool {
+    pub(crate) fn would_block(&self) -> bool {
         match self {
             Cause::File(error) => error.would_block(),
             Cause::Limit(error) => error.would_block(),
@@ -330,8 +325,8 @@ impl fmt::Display for Cause {
 /// fault.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    pub(in crate::space) fault: Fault,
-    pub(in crate::space) text: String,
+    pub(crate) fault: Fault,
+    pub(crate) text: String,
 }
 
 impl Explanation {
@@ -601,7 +596,7 @@ impl From<SpaceError> for io::Error {
 }
 
 /// Checks `at..at + len` and makes it whole pages.
-pub(in crate::space) fn checked_range(
+pub(crate) fn checked_range(
     what: &'static str,
     at: VirtAddr,
     len: u64,

@@ -9,10 +9,10 @@
 //! | `pinned_leaves`, `structure` | what the gate's writer keeps: mappings, files, pins |
 //! | `space` | `Space` and `SpaceInner` |
 
-pub(in crate::space) mod address;
-pub(in crate::space) mod error;
-pub(in crate::space) mod options;
-pub(in crate::space) mod payer;
-pub(in crate::space) mod pinned_leaves;
-pub(in crate::space) mod space;
-pub(in crate::space) mod structure;
+pub(crate) mod address;
+pub(crate) mod error;
+pub(crate) mod options;
+pub(crate) mod payer;
+pub(crate) mod pinned_leaves;
+pub(crate) mod space;
+pub(crate) mod structure;

@@ -6,9 +6,9 @@ use crate::reclaim::{AllocMode, Pool};
 
 /// A pool, and the group that is charged.
 #[derive(Clone, Copy)]
-pub(in crate::space) struct Payer<'space> {
-    pub(in crate::space) pool: &'space Pool,
-    pub(in crate::space) group: &'space Group,
+pub(crate) struct Payer<'space> {
+    pub(crate) pool: &'space Pool,
+    pub(crate) group: &'space Group,
 }
 
 impl<'space> Payer<'space> {
@@ -16,18 +16,14 @@ impl<'space> Payer<'space> {
     ///
     /// # Errors
     /// The group has no room.
-    pub(in crate::space) fn charge(
-        self,
-        pages: PageCount,
-        mode: AllocMode,
-    ) -> Result<(), LimitError> {
+    pub(crate) fn charge(self, pages: PageCount, mode: AllocMode) -> Result<(), LimitError> {
         let charge = self.pool.charge(self.group.id(), pages, mode)?;
         let _group = charge.commit();
         Ok(())
     }
 
     /// Gives them back.
-    pub(in crate::space) fn uncharge(self, pages: PageCount) {
+    pub(crate) fn uncharge(self, pages: PageCount) {
         if pages.0 > 0 {
             self.pool.groups.uncharge(self.group.id(), pages);
         }

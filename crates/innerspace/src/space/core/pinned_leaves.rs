@@ -14,7 +14,7 @@ const MANY_LEAVES: usize = 64;
 /// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by
 /// the gate's writer.
 #[derive(Default)]
-pub(in crate::space) struct PinnedLeaves {
+pub(crate) struct PinnedLeaves {
     /// Their numbers.
     leaves: BTreeSet<u64>,
     /// How many had pinned pages when they were looked at last.
@@ -24,12 +24,7 @@ pub(in crate::space) struct PinnedLeaves {
 }
 
 impl PinnedLeaves {
-    pub(in crate::space) fn add(
-        &mut self,
-        range: &Range<u64>,
-        frames: &Arc<[FrameId]>,
-        is_copied: bool,
-    ) {
+    pub(crate) fn add(&mut self, range: &Range<u64>, frames: &Arc<[FrameId]>, is_copied: bool) {
         self.leaves
             .extend(leaf_number(range.start)..=leaf_number(range.end - 1));
         if !is_copied {
@@ -39,19 +34,19 @@ impl PinnedLeaves {
     }
 
     /// Whether so many leaves are known that it is time to look which still have pinned pages.
-    pub(in crate::space) fn is_look_due(&self) -> bool {
+    pub(crate) fn is_look_due(&self) -> bool {
         self.leaves.len() > MANY_LEAVES.max(2 * self.live)
     }
 
     /// The frames that a fork may not copy.
-    pub(in crate::space) fn not_copied(&mut self) -> BTreeSet<FrameId> {
+    pub(crate) fn not_copied(&mut self) -> BTreeSet<FrameId> {
         self.alone.retain(|frames| frames.strong_count() > 0);
         let alone = self.alone.iter().filter_map(Weak::upgrade);
         alone.flat_map(|frames| frames.to_vec()).collect()
     }
 
     /// Pages of `from` are going to lie from `to` on.
-    pub(in crate::space) fn move_range(&mut self, from: &Range<u64>, to: u64) {
+    pub(crate) fn move_range(&mut self, from: &Range<u64>, to: u64) {
         let span = LEAF_BYTES;
         let known = leaf_number(from.start)..=leaf_number(from.end - 1);
         let moved: Vec<u64> = self.leaves.range(known).copied().collect();
@@ -65,11 +60,7 @@ impl PinnedLeaves {
 
     /// All pinned pages, by address. Forgets leaves without any. In a section, with the gate's
     /// writer held.
-    pub(in crate::space) fn look(
-        &mut self,
-        nodes: Nodes<'_>,
-        root: FrameId,
-    ) -> Vec<(u64, FrameId)> {
+    pub(crate) fn look(&mut self, nodes: Nodes<'_>, root: FrameId) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         self.leaves.retain(|leaf| {
             let pages = nodes.pinned_in_leaf(root, leaf * LEAF_BYTES);
@@ -83,7 +74,7 @@ impl PinnedLeaves {
 
     /// How many leaves are remembered.
     #[cfg(all(test, not(shuttle)))]
-    pub(in crate::space) fn known(&self) -> usize {
+    pub(crate) fn known(&self) -> usize {
         self.leaves.len()
     }
 }

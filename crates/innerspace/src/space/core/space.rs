@@ -62,14 +62,14 @@ pub struct Space(pub(crate) Arc<SpaceInner>);
 
 /// What a section sees of a space.
 #[derive(Clone, Copy)]
-pub(in crate::space) struct Tables<'section> {
-    pub(in crate::space) root: FrameId,
-    pub(in crate::space) vmas: &'section VmaSet,
+pub(crate) struct Tables<'section> {
+    pub(crate) root: FrameId,
+    pub(crate) vmas: &'section VmaSet,
 }
 
 /// Whether a space can change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Role {
+pub(crate) enum Role {
     /// An ordinary space; forked from the snapshot of this number, if from one.
     Live { born_of: Option<u64> },
     /// A snapshot of the space of this number: no store, and no change of its mappings.
@@ -78,34 +78,34 @@ pub(in crate::space) enum Role {
 
 pub(crate) struct SpaceInner {
     /// The number of the space or snapshot in this process; never reused, never 0.
-    pub(in crate::space) id: u64,
-    pub(in crate::space) role: Role,
-    pub(in crate::space) pool: Arc<Pool>,
+    pub(crate) id: u64,
+    pub(crate) role: Role,
+    pub(crate) pool: Arc<Pool>,
     /// Serves futures; its service lives at least as long as the space.
-    pub(in crate::space) cache: Arc<Cache>,
-    pub(in crate::space) group: Group,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) group: Group,
     /// Pages of its own since the last restore.
-    pub(in crate::space) changes: Changes,
+    pub(crate) changes: Changes,
     /// The page table's root, for the space's life.
-    pub(in crate::space) root: FrameId,
+    pub(crate) root: FrameId,
     /// The mappings; published by the gate's writer.
-    pub(in crate::space) vmas: RcuCell<VmaSet>,
+    pub(crate) vmas: RcuCell<VmaSet>,
     /// Counts the changes of mappings, for the accessors' slots.
-    pub(in crate::space) sequence: Sequence,
+    pub(crate) sequence: Sequence,
     /// Bits of address.
-    pub(in crate::space) width: AddressWidth,
+    pub(crate) width: AddressWidth,
     /// The pages that code was fetched from.
-    pub(in crate::space) code: Code,
+    pub(crate) code: Code,
     /// Pages stored to since they were last taken.
-    pub(in crate::space) dirty: DirtyLog,
+    pub(crate) dirty: DirtyLog,
     /// Closed on what is being changed. Its writer has the mappings to change and the files.
-    pub(in crate::space) gate: Gate<Structure>,
+    pub(crate) gate: Gate<Structure>,
     /// Serialises the copying of shared nodes by faults; see `table`.
-    pub(in crate::space) paths: Mutex<()>,
+    pub(crate) paths: Mutex<()>,
     /// The accessors' shared sides, for posts.
-    pub(in crate::space) accessors: Mutex<Vec<Arc<Participant>>>,
+    pub(crate) accessors: Mutex<Vec<Arc<Participant>>>,
     /// Causes of the last faults.
-    pub(in crate::space) causes: Mutex<VecDeque<(Fault, Cause)>>,
+    pub(crate) causes: Mutex<VecDeque<(Fault, Cause)>>,
 }
 
 impl Space {
@@ -147,7 +147,7 @@ impl std::fmt::Debug for Space {
 }
 
 impl SpaceInner {
-    pub(in crate::space) fn new(
+    pub(crate) fn new(
         cache: &Arc<Cache>,
         group: &Group,
         role: Role,
@@ -178,18 +178,18 @@ impl SpaceInner {
         })
     }
 
-    pub(in crate::space) fn is_frozen(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         matches!(self.role, Role::Frozen { .. })
     }
 
     /// The first address that does not exist.
-    pub(in crate::space) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.width.end()
     }
 
     /// The address `bytes` after `at`: past the last one of a narrow space comes 0. In a wide one
     /// it does not exist.
-    pub(in crate::space) fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
+    pub(crate) fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
         let next = at.0.wrapping_add(bytes);
         match self.width {
             AddressWidth::Bits32 if at.0 < self.end() => VirtAddr(next % self.end()),
@@ -198,7 +198,7 @@ impl SpaceInner {
     }
 
     /// The parts of a range of addresses by pages: address and length.
-    pub(in crate::space) fn pieces(
+    pub(crate) fn pieces(
         &self,
         mut at: VirtAddr,
         len: usize,
@@ -225,7 +225,7 @@ impl SpaceInner {
 
     /// Marks the calling thread as inside a device's handler of the space until the result is
     /// dropped.
-    pub(in crate::space) fn enter_device(&self) -> InCallback {
+    pub(crate) fn enter_device(&self) -> InCallback {
         let inside = InCallback::begin(self.id);
         // The next access of each looks at that, whatever it has cached.
         let accessors = self.accessors.lock();
@@ -239,7 +239,7 @@ impl SpaceInner {
 
     /// The payer of the space's own records.
     #[inline(always)]
-    pub(in crate::space) fn payer(&self) -> Payer<'_> {
+    pub(crate) fn payer(&self) -> Payer<'_> {
         Payer {
             pool: &self.pool,
             group: &self.group,
@@ -247,7 +247,7 @@ impl SpaceInner {
     }
 
     /// Refuses changes from inside a callback of the space, and in a child of fork(2).
-    pub(in crate::space) fn check_entry(
+    pub(crate) fn check_entry(
         &self,
         what: &'static str,
         at: VirtAddr,
@@ -264,7 +264,7 @@ impl SpaceInner {
     }
 
     /// Refuses structural changes of a snapshot, and those from inside a callback.
-    pub(in crate::space) fn check_live(
+    pub(crate) fn check_live(
         &self,
         what: &'static str,
         at: VirtAddr,
@@ -277,24 +277,24 @@ impl SpaceInner {
         }
     }
 
-    pub(in crate::space) fn group_id(&self) -> GroupId {
+    pub(crate) fn group_id(&self) -> GroupId {
         self.group.id()
     }
 
     /// Leaves a message for every accessor of the space.
-    pub(in crate::space) fn post(&self, post: Post) {
+    pub(crate) fn post(&self, post: Post) {
         self.post_if(post, |_| true);
     }
 
     /// The same for those that are not the caller's own, which forgets by itself.
-    pub(in crate::space) fn post_to_others(&self, post: Post, own: &Participant) {
+    pub(crate) fn post_to_others(&self, post: Post, own: &Participant) {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }
 
     /// Has all accessors forget the leaf of `at` if one may have it coalesced: words of it were
     /// changed, of pages on which the gate is closed, and a grace period follows. With the gate's
     /// writer held.
-    pub(in crate::space) fn post_coalesced(&self, at: u64) {
+    pub(crate) fn post_coalesced(&self, at: u64) {
         let nodes = Nodes { pool: &self.pool };
         let marked = self.inside(|tables| {
             // What others share nobody has so; and it may be theirs alone by now, and marked for
@@ -307,7 +307,7 @@ impl SpaceInner {
         }
     }
 
-    pub(in crate::space) fn post_if(&self, post: Post, wanted: impl Fn(&Participant) -> bool) {
+    pub(crate) fn post_if(&self, post: Post, wanted: impl Fn(&Participant) -> bool) {
         let event = match post {
             Post::One(_) => Event::MailboxPost,
             Post::All => Event::MailboxFlush,
@@ -321,7 +321,7 @@ impl SpaceInner {
     /// Lets go the parent refs that a fault replaced. With other accessors about, which may still
     /// read the old leaf, or a change under way, which may be at its words, only after a grace
     /// period: until then the old leaf counts as shared, so nobody writes to it.
-    pub(in crate::space) fn release_replaced(self: &SpaceInner, replaced: Detached) {
+    pub(crate) fn release_replaced(self: &SpaceInner, replaced: Detached) {
         // The gate is seen open in a section: a writer that closes it later finds the new leaf, and
         // one that had it closed is done.
         let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
@@ -336,7 +336,7 @@ impl SpaceInner {
     /// Lets a leaf go that one of the space's borrowed from until now; as
     /// [`SpaceInner::release_replaced`].
     #[cold]
-    pub(in crate::space) fn release_shadow(&self, shadow: FrameId) {
+    pub(crate) fn release_shadow(&self, shadow: FrameId) {
         let mut replaced = Detached::default();
         replaced.shadows.push(shadow);
         self.release_replaced(replaced);
@@ -345,7 +345,7 @@ impl SpaceInner {
     /// The leaves that show this range may have been copied. A copy leaves out what shows a file,
     /// which faults in again: until then nobody who changes such a page comes by this space, so it
     /// counts as changed.
-    pub(in crate::space) fn leaves_copied(&self, range: &Range<u64>) {
+    pub(crate) fn leaves_copied(&self, range: &Range<u64>) {
         if !self.code.is_watching() {
             return;
         }
@@ -357,14 +357,14 @@ impl SpaceInner {
     /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its
     /// section, inside the gate.
     #[inline(always)]
-    pub(in crate::space) fn written(&self, at: u64) {
+    pub(crate) fn written(&self, at: u64) {
         self.code.written(at);
         self.dirty.stored(self.payer(), at);
         failpoint!(WatchersNotified);
     }
 
     /// The same, of a page that belongs to the file that `vma` shows there.
-    pub(in crate::space) fn file_written(&self, vma: &Vma, at: u64) {
+    pub(crate) fn file_written(&self, vma: &Vma, at: u64) {
         if let Some(file) = vma.file() {
             let page = vma.file_page(page_start(at));
             self.pool.watched.stored(file.key(), page..page + 1);
@@ -373,7 +373,7 @@ impl SpaceInner {
     }
 
     /// What the space's mappings and page table are in this section.
-    pub(in crate::space) fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
+    pub(crate) fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
         Tables {
             root: self.root,
             vmas: self.vmas.read(section),
@@ -381,12 +381,12 @@ impl SpaceInner {
     }
 
     /// Runs `look` in a section of the calling thread.
-    pub(in crate::space) fn inside<T>(&self, look: impl FnOnce(Tables<'_>) -> T) -> T {
+    pub(crate) fn inside<T>(&self, look: impl FnOnce(Tables<'_>) -> T) -> T {
         let section = self.pool.domain.reader();
         look(self.tables(&section))
     }
 
-    pub(in crate::space) fn remember(&self, fault: Fault, cause: Cause) {
+    pub(crate) fn remember(&self, fault: Fault, cause: Cause) {
         let mut causes = self.causes.lock();
         if causes.len() == REMEMBERED {
             causes.pop_front();
@@ -394,7 +394,7 @@ impl SpaceInner {
         causes.push_back((fault, cause));
     }
 
-    pub(in crate::space) fn explain(&self, fault: Fault) -> Explanation {
+    pub(crate) fn explain(&self, fault: Fault) -> Explanation {
         let at = fault.address();
         let cause = self
             .causes

@@ -9,22 +9,22 @@ use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
 
 /// What structural writers keep.
-pub(in crate::space) struct Structure {
+pub(crate) struct Structure {
     /// The set that is published.
-    pub(in crate::space) vmas: VmaSet,
+    pub(crate) vmas: VmaSet,
     /// Structural changes so far.
-    pub(in crate::space) revision: u64,
-    pub(in crate::space) files: Files,
+    pub(crate) revision: u64,
+    pub(crate) files: Files,
     /// Where pages may be pinned.
-    pub(in crate::space) pins: PinnedLeaves,
+    pub(crate) pins: PinnedLeaves,
 }
 
 /// The files that are mapped, by their keys; each keeps its file open.
 #[derive(Default)]
-pub(in crate::space) struct Files(BTreeMap<usize, FileUse>);
+pub(crate) struct Files(BTreeMap<usize, FileUse>);
 
 /// A file that a space maps, with the space's mapper there.
-pub(in crate::space) struct FileUse {
+pub(crate) struct FileUse {
     file: MappedFile,
     id: MapperId,
     /// Mappings of it in the space.
@@ -44,13 +44,13 @@ impl FileUse {
         }
     }
 
-    pub(in crate::space) fn unregister(self) {
+    pub(crate) fn unregister(self) {
         self.file.remove_mapper(self.id);
     }
 }
 
 impl Structure {
-    pub(in crate::space) fn new(vmas: VmaSet) -> Structure {
+    pub(crate) fn new(vmas: VmaSet) -> Structure {
         Structure {
             vmas,
             revision: 0,
@@ -60,7 +60,7 @@ impl Structure {
     }
 
     /// Unregisters from all files; an empty set is left, and returned.
-    pub(in crate::space) fn close(&mut self) -> VmaSet {
+    pub(crate) fn close(&mut self) -> VmaSet {
         let files = std::mem::take(&mut self.files);
         files.0.into_values().for_each(FileUse::unregister);
         self.vmas = self.vmas.emptied();
@@ -68,7 +68,7 @@ impl Structure {
     }
 
     /// Registers a fork, which has these mappings, with their files.
-    pub(in crate::space) fn register_fork(
+    pub(crate) fn register_fork(
         &self,
         fork: &mut Structure,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
@@ -89,7 +89,7 @@ impl Structure {
 
 impl Files {
     /// Counts `vmas` more mappings of the file; registers with it first.
-    pub(in crate::space) fn add(
+    pub(crate) fn add(
         &mut self,
         file: &MappedFile,
         vmas: usize,
@@ -101,7 +101,7 @@ impl Files {
     }
 
     /// Registers anew with every file; the old registrations are returned.
-    pub(in crate::space) fn renew(
+    pub(crate) fn renew(
         &mut self,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) -> Vec<FileUse> {
@@ -114,7 +114,7 @@ impl Files {
     }
 
     /// Counts the mappings that are no more; files that are not mapped any longer come out.
-    pub(in crate::space) fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
+    pub(crate) fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {
             let key = file.key();

@@ -30,7 +30,7 @@ use crate::sync::raw::AtomicU64;
 use crate::sys::copy::Quarter;
 
 /// What the short way came to.
-pub(in crate::space) enum Short {
+pub(crate) enum Short {
     /// The page is there.
     Done,
     /// It is no fault for this way, or something is missing; nothing has changed.
@@ -42,7 +42,7 @@ pub(in crate::space) enum Short {
 
 /// Makes the page of `at` writable if that takes nothing but one step. In a section.
 #[inline(always)]
-pub(in crate::space) fn store_by_short_way(
+pub(crate) fn store_by_short_way(
     space: &SpaceInner,
     translator: &Translator,
     vmas: &mut VmaCache,
@@ -82,12 +82,12 @@ pub(in crate::space) fn store_by_short_way(
 /// A slot that is to have a page of the space's own; in a leaf that is the space's alone, in a
 /// section with the gate open there.
 #[derive(Clone, Copy)]
-pub(in crate::space) struct OwnSlot<'s> {
-    pub(in crate::space) space: &'s SpaceInner,
-    pub(in crate::space) at: u64,
-    pub(in crate::space) slot: &'s AtomicU64,
+pub(crate) struct OwnSlot<'s> {
+    pub(crate) space: &'s SpaceInner,
+    pub(crate) at: u64,
+    pub(crate) slot: &'s AtomicU64,
     /// What was in the slot.
-    pub(in crate::space) old: Pte,
+    pub(crate) old: Pte,
 }
 
 impl<'s> OwnSlot<'s> {
@@ -132,7 +132,7 @@ impl<'s> OwnSlot<'s> {
 
     /// Makes the page writable that is there: nobody else has it. Whether the slot was still as it
     /// was.
-    pub(in crate::space) fn reuse(self) -> bool {
+    pub(crate) fn reuse(self) -> bool {
         self.space.pool.counters.count(Event::CowReuse);
         self.space.written(self.at);
         pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
@@ -141,7 +141,7 @@ impl<'s> OwnSlot<'s> {
     /// Puts a page there: `page`, or one that can be had at once; of zeros, or a copy of what is
     /// there. Whether the slot was still as it was; `None`: there is no page.
     #[inline(always)]
-    pub(in crate::space) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
+    pub(crate) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
         if matches!(self.old.holds(), Holds::Own | Holds::Borrowed) {
             let nodes = self.nodes();
             nodes.pool.frames.prefetch(nodes.frame_of(self.old));
@@ -219,14 +219,14 @@ impl<'s> OwnSlot<'s> {
     }
 
     /// Copies a page that others may be writing to.
-    pub(in crate::space) fn copy(self, page: &mut PoolFrame<'s>, from: u64) {
+    pub(crate) fn copy(self, page: &mut PoolFrame<'s>, from: u64) {
         self.space.pool.counters.count(Event::Cow);
         page.copy_from(self.space.pool.frames.frame_of(from as usize));
     }
 
     /// Puts a page there whose bytes are set. Whether the slot was still as it was.
     #[inline(always)]
-    pub(in crate::space) fn publish(self, page: PoolFrame<'s>) -> bool {
+    pub(crate) fn publish(self, page: PoolFrame<'s>) -> bool {
         let host = page.address();
         page.publish_as(Kind::Anonymous, HoldState::refs_only(1));
         self.space.written(self.at);
@@ -252,7 +252,7 @@ impl<'s> OwnSlot<'s> {
 
     /// The leaf borrows less than before: if nothing is left, it lets its shadow go, which is
     /// returned.
-    pub(in crate::space) fn part_from_shadow(self) -> Option<FrameId> {
+    pub(crate) fn part_from_shadow(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());
         if !nodes.borrows_in_vain(leaf) {
             return None;

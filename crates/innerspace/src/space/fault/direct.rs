@@ -22,7 +22,7 @@ const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
     /// Locks the entry. No section is open.
-    pub(in crate::space) fn lock_entry(
+    pub(crate) fn lock_entry(
         &mut self,
         file: &DaxRef,
         page: u64,
@@ -50,7 +50,7 @@ impl FaultState<'_> {
 
     /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none, where
     /// nothing may be executed.
-    pub(in crate::space) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
+    pub(crate) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
         };
@@ -93,7 +93,7 @@ impl FaultState<'_> {
     }
 
     /// Maps a page of the file, or copies it for a store to a private mapping.
-    pub(in crate::space) fn install_direct(
+    pub(crate) fn install_direct(
         &mut self,
         vma: &Vma,
         file: &DaxRef,

@@ -30,8 +30,8 @@
 use std::ops::Range;
 
 use super::anonymous::OwnSlot;
-pub(in crate::space) use super::anonymous::{Short, store_by_short_way};
-pub(in crate::space) use super::zero::load_by_short_way;
+pub(crate) use super::anonymous::{Short, store_by_short_way};
+pub(crate) use super::zero::load_by_short_way;
 use crate::cache::{
     FaultAround, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
     Reading, Wait,
@@ -118,7 +118,7 @@ pub(super) struct FaultState<'space> {
 /// Makes the page of `at` valid for `access`, or says why that cannot be. No section is open before
 /// and after.
 #[cold]
-pub(in crate::space) fn handle(
+pub(crate) fn handle(
     space: &SpaceInner,
     translator: &mut Translator,
     vmas: &mut VmaCache,

@@ -34,7 +34,7 @@ const _: () = assert!(AROUND / PAGE_SIZE as u64 <= FaultAround::MOST as u64);
 impl FaultState<'_> {
     /// The pages of the file that a load of `page` may map with it: those of the window around it
     /// that the mapping shows in this leaf, where the gate is open.
-    pub(in crate::space) fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
+    pub(crate) fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
         if copy || self.what.access.writes() || vma.reading == Reading::Random {
             return page..page + 1;
         }
@@ -45,7 +45,7 @@ impl FaultState<'_> {
     }
 
     /// Maps the zero frame over the page, and over the holes around it where nothing is mapped yet.
-    pub(in crate::space) fn map_holes(
+    pub(crate) fn map_holes(
         &mut self,
         vma: &Vma,
         leaf: FrameId,
@@ -71,7 +71,7 @@ impl FaultState<'_> {
     }
 
     /// Maps the cached pages around the one that was mapped just now, whose block is locked.
-    pub(in crate::space) fn map_beside(&mut self, vma: &Vma, leaf: FrameId) {
+    pub(crate) fn map_beside(&mut self, vma: &Vma, leaf: FrameId) {
         let FilePage::Block(block, page, _) = &self.file else {
             unreachable!("a page of it was mapped just now")
         };

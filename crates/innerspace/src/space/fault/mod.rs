@@ -6,8 +6,8 @@
 //! | `driver` | one fault as steps, and cached files |
 //! | `direct`, `fault_around` | direct access files; the pages around that of a file |
 
-pub(in crate::space) mod anonymous;
-pub(in crate::space) mod direct;
-pub(in crate::space) mod driver;
-pub(in crate::space) mod fault_around;
-pub(in crate::space) mod zero;
+pub(crate) mod anonymous;
+pub(crate) mod direct;
+pub(crate) mod driver;
+pub(crate) mod fault_around;
+pub(crate) mod zero;

@@ -26,14 +26,14 @@ use crate::stats::Event;
 use crate::sync::raw::AtomicU64;
 
 /// The word that shows the zero frame.
-pub(in crate::space) fn word(space: &SpaceInner, valid: u64) -> Pte {
+pub(crate) fn word(space: &SpaceInner, valid: u64) -> Pte {
     Pte::zero(space.pool.frames.host(FrameId::ZERO) as u64, valid)
 }
 
 /// Has a slot show the zero frame, for the load or fetch of a fault. Whether it still was `old`,
 /// which holds nothing to let go.
 #[inline(always)]
-pub(in crate::space) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
+pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
     debug_assert!(old.is_vacant(), "{old:?}");
     let mapped = pte::replace(slot, old, word(space, valid));
     if mapped {
@@ -45,7 +45,7 @@ pub(in crate::space) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, vali
 /// Has the page of `at` show the zero frame if that takes nothing but one word; `false`: nothing
 /// has changed. In a section.
 #[inline(always)]
-pub(in crate::space) fn load_by_short_way(
+pub(crate) fn load_by_short_way(
     space: &SpaceInner,
     translator: &Translator,
     vmas: &mut VmaCache,

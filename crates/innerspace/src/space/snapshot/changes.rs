@@ -67,7 +67,7 @@ pub(super) struct Record {
 
 /// The record of a space.
 #[derive(Debug, Default)]
-pub(in crate::space) struct Changes {
+pub(crate) struct Changes {
     /// Whether there is a record. Changed with the gate closed, so a fault that is inside reads the
     /// value that holds.
     recording: AtomicBool,
@@ -78,12 +78,7 @@ impl Changes {
     /// A fault has given the space a page of its own, in this leaf. In its section, inside the
     /// gate.
     #[inline(always)]
-    pub(in crate::space) fn record(
-        &self,
-        payer: Payer<'_>,
-        at: u64,
-        leaf: impl FnOnce() -> FrameId,
-    ) {
+    pub(crate) fn record(&self, payer: Payer<'_>, at: u64, leaf: impl FnOnce() -> FrameId) {
         // Relaxed: the gate orders it.
         if self.recording.load(Ordering::Relaxed) {
             self.push(payer, at, leaf());
@@ -92,7 +87,7 @@ impl Changes {
 
     /// Somebody takes write validity from pages, for a reason of their own. The gate's writer is
     /// held.
-    pub(in crate::space) fn doubt(&self) {
+    pub(crate) fn doubt(&self) {
         if let Some(known) = &mut *self.record.lock() {
             known.doubtful = true;
         }
@@ -143,7 +138,7 @@ impl Changes {
     }
 
     /// Takes the record out for good. The gate is closed, or the space gone.
-    pub(in crate::space) fn end(&self, payer: Payer<'_>) {
+    pub(crate) fn end(&self, payer: Payer<'_>) {
         if let Some(record) = self.take() {
             record.uncharge(payer);
         }

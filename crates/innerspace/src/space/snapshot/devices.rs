@@ -4,21 +4,21 @@ use crate::space::core::space::SpaceInner;
 use crate::space::vma::device::DeviceRef;
 
 /// A device of a snapshot, and its state then.
-pub(in crate::space) struct DeviceState {
+pub(crate) struct DeviceState {
     device: DeviceRef,
     state: Vec<u8>,
 }
 
 impl DeviceState {
     /// Asks the device, which is mapped in `space`. With no lock held.
-    pub(in crate::space) fn of(space: &SpaceInner, device: DeviceRef) -> DeviceState {
+    pub(crate) fn of(space: &SpaceInner, device: DeviceRef) -> DeviceState {
         let _inside = space.enter_device();
         let state = device.snapshot();
         DeviceState { device, state }
     }
 
     /// Takes the device back, which is mapped in `space`. With no lock held.
-    pub(in crate::space) fn bring_back(&self, space: &SpaceInner) {
+    pub(crate) fn bring_back(&self, space: &SpaceInner) {
         let _inside = space.enter_device();
         self.device.restore(&self.state);
     }

@@ -20,14 +20,14 @@
 //! Locking: as for any space; a restore is a structural change, with the gate closed. `changes` has
 //! a mutex of its own, taken inside sections and under no other.
 
-pub(in crate::space) mod changes;
-pub(in crate::space) mod devices;
-pub(in crate::space) mod diff;
-pub(in crate::space) mod error;
-pub(in crate::space) mod file;
-pub(in crate::space) mod frozen;
-pub(in crate::space) mod ghosts;
-pub(in crate::space) mod restore;
+pub(crate) mod changes;
+pub(crate) mod devices;
+pub(crate) mod diff;
+pub(crate) mod error;
+pub(crate) mod file;
+pub(crate) mod frozen;
+pub(crate) mod ghosts;
+pub(crate) mod restore;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
-pub(in crate::space) mod view;
+pub(crate) mod view;

@@ -17,7 +17,7 @@ struct Change {
 }
 
 /// The changes that make a table like another. Holds a ref on each new child.
-pub(in crate::space) struct Plan(Vec<Change>);
+pub(crate) struct Plan(Vec<Change>);
 
 /// The page that a slot of private memory has, by its place in the arena; files and zeros are none.
 fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
@@ -28,11 +28,7 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
 impl Nodes<'_> {
     /// What has to change below `ours` to be as below `theirs`; the space's own upper nodes are
     /// kept. The gate of `ours` is closed, and `theirs` loses no children. Nothing is changed yet.
-    pub(in crate::space) fn plan_restore(
-        self,
-        ours: FrameId,
-        theirs: FrameId,
-    ) -> Result<Plan, TooManyForks> {
+    pub(crate) fn plan_restore(self, ours: FrameId, theirs: FrameId) -> Result<Plan, TooManyForks> {
         let mut plan = Plan(Vec::new());
         match self.plan_below(ours, theirs, ROOT_LEVEL, &mut plan.0) {
             Ok(()) => Ok(plan),
@@ -87,7 +83,7 @@ impl Nodes<'_> {
     }
 
     /// Does what was planned, with the gate still closed. `detached` gets what was replaced.
-    pub(in crate::space) fn apply_plan(self, plan: Plan, detached: &mut Detached) {
+    pub(crate) fn apply_plan(self, plan: Plan, detached: &mut Detached) {
         for change in plan.0 {
             let word = change.new.map_or(0, child_word);
             // Release: pairs with walkers in `child`; the subtree itself was published long ago.
@@ -99,7 +95,7 @@ impl Nodes<'_> {
     }
 
     /// The addresses of the pages of private memory in a range. Inside the gate.
-    pub(in crate::space) fn private_pages(self, root: FrameId, start: u64, end: u64) -> Vec<u64> {
+    pub(crate) fn private_pages(self, root: FrameId, start: u64, end: u64) -> Vec<u64> {
         let mut found = Vec::new();
         self.for_each_slot(root, start, end, &mut |at, word| {
             found.extend(private_page(Some(word)).map(|_| at));
@@ -109,12 +105,7 @@ impl Nodes<'_> {
 
     /// Calls `each` with the address of every page of private memory that is not the same page
     /// below both roots. Inside the gates of both.
-    pub(in crate::space) fn for_each_difference(
-        self,
-        a: FrameId,
-        b: FrameId,
-        each: &mut impl FnMut(u64),
-    ) {
+    pub(crate) fn for_each_difference(self, a: FrameId, b: FrameId, each: &mut impl FnMut(u64)) {
         self.differences(Some(a), Some(b), ROOT_LEVEL, 0, each);
     }
 

@@ -13,7 +13,7 @@ use crate::sync::raw::{AtomicU64, Ordering};
 
 /// What to do to the slots of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Edit {
+pub(crate) enum Edit {
     /// Empty them; whole subtrees come off as one.
     Detach,
     /// Take all validity away on paths of the space's own.
@@ -38,7 +38,7 @@ impl Nodes<'_> {
     /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also
     /// when it fails; `moved` is called as by [`Nodes::own_path`]. The space's `paths` mutex is
     /// held.
-    pub(in crate::space) fn own_range(
+    pub(crate) fn own_range(
         self,
         root: FrameId,
         range: &Range<u64>,
@@ -64,7 +64,7 @@ impl Nodes<'_> {
     /// that. Opens a section of its own: where the paths are not, a fault beside the range may put
     /// a copy in the place of a leaf meanwhile, and let the leaf go, which would be another space's
     /// alone then, or nobody's.
-    pub(in crate::space) fn apply(
+    pub(crate) fn apply(
         self,
         root: FrameId,
         range: &Range<u64>,

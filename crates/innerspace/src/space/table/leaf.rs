@@ -12,7 +12,7 @@ use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
     /// A copy of a shared node, with one parent.
-    pub(in crate::space) fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
+    pub(crate) fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
         self.pool.counters.count(Event::TableUnshare);
         if level == 0 {
             self.copy_leaf(old, frame)
@@ -95,7 +95,7 @@ impl Nodes<'_> {
     /// others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain
     /// may be collapsed by the one before it. A walk that finds no owner began at a word that has
     /// become an owner's, without write validity.
-    pub(in crate::space) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
+    pub(crate) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
             if pte::load(word).holds() == Holds::Own {
@@ -113,12 +113,7 @@ impl Nodes<'_> {
     /// Puts the page that the leaf `theirs` has in a slot into the leaf `ours` as well, in place of
     /// what is there, which is returned; `None`, with nothing changed, if it has as many owners as
     /// can be counted. The gate is closed, and `ours` the space's own.
-    pub(in crate::space) fn share_page(
-        self,
-        ours: FrameId,
-        theirs: FrameId,
-        slot: usize,
-    ) -> Option<Pte> {
+    pub(crate) fn share_page(self, ours: FrameId, theirs: FrameId, slot: usize) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {
             // As when `ours` was copied from it: the frame's metadata is left alone.

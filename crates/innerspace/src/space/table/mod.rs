@@ -35,17 +35,17 @@
 //! there (`PendingInvalidation`). Node frames are always freed after a grace period, for walkers
 //! that may still be in them.
 
-pub(in crate::space) mod compare;
-pub(in crate::space) mod edit;
-pub(in crate::space) mod leaf;
-pub(in crate::space) mod moving;
-pub(in crate::space) mod nodes;
-pub(in crate::space) mod pinned;
-pub(in crate::space) mod pte;
-pub(in crate::space) mod report;
-pub(in crate::space) mod shadow;
-pub(in crate::space) mod still;
-pub(in crate::space) mod zero_leaf;
+pub(crate) mod compare;
+pub(crate) mod edit;
+pub(crate) mod leaf;
+pub(crate) mod moving;
+pub(crate) mod nodes;
+pub(crate) mod pinned;
+pub(crate) mod pte;
+pub(crate) mod report;
+pub(crate) mod shadow;
+pub(crate) mod still;
+pub(crate) mod zero_leaf;
 
-pub(in crate::space) use self::nodes::PATH_NODES;
-pub(in crate::space) use super::core::address::{ADDRESS_BITS, ROOT_LEVEL, slot_index, span};
+pub(crate) use self::nodes::PATH_NODES;
+pub(crate) use super::core::address::{ADDRESS_BITS, ROOT_LEVEL, slot_index, span};

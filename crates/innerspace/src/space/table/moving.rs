@@ -11,7 +11,7 @@ use crate::space::core::address::{slot_index, span};
 impl Nodes<'_> {
     /// Has `path` make the path to each address above `to` at which a leaf with a page of `from` is
     /// going to arrive.
-    pub(in crate::space) fn move_paths(
+    pub(crate) fn move_paths(
         self,
         root: FrameId,
         from: &Range<u64>,
@@ -32,12 +32,7 @@ impl Nodes<'_> {
     }
 
     /// Empties the slots of a range; leaves stay.
-    pub(in crate::space) fn empty(
-        self,
-        root: FrameId,
-        range: &Range<u64>,
-        detached: &mut Detached,
-    ) {
+    pub(crate) fn empty(self, root: FrameId, range: &Range<u64>, detached: &mut Detached) {
         self.for_each_slot(root, range.start, range.end, &mut |_, word| {
             let page = pte::take(word);
             if page != Pte::EMPTY {
@@ -47,7 +42,7 @@ impl Nodes<'_> {
     }
 
     /// Moves the anonymous pages of `from` to the empty slots from `to` on.
-    pub(in crate::space) fn move_range(
+    pub(crate) fn move_range(
         self,
         root: FrameId,
         from: &Range<u64>,

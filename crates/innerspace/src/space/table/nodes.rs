@@ -11,11 +11,11 @@ use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{failpoint, interleave};
 
 /// Leaves in a borrowing chain before it is cut.
-pub(in crate::space) const MAX_DEPTH: u64 = 8;
+pub(crate) const MAX_DEPTH: u64 = 8;
 /// Nodes that the way to one leaf can need.
-pub(in crate::space) const PATH_NODES: usize = LEVELS as usize - 1;
+pub(crate) const PATH_NODES: usize = LEVELS as usize - 1;
 
-pub(in crate::space) fn child_word(child: FrameId) -> u64 {
+pub(crate) fn child_word(child: FrameId) -> u64 {
     (u64::from(child.0) << 12) | 1
 }
 
@@ -30,30 +30,30 @@ pub(super) fn shadow_word(shadow: Option<(FrameId, u64)>) -> u64 {
 
 /// A leaf found on the way to an address.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::space) struct Leaf {
-    pub(in crate::space) frame: FrameId,
+pub(crate) struct Leaf {
+    pub(crate) frame: FrameId,
     /// Whether the whole path is the space's alone, no leaf borrows from it, and every accessor
     /// that cached another leaf here has been told.
-    pub(in crate::space) exclusive: bool,
+    pub(crate) exclusive: bool,
 }
 
 /// More nodes are needed than were set aside.
 #[derive(Debug)]
-pub(in crate::space) struct NeedNodes;
+pub(crate) struct NeedNodes;
 
 /// Where frames for new nodes come from.
 #[derive(Debug)]
-pub(in crate::space) struct Spares<'pool> {
+pub(crate) struct Spares<'pool> {
     /// Set aside with the gate open, outside every section.
-    pub(in crate::space) aside: Vec<PoolFrame<'pool>>,
+    pub(crate) aside: Vec<PoolFrame<'pool>>,
     /// The group to charge when none is set aside and one can be had at once; none for closed
     /// gates.
-    pub(in crate::space) at_once: Option<(&'pool Pool, GroupId)>,
+    pub(crate) at_once: Option<(&'pool Pool, GroupId)>,
 }
 
 impl<'pool> Spares<'pool> {
     /// What was set aside, and nothing more.
-    pub(in crate::space) fn only(aside: Vec<PoolFrame<'pool>>) -> Spares<'pool> {
+    pub(crate) fn only(aside: Vec<PoolFrame<'pool>>) -> Spares<'pool> {
         Spares {
             aside,
             at_once: None,
@@ -70,26 +70,26 @@ impl<'pool> Spares<'pool> {
 
 /// What was taken out of a table, to be let go once nobody can be inside any more.
 #[derive(Debug, Default)]
-pub(in crate::space) struct Detached {
+pub(crate) struct Detached {
     /// Parent refs on subtrees, with their level.
     pub(super) nodes: Vec<(FrameId, u32)>,
     /// Words of leaf slots.
-    pub(in crate::space) pages: Vec<Pte>,
+    pub(crate) pages: Vec<Pte>,
     /// Leaves that a leaf borrowed from.
-    pub(in crate::space) shadows: Vec<FrameId>,
+    pub(crate) shadows: Vec<FrameId>,
 }
 
 /// Invalidations owed to accessors that may have cached a node being replaced. The caller holds
 /// `paths`. Until they are delivered the root counts twice: a fault that has walked to a leaf takes
 /// it for shared, and waits for `paths` before it stores there.
 #[derive(Debug)]
-pub(in crate::space) struct PendingInvalidation {
+pub(crate) struct PendingInvalidation {
     root: FrameId,
     forget: Option<Post>,
 }
 
 impl PendingInvalidation {
-    pub(in crate::space) fn new(root: FrameId) -> PendingInvalidation {
+    pub(crate) fn new(root: FrameId) -> PendingInvalidation {
         PendingInvalidation { root, forget: None }
     }
 
@@ -113,7 +113,7 @@ impl PendingInvalidation {
     }
 
     /// Tells them. `end` is what it came to.
-    pub(in crate::space) fn notify<T>(
+    pub(crate) fn notify<T>(
         self,
         nodes: Nodes<'_>,
         end: Result<T, NeedNodes>,
@@ -132,12 +132,12 @@ impl PendingInvalidation {
 
 /// The operations on nodes of one pool.
 #[derive(Clone, Copy)]
-pub(in crate::space) struct Nodes<'pool> {
-    pub(in crate::space) pool: &'pool Pool,
+pub(crate) struct Nodes<'pool> {
+    pub(crate) pool: &'pool Pool,
 }
 
 impl<'pool> Nodes<'pool> {
-    pub(in crate::space) fn words(self, node: FrameId) -> &'pool [AtomicU64; SLOTS] {
+    pub(crate) fn words(self, node: FrameId) -> &'pool [AtomicU64; SLOTS] {
         #[cfg(all(test, not(shuttle)))]
         visited::count();
         self.pool.frames.words(node)
@@ -159,18 +159,18 @@ impl<'pool> Nodes<'pool> {
 
     /// Whether an accessor may have the leaf coalesced (`tlb::coalesced`). Here and below:
     /// with the gate's writer held.
-    pub(in crate::space) fn is_coalesced(self, leaf: FrameId) -> bool {
+    pub(crate) fn is_coalesced(self, leaf: FrameId) -> bool {
         let flags = self.pool.frames.meta(leaf).flags.load();
         flags.contains(FlagSet::COALESCED)
     }
 
     /// An accessor is going to have it so.
-    pub(in crate::space) fn mark_coalesced(self, leaf: FrameId) {
+    pub(crate) fn mark_coalesced(self, leaf: FrameId) {
         self.pool.frames.meta(leaf).flags.set(FlagSet::COALESCED);
     }
 
     /// All that may have are told to forget it; whether there may be any.
-    pub(in crate::space) fn unmark_coalesced(self, leaf: FrameId) -> bool {
+    pub(crate) fn unmark_coalesced(self, leaf: FrameId) -> bool {
         let marked = self.is_coalesced(leaf);
         if marked {
             self.pool.frames.meta(leaf).flags.clear(FlagSet::COALESCED);
@@ -183,7 +183,7 @@ impl<'pool> Nodes<'pool> {
     /// may end at any time: who finds it the space's alone changes its words with no lock, and what
     /// came after the copy would be lost. The ref is taken before the count is looked at: who found
     /// the child unshared before that makes us find it so, and nobody does after.
-    pub(in crate::space) fn keep_if_shared(
+    pub(crate) fn keep_if_shared(
         self,
         child: FrameId,
         level: u32,
@@ -213,7 +213,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Turns a frame whose words are set into a node with one parent.
-    pub(in crate::space) fn publish(self, frame: PoolFrame<'_>) -> FrameId {
+    pub(crate) fn publish(self, frame: PoolFrame<'_>) -> FrameId {
         self.publish_leaf(frame, None)
     }
 
@@ -229,7 +229,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Walks to the leaf of `at`. Inside the gate.
-    pub(in crate::space) fn find(self, root: FrameId, at: u64) -> Option<Leaf> {
+    pub(crate) fn find(self, root: FrameId, at: u64) -> Option<Leaf> {
         let mut node = root;
         let mut exclusive = true;
         for level in (1..=ROOT_LEVEL).rev() {
@@ -248,7 +248,7 @@ impl<'pool> Nodes<'pool> {
 
     /// The leaf of `at`, with the nodes on the way created from `spares`; shared nodes stay shared.
     /// Inside the gate.
-    pub(in crate::space) fn fill_path(
+    pub(crate) fn fill_path(
         self,
         root: FrameId,
         at: u64,
@@ -289,7 +289,7 @@ impl<'pool> Nodes<'pool> {
     /// Inside the gate, with the space's `paths` mutex held. `replaced` gets the parent refs to
     /// drop once no accessor of the space can be in the old leaf; `moved` is called with what they
     /// have to forget before the new leaf can be written to, whatever the end.
-    pub(in crate::space) fn own_path(
+    pub(crate) fn own_path(
         self,
         root: FrameId,
         at: u64,
@@ -332,12 +332,12 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// The frame of a page in the arena.
-    pub(in crate::space) fn frame_of(self, pte: Pte) -> FrameId {
+    pub(crate) fn frame_of(self, pte: Pte) -> FrameId {
         self.pool.frames.frame_of(pte.host() as usize)
     }
 
     /// Lets a page go after a grace period: accessors may be using it.
-    pub(in crate::space) fn retire_page(self, page: Pte) {
+    pub(crate) fn retire_page(self, page: Pte) {
         match page.holds() {
             Holds::Own => self.pool.retire(Retired::Put(self.frame_of(page))),
             Holds::File => self.pool.retire(Retired::Unmap(self.frame_of(page))),
@@ -346,7 +346,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Lets a page go at once: nobody can be using it.
-    pub(in crate::space) fn put_page(self, page: Pte) {
+    pub(crate) fn put_page(self, page: Pte) {
         match page.holds() {
             Holds::Own => self.pool.put(self.frame_of(page)),
             Holds::File => self.pool.unmap(self.frame_of(page)),
@@ -355,7 +355,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Lets pages go at once: nobody can be using them.
-    pub(in crate::space) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
+    pub(crate) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
         let mut freeing = Freeing::new(self.pool);
         for page in pages {
             if page.is_own() {
@@ -368,7 +368,7 @@ impl<'pool> Nodes<'pool> {
 
     /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this
     /// parent can be in it.
-    pub(in crate::space) fn put(self, node: FrameId, level: u32) {
+    pub(crate) fn put(self, node: FrameId, level: u32) {
         if self.is_zero_leaf(node) {
             return; // nobody counts it
         }
@@ -420,7 +420,7 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Lets go what was detached. The gate has been closed since, so nobody is in it.
-    pub(in crate::space) fn release(self, detached: Detached) {
+    pub(crate) fn release(self, detached: Detached) {
         for (node, level) in detached.nodes {
             self.put(node, level);
         }
@@ -432,11 +432,7 @@ impl<'pool> Nodes<'pool> {
 
     /// Copies the root's words into a new root and takes one more ref on each child. The gate is
     /// closed, or the space frozen.
-    pub(in crate::space) fn share_root(
-        self,
-        from: FrameId,
-        to: FrameId,
-    ) -> Result<(), TooManyForks> {
+    pub(crate) fn share_root(self, from: FrameId, to: FrameId) -> Result<(), TooManyForks> {
         for (index, word) in self.words(from).iter().enumerate() {
             let Some(child) = self.child(word) else {
                 continue;
@@ -452,21 +448,21 @@ impl<'pool> Nodes<'pool> {
 
 /// A node has as many parents as its count can hold.
 #[derive(Debug)]
-pub(in crate::space) struct TooManyForks;
+pub(crate) struct TooManyForks;
 
 impl Detached {
-    pub(in crate::space) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.pages.is_empty() && self.shadows.is_empty()
     }
 
     /// The number of subtrees.
-    pub(in crate::space) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
 }
 
 /// The parts of `start..end` by the words of the node at `base`: word number, from, to.
-pub(in crate::space) fn pieces(
+pub(crate) fn pieces(
     level: u32,
     base: u64,
     start: u64,
@@ -487,19 +483,19 @@ pub(in crate::space) fn pieces(
 
 /// Nodes that were looked into by this thread, one as often as it was.
 #[cfg(all(test, not(shuttle)))]
-pub(in crate::space) mod visited {
+pub(crate) mod visited {
     use std::cell::Cell;
 
     thread_local! {
         static VISITED: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(in crate::space) fn count() {
+    pub(crate) fn count() {
         VISITED.set(VISITED.get() + 1);
     }
 
     /// So far.
-    pub(in crate::space) fn so_far() -> u64 {
+    pub(crate) fn so_far() -> u64 {
         VISITED.get()
     }
 }

@@ -19,36 +19,36 @@ use crate::sys::copy;
 use crate::{FrameId, PAGE_SIZE};
 
 /// One pin on each of these frames, for as long as this lives.
-pub(in crate::space) struct Pins {
+pub(crate) struct Pins {
     pool: Arc<Pool>,
     frames: Arc<[FrameId]>,
 }
 
 impl Pins {
     /// Takes over one pin on each frame.
-    pub(in crate::space) fn adopt(pool: &Arc<Pool>, frames: Vec<FrameId>) -> Pins {
+    pub(crate) fn adopt(pool: &Arc<Pool>, frames: Vec<FrameId>) -> Pins {
         Pins {
             pool: pool.clone(),
             frames: frames.into(),
         }
     }
 
-    pub(in crate::space) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
 
     /// In order of their addresses.
-    pub(in crate::space) fn frames(&self) -> &Arc<[FrameId]> {
+    pub(crate) fn frames(&self) -> &Arc<[FrameId]> {
         &self.frames
     }
 
     /// Where a page's bytes are.
-    pub(in crate::space) fn host(&self, page: usize) -> *mut u8 {
+    pub(crate) fn host(&self, page: usize) -> *mut u8 {
         self.pool.frames.host(self.frames[page])
     }
 
     /// Copies bytes of one page out. What others store there meanwhile may come torn.
-    pub(in crate::space) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
+    pub(crate) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
         // SAFETY: inside one frame of the arena, which the pool keeps mapped and the pin keeps from
         // being freed; `into` is an exclusive slice, and no part of the arena.
@@ -56,7 +56,7 @@ impl Pins {
     }
 
     /// Copies bytes into one page.
-    pub(in crate::space) fn copy_in(&self, page: usize, offset: usize, bytes: &[u8]) {
+    pub(crate) fn copy_in(&self, page: usize, offset: usize, bytes: &[u8]) {
         assert!(offset <= PAGE_SIZE && bytes.len() <= PAGE_SIZE - offset);
         // SAFETY: as in `copy_out`. No slice of the frame exists: it has no views, since a snapshot
         // never shares it.
@@ -75,7 +75,7 @@ impl Drop for Pins {
 
 /// Why a range could not be pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum NotPinned {
+pub(crate) enum NotPinned {
     /// A page is not, or no longer, as a store has it: of the space's own, and valid for stores.
     NotStoredTo,
     /// The page at this address has as many pins as can be counted.
@@ -91,7 +91,7 @@ impl Nodes<'_> {
     /// Pins the pages of `start..end`, all of which must be as a store leaves them. In a section,
     /// with the gate's writer and `paths` held: no fork or restore is under way, and faults do not
     /// take such a page away, nor the leaf.
-    pub(in crate::space) fn pin_range(
+    pub(crate) fn pin_range(
         self,
         pool: &Arc<Pool>,
         root: FrameId,
@@ -123,7 +123,7 @@ impl Nodes<'_> {
 
     /// The pinned pages that the leaf of `at` has, by address. In a section, with the gate's writer
     /// held.
-    pub(in crate::space) fn pinned_in_leaf(self, root: FrameId, at: u64) -> Vec<(u64, FrameId)> {
+    pub(crate) fn pinned_in_leaf(self, root: FrameId, at: u64) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         let start = at & !(span(1) - 1);
         self.for_each_slot(root, start, start + span(1), &mut |at, word| {
@@ -136,7 +136,7 @@ impl Nodes<'_> {
     }
 
     /// How many nodes [`Nodes::copy_pinned`] needs for leaves at these addresses, in order.
-    pub(in crate::space) fn nodes_for_pinned(leaves: &[u64]) -> usize {
+    pub(crate) fn nodes_for_pinned(leaves: &[u64]) -> usize {
         let distinct = |level: u32| {
             let mut numbers: Vec<u64> = leaves.iter().map(|at| at / span(level)).collect();
             numbers.dedup();
@@ -149,7 +149,7 @@ impl Nodes<'_> {
     /// pinned pages: these are copied into `pages`, the others shared one by one. So the pinned
     /// leaves, and the ways to them, stay the parent's alone. The parent's gate is closed, and
     /// nobody else knows the fork.
-    pub(in crate::space) fn copy_pinned(
+    pub(crate) fn copy_pinned(
         self,
         root: FrameId,
         leaves: &[u64],
@@ -229,7 +229,7 @@ impl Nodes<'_> {
     }
 
     /// Takes everything out of the root of a fork that failed. Nobody else knows it.
-    pub(in crate::space) fn clear_root(self, root: FrameId) {
+    pub(crate) fn clear_root(self, root: FrameId) {
         for word in self.words(root) {
             if let Some(child) = self.child(word) {
                 word.store(0, Ordering::Relaxed);

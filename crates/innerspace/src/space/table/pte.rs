@@ -53,29 +53,29 @@ use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
 
 /// May be loaded from with no further action; the accessed bit.
-pub(in crate::space) const VALID_R: u64 = 1 << 0;
+pub(crate) const VALID_R: u64 = 1 << 0;
 /// May be stored to with no further action.
-pub(in crate::space) const VALID_W: u64 = 1 << 1;
+pub(crate) const VALID_W: u64 = 1 << 1;
 const PRESENT: u64 = 1 << 2;
 const OWNED: u64 = 1 << 3;
 const BORROWED: u64 = 1 << 4;
 const ZERO: u64 = 1 << 5;
 const FILE: u64 = 1 << 6;
 /// May be fetched from with no further action: the mapping allows execution.
-pub(in crate::space) const VALID_X: u64 = 1 << 7;
+pub(crate) const VALID_X: u64 = 1 << 7;
 /// All three.
-pub(in crate::space) const VALID: u64 = VALID_R | VALID_W | VALID_X;
+pub(crate) const VALID: u64 = VALID_R | VALID_W | VALID_X;
 /// A page of a direct access file, in its device.
 const DIRECT: u64 = 1 << 8;
 const FLAGS: u64 = PAGE_SIZE as u64 - 1;
 
 /// The value of a leaf slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::space) struct Pte(pub(in crate::space) u64);
+pub(crate) struct Pte(pub(crate) u64);
 
 /// What a present slot holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Holds {
+pub(crate) enum Holds {
     Nothing,
     Zero,
     File,
@@ -85,32 +85,32 @@ pub(in crate::space) enum Holds {
 }
 
 impl Pte {
-    pub(in crate::space) const EMPTY: Pte = Pte(0);
+    pub(crate) const EMPTY: Pte = Pte(0);
 
-    pub(in crate::space) fn zero(host: u64, valid: u64) -> Pte {
+    pub(crate) fn zero(host: u64, valid: u64) -> Pte {
         Pte(host | PRESENT | ZERO | valid)
     }
 
-    pub(in crate::space) fn file(host: u64, valid: u64) -> Pte {
+    pub(crate) fn file(host: u64, valid: u64) -> Pte {
         Pte(host | PRESENT | FILE | valid)
     }
 
-    pub(in crate::space) fn direct(host: u64, valid: u64) -> Pte {
+    pub(crate) fn direct(host: u64, valid: u64) -> Pte {
         Pte(host | PRESENT | DIRECT | valid)
     }
 
     /// An anonymous page of this leaf's own, ready for both kinds of access.
-    pub(in crate::space) fn own(host: u64) -> Pte {
+    pub(crate) fn own(host: u64) -> Pte {
         Pte(host | PRESENT | OWNED | VALID_R | VALID_W)
     }
 
     /// The host address of the page.
-    pub(in crate::space) fn host(self) -> u64 {
+    pub(crate) fn host(self) -> u64 {
         self.0 & !FLAGS
     }
 
     #[inline]
-    pub(in crate::space) fn holds(self) -> Holds {
+    pub(crate) fn holds(self) -> Holds {
         match self.0 & (ZERO | FILE | DIRECT | OWNED | BORROWED) {
             0 => Holds::Nothing,
             ZERO => Holds::Zero,
@@ -125,63 +125,63 @@ impl Pte {
     /// Whether it is an anonymous page of the leaf's own. Asked in place of [`Pte::holds`] where
     /// all words of a leaf are gone through: one test a word.
     #[inline(always)]
-    pub(in crate::space) fn is_own(self) -> bool {
+    pub(crate) fn is_own(self) -> bool {
         self.0 & OWNED != 0
     }
 
     /// Whether it is borrowed; as `is_own`.
     #[inline(always)]
-    pub(in crate::space) fn is_borrowed(self) -> bool {
+    pub(crate) fn is_borrowed(self) -> bool {
         self.0 & BORROWED != 0
     }
 
     /// Whether it is a file's; as `is_own`.
     #[inline(always)]
-    pub(in crate::space) fn is_of_file(self) -> bool {
+    pub(crate) fn is_of_file(self) -> bool {
         self.0 & FILE != 0
     }
 
     /// Whether whoever takes the page out of its slot has to let something go.
     #[inline(always)]
-    pub(in crate::space) fn needs_letting_go(self) -> bool {
+    pub(crate) fn needs_letting_go(self) -> bool {
         self.0 & (OWNED | FILE) != 0
     }
 
     /// Whether there is nothing, or the zero frame.
     #[inline(always)]
-    pub(in crate::space) fn is_vacant(self) -> bool {
+    pub(crate) fn is_vacant(self) -> bool {
         self.0 & (FILE | DIRECT | OWNED | BORROWED) == 0
     }
 
     /// The same page as a copied leaf sees it: borrowed, and not writable until copied.
-    pub(in crate::space) fn borrowed(self) -> Pte {
+    pub(crate) fn borrowed(self) -> Pte {
         Pte(self.0 & !(OWNED | VALID_W) | BORROWED)
     }
 
     /// The same page, owned by this leaf with a reference of its own, not yet writable.
-    pub(in crate::space) fn owned(self) -> Pte {
+    pub(crate) fn owned(self) -> Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
     /// A copy of the page at `host`, with the rights that [`Pte::owned`] leaves: what the mapping
     /// forbids is not valid here.
-    pub(in crate::space) fn copied_to(self, host: u64) -> Pte {
+    pub(crate) fn copied_to(self, host: u64) -> Pte {
         Pte(self.owned().0 & FLAGS | host)
     }
 
     /// The word of a copied leaf, without a branch: borrowed if this is an anonymous page, and else
     /// empty.
     #[inline(always)]
-    pub(in crate::space) fn borrowed_or_empty(self) -> Pte {
+    pub(crate) fn borrowed_or_empty(self) -> Pte {
         let anonymous = ((self.0 / OWNED) | (self.0 / BORROWED)) & 1;
         Pte(self.borrowed().0 & anonymous.wrapping_neg())
     }
 
-    pub(in crate::space) fn with(self, valid: u64) -> Pte {
+    pub(crate) fn with(self, valid: u64) -> Pte {
         Pte(self.0 | valid)
     }
 
-    pub(in crate::space) fn has(self, valid: u64) -> bool {
+    pub(crate) fn has(self, valid: u64) -> bool {
         self.0 & valid == valid
     }
 }
@@ -194,21 +194,21 @@ impl std::fmt::Debug for Pte {
 
 /// Reads a slot. Acquire: pairs with the release that installed the page, so its bytes are there.
 #[inline(always)]
-pub(in crate::space) fn load(slot: &AtomicU64) -> Pte {
+pub(crate) fn load(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.load(Ordering::Acquire))
 }
 
 /// As [`load`], in one order with every [`replace`]: of two threads that each replace a slot and
 /// then look at the other's, one at least sees that it was replaced.
-pub(in crate::space) fn load_in_order(slot: &AtomicU64) -> Pte {
+pub(crate) fn load_in_order(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.load(Ordering::SeqCst))
 }
 
 /// Replaces `old` by `new` if nobody was faster. Release: publishes the page's bytes; Acquire: a
 /// loser reads the winner's. SeqCst for [`load_in_order`].
-pub(in crate::space) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
+pub(crate) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
     interleave();
     slot.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
@@ -216,7 +216,7 @@ pub(in crate::space) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
 
 /// Takes validity away and tells what was there. Sequenced before the grace period that makes it
 /// effective.
-pub(in crate::space) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
+pub(crate) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
     interleave();
     Pte(slot.fetch_and(!valid, Ordering::AcqRel))
 }
@@ -224,7 +224,7 @@ pub(in crate::space) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
 /// Takes validity from a slot that held `old` a moment ago and tells what was there, if that is
 /// still a file's: a page of the space's own, which a store has put there meanwhile, keeps what it
 /// has, for a restore goes by its write validity.
-pub(in crate::space) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Option<Pte> {
+pub(crate) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Option<Pte> {
     let mut now = old;
     while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
         if replace(slot, now, Pte(now.0 & !valid)) {
@@ -236,7 +236,7 @@ pub(in crate::space) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u6
 }
 
 /// Empties a slot and tells what was there.
-pub(in crate::space) fn take(slot: &AtomicU64) -> Pte {
+pub(crate) fn take(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.swap(0, Ordering::AcqRel))
 }
@@ -247,7 +247,7 @@ pub(in crate::space) fn take(slot: &AtomicU64) -> Pte {
 /// a revoker.) With the gate open only where nothing is mapped: there every slot is empty, and
 /// stays so.
 #[inline(always)]
-pub(in crate::space) fn take_alone(slot: &AtomicU64) -> Pte {
+pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);
     match page.holds() {
         Holds::Nothing => {}
@@ -264,7 +264,7 @@ pub(in crate::space) fn take_alone(slot: &AtomicU64) -> Pte {
 /// load does again. But validity for fetches is taken away from shared leaves, too, and must not
 /// come back.
 #[inline(always)]
-pub(in crate::space) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
+pub(crate) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
     debug_assert_eq!(old.holds(), Holds::Borrowed);
     if old.has(VALID_X) {
         return false;

@@ -11,24 +11,24 @@ use crate::{FrameId, PageCount};
 
 /// What the leaves of a range hold, in pages.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(in crate::space) struct Resident {
+pub(crate) struct Resident {
     /// Anonymous pages in leaves of the space's own.
-    pub(in crate::space) own: PageCount,
+    pub(crate) own: PageCount,
     /// Anonymous pages in leaves shared with forks, or borrowed from such.
-    pub(in crate::space) shared: PageCount,
-    pub(in crate::space) file: PageCount,
+    pub(crate) shared: PageCount,
+    pub(crate) file: PageCount,
     /// Pages of devices of direct access files.
-    pub(in crate::space) direct: PageCount,
+    pub(crate) direct: PageCount,
     /// Pages of files that were stored to since they were last written or synced.
-    pub(in crate::space) dirty: PageCount,
-    pub(in crate::space) zero: PageCount,
-    pub(in crate::space) referenced: PageCount,
-    pub(in crate::space) writable: PageCount,
+    pub(crate) dirty: PageCount,
+    pub(crate) zero: PageCount,
+    pub(crate) referenced: PageCount,
+    pub(crate) writable: PageCount,
 }
 
 impl Resident {
     /// All present slots.
-    pub(in crate::space) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.own.0 + self.shared.0 + self.file.0 + self.direct.0 + self.zero.0
     }
 }
@@ -36,7 +36,7 @@ impl Resident {
 impl Nodes<'_> {
     /// Calls `each` for every slot of the range whose leaf exists and is not the common one of
     /// zeros. Inside the gate, or closed.
-    pub(in crate::space) fn for_each_slot(
+    pub(crate) fn for_each_slot(
         self,
         root: FrameId,
         start: u64,
@@ -47,7 +47,7 @@ impl Nodes<'_> {
     }
 
     /// An address in each leaf that has a slot of the range. Inside the gate, or closed.
-    pub(in crate::space) fn leaves(self, root: FrameId, range: &Range<u64>) -> Vec<u64> {
+    pub(crate) fn leaves(self, root: FrameId, range: &Range<u64>) -> Vec<u64> {
         let mut leaves: Vec<u64> = Vec::new();
         self.for_each_slot(root, range.start, range.end, &mut |at, _| {
             let is_next = |last: &u64| last / LEAF_BYTES != at / LEAF_BYTES;
@@ -88,7 +88,7 @@ impl Nodes<'_> {
 
     /// Counts what the range's leaves hold; `is_dirty` is asked of pages of files that cannot be
     /// stored to without a fault.
-    pub(in crate::space) fn resident(
+    pub(crate) fn resident(
         self,
         root: FrameId,
         start: u64,
@@ -128,7 +128,7 @@ impl Nodes<'_> {
     }
 
     /// Nodes of the space's table, shared ones included.
-    pub(in crate::space) fn count_nodes(self, root: FrameId) -> PageCount {
+    pub(crate) fn count_nodes(self, root: FrameId) -> PageCount {
         PageCount(self.count_below(root, ROOT_LEVEL))
     }
 
@@ -144,7 +144,7 @@ impl Nodes<'_> {
     }
 
     /// Checks every node below `root` that can be checked from one space. At rest.
-    pub(in crate::space) fn validate(self, root: FrameId) {
+    pub(crate) fn validate(self, root: FrameId) {
         self.validate_below(root, ROOT_LEVEL);
     }
 

@@ -40,7 +40,7 @@ const DEPTH: u64 = 0xff;
 
 /// The owner of a leaf that takes over the pages of its shadow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Borrower {
+pub(crate) enum Borrower {
     /// The space's own: faults store by its words meanwhile.
     Exclusive,
     /// Shared by others, or borrowed from, until the caller is done with it: nobody stores by its
@@ -50,7 +50,7 @@ pub(in crate::space) enum Borrower {
 
 impl Nodes<'_> {
     /// The leaf that this one borrows from, and through how many.
-    pub(in crate::space) fn shadow(self, leaf: FrameId) -> Option<(FrameId, u64)> {
+    pub(crate) fn shadow(self, leaf: FrameId) -> Option<(FrameId, u64)> {
         let extra = self.pool.frames.meta(leaf).extra.load(Ordering::Relaxed);
         (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & DEPTH))
     }
@@ -61,7 +61,7 @@ impl Nodes<'_> {
     }
 
     /// Counts a new leaf as a borrower of its shadow, which has a parent.
-    pub(in crate::space) fn add_borrower(self, shadow: FrameId, leaf: FrameId) {
+    pub(crate) fn add_borrower(self, shadow: FrameId, leaf: FrameId) {
         let meta = self.pool.frames.meta(shadow);
         let counted = meta.hold.try_map();
         assert!(counted, "a leaf has as many borrowers as a count can hold");
@@ -70,7 +70,7 @@ impl Nodes<'_> {
 
     /// Counts a leaf that has forgotten its shadow as a borrower no more. Nobody is in a page that
     /// it borrowed.
-    pub(in crate::space) fn put_origin(self, shadow: FrameId) {
+    pub(crate) fn put_origin(self, shadow: FrameId) {
         let hold = &self.pool.frames.meta(shadow).hold;
         // Of two that end at once, neither may see the last one alone: then that one's next write
         // fault does.
@@ -84,7 +84,7 @@ impl Nodes<'_> {
     }
 
     /// The leaf is to borrow at `slot`, or at any slot after it. The gate is closed.
-    pub(in crate::space) fn borrows_from(self, leaf: FrameId, slot: usize) {
+    pub(crate) fn borrows_from(self, leaf: FrameId, slot: usize) {
         let meta = self.pool.frames.meta(leaf);
         if slot < meta.borrowed_from() {
             meta.set_borrowed_from(slot);
@@ -93,7 +93,7 @@ impl Nodes<'_> {
 
     /// Whether the leaf has a shadow and borrows nothing from it, for a caller that has just
     /// replaced a borrowed word. Looks at as many words as a leaf has, in the leaf's whole life.
-    pub(in crate::space) fn borrows_in_vain(self, leaf: FrameId) -> bool {
+    pub(crate) fn borrows_in_vain(self, leaf: FrameId) -> bool {
         if self.shadow(leaf).is_none() {
             return false;
         }
@@ -110,7 +110,7 @@ impl Nodes<'_> {
 
     /// Has a leaf that borrows nothing forget its shadow, which is returned: to be put after a
     /// grace period. The leaf is exclusive and `paths` held.
-    pub(in crate::space) fn part(self, leaf: FrameId) -> Option<FrameId> {
+    pub(crate) fn part(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         self.pool.frames.meta(shadow).toggle_borrowers(leaf);
         self.set_origin(leaf, None);
@@ -120,7 +120,7 @@ impl Nodes<'_> {
     /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers
     /// do not reach it; and what its borrower, if it has one alone, does not borrow, be it the
     /// leaf's own or borrowed in turn. The caller counts as a borrower.
-    pub(in crate::space) fn prune(self, leaf: FrameId) {
+    pub(crate) fn prune(self, leaf: FrameId) {
         // The borrower may end at any time: its frame, and the words it borrows by, stay for as
         // long as the section.
         let _section = self.pool.domain.reader();
@@ -179,7 +179,7 @@ impl Nodes<'_> {
     /// and this leaf is its one borrower. Whether it did. The caller keeps the leaf, the space's
     /// own or shared, and is in a section: several may try at once, and the frame of a shadow that
     /// another has collapsed is nothing else's before the section ends.
-    pub(in crate::space) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
+    pub(crate) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(shadow) = self.collapsible_shadow(leaf) else {
             return false;
         };
@@ -234,13 +234,13 @@ impl Nodes<'_> {
 
     /// Leaves that this one borrows through.
     #[cfg(all(test, not(shuttle)))]
-    pub(in crate::space) fn borrowing_depth(self, leaf: FrameId) -> usize {
+    pub(crate) fn borrowing_depth(self, leaf: FrameId) -> usize {
         std::iter::successors(self.shadow(leaf), |(shadow, _)| self.shadow(*shadow)).count()
     }
 
     /// The shadow that `collapse_shadow` would take over. Once so, it stays so until it is
     /// collapsed: nobody else can reach it.
-    pub(in crate::space) fn collapsible_shadow(self, leaf: FrameId) -> Option<FrameId> {
+    pub(crate) fn collapsible_shadow(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         let state = self.state(shadow);
         (state.refs() == 0 && state.mapped() == 1).then_some(shadow)

@@ -19,7 +19,7 @@ use crate::sys::copy;
 use crate::{FrameId, PAGE_SIZE};
 
 /// Bytes of one page of a snapshot, kept for as long as this lives.
-pub(in crate::space) struct StillPage {
+pub(crate) struct StillPage {
     pool: Arc<Pool>,
     frame: FrameId,
     bytes: NonNull<[u8]>,
@@ -49,7 +49,7 @@ impl Drop for StillPage {
 
 /// What a page of a space is to be as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Image {
+pub(crate) enum Image {
     Zeros,
     Page(FrameId),
 }
@@ -58,13 +58,13 @@ impl Nodes<'_> {
     /// Whether nobody but the leaf that owns this page has a use for it.
     ///
     /// Pins do not count: who pins a page wants it to be this one.
-    pub(in crate::space) fn is_sole_owner(self, page: Pte) -> bool {
+    pub(crate) fn is_sole_owner(self, page: Pte) -> bool {
         self.state(self.frame_of(page)).is_one_ref()
     }
 
     /// The bytes `range` of the private page at `at` of a snapshot's table; `None` if it has none
     /// there, or if the page has as many views as can be counted. In a section, inside the gate.
-    pub(in crate::space) fn still_page(
+    pub(crate) fn still_page(
         self,
         pool: &Arc<Pool>,
         root: FrameId,
@@ -97,12 +97,7 @@ impl Nodes<'_> {
     /// Copies out the private page at `at` of a snapshot's table, which has one there; whoever
     /// calls keeps the snapshot, so it stays as it is without a view. In a section, inside the
     /// gate.
-    pub(in crate::space) fn copy_still_page(
-        self,
-        root: FrameId,
-        at: u64,
-        into: &mut [u8; PAGE_SIZE],
-    ) {
+    pub(crate) fn copy_still_page(self, root: FrameId, at: u64, into: &mut [u8; PAGE_SIZE]) {
         let leaf = self
             .find(root, at)
             .expect("a snapshot's table loses no leaf");
@@ -116,7 +111,7 @@ impl Nodes<'_> {
     /// The frame of a leaf's own page, if nobody else has a use for it: no other leaf, no view, no
     /// pin.
     #[inline]
-    pub(in crate::space) fn frame_alone(self, page: Pte) -> Option<FrameId> {
+    pub(crate) fn frame_alone(self, page: Pte) -> Option<FrameId> {
         if page.holds() != Holds::Own {
             return None;
         }
@@ -129,7 +124,7 @@ impl Nodes<'_> {
     /// # Panics
     /// If others than its leaf have the page.
     #[inline]
-    pub(in crate::space) fn overwrite(self, page: Pte, image: Image) {
+    pub(crate) fn overwrite(self, page: Pte, image: Image) {
         let frame = self.frame_alone(page);
         let frame = frame.expect("I11: overwriting a page that others see");
         let frames = &self.pool.frames;
@@ -147,7 +142,7 @@ impl Nodes<'_> {
     }
 
     /// Whether the bytes of a page are the image's.
-    pub(in crate::space) fn is_as(self, page: Pte, image: Image) -> bool {
+    pub(crate) fn is_as(self, page: Pte, image: Image) -> bool {
         let frames = &self.pool.frames;
         let ours = frames.host(self.frame_of(page));
         let theirs = match image {

@@ -26,18 +26,13 @@ use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
     /// Whether this is the leaf of zeros.
-    pub(in crate::space) fn is_zero_leaf(self, node: FrameId) -> bool {
+    pub(crate) fn is_zero_leaf(self, node: FrameId) -> bool {
         self.pool.zero_leaf.get() == Some(&node)
     }
 
     /// Has the 2 MiB at `at` show zeros, if no leaf is there; false if there is one, or a node
     /// could not be had.
-    pub(in crate::space) fn link_zero_leaf(
-        self,
-        root: FrameId,
-        at: u64,
-        spares: &mut Spares<'_>,
-    ) -> bool {
+    pub(crate) fn link_zero_leaf(self, root: FrameId, at: u64, spares: &mut Spares<'_>) -> bool {
         let Some(leaf) = self.zero_leaf(spares) else {
             return false;
         };
@@ -61,7 +56,7 @@ impl Nodes<'_> {
 
     /// Takes the leaf of zeros away from the 2 MiB at `at`, if it is there. The caller waits for a
     /// grace period.
-    pub(in crate::space) fn unlink_zero_leaf(self, root: FrameId, at: u64) {
+    pub(crate) fn unlink_zero_leaf(self, root: FrameId, at: u64) {
         let Some(&leaf) = self.pool.zero_leaf.get() else {
             return;
         };
@@ -79,7 +74,7 @@ impl Nodes<'_> {
     }
 
     /// Pages of a range that the leaf of zeros shows.
-    pub(in crate::space) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
+    pub(crate) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
         match self.pool.zero_leaf.get() {
             Some(_) => self.zero_pages_below(root, ROOT_LEVEL, 0, start, end),
             None => 0,

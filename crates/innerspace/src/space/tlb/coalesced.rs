@@ -46,7 +46,7 @@ const DOUBLED: u8 = 8;
 
 impl Leaves {
     /// Forgets those that are coalesced.
-    pub(in crate::space) fn forget_coalesced(&mut self) {
+    pub(crate) fn forget_coalesced(&mut self) {
         if self.coalesced == 0 {
             return;
         }
@@ -62,7 +62,7 @@ impl Leaves {
     }
 
     /// Some that are coalesced, if there are any, are going to be forgotten.
-    pub(in crate::space) fn note_forgotten(&mut self) {
+    pub(crate) fn note_forgotten(&mut self) {
         let more = u8::from(self.coalesced > 0);
         self.forgotten = (self.forgotten + more).min(DOUBLED);
     }
@@ -70,7 +70,7 @@ impl Leaves {
 
 impl Translator {
     /// Notes an access out of line; whether it is time to look at the words of the leaf of `at`.
-    pub(in crate::space) fn is_coalescing_due(&mut self, at: u64) -> bool {
+    pub(crate) fn is_coalescing_due(&mut self, at: u64) -> bool {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
         let leaves = &mut *self.leaves;
@@ -83,7 +83,7 @@ impl Translator {
 
     /// The host address of the pages of the leaf of `at`, if it is remembered for stores and they
     /// lie in a row. In a section. With mail there is none to be seen.
-    pub(in crate::space) fn pages_in_row(&self, at: u64) -> Option<u64> {
+    pub(crate) fn pages_in_row(&self, at: u64) -> Option<u64> {
         let start = at >> LEAF_SHIFT << LEAF_SHIFT;
         let place = self.place_of_words(start, &self.look().leaves.tags.write)?;
         // SAFETY: the tag says that these are the leaf's words, 512 of them; the section, which is
@@ -97,7 +97,7 @@ impl Translator {
 
     /// Whether the leaf of `at` is remembered so, mail aside.
     #[cfg(test)]
-    pub(in crate::space) fn has_coalesced(&self, at: u64) -> bool {
+    pub(crate) fn has_coalesced(&self, at: u64) -> bool {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
         self.leaves.tags.read[slot] == leaf && self.leaves.places[slot].is_coalesced()
@@ -105,7 +105,7 @@ impl Translator {
 
     /// Coalesces the leaf of `at`, whose pages lie in a row from `host` on. In a section, with the
     /// gate's writer held, and the leaf marked.
-    pub(in crate::space) fn coalesce(&mut self, at: u64, host: u64) {
+    pub(crate) fn coalesce(&mut self, at: u64, host: u64) {
         let leaf = at >> LEAF_SHIFT;
         let leaves = &mut *self.leaves;
         leaves.places[leaf as usize % LEAVES] = Place::of_bytes(host, leaf);

@@ -6,9 +6,9 @@
 //! | `translator` | the cache, its sections, and the hit |
 //! | `coalesced` | leaves whose pages lie in a row |
 
-pub(in crate::space) mod coalesced;
+pub(crate) mod coalesced;
 #[cfg(all(test, feature = "layout", not(any(loom, shuttle))))]
 mod layout_tests;
-pub(in crate::space) mod page;
-pub(in crate::space) mod place;
-pub(in crate::space) mod translator;
+pub(crate) mod page;
+pub(crate) mod place;
+pub(crate) mod translator;

@@ -9,7 +9,7 @@ use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 /// were. Made by [`Translator::hit`], used up by value inside that section: `Core::access` alone
 /// hands one on.
 #[derive(Debug)]
-pub(in crate::space) struct Page(pub(super) NonNull<u8>);
+pub(crate) struct Page(pub(super) NonNull<u8>);
 
 /// What can be done with the bytes. SAFETY of all: `hit` found as many bytes as the caller asked it
 /// for in a page that is valid for the access; the section, which is still open, keeps page and
@@ -17,35 +17,35 @@ pub(in crate::space) struct Page(pub(super) NonNull<u8>);
 impl Page {
     /// Loads a value; `hit` was asked for its size.
     #[inline(always)]
-    pub(in crate::space) fn load<T: Scalar>(self) -> T {
+    pub(crate) fn load<T: Scalar>(self) -> T {
         // SAFETY: see above.
         unsafe { copy::load(self.0.as_ptr()) }
     }
 
     /// Stores a value.
     #[inline(always)]
-    pub(in crate::space) fn store<T: Scalar>(self, value: T) {
+    pub(crate) fn store<T: Scalar>(self, value: T) {
         // SAFETY: see above.
         unsafe { copy::store(self.0.as_ptr(), value) }
     }
 
     /// Loads a value at an aligned address in this order.
     #[inline(always)]
-    pub(in crate::space) fn load_atomic<T: AtomicScalar>(self, order: Ordering) -> T {
+    pub(crate) fn load_atomic<T: AtomicScalar>(self, order: Ordering) -> T {
         // SAFETY: see above; the caller checked the alignment, which pages keep.
         unsafe { copy::load_atomic(self.0.as_ptr(), order) }
     }
 
     /// Stores a value at an aligned address in this order.
     #[inline(always)]
-    pub(in crate::space) fn store_atomic<T: AtomicScalar>(self, value: T, order: Ordering) {
+    pub(crate) fn store_atomic<T: AtomicScalar>(self, value: T, order: Ordering) {
         // SAFETY: as for `load_atomic`.
         unsafe { copy::store_atomic(self.0.as_ptr(), value, order) }
     }
 
     /// Compares and exchanges a value at an aligned address.
     #[inline(always)]
-    pub(in crate::space) fn compare_exchange<T: AtomicScalar>(
+    pub(crate) fn compare_exchange<T: AtomicScalar>(
         self,
         old: T,
         new: T,
@@ -57,52 +57,47 @@ impl Page {
 
     /// Modifies a value at an aligned address, and gives the one before.
     #[inline(always)]
-    pub(in crate::space) fn modify<T: AtomicScalar>(
-        self,
-        how: Modify,
-        operand: T,
-        order: Ordering,
-    ) -> T {
+    pub(crate) fn modify<T: AtomicScalar>(self, how: Modify, operand: T, order: Ordering) -> T {
         // SAFETY: as for `load_atomic`.
         unsafe { copy::modify(self.0.as_ptr(), how, operand, order) }
     }
 
     /// Copies the bytes out.
     #[inline(always)]
-    pub(in crate::space) fn read(self, to: &mut [u8]) {
+    pub(crate) fn read(self, to: &mut [u8]) {
         // SAFETY: see above; `to` is the caller's own memory.
         unsafe { copy::copy_in(to, self.0.as_ptr()) }
     }
 
     /// Copies bytes in.
     #[inline(always)]
-    pub(in crate::space) fn write(self, from: &[u8]) {
+    pub(crate) fn write(self, from: &[u8]) {
         // SAFETY: see above.
         unsafe { copy::copy_out(self.0.as_ptr(), from) }
     }
 
     /// Sets the bytes.
-    pub(in crate::space) fn fill(self, byte: u8, len: usize) {
+    pub(crate) fn fill(self, byte: u8, len: usize) {
         // SAFETY: see above.
         unsafe { copy::fill(self.0.as_ptr(), byte, len) }
     }
 
     /// Compares the bytes with others.
-    pub(in crate::space) fn compare(self, with: &[u8]) -> std::cmp::Ordering {
+    pub(crate) fn compare(self, with: &[u8]) -> std::cmp::Ordering {
         // SAFETY: see above.
         unsafe { copy::compare(self.0.as_ptr(), with) }
     }
 }
 
 /// The value whose bytes these are, in the machine's order.
-pub(in crate::space) fn from_bytes<T: Scalar>(bytes: &[u8]) -> T {
+pub(crate) fn from_bytes<T: Scalar>(bytes: &[u8]) -> T {
     assert_eq!(bytes.len(), size_of::<T>());
     // SAFETY: so many bytes are there, and a scalar can have any bytes.
     unsafe { copy::load(bytes.as_ptr()) }
 }
 
 /// Writes a value's bytes in the machine's order.
-pub(in crate::space) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
+pub(crate) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
     assert_eq!(bytes.len(), size_of::<T>());
     // SAFETY: so many bytes are there, and they are borrowed mutably.
     unsafe { copy::store(bytes.as_mut_ptr(), value) };

@@ -11,17 +11,17 @@ use crate::sync::raw::AtomicU64;
 /// that is odd, of the bytes of its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
-pub(in crate::space) struct Place(*const AtomicU64);
+pub(crate) struct Place(*const AtomicU64);
 
 /// What the address of bytes is marked by.
-pub(in crate::space) const COALESCED: usize = 1;
+pub(crate) const COALESCED: usize = 1;
 
 impl Place {
-    pub(in crate::space) const NONE: Place = Place(std::ptr::null());
+    pub(crate) const NONE: Place = Place(std::ptr::null());
 
     /// Where the word of page 0 would be if the leaf went on below its start: adding a page's
     /// number leads to its word.
-    pub(in crate::space) fn of_words(words: &[AtomicU64; SLOTS], leaf: u64) -> Place {
+    pub(crate) fn of_words(words: &[AtomicU64; SLOTS], leaf: u64) -> Place {
         Place(words.as_ptr().wrapping_sub(leaf as usize * SLOTS))
     }
 
@@ -33,19 +33,19 @@ impl Place {
     }
 
     #[inline(always)]
-    pub(in crate::space) fn is_coalesced(self) -> bool {
+    pub(crate) fn is_coalesced(self) -> bool {
         self.0.addr() & COALESCED != 0
     }
 
     /// Of a place of words.
     #[inline(always)]
-    pub(in crate::space) fn word(self, at: u64) -> *const AtomicU64 {
+    pub(crate) fn word(self, at: u64) -> *const AtomicU64 {
         self.0.wrapping_add((at >> PAGE_SHIFT) as usize)
     }
 
     /// Of a place of bytes.
     #[inline(always)]
-    pub(in crate::space) fn byte(self, at: u64) -> u64 {
+    pub(crate) fn byte(self, at: u64) -> u64 {
         let marked = self.0.addr() as u64;
         marked.wrapping_add(at).wrapping_sub(COALESCED as u64)
     }
@@ -53,7 +53,7 @@ impl Place {
 
 /// The address of bytes that were found.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::space) enum Found {
+pub(crate) enum Found {
     /// Where their page begins.
     Page(u64),
     /// Where they do.
@@ -63,7 +63,7 @@ pub(in crate::space) enum Found {
 impl Found {
     /// The bytes, which are so far behind the beginning of their page.
     #[inline(always)]
-    pub(in crate::space) fn page(self, offset: usize) -> Page {
+    pub(crate) fn page(self, offset: usize) -> Page {
         let bytes = match self {
             Found::Page(start) => (start as *mut u8).wrapping_add(offset),
             Found::Byte(bytes) => bytes as *mut u8,

@@ -39,7 +39,7 @@ use crate::sys::copy::{self};
 use crate::{PAGE_SHIFT, PAGE_SIZE, sys};
 
 /// Leaves remembered, a power of two: 512 MiB of address space in 6.5 KiB.
-pub(in crate::space) const LEAVES: usize = 256;
+pub(crate) const LEAVES: usize = 256;
 /// Bytes at which a page begins: who goes through it in small steps comes by there.
 pub(super) const BEGINNING: usize = 32;
 /// Bytes of the next page to send for. Four lines are enough: the processor goes on by itself once
@@ -49,16 +49,16 @@ pub(super) const AHEAD: usize = 256;
 pub(super) const NO_LEAF: u64 = u64::MAX;
 /// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the
 /// next hit.
-pub(in crate::space) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
+pub(crate) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
 
 /// The numbers of the remembered leaves, each at the place that its low bits say.
 #[repr(C)]
 #[derive(Debug)]
-pub(in crate::space) struct Tags {
+pub(crate) struct Tags {
     /// The number of the leaf (address / 2 MiB) that loads may use.
-    pub(in crate::space) read: [u64; LEAVES],
+    pub(crate) read: [u64; LEAVES],
     /// The same for stores.
-    pub(in crate::space) write: [u64; LEAVES],
+    pub(crate) write: [u64; LEAVES],
 }
 
 /// The remembered leaves, as one array a field: the hit reads one tag and one place. What a
@@ -154,8 +154,8 @@ impl std::fmt::Debug for LeavesPlace {
 
 /// An accessor's private state: its sections and what it remembers.
 #[derive(Debug)]
-pub(in crate::space) struct Translator {
-    pub(in crate::space) sections: Sections,
+pub(crate) struct Translator {
+    pub(crate) sections: Sections,
     pub(super) leaves: LeavesPlace,
     /// The number of the page at whose beginning the last access was that looked there.
     pub(super) begun: u64,
@@ -164,7 +164,7 @@ pub(in crate::space) struct Translator {
 /// What a session looks at in each access. It has it at hand, so that in a loop of accesses all
 /// this stays in registers.
 #[derive(Debug)]
-pub(in crate::space) struct SessionBinding {
+pub(crate) struct SessionBinding {
     participant: Arc<Participant>,
 }
 
@@ -174,7 +174,7 @@ unsafe impl Send for Translator {}
 
 /// What an access looks at to see whether it hits.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::space) struct Look<'t> {
+pub(crate) struct Look<'t> {
     pub(super) leaves: &'t Leaves,
     pub(super) mail: PendingMark,
 }
@@ -237,7 +237,7 @@ impl Look<'_> {
 
 /// What an access needs of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::space) enum Need {
+pub(crate) enum Need {
     Read,
     Write,
     Fetch,
@@ -281,7 +281,7 @@ pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
 impl SessionBinding {
     /// [`Translator::hit_past_beginning`] of `translator`, whose this is.
     #[inline(always)]
-    pub(in crate::space) fn hit<R>(
+    pub(crate) fn hit<R>(
         &self,
         translator: &Translator,
         (at, size): (u64, usize),
@@ -303,7 +303,7 @@ impl SessionBinding {
 }
 
 impl Translator {
-    pub(in crate::space) fn new(domain: &Arc<Domain>) -> Translator {
+    pub(crate) fn new(domain: &Arc<Domain>) -> Translator {
         let leaves = LeavesPlace::new();
         let binding = CacheBinding::new(leaves.0.as_ptr(), &raw const SHOWN_WITH_MAIL);
         Translator {
@@ -314,36 +314,36 @@ impl Translator {
     }
 
     /// Bytes a translator takes, its participant and a full mailbox included.
-    pub(in crate::space) const SIZE: usize = size_of::<Leaves>() + 1024;
+    pub(crate) const SIZE: usize = size_of::<Leaves>() + 1024;
 
     /// The tags, for generated code.
     #[cfg(all(feature = "layout", not(shuttle)))]
-    pub(in crate::space) fn tags(&self) -> *mut Tags {
+    pub(crate) fn tags(&self) -> *mut Tags {
         self.leaves.tags()
     }
 
     /// The places, for generated code.
     #[cfg(all(feature = "layout", not(shuttle)))]
-    pub(in crate::space) fn places(&self) -> *const *const u64 {
+    pub(crate) fn places(&self) -> *const *const u64 {
         self.leaves.places()
     }
 
     /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
     #[inline(always)]
-    pub(in crate::space) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
+    pub(crate) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
         self.hit_if(self.look(), at, size, need)
     }
 
     /// What an access looks at in a section that was opened for more than one.
     #[inline(always)]
-    pub(in crate::space) fn look(&self) -> Look<'_> {
+    pub(crate) fn look(&self) -> Look<'_> {
         // SAFETY: our own, and borrowed.
         unsafe { Look::in_session(self.sections.shown()) }
     }
 
     /// What one looks at in a section of its own ([`Sections::enter_alone`]).
     #[inline(always)]
-    pub(in crate::space) fn look_alone(&self) -> Look<'_> {
+    pub(crate) fn look_alone(&self) -> Look<'_> {
         Look {
             leaves: &self.leaves,
             mail: self.sections.pending_mark(),
@@ -352,13 +352,7 @@ impl Translator {
 
     /// The same, with this to look at.
     #[inline(always)]
-    pub(in crate::space) fn hit_if(
-        &self,
-        look: Look<'_>,
-        at: u64,
-        size: usize,
-        need: Need,
-    ) -> Option<Page> {
+    pub(crate) fn hit_if(&self, look: Look<'_>, at: u64, size: usize, need: Need) -> Option<Page> {
         let offset = at as usize % PAGE_SIZE;
         let found = |found: Found| found.page(offset);
         let page = look.find(at, need, found)?;
@@ -373,7 +367,7 @@ impl Translator {
 
     /// [`Translator::hit_past_beginning`] in a section of its own, which is left open on a miss.
     #[inline(always)]
-    pub(in crate::space) fn hit_alone<R>(
+    pub(crate) fn hit_alone<R>(
         &mut self,
         (at, size): (u64, usize),
         need: Need,
@@ -392,7 +386,7 @@ impl Translator {
     /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a
     /// miss again.
     #[inline(always)]
-    pub(in crate::space) fn hit_past_beginning<R>(
+    pub(crate) fn hit_past_beginning<R>(
         &self,
         look: Look<'_>,
         (at, size): (u64, usize),
@@ -408,12 +402,7 @@ impl Translator {
 
     /// As `hit`; if the access comes upwards from the beginning of the page before, the next page
     /// is sent for.
-    pub(in crate::space) fn hit_and_fetch_ahead(
-        &mut self,
-        at: u64,
-        size: usize,
-        need: Need,
-    ) -> Option<Page> {
+    pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
         let before = std::mem::replace(&mut self.begun, number);
@@ -426,7 +415,7 @@ impl Translator {
         Some(page)
     }
 
-    pub(in crate::space) fn binding(&self) -> SessionBinding {
+    pub(crate) fn binding(&self) -> SessionBinding {
         SessionBinding {
             participant: self.sections.participant().clone(),
         }
@@ -435,14 +424,14 @@ impl Translator {
     /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: for
     /// as long as the section, the leaf is the space's alone. In a section.
     #[inline(always)]
-    pub(in crate::space) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
+    pub(crate) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.write)
     }
 
     /// The same if the leaf is remembered for loads: others may share it, and their accessors be in
     /// it.
     #[inline(always)]
-    pub(in crate::space) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
+    pub(crate) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.read)
     }
 
@@ -467,14 +456,14 @@ impl Translator {
     /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for
     /// `need`. In a section.
     #[inline(always)]
-    pub(in crate::space) fn prefetch(&self, at: u64, need: Need) {
+    pub(crate) fn prefetch(&self, at: u64, need: Need) {
         if let Some(Page(bytes)) = self.hit(at, 1, need) {
             copy::prefetch_page(bytes.as_ptr());
         }
     }
 
     /// Remembers the leaf of `at`. In the section in which it was found.
-    pub(in crate::space) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
+    pub(crate) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
@@ -490,7 +479,7 @@ impl Translator {
 
     /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as
     /// well.
-    pub(in crate::space) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
+    pub(crate) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         let leaf = at >> LEAF_SHIFT;
         let known = self.leaves.tags.read[leaf as usize % LEAVES] == leaf;
         if use_for == Need::Write || !known {
@@ -499,19 +488,19 @@ impl Translator {
     }
 
     /// Forgets what the message names, as if it had been read.
-    pub(in crate::space) fn forget(&mut self, post: Post) {
+    pub(crate) fn forget(&mut self, post: Post) {
         self.leaves.forget(post);
     }
 
     /// Reads the mail and forgets what it names. In a section, before anything remembered is used.
     #[cold]
-    pub(in crate::space) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         let leaves = &mut *self.leaves;
         self.sections.drain(|post| leaves.forget(post));
     }
 
     /// Opens a section and reads the mail.
-    pub(in crate::space) fn enter_and_drain(&mut self) {
+    pub(crate) fn enter_and_drain(&mut self) {
         self.sections.enter();
         if self.sections.has_mail() {
             self.drain();

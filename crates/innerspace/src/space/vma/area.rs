@@ -13,7 +13,7 @@ use crate::{FrameId, PAGE_SHIFT};
 
 /// A file whose pages are shown.
 #[derive(Clone)]
-pub(in crate::space) enum MappedFile {
+pub(crate) enum MappedFile {
     /// By way of the page cache.
     Cached(Arc<FileInner>),
     /// Its own bytes.
@@ -22,28 +22,28 @@ pub(in crate::space) enum MappedFile {
 
 /// The same, without keeping it open.
 #[derive(Debug)]
-pub(in crate::space) enum WeakFile {
+pub(crate) enum WeakFile {
     Cached(Weak<FileInner>),
     Direct(WeakDaxRef),
 }
 
 impl MappedFile {
     /// Tells files apart as long as they are open.
-    pub(in crate::space) fn key(&self) -> usize {
+    pub(crate) fn key(&self) -> usize {
         match self {
             MappedFile::Cached(file) => file.address(),
             MappedFile::Direct(file) => Arc::as_ptr(file.core()) as usize,
         }
     }
 
-    pub(in crate::space) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Arc<str> {
         match self {
             MappedFile::Cached(file) => file.name(),
             MappedFile::Direct(file) => file.name(),
         }
     }
 
-    pub(in crate::space) fn downgrade(&self) -> WeakFile {
+    pub(crate) fn downgrade(&self) -> WeakFile {
         match self {
             MappedFile::Cached(file) => WeakFile::Cached(Arc::downgrade(file)),
             MappedFile::Direct(file) => WeakFile::Direct(file.downgrade()),
@@ -51,7 +51,7 @@ impl MappedFile {
     }
 
     /// Has the file ask this mapper before it takes pages away.
-    pub(in crate::space) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
+    pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         match self {
             MappedFile::Cached(file) => file.add_mapper(mapper),
             MappedFile::Direct(file) => file.add_mapper(mapper),
@@ -59,14 +59,14 @@ impl MappedFile {
     }
 
     /// Takes the right to store to pages away, in every space.
-    pub(in crate::space) fn revoke_write(&self, pages: Range<u64>) {
+    pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         match self {
             MappedFile::Cached(file) => file.core().revoke_write(pages),
             MappedFile::Direct(file) => file.core().revoke_write(pages),
         }
     }
 
-    pub(in crate::space) fn remove_mapper(&self, id: MapperId) {
+    pub(crate) fn remove_mapper(&self, id: MapperId) {
         match self {
             MappedFile::Cached(file) => file.remove_mapper(id),
             MappedFile::Direct(file) => file.remove_mapper(id),
@@ -75,7 +75,7 @@ impl MappedFile {
 }
 
 impl WeakFile {
-    pub(in crate::space) fn upgrade(&self) -> Option<MappedFile> {
+    pub(crate) fn upgrade(&self) -> Option<MappedFile> {
         match self {
             WeakFile::Cached(file) => file.upgrade().map(MappedFile::Cached),
             WeakFile::Direct(file) => file.upgrade().map(MappedFile::Direct),
@@ -85,7 +85,7 @@ impl WeakFile {
 
 /// Where the pages of a mapping come from.
 #[derive(Clone)]
-pub(in crate::space) enum Backing {
+pub(crate) enum Backing {
     Anonymous,
     /// A file, from the page with this number on.
     File {
@@ -101,7 +101,7 @@ pub(in crate::space) enum Backing {
 
 impl Backing {
     /// Where it begins, unless it has no pages of its own.
-    pub(in crate::space) fn first_page_mut(&mut self) -> Option<&mut u64> {
+    pub(crate) fn first_page_mut(&mut self) -> Option<&mut u64> {
         match self {
             Backing::Anonymous => None,
             Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
@@ -111,7 +111,7 @@ impl Backing {
     }
 
     /// Why a mapping of it may not be had with a protection above its ceiling.
-    pub(in crate::space) fn rules_out(&self, wanted: Protection) -> &'static str {
+    pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match self {
             Backing::Device { device, .. } => device.rules_out(wanted),
             Backing::Anonymous | Backing::File { .. } => "the file was opened read-only",
@@ -143,38 +143,38 @@ impl Backing {
 
 /// One mapped range, page-aligned.
 #[derive(Clone)]
-pub(in crate::space) struct Vma {
-    pub(in crate::space) start: u64,
-    pub(in crate::space) end: u64,
-    pub(in crate::space) protection: Protection,
+pub(crate) struct Vma {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) protection: Protection,
     /// The most `protect` may allow: what the file was opened for.
-    pub(in crate::space) ceiling: Protection,
-    pub(in crate::space) sharing: Sharing,
-    pub(in crate::space) residence: Residence,
+    pub(crate) ceiling: Protection,
+    pub(crate) sharing: Sharing,
+    pub(crate) residence: Residence,
     /// How its pages will be read; of no effect on what is not a cached file.
-    pub(in crate::space) reading: Reading,
-    pub(in crate::space) backing: Backing,
+    pub(crate) reading: Reading,
+    pub(crate) backing: Backing,
 }
 
 /// Whether reclaim may take the pages of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(in crate::space) enum Residence {
+pub(crate) enum Residence {
     Pageable,
     /// They stay until they are unlocked or unmapped.
     Locked,
 }
 
 impl Vma {
-    pub(in crate::space) fn contains(&self, at: u64) -> bool {
+    pub(crate) fn contains(&self, at: u64) -> bool {
         self.start <= at && at < self.end
     }
 
-    pub(in crate::space) fn is_locked(&self) -> bool {
+    pub(crate) fn is_locked(&self) -> bool {
         self.residence == Residence::Locked
     }
 
     /// The page of the file or device that `at` shows; 0 for anonymous memory.
-    pub(in crate::space) fn file_page(&self, at: u64) -> u64 {
+    pub(crate) fn file_page(&self, at: u64) -> u64 {
         match &self.backing {
             Backing::Anonymous => 0,
             Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
@@ -184,7 +184,7 @@ impl Vma {
     }
 
     /// The file that is shown, if it is one.
-    pub(in crate::space) fn file(&self) -> Option<&MappedFile> {
+    pub(crate) fn file(&self) -> Option<&MappedFile> {
         match &self.backing {
             Backing::File { file, .. } => Some(file),
             Backing::Anonymous | Backing::Device { .. } => None,
@@ -192,7 +192,7 @@ impl Vma {
     }
 
     /// The file whose bytes are shown, also if it is guarded, so that each access is a call.
-    pub(in crate::space) fn file_of_bytes(&self) -> Option<MappedFile> {
+    pub(crate) fn file_of_bytes(&self) -> Option<MappedFile> {
         let guarded = match &self.backing {
             Backing::Device { device, .. } => device.file(),
             Backing::File { .. } | Backing::Anonymous => return self.file().cloned(),
@@ -202,7 +202,7 @@ impl Vma {
 
     /// Whether what `at` shows is the page of a cached file in this frame. The page's block is
     /// locked, and the frame was found in a page table, in a section.
-    pub(in crate::space) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
+    pub(crate) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
         match self.file() {
             Some(MappedFile::Cached(file)) => file.core().has_page_in(self.file_page(at), frame),
             Some(MappedFile::Direct(_)) | None => false,
@@ -211,11 +211,7 @@ impl Vma {
 
     /// The addresses at which this range shows pages of `pages`, if it is a range of the file with
     /// that key.
-    pub(in crate::space) fn addresses_of(
-        &self,
-        file: usize,
-        pages: &Range<u64>,
-    ) -> Option<Range<u64>> {
+    pub(crate) fn addresses_of(&self, file: usize, pages: &Range<u64>) -> Option<Range<u64>> {
         let Backing::File {
             file: own,
             first_page,
@@ -234,7 +230,7 @@ impl Vma {
     }
 
     /// The part of the range inside `start..end`, with its backing moved along.
-    pub(in crate::space) fn slice(&self, start: u64, end: u64) -> Vma {
+    pub(crate) fn slice(&self, start: u64, end: u64) -> Vma {
         let mut part = self.clone();
         if let Some(first_page) = part.backing.first_page_mut() {
             *first_page = self.file_page(start);
@@ -245,13 +241,13 @@ impl Vma {
     }
 
     /// Whether nothing differs.
-    pub(in crate::space) fn is_same(&self, other: &Vma) -> bool {
+    pub(crate) fn is_same(&self, other: &Vma) -> bool {
         let same_backing = self.shows_same(other, self.start);
         (self.start, self.end) == (other.start, other.end) && self.is_like(other) && same_backing
     }
 
     /// Whether both show the same page of the same thing at `at`, which is in both.
-    pub(in crate::space) fn shows_same(&self, other: &Vma, at: u64) -> bool {
+    pub(crate) fn shows_same(&self, other: &Vma, at: u64) -> bool {
         let same_thing = self.backing.same_thing(&other.backing).is_some();
         same_thing && other.contains(at) && self.file_page(at) == other.file_page(at)
     }
@@ -265,7 +261,7 @@ impl Vma {
     }
 
     /// Whether the two are one range: adjacent, alike, and backed contiguously.
-    pub(in crate::space) fn merges_with(&self, next: &Vma) -> bool {
+    pub(crate) fn merges_with(&self, next: &Vma) -> bool {
         let first = self.backing.same_thing(&next.backing);
         let same_backing = first.is_some_and(|first| first == self.file_page(self.end));
         self.end == next.start && self.is_like(next) && same_backing

@@ -100,7 +100,7 @@ fn count(counter: &AtomicU64) {
 
 /// Counts the changes of a space's mappings.
 #[derive(Debug)]
-pub(in crate::space) struct Sequence {
+pub(crate) struct Sequence {
     number: AtomicU64,
     /// The bits that count.
     mask: u64,
@@ -122,7 +122,7 @@ impl Default for Sequence {
 
 impl Sequence {
     /// A sequence of this many bits.
-    pub(in crate::space) fn with_width(bits: u32) -> Sequence {
+    pub(crate) fn with_width(bits: u32) -> Sequence {
         Sequence {
             number: AtomicU64::new(0),
             mask: u64::MAX >> (u64::BITS - bits),
@@ -131,7 +131,7 @@ impl Sequence {
     }
 
     /// Invalidates every slot. By one writer at a time.
-    pub(in crate::space) fn bump(&self) {
+    pub(crate) fn bump(&self) {
         let next = (self.number.load(Ordering::Relaxed) + 1) & self.mask;
         let wraps = next == 0;
         if wraps {
@@ -163,7 +163,7 @@ impl Sequence {
     }
 
     /// What all caches of the space counted.
-    pub(in crate::space) fn lookups(&self) -> VmaLookups {
+    pub(crate) fn lookups(&self) -> VmaLookups {
         let caches = self.caches.lock();
         let mut sum = caches.gone;
         caches
@@ -174,7 +174,7 @@ impl Sequence {
     }
 
     /// The cache is about to go.
-    pub(in crate::space) fn forget_cache(&self, cache: &VmaCache) {
+    pub(crate) fn forget_cache(&self, cache: &VmaCache) {
         let mut caches = self.caches.lock();
         caches
             .alive
@@ -260,7 +260,7 @@ fn hint(at: u64) -> usize {
 
 /// What anonymous memory is wanted for; what may be stored to may be loaded from.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::space) enum MemoryFor {
+pub(crate) enum MemoryFor {
     Loads,
     Stores,
 }
@@ -281,7 +281,7 @@ struct Hinted {
 
 /// The cache; see the module.
 #[derive(Debug)]
-pub(in crate::space) struct VmaCache {
+pub(crate) struct VmaCache {
     hinted: Hinted,
     /// How long each slot's mapping is; an empty one has the length 0, which holds no address.
     lengths: [u64; SLOTS],
@@ -290,12 +290,12 @@ pub(in crate::space) struct VmaCache {
     /// long it is; as good as the slots.
     memory: [(u64, u64); 2],
     /// What the last fault found instead of a page.
-    pub(in crate::space) device: Option<DeviceCall>,
+    pub(crate) device: Option<DeviceCall>,
 }
 
 impl VmaCache {
     /// An empty cache of the space with this sequence.
-    pub(in crate::space) fn new(sequence: &Sequence) -> VmaCache {
+    pub(crate) fn new(sequence: &Sequence) -> VmaCache {
         let shared = Arc::new(Shared::default());
         sequence.caches.lock().alive.push(shared.clone());
         VmaCache {
@@ -317,7 +317,7 @@ impl VmaCache {
     /// made for. What has to be kept alive for the result is put in `named`, to be dropped with no
     /// section open.
     #[inline(always)]
-    pub(in crate::space) fn find<'t>(
+    pub(crate) fn find<'t>(
         &'t mut self,
         sequence: &Sequence,
         at: u64,
@@ -332,7 +332,7 @@ impl VmaCache {
 
     /// The rest of [`VmaCache::find`], where the hint was of no use.
     #[inline(never)]
-    pub(in crate::space) fn find_without_hint<'t>(
+    pub(crate) fn find_without_hint<'t>(
         &'t mut self,
         sequence: &Sequence,
         at: u64,
@@ -438,12 +438,7 @@ impl VmaCache {
     /// used. When and where [`VmaCache::find`] may be called; a lookup, if it is of use
     /// ([`VmaCache::count_hit`]).
     #[inline(always)]
-    pub(in crate::space) fn is_memory(
-        &mut self,
-        wanted: MemoryFor,
-        sequence: &Sequence,
-        at: u64,
-    ) -> bool {
+    pub(crate) fn is_memory(&mut self, wanted: MemoryFor, sequence: &Sequence, at: u64) -> bool {
         if !self.is_good(sequence) {
             return false;
         }
@@ -471,7 +466,7 @@ impl VmaCache {
 
     /// A lookup that was answered.
     #[inline(always)]
-    pub(in crate::space) fn count_hit(&self) {
+    pub(crate) fn count_hit(&self) {
         count(&self.hinted.shared.calls);
     }
 

@@ -65,7 +65,7 @@ forward_device!(Box);
 
 /// What answers the accesses of a mapping by calls, as mappings refer to it.
 #[derive(Clone)]
-pub(in crate::space) struct DeviceRef(Arc<Target>);
+pub(crate) struct DeviceRef(Arc<Target>);
 
 enum Target {
     Device(Box<dyn Device>),
@@ -76,7 +76,7 @@ enum Target {
 
 impl DeviceRef {
     /// The device's state. A file has none but its bytes.
-    pub(in crate::space) fn snapshot(&self) -> Vec<u8> {
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
         match &*self.0 {
             Target::Device(device) => device.snapshot(),
             Target::File(_) => Vec::new(),
@@ -84,22 +84,22 @@ impl DeviceRef {
     }
 
     /// Takes a device back to a state it gave.
-    pub(in crate::space) fn restore(&self, state: &[u8]) {
+    pub(crate) fn restore(&self, state: &[u8]) {
         if let Target::Device(device) = &*self.0 {
             device.restore(state);
         }
     }
 
-    pub(in crate::space) fn new(device: impl Device) -> DeviceRef {
+    pub(crate) fn new(device: impl Device) -> DeviceRef {
         DeviceRef(Arc::new(Target::Device(Box::new(device))))
     }
 
-    pub(in crate::space) fn guarded(file: &DaxFile) -> DeviceRef {
+    pub(crate) fn guarded(file: &DaxFile) -> DeviceRef {
         DeviceRef(Arc::new(Target::File(DaxRef::new(file.core().clone()))))
     }
 
     /// The file whose bytes it answers with, if it is no device.
-    pub(in crate::space) fn file(&self) -> Option<&DaxRef> {
+    pub(crate) fn file(&self) -> Option<&DaxRef> {
         match &*self.0 {
             Target::Device(_) => None,
             Target::File(file) => Some(file),
@@ -107,7 +107,7 @@ impl DeviceRef {
     }
 
     /// Why it may not be mapped with what is above its ceiling.
-    pub(in crate::space) fn rules_out(&self, wanted: Protection) -> &'static str {
+    pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match (&*self.0, wanted.allows(Protection::EXECUTE)) {
             (Target::Device(_), _) => "a device is never executable",
             (Target::File(_), true) => "a file guarded against being cut short is never executable",
@@ -117,7 +117,7 @@ impl DeviceRef {
         }
     }
 
-    pub(in crate::space) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Cause> {
+    pub(crate) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Cause> {
         match &*self.0 {
             Target::Device(device) => device.load(offset, bytes).map_err(Cause::Device),
             Target::File(file) => {
@@ -127,7 +127,7 @@ impl DeviceRef {
         }
     }
 
-    pub(in crate::space) fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Cause> {
+    pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Cause> {
         match &*self.0 {
             Target::Device(device) => device.store(offset, bytes).map_err(Cause::Device),
             Target::File(file) => {
@@ -138,7 +138,7 @@ impl DeviceRef {
     }
 
     /// Neither has a read-modify-write.
-    pub(in crate::space) fn no_exchange(&self, offset: u64) -> Cause {
+    pub(crate) fn no_exchange(&self, offset: u64) -> Cause {
         match &*self.0 {
             Target::Device(_) => {
                 Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
@@ -150,7 +150,7 @@ impl DeviceRef {
         }
     }
 
-    pub(in crate::space) fn is(&self, other: &DeviceRef) -> bool {
+    pub(crate) fn is(&self, other: &DeviceRef) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -166,7 +166,7 @@ impl fmt::Debug for DeviceRef {
 
 /// What a fault found instead of a page.
 #[derive(Debug)]
-pub(in crate::space) struct DeviceCall {
-    pub(in crate::space) device: DeviceRef,
-    pub(in crate::space) offset: u64,
+pub(crate) struct DeviceCall {
+    pub(crate) device: DeviceRef,
+    pub(crate) offset: u64,
 }

@@ -14,7 +14,7 @@ const FREE: usize = 8 << 10;
 
 /// Counts nodes, and is charged for them.
 #[derive(Default)]
-pub(in crate::space) struct Ledger {
+pub(crate) struct Ledger {
     /// Bytes of the nodes alive: those of one tree are larger than those of another.
     bytes: AtomicUsize,
     paid: Mutex<Option<HeapCharge>>,
@@ -22,7 +22,7 @@ pub(in crate::space) struct Ledger {
 
 impl Ledger {
     /// A ledger whose nodes `group` pays for.
-    pub(in crate::space) fn new(pool: &Arc<Pool>, group: &Group) -> Arc<Ledger> {
+    pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> Arc<Ledger> {
         let paid = HeapCharge::new(pool, group);
         Arc::new(Ledger {
             bytes: AtomicUsize::new(0),
@@ -31,13 +31,13 @@ impl Ledger {
     }
 
     /// Bytes of the nodes alive, in whichever tree.
-    pub(in crate::space) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Charges for the nodes alive, or gives back what is charged too much. Outside every section;
     /// may reclaim. Never fails with [`AllocMode::Must`].
-    pub(in crate::space) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
+    pub(crate) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {
             return Ok(());
@@ -58,14 +58,14 @@ impl std::fmt::Debug for Ledger {
 }
 
 /// One node in its ledger.
-pub(in crate::space) struct Entry {
+pub(crate) struct Entry {
     ledger: Arc<Ledger>,
     bytes: usize,
 }
 
 impl Entry {
     /// Of so many bytes.
-    pub(in crate::space) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
+    pub(crate) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
         ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
         Entry {
             ledger: ledger.clone(),

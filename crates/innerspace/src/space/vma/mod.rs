@@ -8,11 +8,11 @@
 //! | `rmap`, `set` | from a file's pages to the mappings that show them; all mappings of a space |
 //! | `cache` | an accessor's own slots of mappings found last |
 
-pub(in crate::space) mod area;
-pub(in crate::space) mod cache;
-pub(in crate::space) mod device;
-pub(in crate::space) mod ledger;
-pub(in crate::space) mod protection;
-pub(in crate::space) mod rmap;
-pub(in crate::space) mod set;
-pub(in crate::space) mod tree;
+pub(crate) mod area;
+pub(crate) mod cache;
+pub(crate) mod device;
+pub(crate) mod ledger;
+pub(crate) mod protection;
+pub(crate) mod rmap;
+pub(crate) mod set;
+pub(crate) mod tree;

@@ -19,12 +19,12 @@ impl Protection {
     pub const READ_WRITE: Protection = Protection(3);
 
     /// The protection as a number; only [`Protection::from_bits`] can read it.
-    pub(in crate::space) fn bits(self) -> u8 {
+    pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
     /// What `bits` gave; `None` for any other number.
-    pub(in crate::space) fn from_bits(bits: u8) -> Option<Protection> {
+    pub(crate) fn from_bits(bits: u8) -> Option<Protection> {
         let known = [0, 1, 3, 4, 5, 7];
         known.contains(&bits).then_some(Protection(bits))
     }

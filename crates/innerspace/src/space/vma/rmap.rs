@@ -17,7 +17,7 @@ use crate::sync::Arc;
 
 /// The ranges of files; see the module.
 #[derive(Clone)]
-pub(in crate::space) struct FileRanges(RangeTree<Shown>);
+pub(crate) struct FileRanges(RangeTree<Shown>);
 
 /// Pages of a file that an address range shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,31 +96,31 @@ impl Ranged for Shown {
 
 impl FileRanges {
     /// None; nodes are counted in `ledger`.
-    pub(in crate::space) fn new(ledger: Arc<Ledger>) -> FileRanges {
+    pub(crate) fn new(ledger: Arc<Ledger>) -> FileRanges {
         FileRanges(RangeTree::new(ledger))
     }
 
     /// The same ranges; nodes that this clone makes are counted in `ledger`.
-    pub(in crate::space) fn with_ledger(&self, ledger: Arc<Ledger>) -> FileRanges {
+    pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> FileRanges {
         FileRanges(self.0.with_ledger(ledger))
     }
 
     /// Adds a range, if it is one of a file.
-    pub(in crate::space) fn insert(&mut self, vma: &Vma) {
+    pub(crate) fn insert(&mut self, vma: &Vma) {
         if let Some(shown) = Shown::by(vma) {
             self.0.insert(shown);
         }
     }
 
     /// Takes a range out, if it is one of a file.
-    pub(in crate::space) fn remove(&mut self, vma: &Vma) {
+    pub(crate) fn remove(&mut self, vma: &Vma) {
         if let Some(shown) = Shown::by(vma) {
             self.0.remove(shown.place);
         }
     }
 
     /// Where the ranges begin that show one of these pages of the file with that key.
-    pub(in crate::space) fn showing(
+    pub(crate) fn showing(
         &self,
         file: usize,
         pages: &Range<u64>,
@@ -133,7 +133,7 @@ impl FileRanges {
     }
 
     /// The first page of the file at or above `from` that is shown.
-    pub(in crate::space) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
+    pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
         let first = |size| {
             let mut looked_at = self.looked_at(file, size, from..u64::MAX);
             let (shown, _) = looked_at.find(|(_, shows)| *shows)?;
@@ -183,7 +183,7 @@ impl FileRanges {
     }
 
     /// Checks that these are the ranges of files among `all`.
-    pub(in crate::space) fn validate<'a>(&self, all: impl Iterator<Item = &'a Vma>) {
+    pub(crate) fn validate<'a>(&self, all: impl Iterator<Item = &'a Vma>) {
         self.0.validate();
         let mut known: Vec<Shown> = all.filter_map(Shown::by).collect();
         known.sort_unstable_by_key(|shown| shown.place);

@@ -15,7 +15,7 @@ use crate::sync::Arc;
 
 /// The set; see the module.
 #[derive(Clone)]
-pub(in crate::space) struct VmaSet {
+pub(crate) struct VmaSet {
     tree: RangeTree<Vma>,
     /// Those of files, by page.
     files: FileRanges,
@@ -25,7 +25,7 @@ pub(in crate::space) struct VmaSet {
 
 impl Changed {
     /// This change and then another.
-    pub(in crate::space) fn and(mut self, mut next: Changed) -> Changed {
+    pub(crate) fn and(mut self, mut next: Changed) -> Changed {
         self.removed.append(&mut next.removed);
         self.added.append(&mut next.added);
         self
@@ -40,16 +40,16 @@ impl std::fmt::Debug for VmaSet {
 
 /// What a change of a set did to its ranges.
 #[derive(Debug, Default)]
-pub(in crate::space) struct Changed {
+pub(crate) struct Changed {
     /// Ranges that are no more, at least not with these bounds.
-    pub(in crate::space) removed: Vec<Vma>,
+    pub(crate) removed: Vec<Vma>,
     /// Ranges that were not there, at least not with these bounds.
-    pub(in crate::space) added: Vec<Vma>,
+    pub(crate) added: Vec<Vma>,
 }
 
 impl VmaSet {
     /// An empty set whose nodes are counted in `ledger`.
-    pub(in crate::space) fn new(ledger: Arc<Ledger>) -> VmaSet {
+    pub(crate) fn new(ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
             files: FileRanges::new(ledger.clone()),
             tree: RangeTree::new(ledger),
@@ -58,7 +58,7 @@ impl VmaSet {
     }
 
     /// The same set for another payer: only nodes made from now on are counted in `ledger`.
-    pub(in crate::space) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
+    pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
             files: self.files.with_ledger(ledger.clone()),
             tree: self.tree.with_ledger(ledger),
@@ -67,32 +67,32 @@ impl VmaSet {
     }
 
     /// The set without anything in it.
-    pub(in crate::space) fn emptied(&self) -> VmaSet {
+    pub(crate) fn emptied(&self) -> VmaSet {
         VmaSet::new(self.tree.ledger().clone())
     }
 
     /// Where the nodes that this clone makes are counted.
-    pub(in crate::space) fn ledger(&self) -> &Arc<Ledger> {
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         self.tree.ledger()
     }
 
     /// Whether it is the same set, unchanged since one was cloned from the other.
-    pub(in crate::space) fn is_clone_of(&self, other: &VmaSet) -> bool {
+    pub(crate) fn is_clone_of(&self, other: &VmaSet) -> bool {
         self.tree.is_clone_of(&other.tree)
     }
 
-    pub(in crate::space) fn iter(&self) -> impl Iterator<Item = &Vma> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Vma> {
         self.tree.iter()
     }
 
     /// Whether there are ranges whose pages stay in memory.
-    pub(in crate::space) fn has_locked(&self) -> bool {
+    pub(crate) fn has_locked(&self) -> bool {
         self.locked > 0
     }
 
     /// The ranges that show one of these pages of the file with that key, each with the addresses
     /// that do.
-    pub(in crate::space) fn showing(
+    pub(crate) fn showing(
         &self,
         file: usize,
         pages: &Range<u64>,
@@ -108,22 +108,22 @@ impl VmaSet {
     }
 
     /// The first page of the file at or above `from` that a range shows.
-    pub(in crate::space) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
+    pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
         self.files.first_page(file, from)
     }
 
     /// The first range that ends above `at`; it may start above it.
-    pub(in crate::space) fn find(&self, at: u64) -> Option<&Vma> {
+    pub(crate) fn find(&self, at: u64) -> Option<&Vma> {
         self.tree.find(at)
     }
 
     /// The range that contains `at`.
-    pub(in crate::space) fn find_containing(&self, at: u64) -> Option<&Vma> {
+    pub(crate) fn find_containing(&self, at: u64) -> Option<&Vma> {
         self.find(at).filter(|vma| vma.contains(at))
     }
 
     /// The range nearest to `at`, above or below.
-    pub(in crate::space) fn nearest(&self, at: u64) -> Option<&Vma> {
+    pub(crate) fn nearest(&self, at: u64) -> Option<&Vma> {
         match (self.tree.before(at), self.find(at)) {
             (Some(below), Some(above)) => {
                 let nearer_above = above.start.saturating_sub(at) <= at - below.end;
@@ -134,14 +134,14 @@ impl VmaSet {
     }
 
     /// The ranges that overlap `range`, whole.
-    pub(in crate::space) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Vma> {
+    pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Vma> {
         let end = range.end;
         let from_there = self.tree.iter_from(range.start);
         from_there.take_while(move |vma| vma.start < end)
     }
 
     /// Whether every page of `range` is mapped.
-    pub(in crate::space) fn covers(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
         let mut at = range.start;
         for vma in self.overlapping(range) {
             if vma.start > at {
@@ -154,7 +154,7 @@ impl VmaSet {
 
     /// Whether each page of `range` shows, and allows, what it does in `other`, where the same
     /// pages are mapped.
-    pub(in crate::space) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
+    pub(crate) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
         self.overlapping(range).all(|vma| {
             let part = vma.start.max(range.start)..vma.end.min(range.end);
             other.overlapping(&part).all(|before| {
@@ -166,26 +166,22 @@ impl VmaSet {
 
     /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to
     /// `align`.
-    pub(in crate::space) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
+    pub(crate) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         self.tree.gap(from, limit, len, align)
     }
 
     /// Unmaps `range`.
-    pub(in crate::space) fn remove(&mut self, range: &Range<u64>) -> Changed {
+    pub(crate) fn remove(&mut self, range: &Range<u64>) -> Changed {
         self.change(range, |_| None, None)
     }
 
     /// Puts `vma` in place of whatever it overlaps.
-    pub(in crate::space) fn put(&mut self, vma: Vma) -> Changed {
+    pub(crate) fn put(&mut self, vma: Vma) -> Changed {
         self.change(&(vma.start..vma.end), |_| None, Some(vma))
     }
 
     /// Passes the parts inside `range` through `change`.
-    pub(in crate::space) fn update(
-        &mut self,
-        range: &Range<u64>,
-        change: impl Fn(&mut Vma),
-    ) -> Changed {
+    pub(crate) fn update(&mut self, range: &Range<u64>, change: impl Fn(&mut Vma)) -> Changed {
         let keep = |mut part: Vma| {
             change(&mut part);
             Some(part)
@@ -270,7 +266,7 @@ impl VmaSet {
     }
 
     /// Checks order, alignment and merging.
-    pub(in crate::space) fn validate(&self) {
+    pub(crate) fn validate(&self) {
         self.tree.validate();
         self.files.validate(self.iter());
         let locked = self.iter().filter(|vma| vma.is_locked()).count();

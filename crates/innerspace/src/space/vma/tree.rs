@@ -22,7 +22,7 @@ use super::ledger::{Entry, Ledger};
 use crate::sync::Arc;
 
 /// Ranges or children in a node. Small under shuttle, so that small models split and merge nodes.
-pub(in crate::space) const WIDTH: usize = if cfg!(shuttle) { 4 } else { 16 };
+pub(crate) const WIDTH: usize = if cfg!(shuttle) { 4 } else { 16 };
 const QUARTER: usize = WIDTH / 4;
 /// The fewest in a node other than the root.
 const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
@@ -30,7 +30,7 @@ const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
 const MAX_DEPTH: usize = 24;
 
 /// Where ranges begin and end.
-pub(in crate::space) trait Key: Copy + Ord + std::fmt::Debug {
+pub(crate) trait Key: Copy + Ord + std::fmt::Debug {
     /// Below every end.
     const FIRST: Self;
     /// That of an unused place: above every end.
@@ -50,7 +50,7 @@ impl Key for u64 {
 }
 
 /// A range with what is known about it.
-pub(in crate::space) trait Ranged: Clone {
+pub(crate) trait Ranged: Clone {
     type Key: Key;
 
     fn start(&self) -> Self::Key;
@@ -63,7 +63,7 @@ pub(in crate::space) trait Ranged: Clone {
 }
 
 /// The tree; see the module.
-pub(in crate::space) struct RangeTree<V: Ranged> {
+pub(crate) struct RangeTree<V: Ranged> {
     root: Option<Arc<Node<V>>>,
     len: usize,
     /// Where nodes are counted that this clone makes.
@@ -249,10 +249,10 @@ fn own<'a, V: Ranged>(node: &'a mut Arc<Node<V>>, ledger: &Arc<Ledger>) -> &'a m
 
 impl<V: Ranged> RangeTree<V> {
     /// Bytes that a node takes.
-    pub(in crate::space) const NODE_BYTES: usize = size_of::<Node<V>>() + 2 * size_of::<usize>();
+    pub(crate) const NODE_BYTES: usize = size_of::<Node<V>>() + 2 * size_of::<usize>();
 
     /// An empty tree whose nodes are counted in `ledger`.
-    pub(in crate::space) fn new(ledger: Arc<Ledger>) -> RangeTree<V> {
+    pub(crate) fn new(ledger: Arc<Ledger>) -> RangeTree<V> {
         RangeTree {
             root: None,
             len: 0,
@@ -261,7 +261,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// The same tree; nodes that this clone makes are counted in `ledger`.
-    pub(in crate::space) fn with_ledger(&self, ledger: Arc<Ledger>) -> RangeTree<V> {
+    pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> RangeTree<V> {
         RangeTree {
             ledger,
             ..self.clone()
@@ -269,7 +269,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// Whether the two share their root, or are empty.
-    pub(in crate::space) fn is_clone_of(&self, other: &RangeTree<V>) -> bool {
+    pub(crate) fn is_clone_of(&self, other: &RangeTree<V>) -> bool {
         match (&self.root, &other.root) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             (a, b) => a.is_none() && b.is_none(),
@@ -277,19 +277,19 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// Where the nodes are counted that this clone makes.
-    pub(in crate::space) fn ledger(&self) -> &Arc<Ledger> {
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 
     /// The number of ranges.
     #[cfg(test)]
-    pub(in crate::space) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// The first range that ends above `at`; it may start above it.
     #[inline]
-    pub(in crate::space) fn find(&self, at: V::Key) -> Option<&V> {
+    pub(crate) fn find(&self, at: V::Key) -> Option<&V> {
         let mut node = self.root.as_deref()?;
         loop {
             crate::sync::interleave();
@@ -301,7 +301,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// The last range that ends at or below `at`.
-    pub(in crate::space) fn before(&self, at: V::Key) -> Option<&V> {
+    pub(crate) fn before(&self, at: V::Key) -> Option<&V> {
         let mut node = self.root.as_deref()?;
         let mut below: Option<&Node<V>> = None;
         loop {
@@ -327,7 +327,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// The ranges that end above `at`, in order.
-    pub(in crate::space) fn iter_from(&self, at: V::Key) -> Iter<'_, V> {
+    pub(crate) fn iter_from(&self, at: V::Key) -> Iter<'_, V> {
         let mut iter = Iter {
             above: ArrayVec::new(),
             leaf: [].iter(),
@@ -339,12 +339,12 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// All ranges, in order.
-    pub(in crate::space) fn iter(&self) -> Iter<'_, V> {
+    pub(crate) fn iter(&self) -> Iter<'_, V> {
         self.iter_from(V::Key::FIRST)
     }
 
     /// Adds a range that overlaps none.
-    pub(in crate::space) fn insert(&mut self, value: V) {
+    pub(crate) fn insert(&mut self, value: V) {
         self.len += 1;
         let Some(root) = &mut self.root else {
             let leaf = Child::new(Body::Leaf(Row::new([value])), &self.ledger);
@@ -367,7 +367,7 @@ impl<V: Ranged> RangeTree<V> {
     ///
     /// # Panics
     /// If there is none.
-    pub(in crate::space) fn remove(&mut self, at: V::Key) {
+    pub(crate) fn remove(&mut self, at: V::Key) {
         let root = self.root.as_mut().expect("a range to remove");
         remove_below(root, at, &self.ledger);
         self.len -= 1;
@@ -381,7 +381,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// Checks everything a node knows against its ranges.
-    pub(in crate::space) fn validate(&self) {
+    pub(crate) fn validate(&self) {
         let mut last = V::Key::FIRST;
         for value in self.iter() {
             assert!(last <= value.start() && value.start() < value.end());
@@ -531,7 +531,7 @@ impl<T: Ranged> Row<T> {
 }
 
 /// The ranges from a place on.
-pub(in crate::space) struct Iter<'a, V: Ranged> {
+pub(crate) struct Iter<'a, V: Ranged> {
     /// For each level above the leaf, the children that are still to come.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_DEPTH>,
     leaf: std::slice::Iter<'a, V>,

@@ -5,7 +5,7 @@ use super::{Body, Node, RangeTree, Ranged};
 impl<V: Ranged<Key = u64>> RangeTree<V> {
     /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to
     /// `align`.
-    pub(in crate::space) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
+    pub(crate) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         let mut search = Gap {
             at: from,
             len,
