@@ -43,9 +43,7 @@ impl Imports {
             of_tests.extend(tests.into_iter().map(|name| child(&module, &name)));
             read.insert(module, code);
         }
-        read.retain(|module, _| {
-            !(1..=module.len()).any(|len| of_tests.contains(&module[..len].to_vec()))
-        });
+        read.retain(|module, _| !(1..=module.len()).any(|len| of_tests.contains(&module[..len])));
         let mut imports = Imports::default();
         for (module, code) in read {
             let mut paths = Vec::new();
