@@ -278,11 +278,14 @@ fn fork_separates_parent_and_child() {
         p.store(at + page * PAGE, page + 1000).unwrap();
         c.store(at + page * PAGE, page + 2000).unwrap();
     }
+    for page in (1..700).step_by(3) {
+        p.store(at + page * PAGE, page + 1000).unwrap();
+    }
     for page in 0..700 {
-        let (want_p, want_c) = if page % 3 == 0 {
-            (page + 1000, page + 2000)
-        } else {
-            (page, page)
+        let (want_p, want_c) = match page % 3 {
+            0 => (page + 1000, page + 2000),
+            1 => (page + 1000, page),
+            _ => (page, page),
         };
         assert_eq!(p.load::<u64>(at + page * PAGE), Ok(want_p));
         assert_eq!(c.load::<u64>(at + page * PAGE), Ok(want_c));
