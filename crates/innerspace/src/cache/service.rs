@@ -45,7 +45,7 @@ pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 struct Entry {
     identity: Option<Identity>,
     core: Weak<FileCore>,
-    /// Of its store: see [`FileCore::in_use`].
+    /// Of its store: see `FileCore::in_use`.
     in_use: Weak<()>,
 }
 

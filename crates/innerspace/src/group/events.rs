@@ -53,11 +53,11 @@ pub struct GroupStats {
     pub own: PageCount,
     /// Its limit; `None`: limited by the groups above it alone.
     pub max: Option<PageCount>,
-    /// Above it requests are slow; see [`Group::set_high`].
+    /// Above it requests are slow; see [`Group::set_high`](crate::Group::set_high).
     pub high: Option<PageCount>,
-    /// See [`Group::set_low`].
+    /// See [`Group::set_low`](crate::Group::set_low).
     pub low: PageCount,
-    /// See [`Group::set_min`].
+    /// See [`Group::set_min`](crate::Group::set_min).
     pub min: PageCount,
     /// The highest usage so far.
     pub peak: PageCount,

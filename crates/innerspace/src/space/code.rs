@@ -1,7 +1,7 @@
 //! Pages that code was fetched from: their generations, by which a translator can tell that what it
 //! made of them is stale.
 //!
-//! A page is *watched* from the first [`Accessor::watch_code`] on. A fault that makes a watched
+//! A page is *watched* from the first [`Accessor::watch_code`](crate::Accessor::watch_code) on. A fault that makes a watched
 //! page writable counts one generation first, in its section. To watch: close the gate on the page,
 //! so that no fault is between its count and the page's word; make the page read-only; wait for a
 //! grace period; read the generation; open the gate. Stores that needed no fault began before the
@@ -47,7 +47,7 @@ pub(crate) struct Code {
     pages: Mutex<BTreeMap<u64, Arc<AtomicU64>>>,
 }
 
-/// The state of a page that code was fetched from; see [`Accessor::watch_code`].
+/// The state of a page that code was fetched from; see [`Accessor::watch_code`](crate::Accessor::watch_code).
 #[derive(Clone, Debug)]
 pub struct CodePage {
     generation: Arc<AtomicU64>,
@@ -58,7 +58,7 @@ impl CodePage {
     /// Whether nothing was stored to the page, nor its mapping changed, since it was watched. Costs
     /// one load.
     ///
-    /// [`Accessor::watch_code`] says which stores count. It may also say false where nothing was
+    /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. It may also say false where nothing was
     /// stored: where a store began at the same time, or pages of the file were taken away. It never
     /// turns true again.
     #[inline]

@@ -1,7 +1,7 @@
 //! Which pages were stored to since somebody asked last: for a framebuffer, or to copy a space
 //! while it runs.
 //!
-//! A page is *watched* from the first [`Space::take_dirty`] that named it. The log has a bit for
+//! A page is *watched* from the first `Space::take_dirty` that named it. The log has a bit for
 //! each watched page that a fault has made writable since it was last taken; so a watched page is
 //! writable only if its bit is set. To take: close the gate on the range, so that no fault is
 //! between its bit and its word; take the bits; take the write validity of their pages, so that the

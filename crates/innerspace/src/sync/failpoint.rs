@@ -1,7 +1,7 @@
 //! Points in the middle of an operation where a test can run something of its own.
 //!
 //! `failpoint!(Name)` marks a point. It expands to nothing outside tests and under the model
-//! checkers. A test arms it with [`on`].
+//! checkers. A test arms it with `on`.
 
 /// Marks a point in an operation at which a test can step in. With `if`, only when the condition
 /// holds, which is evaluated in tests only.

@@ -131,7 +131,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Loads a value at any alignment.
     ///
     /// # Errors
-    /// The [`Fault`](crate::Fault) of the first byte that cannot be loaded.
+    /// The [`Fault`] of the first byte that cannot be loaded.
     fn load, try_load<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         self.load_here::<M, T>(at)
     }
@@ -140,7 +140,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// fetched.
     ///
     /// # Errors
-    /// The [`Fault`](crate::Fault) of the first byte that cannot be fetched.
+    /// The [`Fault`] of the first byte that cannot be fetched.
     fn fetch, try_fetch<T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         self.core.fetch::<M, T>(at)
     }
@@ -157,7 +157,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// device's call is not foreseen.
     ///
     /// # Errors
-    /// The [`Fault`](crate::Fault) of the first byte that cannot be stored.
+    /// The [`Fault`] of the first byte that cannot be stored.
     fn store, try_store<T: Scalar>(&mut self, at: VirtAddr, value: T) -> Result<(), Fault> {
         self.store_here::<M, T>(at, value)
     }
@@ -165,7 +165,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Copies bytes out of the space into `buffer`.
     ///
     /// # Errors
-    /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read;
+    /// A [`Fault`] with the address of the first byte that could not be read;
     /// everything before it is in `buffer`.
     fn read, try_read(&mut self, at: VirtAddr, buffer: &mut [u8]) -> Result<(), Fault> {
         self.core.read::<M>(at, buffer)
@@ -174,7 +174,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Copies bytes into the space.
     ///
     /// # Errors
-    /// A [`Fault`](crate::Fault) with the address of the first byte that could not be
+    /// A [`Fault`] with the address of the first byte that could not be
     /// written; everything before it is.
     fn write, try_write(&mut self, at: VirtAddr, bytes: &[u8]) -> Result<(), Fault> {
         self.core.write::<M>(at, bytes)
@@ -191,7 +191,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
     ///
     /// # Errors
-    /// A [`Fault`](crate::Fault) with the address that could not be read or written. What
+    /// A [`Fault`] with the address that could not be read or written. What
     /// was copied before it stays.
     fn copy, try_copy(&mut self, to: VirtAddr, from: VirtAddr, len: usize) -> Result<(), Fault> {
         self.core.copy::<M>(to, from, len)
@@ -200,7 +200,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Compares bytes of the space with `bytes`, in the order of slices.
     ///
     /// # Errors
-    /// A [`Fault`](crate::Fault) with the address of the first byte that could not be read,
+    /// A [`Fault`] with the address of the first byte that could not be read,
     /// if all before it are equal.
     fn compare, try_compare(
         &mut self,

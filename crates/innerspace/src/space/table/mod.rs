@@ -13,7 +13,7 @@
 //! below such a node, is *shared*. A shared subtree changes only in ways right for every sharer
 //! (I11): a missing child or a zero or file page is filled in, validity is taken away, a file page
 //! is evicted. Everything else first makes the path the space's own, from the top
-//! ([`Nodes::own_path`]): a copied upper node takes one more ref on each child; a copied leaf
+//! (`Nodes::own_path`): a copied upper node takes one more ref on each child; a copied leaf
 //! *borrows*.
 //!
 //! # Borrowing
@@ -24,7 +24,7 @@
 //! other parents copy it too before they write. A leaf that has copied all it borrowed lets its
 //! shadow go. When a shadow has lost its last parent, its file pages are let go, and what its only
 //! borrower has copied; when one borrower is left, that one collapses it at its next write fault,
-//! or before it is copied itself (`shadow`). A chain longer than [`MAX_DEPTH`] is cut by taking a
+//! or before it is copied itself (`shadow`). A chain longer than `MAX_DEPTH` is cut by taking a
 //! ref on each frame instead.
 //!
 //! Locking: words change by compare-exchange, or by plain stores where no other thread can change

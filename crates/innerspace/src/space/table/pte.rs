@@ -38,11 +38,11 @@
 //! - Structural changes, restores, [`take_dirty`](crate::space::Space::take_dirty) and
 //!   [`watch_code`](crate::space::Accessor::watch_code): with the gate closed on the page, so no
 //!   fault is inside, and a later copy loads the word later.
-//! - [`end_writes_in_place`](super::Nodes::end_writes_in_place), called for other spaces
+//! - `end_writes_in_place`, called for other spaces
 //!   that have the page, with no gate of this one: it changes leaves which that space shares or
 //!   borrows from, and a fault stores by words of leaves that are its space's alone. Such a leaf
 //!   comes to be shared by a fork of its space, with the gate closed, and in no other way.
-//! - [`zap`](crate::space::change::steps::zap): it empties words, with the gate open. A fault that
+//! - `zap`: it empties words, with the gate open. A fault that
 //!   finds such a word puts another page there, or zeros; the page that was there is let go after a
 //!   grace period, so none that had found it is under way when it is used again.
 //! - Aging, samples and revokers: they change words of files and of zeros alone

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 
 /// Bytes of one page, valid for what they were looked up for until the section ends in which they
-/// were. Made by [`Translator::hit`], used up by value inside that section: `Core::access` alone
+/// were. Made by `Translator::hit`, used up by value inside that section: `Core::access` alone
 /// hands one on.
 #[derive(Debug)]
 pub(crate) struct Page(pub(super) NonNull<u8>);

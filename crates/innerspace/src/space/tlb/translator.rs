@@ -5,7 +5,7 @@
 //! every thread by itself, and mailboxes are needed only where a leaf is replaced. Measured against
 //! an array of per-page translations it is as fast on random access, faster on dependent loads, and
 //! a few KiB large (`innerspace-bench translation`). Of a leaf whose pages lie in a row no word is
-//! read: there a changed word does not act by itself, and [`coalesced`] has what is done in its
+//! read: there a changed word does not act by itself, and `coalesced` has what is done in its
 //! place.
 //!
 //! The processor fetches ahead by itself what comes after the last few loads, but not past the end

@@ -16,12 +16,12 @@ use crate::sync::Arc;
 /// aligned to their size; an access across the end of a page is two such runs, and what a call has
 /// stored stays when a later one is refused. An atomic load or store is one call too, and an atomic
 /// read-modify-write is refused. Several threads may call at once. A handler may not use the space
-/// it is mapped in: see [`FaultKind::Reentered`].
+/// it is mapped in: see [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
     /// # Errors
-    /// The access fails with [`FaultKind::Device`], and its explanation gives the reason.
+    /// The access fails with [`FaultKind::Device`](crate::FaultKind::Device), and its explanation gives the reason.
     fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Takes a store of `bytes` at `offset` from the start of the device.
