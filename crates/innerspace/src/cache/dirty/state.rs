@@ -35,7 +35,7 @@ impl WriteState {
     /// Begins a flush by a job; `None` while one is under way.
     pub(crate) fn begin_flush(&self) -> Option<Flushing<'_>> {
         let is_flushing = self.is_flushing.swap(true, Ordering::Acquire);
-        (!is_flushing).then_some(Flushing(self))
+        (!is_flushing).then(|| Flushing(self))
     }
 
     /// Takes over a flush that [`Flushing::into_job`] gave to a job.
@@ -88,5 +88,22 @@ impl Barrier {
 
     pub(crate) fn release_through(&self, number: u64) {
         self.released.fetch_max(number, Ordering::AcqRel);
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_flush_is_under_way_at_a_time() {
+        let state = WriteState::default();
+        let first = state.begin_flush().expect("none is under way");
+        assert!(state.begin_flush().is_none());
+        assert!(state.begin_flush().is_none(), "being refused ends nothing");
+        first.into_job();
+        assert!(state.begin_flush().is_none(), "the job goes on with it");
+        drop(state.flush_of_job());
+        assert!(state.begin_flush().is_some());
     }
 }
