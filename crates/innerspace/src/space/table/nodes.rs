@@ -433,14 +433,21 @@ impl<'pool> Nodes<'pool> {
     /// Copies the root's words into a new root and takes one more ref on each child. The gate is
     /// closed, or the space frozen.
     pub(crate) fn share_root(self, from: FrameId, to: FrameId) -> Result<(), TooManyForks> {
-        for (index, word) in self.words(from).iter().enumerate() {
-            let Some(child) = self.child(word) else {
+        let to = self.words(to);
+        for (words, copies) in self.words(from).chunks(8).zip(to.chunks(8)) {
+            // Most of a root is empty, so eight words are looked at together. No word changes here.
+            if words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
                 continue;
-            };
-            if !self.pool.frames.meta(child).hold.try_get() {
-                return Err(TooManyForks);
             }
-            self.words(to)[index].store(child_word(child), Ordering::Release);
+            for (word, copy) in words.iter().zip(copies) {
+                let Some(child) = self.child(word) else {
+                    continue;
+                };
+                if !self.pool.frames.meta(child).hold.try_get() {
+                    return Err(TooManyForks);
+                }
+                copy.store(child_word(child), Ordering::Release);
+            }
         }
         Ok(())
     }
