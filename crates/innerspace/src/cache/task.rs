@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::errors::FileError;
 use super::service::Cache;
 use super::waiting::{TimedOut, wait_for};
-use crate::exec::reentry::{self, InTask};
+use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -79,10 +79,7 @@ impl<T: Send, E: Send> Run for Call<T, E> {
             unreachable!("a call is queued once");
         };
         // The poll that takes the result panics in turn, as a plain call would.
-        let result = {
-            let _inside = InTask::begin();
-            catch_unwind(AssertUnwindSafe(work))
-        };
+        let result = catch_unwind(AssertUnwindSafe(work));
         let waker = {
             let mut state = self.state.lock();
             state.stage = Stage::Done(result);
@@ -155,7 +152,8 @@ impl<T: Send, E: Send> Call<T, E> {
 /// gone, the thread that polls. Code that runs in such a thread itself (a store, an error hook, a
 /// waker, another task's call) may poll a task for the first time, which makes the call there and
 /// then. It must not wait for a task that was first polled elsewhere, whose turn may come after its
-/// own. In a child of fork(2) the first poll makes the call, which is refused.
+/// own. In a child of fork(2) the first poll makes the call: its own code runs, and what it asks of
+/// the file or the space is refused.
 ///
 /// # Panics
 /// When the call panicked, and when polled again after it gave its result; in a child of fork(2),

@@ -11,6 +11,7 @@ use super::error::DaxError;
 use super::file::{DaxFile, DaxPin};
 use crate::cache::{Task, Wait};
 use crate::exec::Turn;
+use crate::exec::reentry::InTask;
 
 /// Calls in the background.
 impl DaxFile {
@@ -52,7 +53,11 @@ impl DaxFile {
         let file = self.clone();
         let address = std::ptr::from_ref(self.core()) as usize;
         let turn = (Turn::Alone, 1);
-        Task::new(&self.core().cache, address, turn, move || call(&file))
+        let call = move || {
+            let _inside = InTask::begin();
+            call(&file)
+        };
+        Task::new(&self.core().cache, address, turn, call)
     }
 }
 

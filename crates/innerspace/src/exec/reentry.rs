@@ -169,7 +169,7 @@ pub(crate) fn is_in_device() -> bool {
     callback_depth() > 0 && !is_in_any_store_call()
 }
 
-/// Marks this thread as making the call of a task until dropped.
+/// Marks this thread as making the call of a task on a file of direct access until dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct InTask(PhantomData<*const ()>);
 
