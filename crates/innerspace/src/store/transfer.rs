@@ -12,7 +12,18 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
     buf: &mut [u8],
     offset: u64,
 ) -> io::Result<usize> {
-    read_vectored_or_eof(store, &mut [IoSliceMut::new(buf)], offset)
+    let mut done = 0;
+    while done < buf.len() {
+        match store.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            // A store that claims this is confused: what it read is unknown.
+            Ok(count) if count > buf.len() - done => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(widen(error, offset, buf.len() as u64)),
+        }
+    }
+    Ok(done)
 }
 
 /// [`read_exact_or_eof`] into buffers that are filled one after the other. `bufs` is used up.
@@ -94,7 +105,13 @@ pub fn short_read_error<S: Store + ?Sized>(
 /// Writes all of `buf` at `offset`. Short writes and interruptions are retried. After an error any
 /// part may be written.
 pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
-    write_all_vectored_at(store, &mut [IoSlice::new(buf)], offset)
+    let mut done = 0;
+    while done < buf.len() {
+        let rest = &buf[done..];
+        let result = store.write_at(rest, offset + done as u64);
+        done += progress(result, rest.len(), offset)?;
+    }
+    Ok(())
 }
 
 /// [`write_all_at`] from buffers that are written one after the other. `bufs` is used up.
@@ -106,22 +123,27 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     IoSlice::advance_slices(&mut bufs, 0);
     let mut wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
     while !bufs.is_empty() {
-        let count = match store.write_vectored_at(bufs, offset) {
-            Ok(0) => {
-                let wanted = wanted as u64;
-                return Err(StoreError::WriteZero { offset, wanted }.into());
-            }
-            // A store that claims this is confused: what it wrote is unknown.
-            Ok(count) if count > wanted => return Err(io::ErrorKind::InvalidData.into()),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-            Err(error) => return Err(error),
-        };
+        let count = progress(store.write_vectored_at(bufs, offset), wanted, offset)?;
         IoSlice::advance_slices(&mut bufs, count);
         offset += count as u64;
         wanted -= count;
     }
     Ok(())
+}
+
+/// How far one write call came: 0 when it was interrupted, an error when it took nothing.
+fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result<usize> {
+    match result {
+        Ok(0) => {
+            let wanted = wanted as u64;
+            Err(StoreError::WriteZero { offset, wanted }.into())
+        }
+        // A store that claims this is confused: what it wrote is unknown.
+        Ok(count) if count > wanted => Err(io::ErrorKind::InvalidData.into()),
+        Ok(count) => Ok(count),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Zeros in memory, aligned for direct I/O.

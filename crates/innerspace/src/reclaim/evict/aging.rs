@@ -43,7 +43,9 @@ fn age_due(pool: &Pool) {
 }
 
 fn is_tail_mapped(pool: &Pool, group: GroupId) -> bool {
-    let tail = pool.lru.lock(group).list(ListKind::Inactive).back();
+    // Locked, the tail stays on its list, and its frame a block's.
+    let lists = pool.lru.lock(group);
+    let tail = lists.list(ListKind::Inactive).back();
     tail.is_some_and(|id| pool.frames.meta(id).hold.load().mapped() > 0)
 }
 
