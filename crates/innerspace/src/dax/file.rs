@@ -16,9 +16,9 @@ use super::extents::ScatteredMap;
 #[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
 use super::stripes::Count;
+#[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
 use crate::cache::{Cache, ErrorCursor, FaultKind, Wait};
-#[cfg(not(target_family = "wasm"))]
 use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
 use crate::group::Group;

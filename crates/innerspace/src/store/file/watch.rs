@@ -82,12 +82,18 @@ impl Watch {
     }
 
     /// Has all reads go by calls from now on: the ring has refused one.
-    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
+    #[cfg_attr(
+        not(all(feature = "io-uring", target_os = "linux")),
+        allow(dead_code, reason = "for the ring")
+    )]
     pub(super) fn fall_back(&self) {
         self.fell_back.store(true, Ordering::Relaxed);
     }
 
-    #[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "for the ring"))]
+    #[cfg_attr(
+        not(all(feature = "io-uring", target_os = "linux")),
+        allow(dead_code, reason = "for the ring")
+    )]
     pub(super) fn has_fallen_back(&self) -> bool {
         self.fell_back.load(Ordering::Relaxed)
     }
