@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
 use crate::frame::{Bit, Dropped, Filling, FlagSet, HoldState, Meta, ReadEnd};
+use crate::sync::failpoint;
 use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// A reference on a block that is, or was a moment ago, in its file's index.
@@ -291,6 +292,7 @@ impl<'f> NewBlock<'f> {
         file.frames().end_read(frame, ReadEnd::Failed);
         file.note_made();
         drop(held);
+        failpoint!(FillAbandoned);
         file.ready.filled(block..block + 1);
     }
 }

@@ -1,12 +1,16 @@
 //! Faults in the middle of a window of read-ahead.
 
 use std::io;
+use std::sync::mpsc;
+use std::task::Poll;
 
+use super::blocking::{Bell, poll};
 use super::completions::Keeping;
 use super::requests::read_only;
 use super::*;
 use crate::cache::{FileError, StoreAction};
 use crate::store::Request;
+use crate::sync::failpoint;
 
 const BLOCKS: u64 = 64;
 /// The block that cannot be read.
@@ -154,6 +158,29 @@ fn an_error_of_a_window_that_is_over_is_nobodys() {
     assert!(read_on(&file).is_empty());
     drop(file);
     assert_empty(&cache);
+}
+
+// spec: R7
+#[test]
+fn a_future_that_finds_a_failed_block_gone_finds_its_error() {
+    let store = patterned(BLOCKS * 4096);
+    break_a_block(&store);
+    let (cache, file, _) = with_a_window(&store);
+    let mut ready = Box::pin(file.ready(bytes_of(BAD)));
+    let bell = Arc::new(Bell::default());
+    assert!(poll(ready.as_mut(), &bell).is_pending());
+    let (done, polled) = mpsc::channel();
+    let armed = failpoint::on("FillAbandoned", move || {
+        let poller = std::thread::spawn(move || poll(ready.as_mut(), &bell));
+        done.send(poller.join().unwrap()).unwrap();
+    });
+    cache.tick();
+    drop(armed);
+    match polled.recv().unwrap() {
+        Poll::Ready(Err(error)) => assert_is_bad(&error),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(core(&file).requests.in_flight(), 0, "asked for once");
 }
 
 // spec: R8
