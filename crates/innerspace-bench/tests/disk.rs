@@ -41,7 +41,7 @@ fn measured(only: &str) -> Option<(String, Value)> {
     let path = folder.path().to_str().unwrap();
     let json = figures.path().to_str().unwrap();
     let mut arguments = vec!["--only", only, "--dir", path, "--json", json];
-    arguments.extend(["--quick", "--size", "16MiB", "--limit", "4MiB"]);
+    arguments.extend(["--quick", "--size", "64MiB", "--limit", "16MiB"]);
     let output = run(&arguments);
     let told = String::from_utf8_lossy(&output.stderr);
     if told.contains("that is memory") {
