@@ -6,7 +6,7 @@
 //! single runs.
 //!
 //! What a benchmark must see to itself: no two contenders of a row may touch the same random places
-//! in the same round. Whoever came second would find them in the cache, and the last of thirty
+//! in the same round. The second would find them in the cache, and the last of thirty
 //! contenders once looked faster than the raw pointer. [`Seeds`] hands out a fresh one each time.
 
 use std::error::Error;

@@ -78,22 +78,30 @@
 //!
 //! # The parts
 //!
-//! | to | use |
-//! |---|---|
-//! | set the limit, and choose who does the background work | [`Memory`], [`MemoryOptions`], [`Threads`] |
-//! | divide it among tenants | [`Group`]: a tree; a scan in one evicts nothing of another |
-//! | read and write a file | [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan), [`array`](PagedFile::array), [`read_at`](PagedFile::read_at), [`block_reader`](PagedFile::block_reader), [`write_at`](PagedFile::write_at), [`cursor`](PagedFile::cursor) |
-//! | never wait | the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime |
-//! | make any call in the background | [`PagedFile::defer`], [`Space::defer`], [`DaxFile::defer`]: a [`Task`], which is a future |
-//! | decide when blocks are written | [`WriteOrder`], [`PagedFile::set_barrier`], [`PagedFile::release_through`], the `sync_` calls |
-//! | map bytes that are addressable themselves | [`DaxFile`] on a [`DaxDevice`], and [`Map::direct`] |
-//! | keep bytes elsewhere | [`store::Store`]: two methods to read, and a few more to write |
-//! | have address spaces | [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for a run of accesses |
-//! | copy one in microseconds | [`Space::fork`] |
-//! | freeze one, restore it, see what has changed | [`Space::freeze`], [`Space::restore`], [`Space::changed_since`], [`Snapshot`] |
-//! | hand its pages to a device or a system call | [`Space::pin`], [`Pinned`] |
-//! | understand a failed access | [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] gives the full story |
-//! | see what is going on | [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`], [`Space::stats`]: structs that print themselves |
+//! - set the limit, and choose who does the background work: [`Memory`], [`MemoryOptions`],
+//!   [`Threads`]
+//! - divide it among tenants: [`Group`]: a tree; a scan in one evicts nothing of another
+//! - read and write a file: [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan),
+//!   [`array`](PagedFile::array), [`read_at`](PagedFile::read_at),
+//!   [`block_reader`](PagedFile::block_reader), [`write_at`](PagedFile::write_at),
+//!   [`cursor`](PagedFile::cursor)
+//! - never wait: the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime
+//! - make any call in the background: [`PagedFile::defer`], [`Space::defer`], [`DaxFile::defer`]: a
+//!   [`Task`], which is a future
+//! - decide when blocks are written: [`WriteOrder`], [`PagedFile::set_barrier`],
+//!   [`PagedFile::release_through`], the `sync_` calls
+//! - map bytes that are addressable themselves: [`DaxFile`] on a [`DaxDevice`], and [`Map::direct`]
+//! - keep bytes elsewhere: [`store::Store`]: two methods to read, and a few more to write
+//! - have address spaces: [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for
+//!   a run of accesses
+//! - copy one in microseconds: [`Space::fork`]
+//! - freeze one, restore it, see what has changed: [`Space::freeze`], [`Space::restore`],
+//!   [`Space::changed_since`], [`Snapshot`]
+//! - hand its pages to a device or a system call: [`Space::pin`], [`Pinned`]
+//! - understand a failed access: [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] gives the
+//!   full story
+//! - see what is going on: [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`],
+//!   [`Space::stats`]: structs that print themselves
 //!
 //! Below them are layers that import only downwards: `space`, `dax`, `cache`, `store`, `reclaim`,
 //! `group`, `frame`, `exec`, `sync` and `sys`. `ARCHITECTURE.md` in the repository shows how a call

@@ -1,11 +1,10 @@
 //! What a fork costs, and the copies that it puts off.
 //!
-//! | file | rows |
-//! |---|---|
-//! | `forks` | fork, fork and drop, a full copy in its place |
-//! | `copies` | copy-on-write faults: the mean over all pages, the first in each leaf, with forks that come and go |
-//! | `branches` | the memory of many forks of one snapshot |
-//! | `fuzz` | the loop of a snapshot fuzzer: stores, restore |
+//! - `forks`: fork, fork and drop, a full copy in its place
+//! - `copies`: copy-on-write faults: the mean over all pages, the first in each leaf, with forks
+//!   that come and go
+//! - `branches`: the memory of many forks of one snapshot
+//! - `fuzz`: the loop of a snapshot fuzzer: stores, restore
 //!
 //! The kernel's side is fork(2) of this process, whose own mapping of the same size is resident in
 //! pages of 4 KiB. Nothing else that is large goes to its children: arenas stay behind by

@@ -1,10 +1,9 @@
 //! How many requests find their page: the library's two policies beside LRU and the optimum, on the
 //! same traces.
 //!
-//! | file | what |
-//! |---|---|
-//! | `traces` | zipf, a scan beside a hot set, a loop slightly larger than memory, and a recorded trace |
-//! | `rivals` | LRU and Belady's optimum, computed |
+//! - `traces`: zipf, a scan beside a hot set, a loop slightly larger than memory, and a recorded
+//!   trace
+//! - `rivals`: LRU and Belady's optimum, computed
 //!
 //! The policies are not simulated: each trace is read through a file of a `Memory`, and what the
 //! file did not find is counted. The computed rivals get as many pages as the library had for data.

@@ -8,18 +8,21 @@
 //! [`LockedBlock`]: a block for a page fault. [`Mappers`]: how the cache takes translations away.
 //! [`Cache`]: what the files of one memory share, and the work a service thread does for them.
 //!
-//! | room | what |
-//! |---|---|
-//! | `core` | a file's state: identity, store, blocks, writes, locks, counters; the checks at the start of a call |
-//! | `index`, `lookup` | block number to frame; the one lookup, its flags, guards on what it finds, and batches of them |
-//! | `read` | from the store: holes, one read per block, requests in flight, read-ahead; views and copies |
-//! | `write` | writers that move away from views, appends, new blocks made whole |
-//! | `dirty` | what is unwritten, and its order; writing it back, syncs, punches to repeat, backing off from a failing store |
-//! | `map` | page faults and what they map around; mappers; eviction |
-//! | `truncate` | taking parts of a file away |
-//! | `file`, `ready`, `task`, `try_forms`, `waiting` | the public side: handle, choices, typed access, `std::io`, futures, and calls that never wait |
-//! | `service` | what the files of a memory share; the work done for them |
-//! | `errors` | errors, and how handles hear of them |
+//! - `core`: a file's state: identity, store, blocks, writes, locks, counters; the checks at the
+//!   start of a call
+//! - `index`, `lookup`: block number to frame; the one lookup, its flags, guards on what it finds,
+//!   and batches of them
+//! - `read`: from the store: holes, one read per block, requests in flight, read-ahead; views and
+//!   copies
+//! - `write`: writers that move away from views, appends, new blocks made whole
+//! - `dirty`: what is unwritten, and its order; writing it back, syncs, punches to repeat, backing
+//!   off from a failing store
+//! - `map`: page faults and what they map around; mappers; eviction
+//! - `truncate`: taking parts of a file away
+//! - `file`, `ready`, `task`, `try_forms`, `waiting`: the public side: handle, choices, typed
+//!   access, `std::io`, futures, and calls that never wait
+//! - `service`: what the files of a memory share; the work done for them
+//! - `errors`: errors, and how handles hear of them
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or
 //! kept by views alone:

@@ -6,21 +6,21 @@
 //! block is durable once its cache lines are flushed, or once the host has written it out:
 //! [`Durability`] says which.
 //!
-//! | file | what |
-//! |---|---|
-//! | `device` | bytes at an address: memory, sealed files in memory, host files; flushing them |
-//! | `extents` | page of a file to page of a device: in place over a sparse host file, or scattered over memory |
-//! | `entry`, `waits`, `grab` | the word of an entry; its waiters; locking it in place |
-//! | `entries` | a file's entries, in nodes of the arena |
-//! | `core`, `file` | a file's state; the handle, and pins |
-//! | `fault`, `nonblocking` | page faults; those that do not wait |
-//! | `io` | reads and writes by call |
-//! | `try_forms` | the calls that never wait, and calls in the background |
-//! | `flush` | sync |
-//! | `cut` | truncate, punch, invalidate |
-//! | `pins` | ranges whose addresses foreign code has |
-//! | `open`, `open_nowhere` | host files: opening, and what other processes can do to them; a stand-in for platforms without files |
-//! | `error` | what can go wrong |
+//! - `device`: bytes at an address: memory, sealed files in memory, host files; flushing them
+//! - `extents`: page of a file to page of a device: in place over a sparse host file, or scattered
+//!   over memory
+//! - `entry`, `waits`, `grab`: the word of an entry; its waiters; locking it in place
+//! - `entries`: a file's entries, in nodes of the arena
+//! - `core`, `file`: a file's state; the handle, and pins
+//! - `fault`, `nonblocking`: page faults; those that do not wait
+//! - `io`: reads and writes by call
+//! - `try_forms`: the calls that never wait, and calls in the background
+//! - `flush`: sync
+//! - `cut`: truncate, punch, invalidate
+//! - `pins`: ranges whose addresses foreign code has
+//! - `open`, `open_nowhere`: host files: opening, and what other processes can do to them; a
+//!   stand-in for platforms without files
+//! - `error`: what can go wrong
 //!
 //! # States and transitions
 //!

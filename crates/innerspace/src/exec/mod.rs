@@ -7,12 +7,11 @@
 //! work, ended when there has been none for a second. A memory without threads of its own runs the
 //! same jobs in [`Workers::run_one`], in whatever thread waits or ticks.
 //!
-//! | file | what |
-//! |---|---|
-//! | `lanes` | [`Workers`], [`Lane`], [`Job`]: queues, shares, the threads |
-//! | `in_flight` | [`InFlight`]: requests by the blocks that they have, until each has ended once |
-//! | `after` | wakers that a job leaves behind, called when its share of the lane is free again |
-//! | `reentry` | the guard against re-entry: which callbacks, store calls and file locks a thread is inside |
+//! - `lanes`: [`Workers`], [`Lane`], [`Job`]: queues, shares, the threads
+//! - `in_flight`: [`InFlight`]: requests by the blocks that they have, until each has ended once
+//! - `after`: wakers that a job leaves behind, called when its share of the lane is free again
+//! - `reentry`: the guard against re-entry: which callbacks, store calls and file locks a thread is
+//!   inside
 //!
 //! **Locking.** One mutex for all lanes of a memory, a leaf: no job, drop of a job or waker runs
 //! under it. `in_flight` has its own.

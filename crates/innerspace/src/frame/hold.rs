@@ -6,15 +6,15 @@
 //!  UNCACHED WMAPPED WRITER COLD mapped   refs   views
 //! ```
 //!
-//! | field | counts |
-//! |---|---|
-//! | views | guards that were promised bytes that never change |
-//! | refs | the file's index, or the views of a block that has left it (1); leaves that own an anonymous frame; transient users |
-//! | mapped | file pages installed in page tables; pins of an anonymous page; borrowers of a leaf |
-//! | UNCACHED | the frame is in no file's index: anonymous, or viewed-only, or owned, or free. While it is clear the frame is *CACHED*: a file's index leads to it |
-//! | WRITER | the holder of the block's lock copies into the frame |
-//! | WMAPPED | write translations of the frame may exist |
-//! | COLD | of a CACHED frame: its next use may have a mark to make ([`super::marks`]) |
+//! - views: guards that were promised bytes that never change
+//! - refs: the file's index, or the views of a block that has left it (1); leaves that own an
+//!   anonymous frame; transient users
+//! - mapped: file pages installed in page tables; pins of an anonymous page; borrowers of a leaf
+//! - UNCACHED: the frame is in no file's index: anonymous, or viewed-only, or owned, or free. While
+//!   it is clear the frame is *CACHED*: a file's index leads to it
+//! - WRITER: the holder of the block's lock copies into the frame
+//! - WMAPPED: write translations of the frame may exist
+//! - COLD: of a CACHED frame: its next use may have a mark to make ([`super::marks`])
 //!
 //! States of a published frame, and the function that makes each transition:
 //!

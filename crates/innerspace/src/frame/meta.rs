@@ -1,15 +1,15 @@
 //! The metadata of a frame: one cache line.
 //!
-//! | field | changed by |
-//! |---|---|
-//! | `flags` | every holder of the frame, atomically; plain stores on owned frames alone (I2) |
-//! | `kind`, `order`, `group`, `owner`, `index` | the owner of an owned frame, and the allocator; read by any thread |
-//! | `owner`, `index` of leaves | the page table: which leaf it borrows from, and its borrower |
-//! | `hold` | any thread, atomically, by the table in [`super::hold`] |
-//! | `lru`, `uses` | the LRU of `reclaim` |
-//! | `fresh` | the allocator, for free frames: whether the block was never handed out before |
-//! | `links` | free frame: the buddy allocator, under its mutex; else the LRU, under its own |
-//! | `extra` | leaves: the page table; index nodes: the cache, under the index mutex; detached blocks: their views, under the owner's mutex |
+//! - `flags`: every holder of the frame, atomically; plain stores on owned frames alone (I2)
+//! - `kind`, `order`, `group`, `owner`, `index`: the owner of an owned frame, and the allocator;
+//!   read by any thread
+//! - `owner`, `index` of leaves: the page table: which leaf it borrows from, and its borrower
+//! - `hold`: any thread, atomically, by the table in [`super::hold`]
+//! - `lru`, `uses`: the LRU of `reclaim`
+//! - `fresh`: the allocator, for free frames: whether the block was never handed out before
+//! - `links`: free frame: the buddy allocator, under its mutex; else the LRU, under its own
+//! - `extra`: leaves: the page table; index nodes: the cache, under the index mutex; detached
+//!   blocks: their views, under the owner's mutex
 //!
 //! Metadata is type-stable: it exists as long as the arena, so a reader of a frame that was freed a
 //! moment ago finds valid fields of the wrong life. It then takes a hold and checks again.

@@ -5,19 +5,20 @@
 //! from then on a frame is named by its number, kept by its hold word, and changed through atomics
 //! alone.
 //!
-//! | file | what |
-//! |---|---|
-//! | `frames` | the layer's interface for the frames of one arena, and the check of all of it |
-//! | `arena` | the mapping; numbers to addresses and back |
-//! | `buddy`, `magazine`, `stack`, `loads` | free blocks; free single frames per thread, their stack, and many of them on their way; the reserve |
-//! | `meta`, `zeroed_array` | one cache line per frame; all of them |
-//! | `flags`, `hold`, `listing`, `list` | the flags byte, the hold word and the LRU's word in it; lists threaded through it |
-//! | `tag`, `lookaside` | a frame's tag, which names its block and file; where blocks were last found |
-//! | `owned`, `singles` | a frame that no other thread can see; several of them at once |
-//! | `marks` | hot blocks: a use makes no mark, and a view looks at the hold word alone |
-//! | `pinned` | slices and stores on published frames, kept apart by the hold word |
-//! | `detached` | views of blocks that have left their files |
-//! | `lock`, `wait_table` | the lock bit, the writeback bit, and their waiters |
+//! - `frames`: the layer's interface for the frames of one arena, and the check of all of it
+//! - `arena`: the mapping; numbers to addresses and back
+//! - `buddy`, `magazine`, `stack`, `loads`: free blocks; free single frames per thread, their
+//!   stack, and many of them on their way; the reserve
+//! - `meta`, `zeroed_array`: one cache line per frame; all of them
+//! - `flags`, `hold`, `listing`, `list`: the flags byte, the hold word and the LRU's word in it;
+//!   lists threaded through it
+//! - `tag`, `lookaside`: a frame's tag, which names its block and file; where blocks were last
+//!   found
+//! - `owned`, `singles`: a frame that no other thread can see; several of them at once
+//! - `marks`: hot blocks: a use makes no mark, and a view looks at the hold word alone
+//! - `pinned`: slices and stores on published frames, kept apart by the hold word
+//! - `detached`: views of blocks that have left their files
+//! - `lock`, `wait_table`: the lock bit, the writeback bit, and their waiters
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached,
 //! anonymous, table, index node; told by `Kind`), viewed-only (published, in no file, with views),

@@ -13,14 +13,14 @@
 //! pages freed: `reclaim` implements it. [`LimitError`] says which group is full and what holds its
 //! memory.
 //!
-//! | file | what |
-//! |---|---|
-//! | `handle`, `events`, `watch`, `stall` | what a user has: the handle; figures; notification of events; the record of stalls |
-//! | `tree`, `node`, `slab` | the shape of the tree and the counters of each group, which never move |
-//! | `charge`, `counters` | charging, by way of the stock; the hierarchical counter |
-//! | `stock`, `slot`, `moves`, `levels` | charges in stock for each thread; the word of a slot; pages under way; the counters as the stock sees them |
-//! | `over`, `protect` | groups over their limit; the pages that reclaim has to spare |
-//! | `report`, `error` | usage, statistics and `validate`; the errors |
+//! - `handle`, `events`, `watch`, `stall`: what a user has: the handle; figures; notification of
+//!   events; the record of stalls
+//! - `tree`, `node`, `slab`: the shape of the tree and the counters of each group, which never move
+//! - `charge`, `counters`: charging, by way of the stock; the hierarchical counter
+//! - `stock`, `slot`, `moves`, `levels`: charges in stock for each thread; the word of a slot;
+//!   pages under way; the counters as the stock sees them
+//! - `over`, `protect`: groups over their limit; the pages that reclaim has to spare
+//! - `report`, `error`: usage, statistics and `validate`; the errors
 //!
 //! **States of a node.** Free -> Live (`create`) -> Deleted (`remove`) -> Free (its last page was
 //! given back). A deleted node stays between its pages and its parent: it takes no new charge, has

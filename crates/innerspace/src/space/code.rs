@@ -1,13 +1,14 @@
 //! Pages that code was fetched from: their generations, by which a translator can tell that what it
 //! made of them is stale.
 //!
-//! A page is *watched* from the first [`Accessor::watch_code`](crate::Accessor::watch_code) on. A fault that makes a watched
-//! page writable counts one generation first, in its section. To watch: close the gate on the page,
-//! so that no fault is between its count and the page's word; make the page read-only; wait for a
-//! grace period; read the generation; open the gate. Stores that needed no fault began before the
-//! page was read-only, so are over when the grace period is; whoever makes it writable again counts
-//! after the generation was read. The grace period is needed whoever made the page read-only:
-//! writeback, aging and samples do it, too, and a store may be under way by what the page was.
+//! A page is *watched* from the first [`Accessor::watch_code`](crate::Accessor::watch_code) on. A
+//! fault that makes a watched page writable counts one generation first, in its section. To watch:
+//! close the gate on the page, so that no fault is between its count and the page's word; make the
+//! page read-only; wait for a grace period; read the generation; open the gate. Stores that needed
+//! no fault began before the page was read-only, so are over when the grace period is; whoever
+//! makes it writable again counts after the generation was read. The grace period is needed whoever
+//! made the page read-only: writeback, aging and samples do it, too, and a store may be under way
+//! by what the page was.
 //!
 //! The gate has to be closed for the page's own sake as well: a fault that copies it must find its
 //! word changed if there were stores to it meanwhile (`pte`).
@@ -47,7 +48,8 @@ pub(crate) struct Code {
     pages: Mutex<BTreeMap<u64, Arc<AtomicU64>>>,
 }
 
-/// The state of a page that code was fetched from; see [`Accessor::watch_code`](crate::Accessor::watch_code).
+/// The state of a page that code was fetched from; see
+/// [`Accessor::watch_code`](crate::Accessor::watch_code).
 #[derive(Clone, Debug)]
 pub struct CodePage {
     generation: Arc<AtomicU64>,
@@ -58,9 +60,9 @@ impl CodePage {
     /// Whether nothing was stored to the page, nor its mapping changed, since it was watched. Costs
     /// one load.
     ///
-    /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. It may also say false where nothing was
-    /// stored: where a store began at the same time, or pages of the file were taken away. It never
-    /// turns true again.
+    /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. It may also
+    /// say false where nothing was stored: where a store began at the same time, or pages of the
+    /// file were taken away. It never turns true again.
     #[inline]
     pub fn is_current(&self) -> bool {
         self.generation.load(Ordering::Acquire) == self.seen

@@ -3,19 +3,21 @@
 //!
 //! Rooms, from the bottom up. A file imports from those below it, and none of them in a circle.
 //!
-//! | room | its subject |
-//! |---|---|
-//! | `core` | addresses, errors and options; the space itself ([`Space`]), and what its gate's writer keeps |
-//! | `vma` | mappings: one, all of a space's in a persistent tree, the reverse map from a file's pages, a thread's cache of them; devices |
-//! | `table` | the page table: the word of a page, and nodes whose subtrees forks share |
-//! | `tlb` | an accessor's private cache of leaves |
-//! | `code`, `dirty` | which pages code was fetched from; which were stored to |
-//! | `fault` | one page fault as steps: anonymous memory, files, direct access files |
-//! | `access` | one access; the handles to it: loads, stores, copies, atomics, device calls |
-//! | `change` | structural changes, with the gate closed on their range; advice, populating, locking; revoking pages of files |
-//! | `pin`, `report` | pages that stay at their address in the process; what a space holds, in the manner of smaps |
-//! | `snapshot` | frozen spaces; restoring one, and what differs from one |
-//! | `futures` | calls in the background, and waiting for pages |
+//! - `core`: addresses, errors and options; the space itself ([`Space`]), and what its gate's
+//!   writer keeps
+//! - `vma`: mappings: one, all of a space's in a persistent tree, the reverse map from a file's
+//!   pages, a thread's cache of them; devices
+//! - `table`: the page table: the word of a page, and nodes whose subtrees forks share
+//! - `tlb`: an accessor's private cache of leaves
+//! - `code`, `dirty`: which pages code was fetched from; which were stored to
+//! - `fault`: one page fault as steps: anonymous memory, files, direct access files
+//! - `access`: one access; the handles to it: loads, stores, copies, atomics, device calls
+//! - `change`: structural changes, with the gate closed on their range; advice, populating,
+//!   locking; revoking pages of files
+//! - `pin`, `report`: pages that stay at their address in the process; what a space holds, in the
+//!   manner of smaps
+//! - `snapshot`: frozen spaces; restoring one, and what differs from one
+//! - `futures`: calls in the background, and waiting for pages
 //!
 //! # States and locking
 //!
@@ -38,8 +40,8 @@
 //! | a change, a sync, a watch | `unmap`, `sync`, `populate`, `watch_code`, ... | - | the same |
 //!
 //! An access that hits is the same code in either form. What is missed is looked for by the same
-//! steps (`fault`); where a step would have to sleep, a `try_` form ends. Both futures make calls of
-//! the blocking kind, as tasks of the cache (`cache::task`).
+//! steps (`fault`); where a step would have to sleep, a `try_` form ends. Both futures make calls
+//! of the blocking kind, as tasks of the cache (`cache::task`).
 //!
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim`
 //! gives frames. A space does no I/O of its own and starts no thread.

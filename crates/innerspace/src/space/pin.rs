@@ -1,15 +1,16 @@
 //! Pins: pages of private memory that stay where they are, for code that reads and writes them by
 //! their address in the process: a device of the program's own, a system call, foreign code.
 //!
-//! | what happens | what becomes of a pinned page |
-//! |---|---|
-//! | it is loaded and stored by accessors | they use the same bytes as the pin |
-//! | [`Space::fork`], [`Space::freeze`] | the space keeps it, and stores to it with no fault; the fork or snapshot gets a copy of its own. Pinned with [`AtFork::Refuse`]: refused, [`SpaceError::PinnedAlone`] |
-//! | [`Space::restore`] | refused, [`SpaceError::Pinned`] |
-//! | unmap, map over it, `Advice::DontNeed`, the space ends | it leaves the space, stays charged, and lives on until it is unpinned |
-//! | remap | it goes to the new address, pinned as before |
-//! | protect | stays pinned; a pin is not asked for rights again |
-//! | it is pinned again | it is pinned until the last of its pins is dropped |
+//! - it is loaded and stored by accessors: they use the same bytes as the pin
+//! - [`Space::fork`], [`Space::freeze`]: the space keeps it, and stores to it with no fault; the
+//!   fork or snapshot gets a copy of its own. Pinned with [`AtFork::Refuse`]: refused,
+//!   [`SpaceError::PinnedAlone`]
+//! - [`Space::restore`]: refused, [`SpaceError::Pinned`]
+//! - unmap, map over it, `Advice::DontNeed`, the space ends: it leaves the space, stays charged,
+//!   and lives on until it is unpinned
+//! - remap: it goes to the new address, pinned as before
+//! - protect: stays pinned; a pin is not asked for rights again
+//! - it is pinned again: it is pinned until the last of its pins is dropped
 //!
 //! So it is in Linux (FOLL_PIN) but for the snapshots and refusals, which Linux does not have.
 //!

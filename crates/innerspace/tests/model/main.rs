@@ -1,13 +1,12 @@
 //! The whole library against plain vectors: random operations on files, views and spaces of one
 //! small memory, with stores that fail by countdown.
 //!
-//! | the library | the model |
-//! |---|---|
-//! | a file | a `Vec<u8>` |
-//! | a view | a copy of the bytes it was taken of, compared after every step |
-//! | a space | a map from page numbers to what the page shows: a file's page, shared or private, or zeros |
-//! | a private page that was stored to | its 4096 bytes |
-//! | fork | a clone of the map |
+//! - a file: a `Vec<u8>`
+//! - a view: a copy of the bytes it was taken of, compared after every step
+//! - a space: a map from page numbers to what the page shows: a file's page, shared or private, or
+//!   zeros
+//! - a private page that was stored to: its 4096 bytes
+//! - fork: a clone of the map
 //!
 //! What the model allows an operation that fails: nothing, but a prefix (by blocks) for a write to
 //! a file, zeros in parts of the range for a punch, and everything before the faulting address for

@@ -3,12 +3,11 @@
 //! a plain vector is. A store may use whatever lies below it, and what has nothing to do with it,
 //! so the memory is small, and reclaim goes through the stack all the time.
 //!
-//! | here | |
-//! |---|---|
-//! | `store` | a store in a file, with a word to a log; its calls do something else first now and then, and fail |
-//! | `program` | the stack, the threads, the vectors |
-//! | `notes` | a watchdog that says what each thread was at when a program does not end |
-//! | `alone` | each thing that was found, by itself |
+//! - `store`: a store in a file, with a word to a log; its calls do something else first now and
+//!   then, and fail
+//! - `program`: the stack, the threads, the vectors
+//! - `notes`: a watchdog that says what each thread was at when a program does not end
+//! - `alone`: each thing that was found, by itself
 //!
 //! What may fail: whatever wants memory, and, where stores fail, whatever calls one. Never is a
 //! file told that its store came back to it. After an operation that failed a file is what a sync

@@ -117,7 +117,7 @@ fn readers_fill_a_small_memory_with_what_they_hold_and_it_says_so() {
         // The last one gives up what it remembers for what it is asked.
         assert_eq!(reader.read_at(&mut [0], block * 4096).unwrap(), 1);
     }
-    // Who has nothing to give up is refused.
+    // A reader with nothing to give up is refused.
     let error = file.read_at(&mut [0], 100 * 4096).unwrap_err();
     assert!(
         error.to_string().contains("220.0 locked or in use"),

@@ -128,7 +128,7 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
         while core(&file).requests.waiting() == 0 {
             thread::yield_now();
         }
-        // Whoever comes after the failure reads for itself, and fails by itself.
+        // A reader after the failure reads for itself, and fails by itself.
         store.add(fail(OperationKind::Read).forever());
         store.release(Release::Fail(Failure::Io));
         for reader in readers {
@@ -152,8 +152,8 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
     }
 }
 
-/// Who found a frame by an old word, of this file or of another, may hold it in its next life for a
-/// moment, and longest.
+/// A thread that found a frame by an old word, of this file or of another, may hold it for a moment
+/// of its next life, and be the last to let go.
 // spec: P20
 #[test]
 fn the_error_of_a_fill_goes_with_the_block_whoever_held_it_last() {
@@ -356,7 +356,7 @@ impl Rude {
         let Some(file) = self.file.lock().clone() else {
             return;
         };
-        // What is cached is had, and let go of.
+        // Cached bytes can be viewed, and let go of.
         assert_eq!(file.view(8192..8200).unwrap()[..], [7; 8]);
         let mut byte = [0; 1];
         assert_eq!((file.read_at(&mut byte, 8192).unwrap(), byte), (1, [7]));

@@ -220,7 +220,7 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
     }
 }
 
-/// Its length is known to whoever writes it back.
+/// Writeback knows its length.
 // spec: P16
 #[test]
 fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole() {

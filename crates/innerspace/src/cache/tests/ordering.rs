@@ -1,4 +1,4 @@
-//! Write orders: what may be written when, and who is refused meanwhile.
+//! Write orders: what may be written when, and which writers are refused meanwhile.
 
 use super::*;
 use crate::cache::{FileError, HeldReason, WriteOrder};

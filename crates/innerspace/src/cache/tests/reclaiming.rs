@@ -217,7 +217,7 @@ fn dirty_pages_that_cannot_be_written_refuse_new_ones_and_are_not_dropped() {
         (28..=30).contains(&accepted),
         "half of 56 pages: {accepted}"
     );
-    // Who writes elsewhere in the memory hears of it, too; reading goes on.
+    // A writer elsewhere in the memory hears of it, too; reading goes on.
     let error = other.write_at(&[1; 4096], 0).unwrap_err();
     assert!(error.to_string().starts_with("data.bin: "), "{error}");
     other.scan(.., |_| {}).unwrap();

@@ -116,7 +116,7 @@ fn a_store_that_panics_has_failed() {
         std::panic::catch_unwind(sync).unwrap_err();
         core(&file).validate();
         assert_eq!(file.evict(..).unwrap().0, 0, "{times:?}: the only copy");
-        // Whoever waited for that write or that sync has nothing to rely on.
+        // A caller that waited for that write or sync has nothing to rely on.
         let error = other.sync_all().unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
         let _ = later.sync_all();

@@ -108,7 +108,7 @@ fn extents_that_are_short_unaligned_or_misplaced_fall_back() {
     extents.plan(|plan| plan.short = Some(511));
     assert!(!fault(2 * LARGE, FaultKind::Read).is_large());
     extents.plan(|plan| plan.short = None);
-    // A new block in the wrong place goes back, and one page is had instead.
+    // A new block in the wrong place goes back, and one page takes its place.
     extents.plan(|plan| plan.misplace_large = Misplace::Unaligned);
     assert!(!fault(3 * LARGE + 7, FaultKind::Write).is_large());
     assert_eq!(extents.calls().dropped, 1);

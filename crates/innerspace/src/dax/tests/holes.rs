@@ -40,7 +40,7 @@ fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
         let had = load(&file, 6);
         assert_eq!(had.pages(), 6..16);
         drop(had);
-        // What is there is had again; a block is had alone.
+        // Pages that are there are found again; a block is found alone.
         assert_eq!(load(&file, 3).pages(), 3..5);
         let had = load(&file, 5);
         assert_eq!(had.pages(), 5..6);

@@ -102,7 +102,7 @@ impl<T: ExtentMap> ExtentMap for Arc<T> {
 }
 
 impl DaxCore {
-    /// [`DaxRef::fault`] by whoever has the file.
+    /// [`DaxRef::fault`] for a caller with the file.
     fn fault(
         self: &Arc<DaxCore>,
         page: u64,

@@ -1,5 +1,5 @@
 //! A host file whose sync failed: the host is made to see its pages as changed, however old the
-//! system, and whoever cuts the file.
+//! system, and also when another process cuts the file.
 
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;

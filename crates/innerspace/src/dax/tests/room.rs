@@ -20,8 +20,8 @@ fn clean(path: &Path, pages: usize) -> DaxFile {
     file
 }
 
-/// A host where a store to the page at `refused` would be a signal, and that says `why` to who asks
-/// for a block.
+/// A host where a store to the page at `refused` would be a signal, and that answers a request
+/// for a block with `why`.
 fn without_room(refused: usize, mut why: impl FnMut() -> Result<()> + 'static) -> Answered {
     answer(move |call, bytes| match call {
         Call::Room if bytes.contains(&refused) => Err(Error::from_raw_os_error(libc::EFAULT)),
@@ -50,7 +50,7 @@ fn a_store_that_is_refused_says_why() {
     for why in [ErrorKind::ReadOnlyFilesystem, ErrorKind::QuotaExceeded] {
         assert_eq!(refused(Some(why)).0, why);
     }
-    // Who cannot say has no room.
+    // A host that cannot tell has no room.
     let (kind, _) = refused(Some(ErrorKind::Unsupported));
     assert_eq!(kind, ErrorKind::StorageFull);
     cut(&path, PAGE);

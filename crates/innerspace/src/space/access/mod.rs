@@ -1,13 +1,12 @@
 //! Accesses, and the handles to them.
 //!
-//! | file | what is in it |
-//! |---|---|
-//! | `what`, `forms` | what one access wants; its two forms, one that waits and one that does not |
-//! | `single` | one access in one page |
-//! | `device`, `across` | calls of devices; values that lie in two pages |
-//! | `session`, `accessor` | the handles |
-//! | `bulk`, `gather`, `atomics`, `values` | buffers; many reads at once; atomic accesses; types of a program's own |
-//! | `layout`, `watch_code` | for programs that generate code, or translate it |
+//! - `what`, `forms`: what one access wants; its two forms, one that waits and one that does not
+//! - `single`: one access in one page
+//! - `device`, `across`: calls of devices; values that lie in two pages
+//! - `session`, `accessor`: the handles
+//! - `bulk`, `gather`, `atomics`, `values`: buffers; many reads at once; atomic accesses; types of
+//!   a program's own
+//! - `layout`, `watch_code`: for programs that generate code, or translate it
 
 pub(crate) mod accessor;
 pub(crate) mod across;

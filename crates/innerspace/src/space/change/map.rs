@@ -248,8 +248,8 @@ impl Map {
         self
     }
 
-    /// Has all pages at once, as [`Space::populate`](crate::space::Space::populate) does after it was
-    /// mapped. If that fails, nothing stays mapped, and what was there before is gone.
+    /// Has all pages at once, as [`Space::populate`](crate::space::Space::populate) does after it
+    /// was mapped. If that fails, nothing stays mapped, and what was there before is gone.
     pub fn populated(mut self) -> Map {
         self.population = Population::Eager;
         self

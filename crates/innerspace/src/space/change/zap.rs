@@ -9,16 +9,16 @@
 //! |---|---|
 //! | 1 the writer's mutex is taken | a fork alone could make others share the leaf |
 //! | | `paths` is taken | a fault that copies a leaf lets the old one go: found before, it would be another space's alone by now, or nobody's |
-//! | 2 the leaf takes over what it alone borrows | dropped from here, a page would stay its shadow's, who has no parent |
-//! | | in a section, each word is swapped for an empty one | faults beside it replace words by compare-exchange: of whoever wants a word's page, one gets it |
+//! | 2 the leaf takes over what it alone borrows | dropped from here, a page would stay its shadow's, which has no parent |
+//! | | in a section, each word is swapped for an empty one | faults beside it replace words by compare-exchange: of those that want a word's page, one gets it |
 //! | 3 both are let go | for others, before the wait |
-//! | 4 a grace period, if there is anything to let go | who had found a page by its word is done with it (I6) |
+//! | 4 a grace period, if there is anything to let go | a thread that had found a page by its word is done with it (I6) |
 //! | 5 the pages are let go, and a shadow of which nothing is borrowed any more | |
 //!
 //! A store beside the call is before it, and lost, or after it, and there. A fault that copies a
 //! page has read its word in the section it copies in, so the page is nobody else's until that has
-//! ended, and the word does not go back to what it was (`pte`). A page that a fault collapses from an
-//! shadow beside step 2 is the leaf's before the swap, or stays the shadow's.
+//! ended, and the word does not go back to what it was (`pte`). A page that a fault collapses from
+//! an shadow beside step 2 is the leaf's before the swap, or stays the shadow's.
 
 use std::ops::Range;
 

@@ -6,11 +6,11 @@
 //! What [`handle`](super::driver::handle) would look up for them is known already, in the section
 //! of the access itself:
 //!
-//! | what | known by |
-//! |---|---|
-//! | the leaf, and that it is the space's alone | the write tag, while there is no mail: who shares or replaces a leaf posts, then waits for sections; as for a hit |
-//! | the gate is open at the address | one look: it is open everywhere |
-//! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number |
+//! - the leaf, and that it is the space's alone: the write tag, while there is no mail: who shares
+//!   or replaces a leaf posts, then waits for sections; as for a hit
+//! - the gate is open at the address: one look: it is open everywhere
+//! - the mapping: a slot of the accessor's cache of mappings, while the sequence has the same
+//!   number
 //!
 //! The rest is one step, which takes what can be had at once. If something is missing nothing has
 //! changed, and the fault is handled from its beginning.

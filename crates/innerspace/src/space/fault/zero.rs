@@ -6,12 +6,16 @@
 //! As for stores (`anonymous`), what [`handle`](super::driver::handle) would look up is known
 //! already, in the section of the access itself:
 //!
-//! | what | known by |
-//! |---|---|
-//! | the leaf | the read tag, while there is no mail: a thread that replaces or removes the leaf posts, then waits for sections; as for a hit |
-//! | the zero frame is right for all who share the leaf | they map the same there: a space that maps something else, or forbids loads, parts from the others first (`change`), and the leaf it gives up counts as shared as long as a section may have found it (`SpaceInner::release_replaced`). The same holds for a fault that has walked to the leaf |
-//! | the gate is open at the address | one look: it is open everywhere |
-//! | the mapping | a slot of the accessor's cache of mappings, while the sequence has the same number. The set was published before the slot was filled, so the mail of the change that made room for the mapping is there |
+//! - the leaf: the read tag, while there is no mail: a thread that replaces or removes the leaf
+//!   posts, then waits for sections; as for a hit
+//! - the zero frame is right for all who share the leaf: they map the same there: a space that maps
+//!   something else, or forbids loads, parts from the others first (`change`), and the leaf it
+//!   gives up counts as shared as long as a section may have found it
+//!   (`SpaceInner::release_replaced`). The same holds for a fault that has walked to the leaf
+//! - the gate is open at the address: one look: it is open everywhere
+//! - the mapping: a slot of the accessor's cache of mappings, while the sequence has the same
+//!   number. The set was published before the slot was filled, so the mail of the change that made
+//!   room for the mapping is there
 //!
 //! The rest is one word, in an empty slot. Anything else there takes the other way, and so does a
 //! fetch, which needs a validity of its own: nothing has changed, and the fault is handled from its

@@ -91,8 +91,8 @@ fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
     );
 }
 
-/// Two that copy a leaf have found its shadow alone; the second goes on when the first has collapsed
-/// it.
+/// Two that copy a leaf have found its shadow alone; the second goes on when the first has
+/// collapsed it.
 // spec: F4
 #[test]
 fn an_origin_is_absorbed_once() {

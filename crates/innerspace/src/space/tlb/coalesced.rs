@@ -11,12 +11,13 @@
 //! **before the page can be anything else**: a thread that reads the old page when another has
 //! stored to the new one would have missed a store.
 //!
-//! | what changes such words | how accessors are told |
-//! |---|---|
-//! | a structural change, a remap, a fork, a restore to another table | posts `Post::All` when the gate is closed |
-//! | a restore in place | posts `GATE_MAIL`, for which all coalesced leaves are forgotten |
-//! | [`take_dirty`](crate::Space::take_dirty), [`watch_code`](crate::Accessor::watch_code) | the gate is closed on the pages, so they stay what they are; takes the validity, then posts the leaf if it is marked (`SpaceInner::post_coalesced`), then waits |
-//! | `zap` | leaves the gate open, so it passes a marked leaf on to a structural change |
+//! - a structural change, a remap, a fork, a restore to another table: posts `Post::All` when the
+//!   gate is closed
+//! - a restore in place: posts `GATE_MAIL`, for which all coalesced leaves are forgotten
+//! - [`take_dirty`](crate::Space::take_dirty), [`watch_code`](crate::Accessor::watch_code): the
+//!   gate is closed on the pages, so they stay what they are; takes the validity, then posts the
+//!   leaf if it is marked (`SpaceInner::post_coalesced`), then waits
+//! - `zap`: leaves the gate open, so it passes a marked leaf on to a structural change
 //!
 //! All of them have the gate's writer. Coalescing takes the writer as well, by trying, marks the
 //! leaf (`FlagSet::COALESCED`), and looks at its words, in a section. So it sees the words of

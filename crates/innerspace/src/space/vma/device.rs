@@ -21,7 +21,8 @@ pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
     /// # Errors
-    /// The access fails with [`FaultKind::Device`](crate::FaultKind::Device), and its explanation gives the reason.
+    /// The access fails with [`FaultKind::Device`](crate::FaultKind::Device), and its explanation
+    /// gives the reason.
     fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Takes a store of `bytes` at `offset` from the start of the device.
