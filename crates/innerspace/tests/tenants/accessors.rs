@@ -1,0 +1,1 @@
+//! Accessors: what they cost, who pays, and how long dropping many of them takes.

@@ -1,0 +1,1 @@
+//! Everything a tenant makes in numbers is charged at its real size, or bounded by a stated number.

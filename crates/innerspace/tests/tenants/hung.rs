@@ -1,0 +1,1 @@
+//! A store, device, waker or hook that hangs or panics stops its own tenant alone.

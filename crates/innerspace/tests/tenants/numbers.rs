@@ -1,0 +1,1 @@
+//! Numbers that all share have a share for each group, and handles lead downwards.

@@ -1,0 +1,1 @@
+//! A file that both open belongs to the group that was said to pay.

@@ -1,0 +1,1 @@
+//! Reclaim for B never calls A's store, and does not wait for A's dirty pages.
