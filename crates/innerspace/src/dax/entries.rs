@@ -254,7 +254,7 @@ impl Entries {
         wanted: (Wanted, WhenLocked),
         spare: &mut Vec<FrameId>,
     ) -> Option<Step> {
-        let had = spare.len();
+        let before = spare.len();
         let _section = self.pool.domain.reader();
         let range = self.range_word(page)?;
         let words = Words {
@@ -262,7 +262,7 @@ impl Entries {
             range,
         };
         let step = grab::step(&words, &self.waits, page, wanted, spare);
-        if spare.len() < had {
+        if spare.len() < before {
             self.nodes.fetch_add(1, Ordering::Relaxed);
         }
         Some(step)

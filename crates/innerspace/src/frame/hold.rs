@@ -22,19 +22,22 @@
 //! |---|---|---|---|
 //! | owned | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
 //! | refs=n | `try_get`, `try_get_cached` / `put` | refs=n+1 / n-1 | get: n > 0; cached: CACHED |
-//! | refs=n, not CACHED | `put_owner` | refs=n-1 | of refs=1 alone: by a plain store, see `try_get` |
+//! | refs=n, not CACHED | `put_owner` | refs=n-1 | refs=1: a plain store, see `try_get` |
 //! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
 //! | CACHED | `try_view_hot` | views+1 | no WRITER, no WMAPPED, not COLD |
 //! | CACHED | `cool` / `warm` | + / - COLD | warm: up to date, and no mark to make |
 //! | refs=n, not CACHED | `try_view_still` | views+1 | n > 0; the page is a snapshot's |
 //! | views=n | `try_clone_view` / `put_view` | views=n+1 / n-1 | clone: n > 0 |
 //! | CACHED | `try_begin_write` / `end_write` | + / - WRITER | views = 0; block lock held |
-//! | CACHED | `try_set_wmapped` / `clear_wmapped` | + / - WMAPPED | views = 0, no WRITER; block lock held; clear: revoked and grace passed |
+//! | CACHED | `try_set_wmapped` | + WMAPPED | views = 0, no WRITER; block lock held |
+//! | CACHED | `clear_wmapped` | - WMAPPED | the same; revoked, and grace passed |
 //! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
-//! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | CACHED; it holds the frame, like a reference |
-//! | mapped=1 alone | `try_map_beside_one` / `unmap_both` | mapped=2 / 0 | a leaf with one borrower and no parent |
+//! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | none: CACHED holds the frame |
+//! | mapped=1 alone | `try_map_both` / `unmap_both` | mapped=2 / 0 | one borrower, no parent |
 //! | CACHED refs=n | `freeze(n)` | owned | views = mapped = 0 |
-//! | CACHED refs=n | `leave_file` | refs=n-1; with views refs=n, the index's is theirs | block lock held |
+//! | CACHED refs=n | `leave_file` | refs=n-1, or n with views | block lock held |
+//!
+//! With views, `leave_file` leaves the index's reference to them.
 //!
 //! Views or pins alone may keep an anonymous frame whose leaf has released it. Dropping a view of a
 //! block that has left its file ([`PutView::Detached`]) notifies the views' owner
@@ -499,14 +502,14 @@ impl Hold {
 
     /// Counts a second borrower of a leaf that has one and no other hold. While it stays counted,
     /// only one such attempt succeeds. Acquire: pairs with every dropper's Release.
-    pub(crate) fn try_map_beside_one(&self) -> bool {
+    pub(crate) fn try_map_both(&self) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 == UNCACHED | MAPPED).then_some(UNCACHED | (2 * MAPPED))
         })
         .is_ok()
     }
 
-    /// Ends what [`Hold::try_map_beside_one`] began, and takes off both borrowers at once: with
+    /// Ends what [`Hold::try_map_both`] began, and takes off both borrowers at once: with
     /// only one gone another attempt could begin. Orderings as in [`Hold::put`].
     pub(crate) fn unmap_both(&self) -> Dropped {
         let before = HoldState(self.0.fetch_sub(2 * MAPPED, Ordering::AcqRel));

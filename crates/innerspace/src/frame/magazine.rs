@@ -5,12 +5,12 @@
 //! has the protocol); threads beyond those share a few, each with a mutex. The magazines outlive
 //! all threads: the next thread with a number finds the frames that the last one left, so a thread
 //! that ends loses nothing and needs no destructor. Frames come back last in, first out, while
-//! they are warm in the processor's cache. A full magazine gives its colder half away as one
-//! *load*, an empty one takes a load ([`super::loads`]), or as many frames from the buddy lists. A
-//! load is an array: its frames are not merged and split again on their way from one thread to
-//! another, or back. Their number is bounded; above the bound the oldest is merged.
+//! they are warm in the processor's cache. A full magazine gives its colder half to the depot
+//! ([`super::depot`]). An empty one takes a half from there, or as many frames from the buddy
+//! lists. A half is an array: its frames are not merged and split again on their way from one
+//! thread to another, or back. Their number is bounded; above the bound the oldest is merged.
 //!
-//! **Draining.** A thread that finds too little in the lists empties the loads and all magazines
+//! **Draining.** A thread that finds too little in the lists empties the depot and all magazines
 //! into them. Owners are kept away meanwhile, and go to the lists themselves. So a frame that was
 //! in a magazine when the drain began is in the lists when it ends, and so is one freed in between.
 //! A drainer holds the buddy mutex while it is at the magazines. It takes that mutex when no owner
@@ -37,7 +37,7 @@
 //! Locks: a shared magazine's mutex, then the buddy mutex; nothing is taken inside either.
 
 use super::buddy::Buddy;
-use super::loads::{LOAD, Load, Loads};
+use super::depot::{Depot, HALF, Half};
 use super::meta::{Kind, Meta};
 use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
@@ -71,8 +71,8 @@ struct Shared {
 #[derive(Debug)]
 struct Lists {
     buddy: Buddy,
-    /// Loads of [`LOAD`] frames, or of half a magazine in a small arena.
-    loads: Loads,
+    /// Halves of [`HALF`] frames, or fewer in a small arena.
+    depot: Depot,
 }
 
 /// The part that all threads change, on lines of its own: every allocation reads the rest.
@@ -82,8 +82,8 @@ struct Common {
     lists: Mutex<Lists>,
     /// Frames in the buddy lists, written under their mutex, read without.
     listed: AtomicU32,
-    /// Frames in loads; likewise.
-    loaded: AtomicU32,
+    /// Frames in the depot; likewise.
+    in_depot: AtomicU32,
 }
 
 /// Hands out and takes back frames. It knows nothing of charges.
@@ -110,7 +110,7 @@ impl Allocator {
         let buddy = Buddy::new(metas);
         // All magazines together, those of idle threads included, withhold at most a quarter of the
         // arena, until a thread finds too little and drains them; then idle ones stay empty. With
-        // the loads it is five sixteenths.
+        // the depot it is five sixteenths.
         let capacity = (metas.len() / (4 * (OWNERS + SHARED))).min(CAPACITY);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
@@ -119,19 +119,19 @@ impl Allocator {
         Allocator {
             common: Common {
                 listed: AtomicU32::new(buddy.free()),
-                loaded: AtomicU32::new(0),
+                in_depot: AtomicU32::new(0),
                 lists: Mutex::ranked(
                     Rank::Buddy,
                     Lists {
                         buddy,
-                        loads: Loads::new(metas.len()),
+                        depot: Depot::new(metas.len()),
                     },
                 ),
             },
             drains: Drains::new(),
             owned: (0..OWNERS).map(|_| PerThread::new(Stack::new())).collect(),
             shared: (0..SHARED).map(|_| shared()).collect(),
-            // A load of a single frame would gain nothing.
+            // Half of a single frame would gain nothing.
             capacity: if capacity < 4 { 0 } else { capacity },
             reserve,
             #[cfg(all(test, not(shuttle)))]
@@ -147,7 +147,7 @@ impl Allocator {
     /// Free frames, in lists and magazines; exact while no thread allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
         let magazines: usize = self.magazines().map(Stack::len).sum();
-        let apart = self.common.loaded.load(Ordering::Relaxed) + magazines as u32;
+        let apart = self.common.in_depot.load(Ordering::Relaxed) + magazines as u32;
         self.common.listed.load(Ordering::Relaxed) + apart
     }
 
@@ -184,7 +184,7 @@ impl Allocator {
             && let Some(Some(id)) = self.with_magazine(|magazine, number| {
                 magazine
                     .pop()
-                    .or_else(|| self.take_load(metas, magazine, number))
+                    .or_else(|| self.take_half(metas, magazine, number))
             })
         {
             return Some(id);
@@ -193,7 +193,7 @@ impl Allocator {
     }
 
     /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of
-    /// its own and finds one there or in a load. Also returns the frame that the thread gets next,
+    /// its own and finds one there or in the depot. Also returns the frame that the thread gets next,
     /// if that is known.
     #[inline(always)]
     pub(super) fn take_from_thread_cache(
@@ -203,7 +203,7 @@ impl Allocator {
         let number = magazine_number();
         let magazine = self.owned.get(number)?.enter(&self.drains)?;
         let popped = magazine.pop();
-        let id = popped.or_else(|| self.take_load(metas, &magazine, number))?;
+        let id = popped.or_else(|| self.take_half(metas, &magazine, number))?;
         Some((id, magazine.top()))
     }
 
@@ -225,7 +225,7 @@ impl Allocator {
             let mut taken = 0;
             for place in into {
                 let popped = magazine.pop();
-                let Some(id) = popped.or_else(|| self.take_load(metas, magazine, number)) else {
+                let Some(id) = popped.or_else(|| self.take_half(metas, magazine, number)) else {
                     break;
                 };
                 *place = id;
@@ -254,10 +254,10 @@ impl Allocator {
             && self
                 .with_magazine(|magazine, number| {
                     // The first on top: frames that were freed in order come out in order, upwards
-                    // as a rule (see `take_load`).
+                    // as a rule (see `take_half`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
-                            self.give_load(metas, magazine, number);
+                            self.give_half(metas, magazine, number);
                         }
                         magazine.push(*id);
                     }
@@ -284,7 +284,7 @@ impl Allocator {
             && self
                 .with_magazine(|magazine, number| {
                     if magazine.len() == self.capacity {
-                        self.give_load(metas, magazine, number);
+                        self.give_half(metas, magazine, number);
                     }
                     magazine.push(id);
                 })
@@ -314,16 +314,16 @@ impl Allocator {
         }
     }
 
-    /// Returns the frames of all loads and magazines to the buddy lists. No thread uses these until
+    /// Returns the frames of the depot and all magazines to the buddy lists. No thread uses these until
     /// the result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
         let draining = self.drains.begin(&self.owned);
         self.with_lists(|lists| {
-            let half = self.half();
-            while let Some(mut load) = lists.loads.pop(0) {
-                lists.buddy.give_singles(metas, &mut load[..half]);
+            let count = self.half();
+            while let Some(mut half) = lists.depot.pop(0) {
+                lists.buddy.give_singles(metas, &mut half[..count]);
             }
             for own in &self.owned {
                 empty(own.look(), &mut lists.buddy, metas);
@@ -338,41 +338,41 @@ impl Allocator {
         draining
     }
 
-    /// Frames of a load.
+    /// Frames of a half.
     fn half(&self) -> usize {
         self.capacity / 2
     }
 
     /// Fills an empty magazine by half and takes one of the frames.
     #[cold]
-    fn take_load(&self, metas: &[Meta], magazine: &Stack, number: usize) -> Option<FrameId> {
+    fn take_half(&self, metas: &[Meta], magazine: &Stack, number: usize) -> Option<FrameId> {
         self.with_lists(|lists| {
-            if let Some(load) = lists.loads.pop(number) {
-                load[..self.half()].iter().for_each(|id| magazine.push(*id));
+            if let Some(half) = lists.depot.pop(number) {
+                half[..self.half()].iter().for_each(|id| magazine.push(*id));
                 return;
             }
             let spare = lists.buddy.free().saturating_sub(self.reserve) as usize;
-            let mut load = [FrameId(0); LOAD];
+            let mut half = [FrameId(0); HALF];
             let wanted = spare.min(self.half());
-            let taken = lists.buddy.take_singles(metas, &mut load[..wanted]);
+            let taken = lists.buddy.take_singles(metas, &mut half[..wanted]);
             // The lowest frame of a block on top, so that neighbours in a file are neighbours in
             // the arena. The processor fetches ahead upwards, across page ends too: clearing a page
             // right after its lower neighbour takes 40 % of the time it takes after any other.
-            load[..taken].iter().rev().for_each(|id| magazine.push(*id));
+            half[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()
     }
 
     /// Gives the colder half of a full magazine away.
     #[cold]
-    fn give_load(&self, metas: &[Meta], magazine: &Stack, number: usize) {
+    fn give_half(&self, metas: &[Meta], magazine: &Stack, number: usize) {
         self.with_lists(|lists| {
-            let mut load: Load = [FrameId(0); LOAD];
-            let mut places = load.iter_mut();
+            let mut half: Half = [FrameId(0); HALF];
+            let mut places = half.iter_mut();
             magazine.take_coldest(self.half(), |id| {
-                *places.next().expect("a load is half a magazine") = id;
+                *places.next().expect("half a magazine fits") = id;
             });
-            if let Some(mut oldest) = lists.loads.push(number, load) {
+            if let Some(mut oldest) = lists.depot.push(number, half) {
                 lists.buddy.give_singles(metas, &mut oldest[..self.half()]);
             }
         });
@@ -396,8 +396,10 @@ impl Allocator {
         self.common
             .listed
             .store(lists.buddy.free(), Ordering::Relaxed);
-        let loaded = lists.loads.len() * self.half();
-        self.common.loaded.store(loaded as u32, Ordering::Relaxed);
+        let in_depot = lists.depot.len() * self.half();
+        self.common
+            .in_depot
+            .store(in_depot as u32, Ordering::Relaxed);
         result
     }
 
@@ -406,13 +408,17 @@ impl Allocator {
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
         let lists = self.common.lists.lock();
         let half = self.half();
-        let loaded = lists.loads.iter().flat_map(|load| &load[..half]).copied();
+        let in_depot = lists
+            .depot
+            .iter()
+            .flat_map(|frames| &frames[..half])
+            .copied();
         assert_eq!(
-            loaded.clone().count(),
-            self.common.loaded.load(Ordering::Relaxed) as usize,
-            "frames in loads"
+            in_depot.clone().count(),
+            self.common.in_depot.load(Ordering::Relaxed) as usize,
+            "frames in the depot"
         );
-        for id in self.magazines().flat_map(Stack::iter).chain(loaded) {
+        for id in self.magazines().flat_map(Stack::iter).chain(in_depot) {
             let meta = &metas[id.index()];
             assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
             assert_eq!(meta.order(), 0, "{id:?} is in a magazine");

@@ -7,7 +7,7 @@
 //!
 //! - `frames`: the layer's interface for the frames of one arena, and the check of all of it
 //! - `arena`: the mapping; numbers to addresses and back
-//! - `buddy`, `magazine`, `stack`, `loads`: free blocks; free single frames per thread, their
+//! - `buddy`, `magazine`, `stack`, `depot`: free blocks; free single frames per thread, their
 //!   stack, and many of them on their way; the reserve
 //! - `meta`, `zeroed_array`: one cache line per frame; all of them
 //! - `flags`, `hold`, `listing`, `list`: the flags byte, the hold word and the LRU's word in it;
@@ -22,10 +22,10 @@
 //!
 //! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached,
 //! anonymous, table, index node; told by `Kind`), viewed-only (published, in no file, with views),
-//! zero. `alloc`: free -> owned;
-//! [`OwnedFrame::publish`]: owned -> published; [`Hold::freeze`](hold::Hold::freeze): published -> owned, by its number, to be
-//! freed; [`Frames::free`]: any with an empty hold word -> free. Frame 0 is the zero frame: never
-//! written, counted, charged, listed or freed (I4).
+//! zero. `alloc` makes a free frame owned, and [`OwnedFrame::publish`] an owned one published.
+//! [`Hold::freeze`](hold::Hold::freeze) makes a published frame owned again, so that it can be
+//! freed. [`Frames::free`] takes any frame with an empty hold word. Frame 0 is the zero frame:
+//! never written, counted, charged, listed or freed (I4).
 //!
 //! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside
 //! it the buddy lists. No foreign code (a waker, a drop) runs with one of them held. A thread's own
@@ -48,6 +48,7 @@
 mod arena;
 #[cfg(not(loom))]
 mod buddy;
+mod depot;
 mod detached;
 mod flags;
 #[cfg(not(loom))]
@@ -56,7 +57,6 @@ mod hold;
 #[cfg(not(loom))]
 mod list;
 mod listing;
-mod loads;
 mod lock;
 #[cfg(not(loom))]
 mod lookaside;
@@ -84,6 +84,8 @@ mod zeroed_array;
 pub(crate) use arena::FrameOffset;
 #[cfg(not(loom))]
 pub(crate) use buddy::MAX_ORDER;
+#[cfg(not(loom))]
+pub(crate) use depot::HALF;
 pub(crate) use flags::FlagSet;
 #[cfg(not(loom))]
 pub(crate) use frames::{ArenaError, ArenaOptions, Frames};
@@ -93,8 +95,6 @@ pub(crate) use hold::{Dropped, HoldState, PutView};
 #[cfg(not(loom))]
 pub(crate) use list::FrameList;
 pub(crate) use listing::Listing;
-#[cfg(not(loom))]
-pub(crate) use loads::LOAD;
 #[cfg(not(loom))]
 pub(crate) use lock::WaitResult;
 pub(crate) use lock::{ReadEnd, deadline};

@@ -107,8 +107,8 @@ impl Code {
     /// tell.
     pub(crate) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
         for (page, generation) in self.pages.lock().range(range.clone()) {
-            let shown = vmas.find_containing(*page);
-            if shown.is_some_and(|vma| vma.file().is_some()) {
+            let mapped = vmas.find_containing(*page);
+            if mapped.is_some_and(|vma| vma.file().is_some()) {
                 // Release: as in `changed`.
                 generation.fetch_add(1, Ordering::AcqRel);
             }

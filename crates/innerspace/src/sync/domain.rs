@@ -7,12 +7,19 @@
 //! a *section*, and a mailbox. An accessor owns one; any other thread that walks a table or an
 //! index uses its own ([`Domain::reader`]).
 //!
-//! | step | reader | revoker |
-//! |---|---|---|
-//! | 1 | *enter*: `state` = odd, light barrier | make the thing unreachable (change the word that leads to it) |
-//! | 2 | look whether anything is `pending`, and drain the mailbox if so | post to the mailboxes of those that may have cached it, set `pending` |
-//! | 3 | read the words, use what they lead to | [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change |
-//! | 4 | *leave*: `state` = even, release | reuse, clean, return |
+//! The reader
+//!
+//! 1. *enters*: `state` = odd, light barrier;
+//! 2. looks whether anything is `pending`, and drains the mailbox if so;
+//! 3. reads the words, and uses what they lead to;
+//! 4. *leaves*: `state` = even, release.
+//!
+//! The revoker
+//!
+//! 1. makes the thing unreachable: it changes the word that leads to it;
+//! 2. posts to the mailboxes of those that may have cached it, and sets `pending`;
+//! 3. calls [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change;
+//! 4. reuses the thing, cleans it, or returns.
 //!
 //! The pair (1, 2) of the reader against (1, 3) of the revoker is Dekker's: the reader writes
 //! `state` and then reads the words; the revoker writes the words and then reads `state`. With a
@@ -254,13 +261,13 @@ impl Participant {
     /// Whether something was posted or requested since the last drain. For the owner.
     #[inline(always)]
     fn has_mail(&self) -> bool {
-        self.shown() != self.binding.own
+        self.visible() != self.binding.own
     }
 
     /// The cache for the owner to look at: its own, or the empty one if something was posted or
     /// requested since the last drain.
     #[inline(always)]
-    pub(crate) fn shown(&self) -> *mut () {
+    pub(crate) fn visible(&self) -> *mut () {
         // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a
         // thread we have synchronised with since, coherence forbids an older value. Either cache
         // was written by the owner alone, or never.
@@ -531,8 +538,8 @@ impl Sections {
 
     /// The cache to look at, which is the empty one if there is mail.
     #[inline(always)]
-    pub(crate) fn shown(&self) -> *mut () {
-        self.participant.shown()
+    pub(crate) fn visible(&self) -> *mut () {
+        self.participant.visible()
     }
 
     /// The word that `shown` looks at; as long-lived as the participant.

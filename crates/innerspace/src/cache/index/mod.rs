@@ -122,7 +122,7 @@ pub(crate) struct Index<T = ()> {
 #[derive(Debug, Default)]
 pub(crate) struct Guarded<T> {
     counts: Counts,
-    beside: T,
+    inner: T,
 }
 
 impl<T> Deref for Guarded<T> {
@@ -130,14 +130,14 @@ impl<T> Deref for Guarded<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.beside
+        &self.inner
     }
 }
 
 impl<T> DerefMut for Guarded<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.beside
+        &mut self.inner
     }
 }
 

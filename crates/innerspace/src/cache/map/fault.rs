@@ -186,7 +186,7 @@ impl FileCore {
         let mut spare = None;
         loop {
             let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
-            let shown = match kind {
+            let visible = match kind {
                 FaultKind::Read => self.blocks.visible_holes.now(),
                 FaultKind::Write => 0..0,
             };
@@ -250,7 +250,7 @@ impl FileCore {
                                 let holes = self.known_holes(block, around);
                                 // An operation that makes a block here from now on takes the hole
                                 // away from its mappings.
-                                if shown.start <= holes.start && holes.end <= shown.end {
+                                if visible.start <= holes.start && holes.end <= visible.end {
                                     let pages = self.hole_pages(page, &holes, around);
                                     return Ok(FaultPage::Hole(Hole { epoch, pages }));
                                 }

@@ -17,7 +17,7 @@ use crate::reclaim::{Pool, Retired};
 use crate::sync::{failpoint, interleave, raw};
 use crate::units::FrameId;
 
-/// What one fault has taken. [`FaultAround::let_go`] ends it.
+/// What one fault has taken. [`FaultAround::release`] ends it.
 #[derive(Debug)]
 pub(crate) struct FaultAround {
     /// First frames of locked blocks.
@@ -53,7 +53,7 @@ impl FaultAround {
     /// Unlocks what was taken. With no section open. The frames are held by their installed pages,
     /// if those are there still: `frame::lock` says why that is enough.
     #[inline]
-    pub(crate) fn let_go(&mut self, pool: &Pool) {
+    pub(crate) fn release(&mut self, pool: &Pool) {
         if self.len > 0 {
             self.unlock_all(pool);
         }

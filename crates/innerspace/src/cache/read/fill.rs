@@ -389,8 +389,8 @@ impl FileCore {
     /// of its own, and a write nearby moves them.
     pub(crate) fn end_visible_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
-        let shown = |block: &u64| self.blocks.visible_holes.meet(&(*block..*block + 1));
-        let (Some(first), Some(last)) = (blocks().find(shown), blocks().rfind(shown)) else {
+        let visible = |block: &u64| self.blocks.visible_holes.meet(&(*block..*block + 1));
+        let (Some(first), Some(last)) = (blocks().find(visible), blocks().rfind(visible)) else {
             return;
         };
         self.move_hole_epoch();

@@ -385,28 +385,28 @@ fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
     file.write_all_at(&[1; 4 * PAGE_SIZE], 7 * PAGE).unwrap();
     file.sync_all().unwrap();
     let core = file.core();
-    let had = |page, more| {
+    let locked = |page, more| {
         let reach = Reach::Pages { end: 16 };
         let pages = core.fault(page, FaultKind::Write, reach, more).unwrap();
-        let had = pages.pages();
-        for page in had.clone() {
+        let locked = pages.pages();
+        for page in locked.clone() {
             let mut bytes = [0; PAGE_SIZE];
             pages.copy_to(page, &mut bytes);
             assert_eq!(bytes[0], 1, "page {page} is another block");
         }
-        had
+        locked
     };
-    assert_eq!(had(0, 0), 0..1);
+    assert_eq!(locked(0, 0), 0..1);
     assert_eq!(file.stats().dirty, 1);
-    assert_eq!(had(1, 2), 1..4);
+    assert_eq!(locked(1, 2), 1..4);
     assert_eq!(file.stats().dirty, 4);
     // Up to the hole, which is allocated by a fault of its own.
-    assert_eq!(had(4, 9), 4..6);
+    assert_eq!(locked(4, 9), 4..6);
     // Nobody's entry is waited for.
     let held = core.fault(9, FaultKind::Write, Reach::Pages { end: 10 }, 0);
-    assert_eq!(had(7, 9), 7..9);
+    assert_eq!(locked(7, 9), 7..9);
     drop(held);
-    assert_eq!(had(7, 9), 7..11);
+    assert_eq!(locked(7, 9), 7..11);
     assert_eq!((file.stats().dirty, file.stats().present), (10, 10));
     file.sync_all().unwrap();
     assert_eq!(file.stats().dirty, 0);

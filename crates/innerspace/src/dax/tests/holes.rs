@@ -31,20 +31,20 @@ fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
             file.invalidate(..).unwrap();
             assert_eq!(known(&file), [0; 0]);
         }
-        let had = load(&file, 2);
-        assert_eq!((had.pages(), had.host(4)), (2..5, None));
-        drop(had);
+        let loaded = load(&file, 2);
+        assert_eq!((loaded.pages(), loaded.host(4)), (2..5, None));
+        drop(loaded);
         let of_block: &[u64] = if forgotten { &[] } else { &[5] };
         assert_eq!(known(&file), [&[2, 3, 4], of_block].concat());
         // The hole behind it.
-        let had = load(&file, 6);
-        assert_eq!(had.pages(), 6..16);
-        drop(had);
+        let loaded = load(&file, 6);
+        assert_eq!(loaded.pages(), 6..16);
+        drop(loaded);
         // Pages that are there are found again; a block is found alone.
         assert_eq!(load(&file, 3).pages(), 3..5);
-        let had = load(&file, 5);
-        assert_eq!(had.pages(), 5..6);
-        assert!(had.host(5).is_some());
+        let loaded = load(&file, 5);
+        assert_eq!(loaded.pages(), 5..6);
+        assert!(loaded.host(5).is_some());
     }
     assert_eq!(file.stats().allocated, 1);
 }
@@ -79,10 +79,10 @@ fn beside(
         until(|| begun(other.core()));
         sent.send(cut).unwrap();
     });
-    let had = load(file, 2);
+    let loaded = load(file, 2);
     drop(there);
-    let pages = had.pages();
-    drop(had);
+    let pages = loaded.pages();
+    drop(loaded);
     cutting.recv().unwrap().join().unwrap();
     pages
 }

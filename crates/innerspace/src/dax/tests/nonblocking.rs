@@ -24,17 +24,17 @@ fn an_entry_that_somebody_has_or_that_is_being_cut_is_not_waited_for() {
     file.write_all_at(&[7; 100], PAGE).unwrap();
     let core = file.core();
     assert!(core.try_fault(0, FaultKind::Read).is_none(), "not known");
-    let had = core.try_fault(1, FaultKind::Write).unwrap();
-    assert_eq!((had.pages(), had.is_dirty()), (1..2, true));
+    let locked = core.try_fault(1, FaultKind::Write).unwrap();
+    assert_eq!((locked.pages(), locked.is_dirty()), (1..2, true));
     for kind in [FaultKind::Read, FaultKind::Write] {
         assert!(core.try_fault(1, kind).is_none());
     }
     assert_eq!(core.entries.waits.len(), 0, "nobody is in a queue");
-    drop(had);
+    drop(locked);
     file.sync_all().unwrap();
-    let had = core.try_fault(1, FaultKind::Write).unwrap();
-    assert!(had.is_dirty(), "of memory, nobody has to make room");
-    drop(had);
+    let locked = core.try_fault(1, FaultKind::Write).unwrap();
+    assert!(locked.is_dirty(), "of memory, nobody has to make room");
+    drop(locked);
     assert_eq!(file.stats().dirty, 1);
     core.cut.lock().push(1..4);
     core.cuts.fetch_add(1, Ordering::SeqCst);
@@ -68,9 +68,9 @@ fn a_large_block_that_was_synced_is_dirty_again_and_is_synced_again() {
     for _ in 0..2 {
         file.sync_all().unwrap();
         assert!(!dirty());
-        let had = core.try_fault(9, FaultKind::Write).unwrap();
-        assert!(had.is_large() && had.is_dirty());
-        drop(had);
+        let locked = core.try_fault(9, FaultKind::Write).unwrap();
+        assert!(locked.is_large() && locked.is_dirty());
+        drop(locked);
         assert!(dirty());
     }
     let locked = core
@@ -80,9 +80,9 @@ fn a_large_block_that_was_synced_is_dirty_again_and_is_synced_again() {
     let locked = core.entries.lock(9, Wanted::Cover).unwrap();
     assert!(core.try_fault(9, FaultKind::Read).is_none());
     drop(locked);
-    let had = core.try_fault(9, FaultKind::Read).unwrap();
-    assert_eq!(had.pages(), 0..LARGE);
-    drop(had);
+    let locked = core.try_fault(9, FaultKind::Read).unwrap();
+    assert_eq!(locked.pages(), 0..LARGE);
+    drop(locked);
     assert!(matches!(
         core.entries.peek(0).unwrap().content(),
         Content::Block(_)

@@ -63,8 +63,8 @@ fn a_long_store_has_the_pages_before_the_one_that_is_refused() {
     let file = clean(&path_in(&folder), 8);
     let _host = without_room(3 * PAGE_SIZE, || Ok(()));
     let reach = Reach::Pages { end: 8 };
-    let had = file.core().fault(0, FaultKind::Write, reach, 7).unwrap();
-    assert_eq!(had.pages(), 0..3);
+    let locked = file.core().fault(0, FaultKind::Write, reach, 7).unwrap();
+    assert_eq!(locked.pages(), 0..3);
 }
 
 #[test]

@@ -244,8 +244,8 @@ fn a_long_store_over_the_end_of_a_range_is_synced() {
     file.sync_all().unwrap();
     let store = |page| {
         let reach = Reach::Pages { end: 520 };
-        let had = file.core().fault(page, FaultKind::Write, reach, 8);
-        had.unwrap().pages()
+        let locked = file.core().fault(page, FaultKind::Write, reach, 8);
+        locked.unwrap().pages()
     };
     assert_eq!(store(511), 511..512);
     file.sync_all().unwrap();

@@ -1,7 +1,7 @@
 //! Freeing many frames at once: one change of the books and one access to the magazine for each run
 //! of them.
 
-use crate::frame::{Dropped, Kind, LOAD};
+use crate::frame::{Dropped, HALF, Kind};
 use crate::group::GroupId;
 use crate::reclaim::lists::LruState;
 use crate::reclaim::pool::Pool;
@@ -10,7 +10,7 @@ use crate::units::{FrameId, PageCount};
 
 /// Frames of a run: as many as a full magazine gives away at once, so that neighbours stay together
 /// there.
-const RUN: usize = LOAD;
+const RUN: usize = HALF;
 
 /// Drops references of owners one after the other, and frees the frames in runs. A frame in a run
 /// has ended its life, is in no list, and is still charged. Dropping this frees the last run.

@@ -60,8 +60,8 @@ impl Accessor {
         let generation = space.code.watch(page);
         let domain = &space.pool.domain;
         let writer = space.gate.write();
-        let shown = writer.vmas.find_containing(page);
-        let file = shown.and_then(|vma| Some((vma.file()?.clone(), vma.file_page(page))));
+        let mapped = writer.vmas.find_containing(page);
+        let file = mapped.and_then(|vma| Some((vma.file()?.clone(), vma.file_page(page))));
         if let Some((file, number)) = &file {
             space.pool.watched.watch(file.key(), *number, &generation);
         }

@@ -1,12 +1,12 @@
 //! What a program says about a range beforehand: that it will want it or not, that it is to stay,
 //! that it is to be written.
 //!
-//! | call | like Linux's | does |
-//! |---|---|---|
-//! | [`Space::advise`] | madvise | drops pages, reads ahead, makes pages old, evicts; says in which order files will be read |
-//! | [`Space::populate`] | MAP_POPULATE | has every page now, as a load or a store of a private mapping would |
-//! | [`Space::lock`], [`Space::unlock`] | mlock, munlock | populates, and keeps reclaim away |
-//! | [`Space::sync`] | msync(MS_SYNC) | writes what was stored to shared files |
+//! - [`Space::advise`] (madvise) drops pages, reads ahead, makes pages old, evicts, or says in
+//!   which order files will be read.
+//! - [`Space::populate`] (MAP_POPULATE) brings every page in now, as a load or a store of a private
+//!   mapping would.
+//! - [`Space::lock`], [`Space::unlock`] (mlock, munlock): populates, and keeps reclaim away.
+//! - [`Space::sync`] (msync with MS_SYNC) writes what was stored to shared files.
 
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ pub enum Advice {
 }
 
 /// Pages of a file that a part of a range shows.
-type Shown = (MappedFile, Range<u64>);
+type FilePart = (MappedFile, Range<u64>);
 
 impl Space {
     /// Says what will become of `len` bytes (rounded up to whole pages) at `at`.
@@ -104,21 +104,21 @@ impl Space {
                 Ok(())
             }
             Advice::WillNeed => {
-                let shown = shown_in(&writer.vmas, &range, |_| true);
+                let parts = file_parts(&writer.vmas, &range, |_| true);
                 drop(writer);
-                for_each_file(shown, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
+                for_each_file(parts, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
             }
             Advice::Normal => self.set_reading(writer, &range, Reading::Normal),
             Advice::Random => self.set_reading(writer, &range, Reading::Random),
             Advice::Sequential => self.set_reading(writer, &range, Reading::Sequential),
             Advice::PageOut => {
-                let shown = shown_in(&writer.vmas, &range, |_| true);
+                let parts = file_parts(&writer.vmas, &range, |_| true);
                 drop(writer);
                 let evict = |file: &PagedFile, bytes: Range<u64>| {
                     file.sync_range(bytes.clone())?;
                     file.evict(bytes).map(drop)
                 };
-                for_each_file(shown, evict, |file, bytes| file.sync_range(bytes))
+                for_each_file(parts, evict, |file, bytes| file.sync_range(bytes))
             }
         }
     }
@@ -161,18 +161,18 @@ impl Space {
     pub fn sync(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         const WHAT: &str = "sync";
         let range = checked_range(WHAT, at, len, self.0.end())?;
-        let shown = self.0.inside(|tables| {
+        let parts = self.0.inside(|tables| {
             let shared = |vma: &Vma| vma.sharing == Sharing::Shared;
             let covered = tables.vmas.covers(&range);
-            covered.then(|| shown_in(tables.vmas, &range, shared))
+            covered.then(|| file_parts(tables.vmas, &range, shared))
         });
-        let shown = shown.ok_or(SpaceError::NotMapped {
+        let parts = parts.ok_or(SpaceError::NotMapped {
             what: WHAT,
             at,
             len,
         })?;
         for_each_file(
-            shown,
+            parts,
             |file, bytes| file.sync_range(bytes),
             |file, bytes| file.sync_range(bytes),
         )
@@ -221,10 +221,10 @@ impl Space {
             };
             let pages = vma.start.max(range.start)..vma.end.min(range.end);
             for page in pages.step_by(PAGE_SIZE) {
-                let had = accessor
+                let present = accessor
                     .core
                     .ensure_page_in::<Single>(VirtAddr(page), access);
-                had.map_err(|fault| SpaceError::Access {
+                present.map_err(|fault| SpaceError::Access {
                     what,
                     explanation: self.explain(fault),
                 })?;
@@ -246,8 +246,8 @@ impl Space {
     /// a limit fault. Nothing is locked that was not before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let before = self.set_residence("lock", at, len, Residence::Locked)?;
-        let had = self.ensure_pages("lock", at, len);
-        if had.is_err() {
+        let present = self.ensure_pages("lock", at, len);
+        if present.is_err() {
             for part in before
                 .iter()
                 .filter(|part| part.residence == Residence::Pageable)
@@ -255,7 +255,7 @@ impl Space {
                 self.unlock_what_is_left(&(part.start..part.end));
             }
         }
-        had
+        present
     }
 
     /// Lets reclaim have the pages of `len` bytes (rounded up to whole pages) at `at` again.
@@ -324,30 +324,30 @@ impl Accessor {
                 .checked_next_multiple_of(PAGE_SIZE as u64);
         let range = first..end.unwrap_or(u64::MAX);
         let space = &self.core.space;
-        let shown = space.inside(|tables| shown_in(tables.vmas, &range, |_| true));
-        for_each_file(shown, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
+        let parts = space.inside(|tables| file_parts(tables.vmas, &range, |_| true));
+        for_each_file(parts, |file, bytes| file.prefetch(bytes), |_, _| Ok(()))
     }
 }
 
 /// What of files the range shows in mappings that are `wanted`.
-fn shown_in(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) -> Vec<Shown> {
+fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) -> Vec<FilePart> {
     let wanted = vmas.overlapping(range).filter(|vma| wanted(vma));
-    let shown = wanted.filter_map(|vma| {
+    let parts = wanted.filter_map(|vma| {
         let (start, end) = (vma.start.max(range.start), vma.end.min(range.end));
         let first = vma.file_page(start);
         let pages = first..first + ((end - start) >> PAGE_SHIFT);
         Some((vma.file_of_bytes()?, pages))
     });
-    shown.collect()
+    parts.collect()
 }
 
 /// Calls `cached` or `direct` with each file and the bytes of it that exist.
 fn for_each_file(
-    shown: Vec<Shown>,
+    parts: Vec<FilePart>,
     cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::FileError>,
     direct: impl Fn(&DaxFile, Range<u64>) -> Result<(), crate::DaxError>,
 ) -> Result<(), SpaceError> {
-    for (file, pages) in shown {
+    for (file, pages) in parts {
         let up_to = |len: u64| pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(len);
         match file {
             MappedFile::Cached(file) => {

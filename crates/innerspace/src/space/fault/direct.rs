@@ -72,7 +72,7 @@ impl FaultState<'_> {
             return None; // mappings of a part of it are being changed
         }
         let page = vma.file_page(page_start(self.at.0));
-        match had(&self.file, file, page) {
+        match acquired(&self.file, file, page) {
             None => Some(Step::Direct(
                 file.clone(),
                 page,
@@ -111,7 +111,7 @@ impl FaultState<'_> {
             return Step::Page;
         }
         let slot = &self.nodes().words(leaf)[slot_index(self.at.0, 0)];
-        match had(&self.file, file, page) {
+        match acquired(&self.file, file, page) {
             Some(pages) if kind == FileAccessKind::Read || pages.is_dirty() => {
                 if !copy {
                     return self.map_direct(vma, leaf, old, page, kind);
@@ -164,10 +164,10 @@ impl FaultState<'_> {
         }
         // The rest of what was had, as far as the mapping shows it in this leaf and the gate is
         // open there.
-        let shown = vma.start.max(self.around.start)..vma.end.min(self.around.end);
-        let shown = vma.file_page(shown.start)..vma.file_page(shown.end - 1) + 1;
-        let had = pages.pages();
-        for other in had.start.max(shown.start)..had.end.min(shown.end) {
+        let around = vma.start.max(self.around.start)..vma.end.min(self.around.end);
+        let around = vma.file_page(around.start)..vma.file_page(around.end - 1) + 1;
+        let acquired = pages.pages();
+        for other in acquired.start.max(around.start)..acquired.end.min(around.end) {
             let place = (slot as u64 + other).wrapping_sub(page) as usize;
             if other != page {
                 if kind == FileAccessKind::Write {
@@ -191,8 +191,8 @@ impl FaultState<'_> {
 }
 
 /// What was had, if it is this page of the file.
-fn had<'a>(had: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a DaxPages> {
-    match had {
+fn acquired<'a>(acquired: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a DaxPages> {
+    match acquired {
         FilePage::Direct(pages) if pages.is_of(file) && pages.pages().contains(&page) => {
             Some(pages)
         }

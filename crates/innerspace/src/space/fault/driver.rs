@@ -11,8 +11,8 @@
 //!      -> Gate         wait until the structural writer is done       never
 //!      -> Nodes(n)     allocate (charge, maybe reclaim) table nodes   of what is free
 //!      -> Page         allocate the anonymous page                    of what is free
-//!      -> File(kind)   look up or fill the block; it comes back       if cached and unlocked, or a known hole
-//!                      locked
+//!      -> File(kind)   look up or fill the block; it comes back       if cached and unlocked,
+//!                      locked                                         or a known hole
 //!      -> Direct       lock the entry of a direct access file         if it tells enough
 //!                      (`direct`)
 //!      -> Again        somebody else changed the word first
@@ -108,7 +108,7 @@ pub(super) struct FaultState<'space> {
     /// The leaf that the last step worked in.
     pub(super) leaf: Option<FrameId>,
     /// Blocks mapped with the page's own, locked until the section is left.
-    pub(super) beside: FaultAround,
+    pub(super) fault_around: FaultAround,
     /// What the accessor has to forget of what the last step replaced.
     pub(super) forget: Option<Post>,
     // What is to be let go when no accessor can be in it.
@@ -141,7 +141,7 @@ pub(crate) fn handle(
             file: FilePage::None,
             leaf: None,
             around: 0..0,
-            beside: FaultAround::NONE,
+            fault_around: FaultAround::NONE,
             forget: None,
             replaced: Detached::default(),
         };
@@ -297,7 +297,7 @@ impl<'space> FaultState<'space> {
             translator.found(self.at.0, self.nodes().words(leaf), need);
         }
         translator.sections.leave();
-        self.beside.let_go(&self.space.pool);
+        self.fault_around.release(&self.space.pool);
         step
     }
 
@@ -465,9 +465,9 @@ impl<'space> FaultState<'space> {
             return Step::Page;
         }
         match &self.file {
-            FilePage::Block(block, had, had_kind)
-                if *had == page
-                    && *had_kind == kind
+            FilePage::Block(block, held, held_kind)
+                if *held == page
+                    && *held_kind == kind
                     && block.is_of(file)
                     && block.carries_barrier() =>
             {
@@ -536,7 +536,7 @@ impl<'space> FaultState<'space> {
         if pte::replace(slot, old, new) {
             self.nodes().retire_page(old);
             if kind == FileAccessKind::Read {
-                self.map_beside(vma, leaf);
+                self.map_around(vma, leaf);
             }
             return Step::Done;
         }

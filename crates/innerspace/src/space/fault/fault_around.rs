@@ -5,14 +5,14 @@
 //! nothing is mapped yet. They are installed in the section of the fault, so a writer that closes
 //! the gate, or a revoker, finds them as it finds the page itself.
 //!
-//! | neighbour | installed | because |
-//! |---|---|---|
-//! | a hole | with VALID_R: the zero frame | nobody asks how the zero frame is used |
-//! | a cached page | PRESENT, with no validity | VALID_R is the accessed bit, and nobody has accessed it: the first load makes it valid by a step that needs no block, and reclaim that comes before finds it unused |
+//! - A hole is installed with VALID_R, as the zero frame: nobody asks how the zero frame is used.
+//! - A cached page is installed PRESENT, with no validity. VALID_R is the accessed bit, and nobody
+//!   has accessed it. The first load makes it valid by a step that needs no block; reclaim that
+//!   comes before finds it unused.
 //!
 //! A cached neighbour is mapped under its block's lock, as the page itself, but only if the lock is
-//! free and nobody waits for the block (`cache::beside`): nothing is waited for, read or allocated,
-//! and no mutex is taken.
+//! free and nobody waits for the block (`cache::map::fault_around`). Nothing is waited for, read or
+//! allocated, and no mutex is taken.
 
 use std::ops::Range;
 
@@ -60,8 +60,8 @@ impl FaultState<'_> {
         }
         let zero = zero::word(self.space, self.validity());
         // The gate may have closed on some of them since they were asked for.
-        let shown = self.pages_around(vma, page, false);
-        for other in holes.start.max(shown.start)..holes.end.min(shown.end) {
+        let near = self.pages_around(vma, page, false);
+        for other in holes.start.max(near.start)..holes.end.min(near.end) {
             let place = (slot as u64 + other).wrapping_sub(page) as usize;
             if other != page {
                 let _mapped_already = pte::replace(&words[place], Pte::EMPTY, zero);
@@ -71,20 +71,20 @@ impl FaultState<'_> {
     }
 
     /// Maps the cached pages around the one that was mapped just now, whose block is locked.
-    pub(crate) fn map_beside(&mut self, vma: &Vma, leaf: FrameId) {
+    pub(crate) fn map_around(&mut self, vma: &Vma, leaf: FrameId) {
         let FilePage::Block(block, page, _) = &self.file else {
             unreachable!("a page of it was mapped just now")
         };
         let (page, file) = (*page, block.file());
-        let shown = self.pages_around(vma, page, false);
+        let near = self.pages_around(vma, page, false);
         let words = self.nodes().words(leaf);
         let slot = table::slot_index(self.at.0, 0) as u64;
         let word = |other: u64| &words[(slot + other).wrapping_sub(page) as usize];
         let frames = &self.space.pool.frames;
         let mut mapped = 0;
-        for number in file.blocks_of_pages(&shown) {
+        for number in file.blocks_of_pages(&near) {
             let pages = file.pages_in(number);
-            let pages = pages.start.max(shown.start)..pages.end.min(shown.end);
+            let pages = pages.start.max(near.start)..pages.end.min(near.end);
             let is_free = |other: &u64| pte::load(word(*other)).holds() == Holds::Nothing;
             let Some(first) = pages.clone().find(is_free) else {
                 continue;
@@ -92,7 +92,7 @@ impl FaultState<'_> {
             // A block that is taken comes with the count of one page.
             let (head, mut counted) = match number == block.block() {
                 true => (block.head(), false),
-                false => match self.beside.take(file, number) {
+                false => match self.fault_around.take(file, number) {
                     Some(head) => (head, true),
                     None => continue,
                 },

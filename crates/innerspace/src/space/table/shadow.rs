@@ -185,7 +185,7 @@ impl Nodes<'_> {
         };
         failpoint!(FoundAlone);
         let counts = &self.pool.frames.meta(shadow).hold;
-        if !counts.try_map_beside_one() {
+        if !counts.try_map_both() {
             return false;
         }
         for (from, to) in self.words(shadow).iter().zip(self.words(leaf)) {

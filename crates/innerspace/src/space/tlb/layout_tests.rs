@@ -13,9 +13,9 @@ unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
     let slot = leaf as usize % TranslationLayout::LEAVES;
     // SAFETY: inside the arrays; the word is read if its leaf is remembered alone.
     unsafe {
-        let shown = *layout.current;
+        let visible = *layout.current;
         let tags = [TranslationLayout::READ_TAGS, TranslationLayout::WRITE_TAGS];
-        let [read, write] = tags.map(|tags| shown.byte_add(tags).add(slot).read() == leaf);
+        let [read, write] = tags.map(|tags| visible.byte_add(tags).add(slot).read() == leaf);
         let first = (*layout.words.add(slot)).wrapping_add(leaf as usize * SLOTS);
         let word = match read {
             true => AtomicU64::from_ptr(first.cast_mut()).load(Ordering::Acquire),

@@ -185,10 +185,10 @@ impl Look<'_> {
     ///
     /// Safety: `shown` was shown by the participant of a translator that is borrowed for as long.
     #[inline(always)]
-    pub(super) unsafe fn in_session<'t>(shown: *mut ()) -> Look<'t> {
+    pub(super) unsafe fn in_session<'t>(visible: *mut ()) -> Look<'t> {
         // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long
         // as it and are written only through an exclusive borrow of it, and `SHOWN_WITH_MAIL`.
-        let leaves = unsafe { &*shown.cast::<Leaves>() };
+        let leaves = unsafe { &*visible.cast::<Leaves>() };
         Look {
             leaves,
             mail: PendingMark::NONE,
@@ -294,7 +294,7 @@ impl SessionBinding {
             translator.sections.participant()
         ));
         // SAFETY: that of `translator`, which is borrowed.
-        let look = unsafe { Look::in_session(self.participant.shown()) };
+        let look = unsafe { Look::in_session(self.participant.visible()) };
         look.find(at, need, |found| {
             debug_assert!(self.participant.is_open());
             act(found.page(offset))
@@ -338,7 +338,7 @@ impl Translator {
     #[inline(always)]
     pub(crate) fn look(&self) -> Look<'_> {
         // SAFETY: our own, and borrowed.
-        unsafe { Look::in_session(self.sections.shown()) }
+        unsafe { Look::in_session(self.sections.visible()) }
     }
 
     /// What one looks at in a section of its own ([`Sections::enter_alone`]).

@@ -17,19 +17,19 @@ use crate::sync::Arc;
 
 /// The ranges of files; see the module.
 #[derive(Clone)]
-pub(crate) struct FileRanges(RangeTree<Shown>);
+pub(crate) struct FileRanges(RangeTree<RmapEntry>);
 
 /// Pages of a file that an address range shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Shown {
-    place: Place,
+struct RmapEntry {
+    key: RmapKey,
     /// The first page that is not shown.
     end: u64,
 }
 
 /// Where a range stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place {
+struct RmapKey {
     /// Its key.
     file: usize,
     /// log2 of the number of pages.
@@ -40,56 +40,56 @@ struct Place {
     at: u64,
 }
 
-impl Key for Place {
-    const FIRST: Place = Place {
+impl Key for RmapKey {
+    const FIRST: RmapKey = RmapKey {
         file: 0,
         size: 0,
         first: 0,
         at: 0,
     };
-    const UNUSED: Place = Place {
+    const UNUSED: RmapKey = RmapKey {
         file: usize::MAX,
         size: u8::MAX,
         first: u64::MAX,
         at: u64::MAX,
     };
 
-    fn gap(_end: Place, _start: Place) -> u64 {
+    fn gap(_end: RmapKey, _start: RmapKey) -> u64 {
         0
     }
 }
 
-impl Shown {
+impl RmapEntry {
     /// `None` for what shows no file.
-    fn by(vma: &Vma) -> Option<Shown> {
+    fn by(vma: &Vma) -> Option<RmapEntry> {
         let Backing::File { file, first_page } = &vma.backing else {
             return None;
         };
         let pages = (vma.end - vma.start) >> PAGE_SHIFT;
-        let place = Place {
+        let key = RmapKey {
             file: file.key(),
             size: pages.ilog2() as u8,
             first: *first_page,
             at: vma.start,
         };
-        Some(Shown {
-            place,
+        Some(RmapEntry {
+            key,
             end: first_page + pages,
         })
     }
 }
 
-impl Ranged for Shown {
-    type Key = Place;
+impl Ranged for RmapEntry {
+    type Key = RmapKey;
 
-    fn start(&self) -> Place {
-        self.place
+    fn start(&self) -> RmapKey {
+        self.key
     }
 
-    fn end(&self) -> Place {
-        Place {
-            at: self.place.at + 1,
-            ..self.place
+    fn end(&self) -> RmapKey {
+        RmapKey {
+            at: self.key.at + 1,
+            ..self.key
         }
     }
 }
@@ -107,15 +107,15 @@ impl FileRanges {
 
     /// Adds a range, if it is one of a file.
     pub(crate) fn insert(&mut self, vma: &Vma) {
-        if let Some(shown) = Shown::by(vma) {
-            self.0.insert(shown);
+        if let Some(entry) = RmapEntry::by(vma) {
+            self.0.insert(entry);
         }
     }
 
     /// Takes a range out, if it is one of a file.
     pub(crate) fn remove(&mut self, vma: &Vma) {
-        if let Some(shown) = Shown::by(vma) {
-            self.0.remove(shown.place);
+        if let Some(entry) = RmapEntry::by(vma) {
+            self.0.remove(entry.key);
         }
     }
 
@@ -128,28 +128,28 @@ impl FileRanges {
         let pages = pages.clone();
         self.sizes(file)
             .flat_map(move |size| self.looked_at(file, size, pages.clone()))
-            .filter(move |(_, shows)| *shows)
-            .map(|(shown, _)| shown.place.at)
+            .filter(move |(_, hits)| *hits)
+            .map(|(entry, _)| entry.key.at)
     }
 
     /// The first page of the file at or above `from` that is shown.
     pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
         let first = |size| {
             let mut looked_at = self.looked_at(file, size, from..u64::MAX);
-            let (shown, _) = looked_at.find(|(_, shows)| *shows)?;
-            Some(shown.place.first.max(from))
+            let (entry, _) = looked_at.find(|(_, hits)| *hits)?;
+            Some(entry.key.first.max(from))
         };
         self.sizes(file).filter_map(first).min()
     }
 
     /// The classes that there are ranges of the file in.
     fn sizes(&self, file: usize) -> impl Iterator<Item = u8> + use<'_> {
-        let mut next = Place {
+        let mut next = RmapKey {
             file,
-            ..Place::FIRST
+            ..RmapKey::FIRST
         };
         std::iter::from_fn(move || {
-            let found = self.0.find(next)?.place;
+            let found = self.0.find(next)?.key;
             next.size = found.size + 1;
             (found.file == file).then_some(found.size)
         })
@@ -161,32 +161,32 @@ impl FileRanges {
         file: usize,
         size: u8,
         pages: Range<u64>,
-    ) -> impl Iterator<Item = (&Shown, bool)> + use<'_> {
+    ) -> impl Iterator<Item = (&RmapEntry, bool)> + use<'_> {
         let most = (2 << size) - 1;
-        let from = Place {
+        let from = RmapKey {
             file,
             size,
             first: (pages.start + 1).saturating_sub(most),
             at: 0,
         };
-        let is_near = move |shown: &&Shown| {
-            let Place {
+        let is_near = move |entry: &&RmapEntry| {
+            let RmapKey {
                 file: of,
                 size: class,
                 first,
                 ..
-            } = shown.place;
+            } = entry.key;
             (of, class) == (file, size) && first < pages.end
         };
         let near = self.0.iter_from(from).take_while(is_near);
-        near.map(move |shown| (shown, shown.end > pages.start))
+        near.map(move |entry| (entry, entry.end > pages.start))
     }
 
     /// Checks that these are the ranges of files among `all`.
     pub(crate) fn validate<'a>(&self, all: impl Iterator<Item = &'a Vma>) {
         self.0.validate();
-        let mut known: Vec<Shown> = all.filter_map(Shown::by).collect();
-        known.sort_unstable_by_key(|shown| shown.place);
+        let mut known: Vec<RmapEntry> = all.filter_map(RmapEntry::by).collect();
+        known.sort_unstable_by_key(|entry| entry.key);
         assert!(
             self.0.iter().eq(known.iter()),
             "the ranges of files by page"
@@ -207,21 +207,21 @@ mod tests {
         }
     }
 
-    fn shown(file: usize, at: u64, first: u64, pages: u64) -> Shown {
+    fn entry(file: usize, at: u64, first: u64, pages: u64) -> RmapEntry {
         let size = pages.ilog2() as u8;
-        let place = Place {
+        let key = RmapKey {
             file,
             size,
             first,
             at,
         };
-        Shown {
-            place,
+        RmapEntry {
+            key,
             end: first + pages,
         }
     }
 
-    fn ranges(all: &[Shown]) -> FileRanges {
+    fn ranges(all: &[RmapEntry]) -> FileRanges {
         let mut ranges = FileRanges::new(Arc::default());
         all.iter().for_each(|one| ranges.0.insert(*one));
         ranges
@@ -233,20 +233,20 @@ mod tests {
         let longest = [1, 2, 3, 4, 7, 8, 9, 64, 300];
         let mut one = |at| {
             let pages = 1 + random(longest[at as usize % longest.len()]);
-            shown(1 + random(3) as usize, at, random(500), pages)
+            entry(1 + random(3) as usize, at, random(500), pages)
         };
-        let all: Vec<Shown> = (0..400).map(&mut one).collect();
+        let all: Vec<RmapEntry> = (0..400).map(&mut one).collect();
         let ranges = ranges(&all);
         for start in 0..810 {
             for (file, len) in [(1, 1), (2, 1), (3, 40), (2, 1000), (4, 1)] {
                 let pages = start..start + len;
-                let of_file = || all.iter().filter(|one| one.place.file == file);
-                let shows = |one: &&Shown| one.place.first < pages.end && pages.start < one.end;
-                let want: Vec<u64> = of_file().filter(shows).map(|one| one.place.at).collect();
+                let of_file = || all.iter().filter(|one| one.key.file == file);
+                let hits = |one: &&RmapEntry| one.key.first < pages.end && pages.start < one.end;
+                let want: Vec<u64> = of_file().filter(hits).map(|one| one.key.at).collect();
                 let mut found: Vec<u64> = ranges.showing(file, &pages).collect();
                 found.sort_unstable();
                 assert_eq!(found, want, "{pages:?} of {file}");
-                let first = |one: &Shown| (start < one.end).then(|| one.place.first.max(start));
+                let first = |one: &RmapEntry| (start < one.end).then(|| one.key.first.max(start));
                 let want = of_file().filter_map(first).min();
                 assert_eq!(ranges.first_page(file, start), want, "{start} of {file}");
             }
@@ -259,14 +259,14 @@ mod tests {
         // all.
         let mut random = numbers();
         let mut page = 0;
-        let mut all: Vec<Shown> = (0..1000)
+        let mut all: Vec<RmapEntry> = (0..1000)
             .map(|_| {
                 let first = page;
                 page += 5 + random(5);
-                shown(1, random(1 << 40), first, page - first)
+                entry(1, random(1 << 40), first, page - first)
             })
             .collect();
-        all.push(shown(1, 1 << 41, 0, page));
+        all.push(entry(1, 1 << 41, 0, page));
         let ranges = ranges(&all);
         let looks = |page: u64| {
             let looked_at = |size| ranges.looked_at(1, size, page..page + 1).count();
