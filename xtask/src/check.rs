@@ -25,8 +25,8 @@ pub(crate) fn all() -> Result<()> {
     cross()
 }
 
-/// Mutants that can still be put back, compiler version, format, clippy, documentation; a warning is
-/// an error.
+/// Mutants that can still be put back, compiler version, format, clippy, documentation; a warning
+/// is an error.
 pub(crate) fn lint() -> Result<()> {
     mutants::check()?;
     compiler_version()?;

@@ -1,8 +1,9 @@
 //! Building a crate's test binary in one of three modes, listing its tests, running some of them.
 //!
-//! Each mode has a target directory of its own, so that switching between them rebuilds nothing. The
-//! copy of the workspace that mutants are built in shares them, and so the dependencies. The models are built optimised but with debug
-//! assertions: they explore many executions, and the assertions are half of what they check.
+//! Each mode has a target directory of its own, so that switching between them rebuilds nothing.
+//! The copy of the workspace that mutants are built in shares them, and so the dependencies. The
+//! models are optimised, with debug assertions: they explore many executions, and the assertions
+//! are half of what they check.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,11 @@
 //! The figures as text for people and as JSON for programs, with the machine they were taken on.
 //!
-//! JSON:
-//! `{"machine":{},"tables":[{"name":"","rows":[{"name":"","unit":"ns","contenders":{"innerspace": {"median":0,"min":0,"max":0}},"ratio":0,"budget":0,"met":true}]}]}`,
-//! where `ratio` is the subject's median over the baseline's, `unit` is `ns`, `bytes` or `%`,
+//! ```text
+//! {"machine": {}, "tables": [{"name": "", "rows": [{"name": "", "unit": "ns",
+//! "contenders": {"innerspace": {"median": 0, "min": 0, "max": 0}},
+//! "ratio": 0, "budget": 0, "met": true}]}]}
+//! ```
+//! Here `ratio` is the subject's median over the baseline's, `unit` is `ns`, `bytes` or `%`,
 //! `budget_of` says whether `budget` bounds the ratio or the subject's median itself (from above;
 //! "5 times as fast" is a ratio of 0.2), and what does not apply is null.
 

@@ -112,11 +112,14 @@
 //! | | at least | at most |
 //! |---|---|---|
 //! | limit of a memory | 256 KiB ([`MINIMUM_LIMIT`]) | what the machine or the container has |
-//! | limit of a group | 8 pages, and 2 for each accessor (at least one is assumed) | its parent's limit holds too |
+//! | limit of a group | 8 pages, and 2 more for each accessor | its parent's limit holds too |
 //! | groups | | 65,536, nested 8 deep ([`MAX_DEPTH`]) |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
-//! | address | 4 KiB, so that null stays an error; page 0 on request | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
+//! | address | 4 KiB; 0 on request | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
+//!
+//! The first page of addresses is not mapped unless a program asks for it, so that null stays an
+//! error. A group without accessors is counted as having one.
 //!
 //! Pages are 4 KiB, whatever the host's are. A group works well only if its limit is several times
 //! the block size of its files.

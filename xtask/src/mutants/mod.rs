@@ -13,9 +13,9 @@
 //! bug = ""
 //! ```
 //!
-//! The first line says what the bug is. `lines` must occur exactly once in the file, as whole lines;
-//! `bug` stands in their place in a copy of the workspace while the tests are built and run. A
-//! further `[[change]]` of a file sees what the earlier ones have made of it.
+//! The first line says what the bug is. `lines` must occur exactly once in the file, as whole
+//! lines; `bug` stands in their place in a copy of the workspace while the tests are built and run.
+//! A further `[[change]]` of a file sees what the earlier ones have made of it.
 //!
 //! A claim has the form `MODE [TARGET]: NAME [, may hang] [, may abort]`. MODE is `test`, `loom` or
 //! `shuttle`; TARGET is an integration test of the crate (default: its unit tests); NAME is the end

@@ -27,13 +27,16 @@
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or
 //! kept by views alone:
 //!
-//! | state | flags | made by | left by |
-//! |---|---|---|---|
-//! | filling | LOCKED | `create` | `end_read`: clean; a failed read: absent, and every waiter has the error |
-//! | clean | UPTODATE | `end_read`, a write that ended well | a write, a write fault: dirty; eviction: absent, with a shadow |
-//! | dirty | UPTODATE DIRTY | `mark_dirty`, with an entry in the dirty index | `begin_writes`: writing; removal: absent |
-//! | writing | UPTODATE WRITEBACK | `begin_writes`, pinned by a view | the store's answer: clean, or dirty and ERROR again |
-//! | viewed-only | UPTODATE, not in the index | a move or removal while viewed | the last view: the frame is free |
+//! - *filling* (LOCKED): made by `create`. `end_read` makes it clean; after a failed read it is
+//!   absent, and every waiter gets the error.
+//! - *clean* (UPTODATE): made by `end_read`, or a write that ended well. A write or a write fault
+//!   makes it dirty; eviction makes it absent, and leaves a shadow.
+//! - *dirty* (UPTODATE, DIRTY): made by `mark_dirty`, with an entry in the dirty index.
+//!   `begin_writes` makes it writing; removal makes it absent.
+//! - *writing* (UPTODATE, WRITEBACK): made by `begin_writes`, and pinned by a view. The store's
+//!   answer makes it clean, or dirty and ERROR again.
+//! - *viewed-only* (UPTODATE, not in the index): moved or removed while viewed. The last view frees
+//!   the frame.
 //!
 //! A block in the index that is not locked is up to date. A block is removed, moved or evicted
 //! under its lock, so a locked block that is in the index stays there (I7). LOCKED and WRITEBACK
@@ -54,14 +57,49 @@
 //! threads, under real and under shuttle's scheduling; `mapping` has those with stores through a
 //! mapping, which need a mapper.
 //!
-//! | beside | read, view | write | map fault | write back, sync | evict | truncate, punch, discard, invalidate |
-//! |---|---|---|---|---|---|---|
-//! | read, view | shared holds; of two fills one `create` wins, the other waits for LOCKED | a view moves the writer to another frame; a copy may be torn | a view takes the right to store away (WMAPPED) | both only read: the write holds a view, too | a hold stops `freeze` | the slot, or the frame's tag, is read after the hold is taken (I10); fills: `invalidate` |
-//! | write | | block lock | block lock; stores meet as machine words | STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes | block lock | `invalidate`; an append in one step: `cutting`, under the mutex of the index |
-//! | map fault | | | block lock until installed; holes: the epoch | STABLE; to write: revoke, grace, clear DIRTY, read the bytes | block lock until installed | `invalidate`; block lock; holes: the epoch |
-//! | write back, sync | | | | DIRTY is cleared once, under the lock; one sync of a file at a time | DIRTY, WRITEBACK and not synced are busy, asked under the lock | they wait for WRITEBACK; past the end of a cut none begins until it is over (`Cutting`), and a sync waits for that; a punch holds the locks until the store has punched; what is being written counts as kept by invalidate; doubt goes with the block; a lost punch is made again with the file to itself and the blocks locked |
-//! | evict | | | | | `try_lock`; `freeze` succeeds once | block lock, and "still in the index?" |
-//! | truncate, punch, discard, invalidate | | | | | | `invalidate`, exclusive |
+//! Of two of a kind:
+//!
+//! - *read* or *view*: holds are shared; of two fills one `create` wins, and the other waits for
+//!   LOCKED
+//! - *write*: the block's lock
+//! - *map fault*: the block's lock until the page is installed; for holes, the epoch
+//! - *write back* or *sync*: DIRTY is cleared once, under the lock; one sync of a file at a time
+//! - *evict*: `try_lock`, and `freeze` succeeds once
+//! - *cut* (truncate, punch, discard, invalidate): `invalidate`, exclusive
+//!
+//! A read or a view beside
+//!
+//! - *a write*: a view moves the writer to another frame; a copy may be torn
+//! - *a map fault*: a view takes the right to store away (WMAPPED)
+//! - *write back*: both only read, since the write to the store holds a view, too
+//! - *eviction*: a hold stops `freeze`
+//! - *a cut*: the slot, or the frame's tag, is read after the hold is taken (I10); for fills,
+//!   `invalidate`
+//!
+//! A write beside
+//!
+//! - *a map fault*: the block's lock; stores meet as machine words
+//! - *write back*: STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes
+//! - *eviction*: the block's lock
+//! - *a cut*: `invalidate`; for an append in one step, `cutting` under the mutex of the index
+//!
+//! A map fault beside
+//!
+//! - *write back*: STABLE; before the bytes are read, write translations are revoked, a grace
+//!   period passes, and DIRTY is cleared
+//! - *eviction*: the block's lock until the page is installed
+//! - *a cut*: `invalidate`, and the block's lock; for holes, the epoch
+//!
+//! Write back or a sync beside
+//!
+//! - *eviction*: a block that is dirty, under writeback or not synced is busy; eviction asks under
+//!   the lock
+//! - *a cut*: the cut waits for WRITEBACK, and past its end no write back begins until it is over
+//!   (`Cutting`); a sync waits for that. A punch holds the locks until the store has punched. For
+//!   invalidate, a block that is being written counts as kept. Doubt goes with the block. A lost
+//!   punch is made again with the file held exclusively and the blocks locked
+//!
+//! Eviction beside a cut: the block's lock, and "still in the index?"
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to
 //! lock. The fault is given the file's hole epoch, and those of the page's neighbours that are

@@ -1,13 +1,14 @@
 //! Truncate, punch and invalidate: removing blocks while the file is in use.
 //!
-//! | step | why |
-//! |---|---|
-//! | 1 no pin is in the range, `layout` exclusive | foreign code has its addresses; calls read and write without entry locks |
-//! | 2 the length is lowered, or the range noted as being cut | a fault locks its entry, then reads these; a cut sets these, then looks at the entries: one sees the other |
-//! | 3 each entry is locked, its translations are revoked | |
-//! | 4 a grace period | nobody reads or writes the blocks any more |
-//! | 5 the blocks are freed | |
-//! | 6 the entries are removed, all waiters are woken | they find the new length, or wait for the cut to end |
+//! 1. No pin is in the range, and `layout` is held exclusively: foreign code has the addresses of
+//!    pins, and calls read and write without entry locks.
+//! 2. The length is lowered, or the range noted as being cut. A fault locks its entry and then
+//!    reads these; a cut sets these and then looks at the entries; so one sees the other.
+//! 3. Each entry is locked, and its translations are revoked.
+//! 4. A grace period: nobody reads or writes the blocks any more.
+//! 5. The blocks are freed.
+//! 6. The entries are removed and all waiters woken. They find the new length, or wait for the cut
+//!    to end.
 //!
 //! A fault that meets a cut gives its entry back and waits for `layout`.
 

@@ -5,11 +5,11 @@
 //!  device page   DIRTY EMPTY ZERO LARGE WAITERS LOCKED tag
 //! ```
 //!
-//! | word | tag | means |
-//! |---|---|---|
-//! | absent | 0 | nothing is known, nothing mapped |
-//! | entry | 4 | `ZERO`: a hole, mapped as the zero frame; `EMPTY`: nothing yet, its holder decides; otherwise a block of the device |
-//! | node | 5 | only for a 2 MiB range: its pages have words of their own, in the node's frame. LOCKED: a thread is looking whether all of them are absent |
+//! - *absent*, tag 0: nothing is known, and nothing mapped
+//! - *entry*, tag 4: with `ZERO` a hole, mapped as the zero frame; with `EMPTY` nothing yet, its
+//!   holder decides; otherwise a block of the device
+//! - *node*, tag 5, for a range of 2 MiB only: its pages have words of their own, in the node's
+//!   frame. LOCKED: a thread is checking whether all of them are absent
 //!
 //! The tags of the page cache's index (`cache::index`) are no words of a direct access file:
 //! finding one is a broken invariant.

@@ -9,7 +9,9 @@
 //! | large entry, locked | waits, by the range's first page | the same | the same |
 //! | large hole | locked as it is | locked, to be downgraded to a node | locked |
 //! | large block | locked as it is | the same | the same |
-//! | node | the page's word: locked, or waited for | the same | a conflict if any of its 512 words is there; else it goes |
+//! | node | the page's word: locked, or waited for | the same | the node goes, or a conflict |
+//!
+//! It is a conflict if any of the node's 512 words is there.
 //!
 //! **A page's word against the whole range.** To lock a page, its word is locked first and the
 //! range's word is read again afterwards: if that does not lead to the node any more, or is locked,

@@ -25,16 +25,19 @@
 //! # States and transitions
 //!
 //! An entry covers a page, or 2 MiB. It is locked in place to be changed. A fault keeps it locked
-//! from the lookup until the page table has been filled.
+//! from the lookup until the page table has been filled. State, event, and what it becomes:
 //!
-//! | from | by | to | before the unlock |
-//! |---|---|---|---|
-//! | absent, empty | read fault | zero, or block, clean | the page table is filled |
-//! | absent, empty, zero | store, write call, pin | block, dirty | zero: translations are revoked everywhere, and a grace period passes |
-//! | block, clean | store, write call, pin | block, dirty | |
-//! | zero, large | store to one page | absent, a node of pages | as from zero; the common leaf of zeros is unlinked |
-//! | block, dirty | sync | block, clean | the right to store is revoked, a grace period, lines flushed, fence |
-//! | any | truncate, punch | absent | translations are revoked, a grace period, the block is freed |
+//! - absent or empty, a read fault: zero, or a clean block; the page table is filled before the
+//!   unlock
+//! - absent, empty or zero, a store, write call or pin: a dirty block; from zero, translations are
+//!   revoked everywhere and a grace period passes first
+//! - clean block, a store, write call or pin: a dirty block
+//! - large zero, a store to one page: absent, with a node of pages; as from zero, and the common
+//!   leaf of zeros is unlinked
+//! - dirty block, a sync: a clean block; the right to store is revoked, a grace period passes, the
+//!   lines are flushed, and a fence follows
+//! - any, truncate or punch: absent; translations are revoked, a grace period passes, and the block
+//!   is freed
 //!
 //! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) >
 //! `syncing`, `growth` > entries, in the order of their pages > the wait queues, the extent map and

@@ -5,12 +5,20 @@
 //! lock or passes the wake-up on. An entry that was changed or removed wakes all, since each may
 //! find something else to do.
 //!
-//! | | waiter | holder |
-//! |---|---|---|
-//! | 1 | locks the queue | exchanges the locked word without WAITERS for the unlocked one; if that succeeds, nobody waits |
-//! | 2 | sets WAITERS in the word, if it is still locked | else locks the queue, takes waiters out |
-//! | 3 | goes into the queue | stores the unlocked word, with WAITERS if some are left |
-//! | 4 | unlocks the queue, leaves its section, sleeps | unlocks the queue, wakes them |
+//! The waiter
+//!
+//! 1. locks the queue,
+//! 2. sets WAITERS in the word, if it is still locked,
+//! 3. goes into the queue,
+//! 4. unlocks the queue, leaves its section, and sleeps.
+//!
+//! The holder
+//!
+//! 1. exchanges the locked word without WAITERS for the unlocked one, and is done if that succeeds:
+//!    nobody waits;
+//! 2. else locks the queue and takes waiters out,
+//! 3. stores the unlocked word, with WAITERS if some are left,
+//! 4. unlocks the queue and wakes them.
 //!
 //! WAITERS is set and cleared only under the queue's mutex, so a holder that finds it clear has
 //! nobody to wake.

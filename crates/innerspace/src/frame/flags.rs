@@ -8,13 +8,16 @@
 //! |---|---|---|---|
 //! | 0 | LOCKED | `lock` (or its handoff) | `unlock`, `end_read` |
 //! | 1 | UPTODATE | `end_read`, or the owner before publishing | the owner of the next life |
-//! | 2 | DIRTY | a writer, under the lock | writeback, under the lock, after the grace period |
+//! | 2 | DIRTY | a writer, under the lock | writeback, locked, after the grace period |
 //! | 3 | WRITEBACK | `set_writeback`, under the lock | `end_writeback` |
 //! | 4 | REFERENCED | any access | aging |
-//! | | COALESCED, of a leaf of a page table | an accessor, with the gate's writer held | the thread that makes all accessors forget it, likewise |
 //! | 5 | ACTIVE | the LRU | the LRU |
 //! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
-//! | 7 | WAITERS | a waiter, under its queue's lock | a waker, or the thread that takes the lock, under the queue's lock, when there is no waiter |
+//! | 7 | WAITERS | a waiter | a waker, or the thread that takes the lock with no waiter left |
+//!
+//! WAITERS changes under its queue's lock. For a leaf of a page table bit 4 is COALESCED. An
+//! accessor sets it, and the thread that makes all accessors forget the leaf clears it, both as the
+//! gate's writer.
 //!
 //! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and used for
 //! frames that no other thread can see ([`super::owned::OwnedFrame`]): I2.

@@ -6,7 +6,7 @@
 //! | [`Pinned`] | a view in the hold word | `&[u8]` that never changes |
 //! | [`Writing`] | the WRITER bit: no view is alive and none can be taken | stores |
 //! | [`Filling`] | LOCKED and not UPTODATE: no other thread looks at the bytes | `&mut [u8]` |
-//! | [`Frames::copy_out`] | a reference | a copy; bytes that are written meanwhile may be torn, never undefined |
+//! | [`Frames::copy_out`] | a reference | a copy: perhaps torn, never undefined |
 //!
 //! Everything else about a frame's life (when each of these may be taken) belongs to the cache;
 //! this module only keeps slices and stores apart. Page-table translations read and write by the

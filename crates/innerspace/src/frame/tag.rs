@@ -5,11 +5,10 @@
 //!
 //! **Writers.** Whoever changes an index keeps the tags in step with it, under the index's mutex:
 //!
-//! | change | order of the stores | by |
-//! |---|---|---|
-//! | a block comes | its slot, then its tag | [`fill`] |
-//! | a block goes | its tag (to none), then its slot | [`empty`] |
-//! | a block moves to another frame | the old frame's tag (to none), the slot, the new frame's tag | [`refill`] |
+//! - A block comes ([`fill`]): its slot is stored, then its tag.
+//! - A block goes ([`empty`]): its tag is cleared, then its slot.
+//! - A block moves to another frame ([`refill`]): the old frame's tag is cleared, then the slot is
+//!   stored, then the new frame's tag.
 //!
 //! So a frame with a tag is what the index has there. A frame that is freed has none, and one that
 //! is published gets none before it is in an index.

@@ -25,7 +25,7 @@ use crate::units::PageCount;
 /// let memory = Memory::with_limit(16 * MIB)?;
 /// let tenant = memory.group("tenant-a", 512 * KIB)?;
 /// let file = memory.options().group(&tenant).open_path(&path)?;
-/// file.scan(.., |_| ())?;                            // evicts what it read before, and nothing of others
+/// file.scan(.., |_| ())?;                            // evicts its own pages, and nobody else's
 /// assert!(tenant.usage() <= 512 * KIB);
 ///
 /// let space = memory.space_in(&tenant)?;
@@ -127,7 +127,9 @@ impl Group {
     /// eviction of what is over it.
     ///
     /// # Errors
-    /// [`GroupError::TooSmall`]: nothing changed. [`GroupError::Limit`]: the new limit holds, but the pages that the error names could not be evicted; requests are refused until usage is under it.
+    /// [`GroupError::TooSmall`]: nothing changed. [`GroupError::Limit`]: the new limit holds, but
+    /// the pages that the error names could not be evicted; requests are refused until usage is
+    /// under it.
     pub fn set_max(&self, max: u64) -> Result<(), GroupError> {
         let set = self.0.tree.set_max(self.0.id, Some(PageCount::floor(max)));
         set.map_err(|error| error.for_limit(max))

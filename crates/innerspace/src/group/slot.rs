@@ -3,9 +3,11 @@
 //! | bits | name | meaning |
 //! |---|---|---|
 //! | 0..16 | group | the group of the pages |
-//! | 16..32 | low | with the count, the lower of them: the lowest count since the slot was last settled, which tells how high usage was in between |
+//! | 16..32 | low | the lowest count since the slot was last settled, unless it is lower now |
 //! | 32..48 | most | pages that it may hold: its last batch |
 //! | 48..64 | count | pages in stock |
+//!
+//! The lower of low and count tells how high usage was since the slot was last settled.
 
 use super::GroupId;
 

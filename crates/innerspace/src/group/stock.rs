@@ -10,13 +10,14 @@
 //!
 //! `slot` has its bits.
 //!
-//! | change | by | then |
-//! |---|---|---|
-//! | count - n | a charge | |
-//! | count + n, low to the count before | an uncharge | at most `most`; half of it stays when it would be more |
-//! | 0 -> batch - n | a refill | a batch was added to every level before |
-//! | count -> 0, most -> 0: the next batch is a first one | drain: before a refusal, by a deletion | the count is taken off every level |
-//! | group, count, most -> another group's | that group's refill | the count is taken off every level of the one before |
+//! - A charge of n pages takes n off the count.
+//! - An uncharge of n pages adds n to the count, and sets low to the count before. If the slot
+//!   would then hold more than `most`, half of that stays.
+//! - A refill sets count to the batch less n. The batch was added to every level before.
+//! - A drain, before a refusal or by a deletion, sets count and most to 0, so that the next batch
+//!   is a first one. The count is taken off every level.
+//! - The refill of another group takes over group, count and most. The old count is taken off every
+//!   level of the group before.
 //!
 //! **Batches grow.** A thread that keeps charging the same group takes twice as many pages each
 //! time, as long as every limit is far (`PART`), so that threads which charge one group seldom meet

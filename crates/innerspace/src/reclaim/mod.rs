@@ -45,14 +45,19 @@
 //! queue and the owner table have a mutex each, innermost. A frame that reclaim has isolated is
 //! named, not held: the owner re-checks under the block's lock that it is still its own.
 //!
-//! | operation | concurrent with | made safe by |
-//! |---|---|---|
-//! | `free`, `lru_remove` | isolation by reclaim | list lock: `Isolated` becomes `None`, and putting back skips the frame |
-//! | a drain that finds an old number in a batch; putting back | the frame's next life, on other lists | `frame::listing`: state and group are one word, read again under the list lock |
-//! | `lru_add` | a drain of all batches | `sync::pending`: the state is set before the number can be found |
-//! | `mark_accessed` | `lru_remove`, drain | the caller's hold keeps the frame's life; the state is checked again under its lock |
-//! | `shrink` | `shrink` | isolation: a frame is in one reclaimer's hands |
-//! | group deletion | `shrink` | lists are never moved; a deleted group's lists are found through the tree until they are empty |
+//! Pairs of operations that meet, and what makes each safe:
+//!
+//! - `free` or `lru_remove`, and isolation by reclaim: under the list lock `Isolated` becomes
+//!   `None`, and putting back skips the frame.
+//! - A drain that finds an old number in a batch, or putting back, and the frame's next life on
+//!   other lists: state and group are one word (`frame::listing`), read again under the list lock.
+//! - `lru_add`, and a drain of all batches: the state is set before the number can be found
+//!   (`sync::pending`).
+//! - `mark_accessed`, and `lru_remove` or a drain: the caller's hold keeps the frame's life; the
+//!   state is checked again under its lock.
+//! - `shrink` and `shrink`: a frame is in one reclaimer's hands, by isolation.
+//! - Deletion of a group, and `shrink`: lists are never moved; a deleted group's lists are found
+//!   through the tree until they are empty.
 //!
 //! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as
 //! owners), `space`.

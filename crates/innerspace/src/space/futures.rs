@@ -31,12 +31,12 @@ impl Space {
     ///
     /// These calls may wait, besides for their turn:
     ///
-    /// | call | for a store | for memory | for other changes of the space, and open sections |
-    /// |---|---|---|---|
-    /// | `sync`; `advise` to read or to evict | yes | | |
-    /// | `populate`, `lock`, `pin`; an accessor's `copy_from`, `gather`, `watch_code` | yes | yes | yes |
-    /// | `unmap`, `map` in place of something, `remap`, `restore` | if they are the last to keep a file open | yes | yes |
-    /// | `protect`, `fork`, `freeze` | | yes | yes |
+    /// - `sync`, and `advise` to read or to evict: for a store
+    /// - `populate`, `lock` and `pin`, and an accessor's `copy_from`, `gather` and `watch_code`:
+    ///   for a store, for memory, and for other changes of the space and open sections
+    /// - `unmap`, `map` in place of something, `remap` and `restore`: for memory, for other changes
+    ///   and open sections, and for a store if they are the last to keep a file open
+    /// - `protect`, `fork` and `freeze`: for memory, and for other changes and open sections
     ///
     /// Waiting for memory is waiting for a store where it has to be written first. Sections are
     /// open for the time of an access, or of a [`Session`](crate::Session) up to its next

@@ -33,15 +33,15 @@
 //!
 //! # Blocking is a choice
 //!
-//! | who | may wait | says that it would | waits as a future |
+//! | | may wait | says that it would | as a future |
 //! |---|---|---|---|
-//! | an access | `load`, `store`, `read`, ... | `try_load`, `try_store`, `try_read`, ... (`access::forms`) | [`Space::ready`] |
+//! | an access | `load`, `store`, `read`, ... | `try_load`, ... | [`Space::ready`] |
 //! | many accesses | `gather`, `copy_from` | `try_gather`, `try_copy_from` | [`Space::defer`] |
-//! | a change, a sync, a watch | `unmap`, `sync`, `populate`, `watch_code`, ... | - | the same |
+//! | a change, a sync, a watch | `unmap`, `sync`, `watch_code`, ... | - | [`Space::defer`] |
 //!
-//! An access that hits is the same code in either form. What is missed is looked for by the same
-//! steps (`fault`); where a step would have to sleep, a `try_` form ends. Both futures make calls
-//! of the blocking kind, as tasks of the cache (`cache::task`).
+//! `access::forms` makes the `try_` forms. An access that hits is the same code in either form. A
+//! miss takes the same steps (`fault`); where a step would have to sleep, a `try_` form ends. Both
+//! futures make calls of the blocking kind, as tasks of the cache (`cache::task`).
 //!
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim`
 //! gives frames. A space does no I/O of its own and starts no thread.

@@ -2,10 +2,12 @@
 //! *inside* an address while it is in a section that saw the gate open there. A writer closes a
 //! range and waits for a grace period; then no reader is inside the range.
 //!
-//! | who | how | may |
-//! |---|---|---|
-//! | reader | open a section, [`Gate::is_open`]: go on, or closed there: leave the section, [`Gate::wait_open`], retry | change single words of that address by compare-exchange; never sleep |
-//! | writer | [`Gate::write`] (sleeps), set aside what will be needed, [`Writer::close`] a range | everything inside the range, but not sleep on what a reader may hold, allocate, or do I/O |
+//! - A reader opens a section and asks [`Gate::is_open`]. If it is closed there, the reader leaves
+//!   the section, waits ([`Gate::wait_open`]) and tries again. Inside, it may change single words
+//!   of that address by compare-exchange, and never sleeps.
+//! - A writer waits for its turn ([`Gate::write`]), sets aside what it will need, and closes a
+//!   range ([`Writer::close`]). It may then do everything inside the range, but not sleep on
+//!   anything a reader may hold, allocate, or do I/O.
 //!
 //! There is one writer at a time, and so one range. Addresses outside the range stay open, and
 //! their readers run beside the writer. The structure has its own rules for the nodes that both

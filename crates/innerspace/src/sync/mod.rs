@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | plain | `std` | the real thing |
 //! | `--cfg loom` | `loom` | orderings of one small protocol, exhaustively, two or three threads |
-//! | `--cfg shuttle` | `shuttle` | whole operations under a random, sequentially consistent scheduler |
+//! | `--cfg shuttle` | `shuttle` | whole operations, by random sequentially consistent schedules |
 //!
 //! | file | what |
 //! |---|---|

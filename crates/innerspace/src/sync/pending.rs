@@ -7,11 +7,16 @@
 //! later time, which has an entry of its own.
 //!
 //! ```text
-//!   owner: add                             owner: drain, at least        others: drain, one at a time
-//!   mark                                   before each N-th add          n := number, Acquire
-//!   entries[number mod N] := it, Release   for the last N entries:       for those of the last N that no drain has seen:
-//!   number + 1, Release                      lock; marked? deal with it    entry, Acquire; lock; marked? deal with it
-//!                                                                        seen := n
+//!   owner: add                              owner: drain, at least before each N-th add
+//!   mark                                    for the last N entries:
+//!   entries[number mod N] := it, Release      lock; marked? process it
+//!   number + 1, Release
+//!
+//!   others: drain, one at a time
+//!   n := number, Acquire
+//!   for those of the last N entries that no drain has seen:
+//!     entry, Acquire; lock; marked? process it
+//!   seen := n
 //! ```
 //!
 //! **Nothing is lost.** The owner processes each entry before it puts another in its place. A drain

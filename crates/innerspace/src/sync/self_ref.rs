@@ -5,11 +5,17 @@
 //! leaves behind when it goes are counted here instead: while the count is not 0, the object holds
 //! an `Arc` of itself.
 //!
-//! | step | the holder that leaves views behind | the one that drops such a view |
-//! |---|---|---|
-//! | 1 | [`SelfRefState::begin`], with its own `Arc` in hand | takes an `Arc` out: [`SelfRef::get`] |
-//! | 2 | leaves it: it can be ended from here on | does what there is to do |
-//! | 3 | drops its `Arc`, some time | [`SelfRefState::end`], then drops both `Arc`s |
+//! The holder that leaves views behind
+//!
+//! 1. calls [`SelfRefState::begin`], with its own `Arc` in hand;
+//! 2. leaves the views: they can end from here on;
+//! 3. drops its `Arc`, some time.
+//!
+//! The thread that drops such a view
+//!
+//! 1. takes an `Arc` out: [`SelfRef::get`];
+//! 2. does what there is to do;
+//! 3. calls [`SelfRefState::end`], then drops both `Arc`s.
 //!
 //! Count and `Arc` change together under a mutex, so a caller of `get` always finds the `Arc`. The
 //! same mutex may guard further counts of the user's. All of this is rare.

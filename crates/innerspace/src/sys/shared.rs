@@ -8,10 +8,13 @@
 //! |---|---|---|
 //! | shared mapping | mmap(2), `MAP_SYNC` asked for first | `Unsupported` |
 //! | write out | msync(2) | |
-//! | make it write pages again | madvise(2), `MADV_POPULATE_WRITE`; before Linux 5.14 a store of the present value | |
-//! | room for stores to mapped pages | the same; before Linux 5.14 nothing | |
+//! | make it write pages again | madvise(2), `MADV_POPULATE_WRITE` | |
+//! | room for stores to mapped pages | the same | |
 //! | a file in memory | memfd_create(2), sealed | `Unsupported` |
 //! | blocks ahead of writes | fallocate(2) | `Unsupported` |
+//!
+//! Before Linux 5.14 pages are written again by a store of their present value, and nothing makes
+//! room.
 //!
 //! Holes are found and made by [`super::file`].
 

@@ -6,10 +6,10 @@
 //! A noted block that is not cached is a hole, whatever the store says: the old bytes are never
 //! read, not even between the failed sync and the next punch.
 //!
-//! | state | made by | left by |
-//! |---|---|---|
-//! | emptied | the store's answer to a punch, with the number of the next sync | a good sync that began since; a failed sync: lost |
-//! | lost | a failed sync; a punch beside one; a write into an emptied block that failed half-way, perhaps | the punch made again: emptied |
+//! - *Emptied*: the store has answered a punch. The number of the next sync is noted with it. A
+//!   good sync that began since ends the state; a failed sync makes it lost.
+//! - *Lost*: a sync failed, perhaps beside the punch, or a write into an emptied block may have
+//!   failed half-way. Punching again makes it emptied.
 //!
 //! From both: a write of the block that the store has accepted (from there on it is the cache's to
 //! keep), and a cut that takes the block off the file.

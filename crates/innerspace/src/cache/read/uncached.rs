@@ -53,7 +53,9 @@ impl PagedFile {
     /// # let memory = Memory::with_limit(4 * MIB)?;
     /// let file = memory.options().open(MemoryStore::from_bytes(&[1; 1_000_000]))?;
     /// let mut sum = 0;
-    /// file.scan_uncached(.., |piece| sum += piece.iter().map(|byte| u64::from(*byte)).sum::<u64>())?;
+    /// file.scan_uncached(.., |piece| {
+    ///     sum += piece.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+    /// })?;
     /// assert_eq!((sum, file.stats().cached), (1_000_000, PageCount(0)));
     /// # Ok(()) }
     /// ```

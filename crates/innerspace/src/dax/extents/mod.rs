@@ -1,10 +1,10 @@
 //! Extent maps: which page of a device has which page of a file.
 //!
-//! | map | blocks | who keeps it |
-//! |---|---|---|
-//! | [`IdentityMap`] | at the page's own offset of a sparse host file | the host's file system, crash-safe |
-//! | [`ScatteredMap`] | anywhere on a memory device; of each 2 MiB a run, or a word for each page | this process, as long as the file lives |
-//! | `Faulty` (tests) | as scattered, failing and misplacing on order | |
+//! - [`IdentityMap`]: a page is at its own offset of a sparse host file. The host's file system
+//!   keeps the map, and keeps it through a crash.
+//! - [`ScatteredMap`]: blocks are anywhere on a memory device; each 2 MiB has a run, or a word for
+//!   each page. This process keeps the map, as long as the file lives.
+//! - `Faulty` (tests): as scattered, failing and misplacing on demand.
 //!
 //! **Rules.** A caller that looks a page up keeps others from changing it meanwhile: it holds the
 //! page's entry locked, or the file exclusively. It relies on a longer answer only as far as it has

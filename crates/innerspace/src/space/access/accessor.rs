@@ -56,7 +56,8 @@ use crate::{Explanation, Space, VirtAddr};
 ///
 /// let fault = a.load::<u32>(at + 8190).unwrap_err(); // a value; nothing was changed
 /// assert_eq!((fault.kind(), fault.address()), (FaultKind::NotMapped, at + 8192));
-/// println!("{}", a.explain(fault));                  // load of 4 bytes at ...: not mapped; nearest mapping ...
+/// // load of 4 bytes at ...: not mapped; nearest mapping ...
+/// println!("{}", a.explain(fault));
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
@@ -97,7 +98,11 @@ impl Accessor {
     /// let at = space.map(Map::anonymous(64 * 1024))?;
     /// let mut a = space.accessor();
     /// let sum = a.session(|a| {
-    ///     (0..8192).try_fold(0, |sum, i| Ok::<u64, innerspace::Fault>(sum + a.load::<u64>(at + i * 8)?))
+    ///     let mut sum = 0;
+    ///     for i in 0..8192 {
+    ///         sum += a.load::<u64>(at + i * 8)?;
+    ///     }
+    ///     Ok::<u64, innerspace::Fault>(sum)
     /// })?;
     /// assert_eq!(sum, 0);
     /// # Ok(()) }

@@ -22,14 +22,16 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// or says why there is none) as soon as something does not hold:
 ///
 /// ```text
-/// 1  shown = [current]                                         64 bits; before every access, not once for several
+/// 1  visible = [current]                        64 bits; before every access
 /// 2  leaf = at >> LEAF_SHIFT;  slot = leaf % LEAVES
-/// 3  [shown + tags + 8 * slot] = leaf                          READ_TAGS for loads and fetches, WRITE_TAGS for stores
+/// 3  [visible + tags + 8 * slot] = leaf         READ_TAGS for loads and fetches,
+///                                               WRITE_TAGS for stores
 /// 4  at % PAGE_SIZE <= PAGE_SIZE - size
 /// 5  place = words[slot]
-///    place & COALESCED <> 0: access the `size` bytes at place - COALESCED + at; that is all; but not for fetches
-/// 6  word = [place + 8 * (at >> PAGE_SHIFT)]                   one load of 64 bits, Acquire
-/// 7  word & valid <> 0                                         VALID_READ, VALID_WRITE or VALID_FETCH
+///    place & COALESCED <> 0: access the `size` bytes at place - COALESCED + at,
+///                            and be done; but not for fetches
+/// 6  word = [place + 8 * (at >> PAGE_SHIFT)]    one load of 64 bits, Acquire
+/// 7  word & valid <> 0                          VALID_READ, VALID_WRITE or VALID_FETCH
 /// 8  access the `size` bytes at (word & HOST) + at % PAGE_SIZE
 /// ```
 ///

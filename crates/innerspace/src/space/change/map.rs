@@ -33,7 +33,8 @@ const MAX_OFFSET: u64 = LAST_OFFSET - END;
 /// let memory = Memory::with_limit(4 * MIB)?;
 /// let space = memory.space()?;
 /// let at = space.map(Map::anonymous(64 * 1024))?;
-/// let fixed = space.map(Map::anonymous(4096).at(VirtAddr(0x10_0000)).protection(Protection::READ))?;
+/// let map = Map::anonymous(4096).at(VirtAddr(0x10_0000));
+/// let fixed = space.map(map.protection(Protection::READ))?;
 /// assert_eq!(fixed, VirtAddr(0x10_0000));
 /// space.unmap(at, 64 * 1024)?;
 /// # Ok(()) }
@@ -154,7 +155,7 @@ impl Map {
     /// impl Device for Counter {
     ///     fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
     ///         let count = self.0.fetch_add(1, Ordering::Relaxed).to_ne_bytes();
-    ///         let bytes: &mut [u8; 4] = bytes.try_into().map_err(|_| DeviceError::new("4 bytes"))?;
+    ///         let bytes = bytes.as_mut_array::<4>().ok_or(DeviceError::new("4 bytes"))?;
     ///         *bytes = count;
     ///         Ok(())
     ///     }

@@ -1,15 +1,18 @@
 //! A structural change, step by step.
 //!
-//! | step | why there |
-//! |---|---|
-//! | 1 the new set of mappings is made, its nodes charged, frames set aside | all that can fail or wait |
-//! | 2 the gate is closed on the range: flush posted, grace period | no fault is inside the range any more, and no accessor remembers a leaf |
-//! | 3 the paths are made the space's own, under `paths`, in a section; a flush is posted if a node is replaced | an accessor may have found a leaf again by an address beside the range |
-//! | 4 the words are changed | revokers see the old mappings or find the words changed |
-//! | 5 the new set is published, the sequence bumped | after 4: a revoker that goes by the new set has nothing left to revoke in the range |
-//! | 6 a grace period, unless no leaf lies across an end of the range | accesses beside the range share such leaves, and may have gone through |
-//! | 7 the gate opens | faults in the range see the new set, and no slot of a cache is older |
-//! | 8 what was detached is let go | |
+//! 1. The new set of mappings is made, its nodes charged, frames set aside: all that can fail or
+//!    wait.
+//! 2. The gate is closed on the range: a flush is posted, and a grace period passes. Now no fault
+//!    is inside the range, and no accessor remembers a leaf.
+//! 3. The paths are made the space's own, under `paths`, in a section. If a node is replaced a
+//!    flush is posted: an accessor may have found a leaf again by an address beside the range.
+//! 4. The words are changed. Revokers see the old mappings, or find the words changed.
+//! 5. The new set is published, and the sequence bumped. This comes after 4, so a revoker that goes
+//!    by the new set has nothing left to revoke in the range.
+//! 6. A grace period, unless no leaf lies across an end of the range: accesses beside the range
+//!    share such leaves, and may have gone through.
+//! 7. The gate opens. Faults in the range see the new set, and no slot of a cache is older.
+//! 8. Detached frames and nodes are released.
 //!
 //! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to
 //! change. A fault may see the old or the new set; a file's mapper is registered before, so whoever

@@ -5,15 +5,17 @@
 //! anything to forget: a leaf that one may have coalesced is left to `change`, for a fault beside
 //! this may put another page there while the old one is still read.
 //!
-//! | step | why |
-//! |---|---|
-//! | 1 the writer's mutex is taken | a fork alone could make others share the leaf |
-//! | | `paths` is taken | a fault that copies a leaf lets the old one go: found before, it would be another space's alone by now, or nobody's |
-//! | 2 the leaf takes over what it alone borrows | dropped from here, a page would stay its shadow's, which has no parent |
-//! | | in a section, each word is swapped for an empty one | faults beside it replace words by compare-exchange: of those that want a word's page, one gets it |
-//! | 3 both are let go | for others, before the wait |
-//! | 4 a grace period, if there is anything to let go | a thread that had found a page by its word is done with it (I6) |
-//! | 5 the pages are let go, and a shadow of which nothing is borrowed any more | |
+//! 1. The writer's mutex is taken, since a fork could make others share the leaf; then `paths`,
+//!    since a fault that copies a leaf releases the old one: if it was found before, it would by
+//!    now be another space's alone, or nobody's.
+//! 2. The leaf takes over the pages that it alone borrows: one that is dropped from here would stay
+//!    its shadow's, which has no parent. Then, in a section, each word is swapped for an empty one.
+//!    Faults beside it replace words by compare-exchange: of those that want a word's page, one
+//!    gets it.
+//! 3. Both locks are released, for others, before the wait.
+//! 4. A grace period, if there is anything to release: a thread that had found a page by its word
+//!    is done with it (I6).
+//! 5. The pages are released, and a shadow from which nothing is borrowed any more.
 //!
 //! A store beside the call is before it, and lost, or after it, and there. A fault that copies a
 //! page has read its word in the section it copies in, so the page is nobody else's until that has

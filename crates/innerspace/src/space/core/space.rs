@@ -46,7 +46,7 @@ const REMEMBERED: usize = 16;
 /// let at = space.map(Map::anonymous(MIB))?;          // zeros, readable and writable
 /// space.accessor().store(at, 1_u64)?;
 ///
-/// let child = space.fork()?;                         // shares every page until one of the two stores to it
+/// let child = space.fork()?;                         // shares each page until either stores to it
 /// child.accessor().store(at, 2_u64)?;
 /// assert_eq!(space.accessor().load::<u64>(at)?, 1);
 ///

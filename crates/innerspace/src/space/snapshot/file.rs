@@ -6,7 +6,8 @@
 //! header   magic "INNERSNP", version u32, CRC-32 of the twelve bytes before it, u32
 //! record   kind u32, check u32, length of the payload u64, payload
 //!   4 width    bits of an address u32; the first record, and the only one of its kind
-//!   1 mapping  start u64, end u64, first page of the file u64, protection u8, sharing u8, backing u8, 0 u8, file's name
+//!   1 mapping  start u64, end u64, first page of the file u64, protection u8, sharing u8,
+//!              backing u8, 0 u8, file's name
 //!   2 pages    address u64, then whole pages
 //!   3 end      mappings u64, pages u64
 //! ```

@@ -13,14 +13,14 @@
 //! stored to for the first time in a while is given back: its frame, warm in the caches, serves the
 //! next page. Which pages are stored to is seen by their write validity:
 //!
-//! | a page of the space's own | at a restore | the next store to it |
-//! |---|---|---|
-//! | copied since the last restore | is given back: the snapshot's page is shared again | copies the page |
-//! | the same, having been given back up to [`IDLE`] restores ago | is copied back; loses its write validity | a short fault |
-//! | stored to again | the same | the same |
-//! | stored to [`STEADY`] times in a row | is copied back each time, stored to or not | is a plain store |
-//! | not stored to | stays as it is | a short fault |
-//! | not stored to, [`IDLE`] times in a row | is given back | copies the page |
+//! - *Copied since the last restore*: it is given back, so the snapshot's page is shared again, and
+//!   the next store copies the page. If it has been given back up to [`IDLE`] restores ago, it is
+//!   copied back and loses its write validity, and the next store is a short fault.
+//! - *Stored to again*: it is copied back and loses its write validity: a short fault.
+//! - *Stored to [`STEADY`] times in a row*: it is copied back each time, stored to or not, and the
+//!   next store is a plain one.
+//! - *Not stored to*: it stays as it is: a short fault. After [`IDLE`] times in a row it is given
+//!   back, and the next store copies the page.
 //!
 //! Where somebody else has taken write validity since (`take_dirty`, `watch_code`), pages without
 //! are compared.
@@ -29,7 +29,7 @@
 //! counts as not stored to.
 //!
 //! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves
-//! [`GATE_MAIL`]: no access hits before it has read the mail, and having read it the access looks at the gate.
+//! [`GATE_MAIL`]: no access hits before it has read the mail, and then it looks at the gate.
 
 use super::changes::{Changed, Record};
 use super::frozen::Snapshot;

@@ -2,17 +2,23 @@
 //!
 //! ```text
 //!  63..12                      5      4        3     2       1       0
-//!  host address of the page    ZERO   BORROWED OWNED PRESENT VALID_W VALID_R    (6: FILE, 7: VALID_X, 8: DIRECT)
+//!  host address of the page    ZERO   BORROWED OWNED PRESENT VALID_W VALID_R
+//!
+//!  of the bits above these, 6: FILE, 7: VALID_X, 8: DIRECT
 //! ```
 //!
-//! | state | bits | who keeps the frame | who may change the word |
-//! |---|---|---|---|
-//! | empty | 0 | - | a fault (any sharer) |
-//! | zero | PRESENT ZERO | nobody needs to | a write fault (sole user of the path); a fault that finds the hole ended; `Mappers::revoke` |
-//! | file | PRESENT FILE | `mapped` of the frame's hold word | faults and revokers, under the block's lock; validity alone: also a load that finds the page there, aging, samples and `Advice::Cold`, with no lock |
-//! | direct | PRESENT DIRECT | the device, which the mapping keeps | as file, under the entry's lock; nobody ages it |
-//! | own | PRESENT OWNED | one of the frame's refs belongs to this leaf | sole user of the path |
-//! | borrowed | PRESENT BORROWED | the leaf's shadow, directly or in turn | sole user of the path |
+//! - *empty*: 0. Any sharer's fault may change it.
+//! - *zero*: PRESENT, ZERO. The frame needs no keeper. A write fault (sole user of the path), a
+//!   fault that finds the hole ended, and `Mappers::revoke` may change it.
+//! - *file*: PRESENT, FILE. `mapped` of the frame's hold word keeps it. Faults and revokers may
+//!   change it under the block's lock. Its validity alone changes with no lock, by a load that
+//!   finds the page there, aging, samples and `Advice::Cold`.
+//! - *direct*: PRESENT, DIRECT. The device keeps it, and the mapping keeps the device. As file,
+//!   under the entry's lock; it is not aged.
+//! - *own*: PRESENT, OWNED. One of the frame's refs belongs to this leaf. The sole user of the path
+//!   may change it.
+//! - *borrowed*: PRESENT, BORROWED. The leaf's shadow keeps it, directly or in turn. The sole user
+//!   of the path may change it.
 //!
 //! Of a page of the leaf's own that is valid for loads and stores, in a leaf that is the space's
 //! alone, accessors may know without the word (`tlb::coalesced`, which says who has to tell

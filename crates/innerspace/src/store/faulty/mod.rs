@@ -13,10 +13,12 @@
 //! | [`Fault::Hang`] | nothing, until the test releases it | a call that does not return |
 //! | [`Fault::Tear`] | only the first sectors of a write reach the medium | an error |
 //! | [`Fault::Lose`] | a write, punch, resize or sync is dropped | success |
-//! | [`Fault::Forget`] | writes and punches since the last good sync are dropped; lengths stay | a failed sync |
+//! | [`Fault::Forget`] | writes and punches since the last good sync are lost | a failed sync |
 //! | [`Fault::Misdirect`] | a read or write lands some sectors off | success |
 //! | [`Fault::Rot`] | one bit flips, in the answer of a read or in what a write stores | success |
 //! | [`FaultyStore::power_cut`] | changes since the last sync are lost: all, none, some | errors |
+//!
+//! `Forget` keeps changes of the length.
 //!
 //! The device never tears a sector. It never loses or changes bytes that a successful sync covered,
 //! unless a `Lose` fell on that very sync, or a `Misdirect` or `Rot` on a later write. A failed

@@ -8,10 +8,11 @@
 //! processor. Once grace periods are few for what the readers do, the next reader to notice tells
 //! all of them to stop.
 //!
-//! | | readers do not fence | readers fence |
-//! |---|---|---|
-//! | *enter* | `state` := odd; look at its `fenced`, acquire | `state` := odd; look at its `fenced`; full fence |
-//! | *synchronize*, after the change of words | heavy barrier; lock the list; read every `state` | lock the list; full fence; read every `state` |
+//! - *enter* sets `state` to odd and looks at its `fenced`: by an acquire if readers do not fence,
+//!   followed by a full fence if they do.
+//! - *synchronize*, after the change of words, reads every `state`. If readers do not fence it
+//!   first issues the heavy barrier and then locks the list; if they do, it first locks the list
+//!   and then issues a full fence.
 //!
 //! The reader's `fenced` is a bit of a word on the line of its `state`. An access with a section of
 //! its own compares the whole word with what it has cached, because pending mail is marked there
