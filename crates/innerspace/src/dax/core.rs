@@ -61,6 +61,8 @@ pub(crate) struct DaxSetup {
     pub(crate) on_shrink: OnShrink,
     /// The most bytes a host file can grow to. Default: depends on its length.
     pub(crate) capacity: Option<u64>,
+    /// Whether other groups may open it, too.
+    pub(crate) shared: bool,
 }
 
 impl Default for DaxSetup {
@@ -70,6 +72,7 @@ impl Default for DaxSetup {
             hole_writes: HoleWrites::default(),
             on_shrink: OnShrink::default(),
             capacity: None,
+            shared: false,
         }
     }
 }
@@ -99,6 +102,8 @@ pub(crate) struct DaxCore {
     pub(super) hole_writes: HoleWrites,
     pub(super) host: Option<Arc<HostFile>>,
     pub(crate) on_shrink: OnShrink,
+    /// Whether other groups may open it, too.
+    pub(crate) shared: bool,
     /// The most bytes it can have.
     pub(super) most: u64,
     /// The length in bytes when it was opened.
@@ -158,6 +163,7 @@ impl DaxCore {
             hole_writes,
             on_shrink,
             capacity: _,
+            shared,
         } = setup;
         let pool = cache.pool();
         Arc::new(DaxCore {
@@ -170,6 +176,7 @@ impl DaxCore {
             hole_writes,
             host,
             on_shrink,
+            shared,
             most,
             opened_len: size,
             size: AtomicU64::new(size),
@@ -196,6 +203,11 @@ impl DaxCore {
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn until_closed(&self) -> Weak<()> {
         Arc::downgrade(&self.closed)
+    }
+
+    /// The group that pays for the file.
+    pub(crate) fn group(&self) -> &Group {
+        self.entries.group()
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {

@@ -87,6 +87,11 @@ impl RangeWords for Words<'_> {
 }
 
 impl Entries {
+    /// The group that pays for the nodes.
+    pub(super) fn group(&self) -> &Group {
+        &self.group
+    }
+
     pub(super) fn new(pool: &Arc<Pool>, group: &Group) -> Entries {
         Entries {
             pool: pool.clone(),

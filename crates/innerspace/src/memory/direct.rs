@@ -6,6 +6,8 @@ use std::path::Path;
 use super::Memory;
 #[cfg(not(target_family = "wasm"))]
 use super::files::{Listed, OpenFile};
+#[cfg(not(target_family = "wasm"))]
+use super::open::{OF_ANOTHER_GROUP, is_another};
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
@@ -17,7 +19,7 @@ use crate::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct DirectOpener {
     memory: Memory,
-    group: Group,
+    group: Option<Group>,
     setup: DaxSetup,
 }
 
@@ -38,10 +40,13 @@ impl Memory {
     ///
     /// A file that is open for direct access in this memory already is the same file again, with
     /// the choices made then: a file first opened for writing can be written through every handle.
+    /// A call that names another group ([`DirectOpener::group`]) is refused, unless both say
+    /// [`DirectOpener::share`].
     ///
     /// # Errors
     /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when the file is
-    /// open through the page cache, or read-only, or with another choice of [`OnShrink`].
+    /// open through the page cache, or read-only, or for another group, or with another choice of
+    /// [`OnShrink`].
     #[cfg(not(target_family = "wasm"))]
     pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.direct_options().open(path)
@@ -52,7 +57,7 @@ impl Memory {
     pub fn direct_options(&self) -> DirectOpener {
         DirectOpener {
             memory: self.clone(),
-            group: self.0.root.clone(),
+            group: None,
             setup: DaxSetup::default(),
         }
     }
@@ -61,9 +66,18 @@ impl Memory {
 impl DirectOpener {
     /// The group that pays for the file's entries; the root group by default. The bytes themselves
     /// are the device's. With a group of another `Memory`, opening fails:
-    /// [`DaxError::OtherMemorysGroup`].
+    /// [`DaxError::OtherMemorysGroup`]. A file that is open already for another group is
+    /// [`DaxError::OpenOtherwise`], unless both opened it to [`share`](DirectOpener::share) it.
     pub fn group(mut self, group: &Group) -> DirectOpener {
-        self.group = group.clone();
+        self.group = Some(group.clone());
+        self
+    }
+
+    /// Lets other groups use the file that is opened, and uses one that is open already, whichever
+    /// group pays for it: the first that opened it. Both sides have to say so. No effect on a
+    /// device's own blocks.
+    pub fn share(mut self) -> DirectOpener {
+        self.setup.shared = true;
         self
     }
 
@@ -102,7 +116,8 @@ impl DirectOpener {
     pub fn on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.check_process(|| name.into())?;
         self.check_group()?;
-        DaxFile::on_device(&self.memory.0.cache, &self.group, device, name, self.setup)
+        let group = self.payer().clone();
+        DaxFile::on_device(&self.memory.0.cache, &group, device, name, self.setup)
     }
 
     /// An existing host file.
@@ -123,9 +138,9 @@ impl DirectOpener {
             FileAccess::ReadOnly => Access::ReadOnly,
             FileAccess::ReadWrite => Access::ReadWrite,
         };
-        let same = |listed| self.same_file(listed, create);
+        let same = |listed| self.same_file(path, listed, create);
         let make = |locked: Locked<'_>| {
-            let file = DaxFile::over_host(&inner.cache, &self.group, locked, self.setup.clone())?;
+            let file = DaxFile::over_host(&inner.cache, self.payer(), locked, self.setup.clone())?;
             let core = file.core();
             let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
             Ok((file, open))
@@ -144,32 +159,39 @@ impl DirectOpener {
         }
     }
 
+    fn payer(&self) -> &Group {
+        self.group.as_ref().unwrap_or(&self.memory.0.root)
+    }
+
     fn check_group(&self) -> Result<(), DaxError> {
-        match self.group.belongs_to(&self.memory.0.pool.groups) {
+        match self.payer().belongs_to(&self.memory.0.pool.groups) {
             true => Ok(()),
             false => Err(DaxError::OtherMemorysGroup),
         }
     }
 
-    /// A handle of the file that is open already, if it is open in the way wanted.
+    /// A handle of the file that is open already, if it is open in the way wanted. Its name here is
+    /// `path`: another caller may have opened it by a name of its own.
     #[cfg(not(target_family = "wasm"))]
-    fn same_file(&self, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
-        let otherwise = |file: Arc<str>, how| Err(DaxError::OpenOtherwise { file, how });
+    fn same_file(&self, path: &Path, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
+        let file = || -> Arc<str> { crate::store::shown(path).into() };
+        let otherwise = |how| Err(DaxError::OpenOtherwise { file: file(), how });
         let open = match listed {
-            Listed::Cached(open) => {
-                return otherwise(open.name().clone(), "through the page cache");
-            }
+            Listed::Cached(_) => return otherwise("through the page cache"),
             Listed::Direct(open) => open,
         };
-        let file = open.name().clone();
         if create == Create::Truncate {
-            return Err(DaxError::NotEmptied { file });
+            return Err(DaxError::NotEmptied { file: file() });
+        }
+        let both_share = self.setup.shared && open.shared;
+        if !both_share && is_another(self.group.as_ref(), open.group()) {
+            return otherwise(OF_ANOTHER_GROUP);
         }
         if self.setup.access == FileAccess::ReadWrite && !open.writable() {
-            return otherwise(file, "read-only");
+            return otherwise("read-only");
         }
         if self.setup.on_shrink != open.on_shrink {
-            return otherwise(file, "with another choice for being cut short");
+            return otherwise("with another choice for being cut short");
         }
         Ok(DaxFile::new(open))
     }

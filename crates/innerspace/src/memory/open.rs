@@ -12,9 +12,9 @@ use crate::cache::{
     FileAccess, FileError, FileInner, FileOptions, PagedFile, StoreProbe, WriteOrder,
 };
 use crate::group::Group;
-use crate::store::Store;
+use crate::store::{self, Store};
 #[cfg(not(target_family = "wasm"))]
-use crate::store::{self, CacheMode, Create, Locked, Opened};
+use crate::store::{CacheMode, Create, Locked, Opened};
 use crate::sync::Arc;
 
 /// Why a file could not be opened.
@@ -85,7 +85,8 @@ impl Memory {
     ///
     /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one
     /// set of dirty blocks. It is writable if it was first opened so, and the group that it was
-    /// first opened in pays for it. Its length is what the file system says: files of /proc say 0,
+    /// first opened in pays for it. A call that names another group ([`FileOpener::group`]) is
+    /// refused, unless both say [`FileOpener::share`]. Its length is what the file system says: files of /proc say 0,
     /// and show nothing.
     ///
     /// # Errors
@@ -130,7 +131,9 @@ impl FileOpener {
         self
     }
 
-    /// Whether the file is opened for reading alone (the default), or for writing too.
+    /// Whether the file is opened for reading alone (the default), or for writing too. A file that
+    /// is open for reading alone stays so until it is closed: to open it for writing meanwhile is
+    /// [`OpenError::OpenOtherwise`].
     pub fn access(mut self, access: FileAccess) -> FileOpener {
         self.options = self.options.access(access);
         self
@@ -144,9 +147,31 @@ impl FileOpener {
     }
 
     /// The group that pays for the file's blocks; the root group by default. With a group of
-    /// another `Memory`, opening fails: [`OpenError::OtherMemorysGroup`].
+    /// another `Memory`, opening fails: [`OpenError::OtherMemorysGroup`]. A file that is open
+    /// already for another group is [`OpenError::OpenOtherwise`], unless both opened it to
+    /// [`share`](FileOpener::share) it. A call that names no group uses the file as it is open.
     pub fn group(mut self, group: &Group) -> FileOpener {
         self.options = self.options.group(group);
+        self
+    }
+
+    /// Lets other groups use the file that is opened, and uses one that is open already, whichever
+    /// group pays for it: the first that opened it. Both sides have to say so.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(8 * MIB)?;
+    /// # let store = std::sync::Arc::new(MemoryStore::new());
+    /// let (a, b) = (memory.group("a", MIB)?, memory.group("b", MIB)?);
+    /// let first = memory.options().group(&a).share().open_store(store.clone())?;
+    /// memory.options().group(&b).open_store(store.clone()).unwrap_err();
+    /// let second = memory.options().group(&b).share().open_store(store)?;
+    /// assert_eq!(second.group().name(), "a");
+    /// # Ok(()) }
+    /// ```
+    pub fn share(mut self) -> FileOpener {
+        self.options = self.options.share();
         self
     }
 
@@ -173,22 +198,20 @@ impl FileOpener {
         let inner = &*self.memory.0;
         self.check_process(|| store.name())?;
         self.check_group()?;
+        let same = |listed: Listed| {
+            let name = || store::shown_name(&store.name()).into_owned();
+            self.same_file(listed, &name)
+        };
         let Some(identity) = store.identity() else {
             return Ok(FileInner::open(&inner.cache, store, &self.options)?);
         };
         loop {
-            let mark = match inner
-                .files
-                .look(&inner.cache, identity, |listed| self.same_file(listed))?
-            {
+            let mark = match inner.files.look(&inner.cache, identity, &same)? {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(mut files) => note_opening(&mut files, identity),
             };
             let asked = StoreProbe::new(store.clone(), &self.options)?;
-            let mut files = match inner
-                .files
-                .look(&inner.cache, identity, |listed| self.same_file(listed))?
-            {
+            let mut files = match inner.files.look(&inner.cache, identity, &same)? {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(files) => files,
             };
@@ -241,11 +264,12 @@ impl FileOpener {
             FileAccess::ReadOnly => store::Access::ReadOnly,
             FileAccess::ReadWrite => store::Access::ReadWrite,
         };
+        let name = || store::shown(path);
         let same = |listed: Listed| match (listed, create) {
-            (Listed::Cached(open), Create::Truncate) => Err(OpenError::NotEmptied {
-                file: open.name().to_string(),
+            (Listed::Cached(_), Create::Truncate) => Err(OpenError::NotEmptied {
+                file: self.shown_name(&name),
             }),
-            (listed, _) => self.same_file(listed),
+            (listed, _) => self.same_file(listed, &name),
         };
         let make = |locked: Locked<'_>| {
             let store = Arc::new(locked.into_store(CacheMode::Auto)?);
@@ -275,30 +299,49 @@ impl FileOpener {
         }
     }
 
-    /// A handle of the file that is open already, if it is open in the way wanted.
-    fn same_file(&self, listed: Listed) -> Result<PagedFile, OpenError> {
-        let refuse = |name: &str, how| {
-            Err(OpenError::OpenOtherwise {
-                file: name.to_string(),
-                how,
-            })
-        };
+    /// What the caller calls the file. Another caller may have opened it by a name of its own, which
+    /// is not for this one to see.
+    fn shown_name(&self, own: &dyn Fn() -> String) -> String {
+        match &self.options.name {
+            Some(name) => store::shown_name(name).into_owned(),
+            None => own(),
+        }
+    }
+
+    /// A handle of the file that is open already, if it is open in the way wanted. `name` is that
+    /// of the caller's path or store.
+    fn same_file(&self, listed: Listed, name: &dyn Fn() -> String) -> Result<PagedFile, OpenError> {
+        let file = || self.shown_name(name);
+        let refuse = |how| Err(OpenError::OpenOtherwise { file: file(), how });
         let open = match listed {
             Listed::Cached(open) => open,
             #[cfg(not(target_family = "wasm"))]
-            Listed::Direct(open) => return refuse(open.name(), "for direct access"),
+            Listed::Direct(_) => return refuse("for direct access"),
         };
-        if self.options.access == FileAccess::ReadWrite && !open.writable() {
-            return refuse(open.name(), "read-only");
+        let options = &self.options;
+        let both_share = options.shared && open.id.shared;
+        if !both_share && is_another(options.group.as_ref(), &open.id.group) {
+            return refuse(OF_ANOTHER_GROUP);
         }
-        if self.options.block_size != open.block_bytes() {
-            return refuse(open.name(), "with another block size");
+        if options.access == FileAccess::ReadWrite && !open.writable() {
+            return refuse("read-only");
         }
-        let order = self.options.write_order;
+        if options.block_size != open.block_bytes() {
+            return refuse("with another block size");
+        }
+        let order = options.write_order;
         // `Background` asks for no order, so any order will do.
         if order != WriteOrder::Background && order != open.id.write_order {
-            return refuse(open.name(), "with another write order");
+            return refuse("with another write order");
         }
         Ok(PagedFile::new(&open))
     }
+}
+
+/// How a file is open that is refused to a group.
+pub(super) const OF_ANOTHER_GROUP: &str = "for another group, and not shared by both";
+
+/// Whether a group was named that is not the one that pays.
+pub(super) fn is_another(named: Option<&Group>, payer: &Group) -> bool {
+    named.is_some_and(|group| group.id() != payer.id())
 }

@@ -1,1 +1,86 @@
 //! A file that both open belongs to the group that was said to pay.
+
+use std::sync::Arc;
+
+use innerspace::store::MemoryStore;
+use innerspace::{DaxError, FileAccess, KIB, MIB, OpenError, PagedFile, Threads};
+
+use crate::world::World;
+
+/// The text of a refusal that says how the file is open.
+fn refused(opened: Result<PagedFile, OpenError>) -> String {
+    match opened {
+        Err(error @ OpenError::OpenOtherwise { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+// spec: N10 N12
+#[test]
+fn a_file_that_is_open_for_another_group_is_refused_and_the_error_says_so() {
+    let world = World::new(4 * MIB, Threads::None);
+    let store = Arc::new(MemoryStore::from_bytes(&[7; 100_000]));
+    let options = || world.memory.options();
+    let first = options().group(&world.a).name("a secret").share();
+    let first = first.open_store(store.clone()).unwrap();
+    let text = refused(options().group(&world.b).open_store(store.clone()));
+    assert!(text.contains("is open already for another group"), "{text}");
+    assert!(
+        !text.contains("secret") && !text.contains("root/a"),
+        "{text}"
+    );
+    // The same for a root that is named, and not for the same group.
+    let root = world.memory.root_group();
+    refused(options().group(root).open_store(store.clone()));
+    options().group(&world.a).open_store(store.clone()).unwrap();
+    // B is not refused because A is full: it said that it shares, and A had said so too.
+    let shared = options().group(&world.b).share();
+    let shared = shared.open_store(store.clone()).unwrap();
+    assert_eq!(shared.group().name(), "a");
+    drop((first, shared));
+
+    // One side is not enough: A's store may only claim to be B's.
+    let own = options().group(&world.b).open_store(store.clone()).unwrap();
+    refused(options().group(&world.a).share().open_store(store.clone()));
+    drop(own);
+    let own = options().group(&world.b).open_store(store).unwrap();
+    assert_eq!(own.group().name(), "b");
+}
+
+// spec: N10
+#[test]
+fn a_file_that_is_open_for_reading_says_so_to_a_writer() {
+    let world = World::new(4 * MIB, Threads::None);
+    let store = Arc::new(MemoryStore::from_bytes(&[7; 100_000]));
+    let options = || world.memory.options().group(&world.b).share();
+    let reader = options().open_store(store.clone()).unwrap();
+    let writer = || options().access(FileAccess::ReadWrite);
+    let text = refused(writer().open_store(store.clone()));
+    assert!(text.contains("is open already read-only"), "{text}");
+    drop(reader);
+    writer().open_store(store).unwrap();
+}
+
+// spec: N10 N12
+#[test]
+fn a_direct_file_that_is_open_for_another_group_is_refused_and_the_error_says_so() {
+    let world = World::new(4 * MIB, Threads::None);
+    let folder = tempfile::tempdir().unwrap();
+    let (path, link) = (folder.path().join("own.bin"), folder.path().join("secret"));
+    std::fs::write(&path, vec![7; 8192]).unwrap();
+    std::fs::hard_link(&path, &link).unwrap();
+    let options = || world.memory.direct_options().capacity(64 * KIB);
+    let first = options().group(&world.a).share().open(&link).unwrap();
+    let error = options().group(&world.b).open(&path).unwrap_err();
+    assert!(matches!(error, DaxError::OpenOtherwise { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("is open already for another group"), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+    refused(world.memory.options().group(&world.b).open_path(&path));
+    options().group(&world.b).share().open(&path).unwrap();
+    options().open(&path).unwrap();
+    drop(first);
+    let own = options().group(&world.b).open(&path).unwrap();
+    options().group(&world.a).share().open(&link).unwrap_err();
+    drop(own);
+}

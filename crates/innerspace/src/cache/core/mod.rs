@@ -69,6 +69,8 @@ pub(crate) struct FileIdentity {
     pub(crate) identity: Option<Identity>,
     /// Keeps the group; pays for blocks and index nodes.
     pub(crate) group: Group,
+    /// Whether other groups may open it, too.
+    pub(crate) shared: bool,
     /// The group and those above it, for the dirty limits.
     pub(crate) groups: Vec<GroupId>,
     /// log2 of the pages in a block.
@@ -168,6 +170,7 @@ impl FileCore {
                     name,
                     identity,
                     group,
+                    shared: options.shared,
                     groups,
                     order,
                     block_shift,

@@ -24,6 +24,7 @@ pub(crate) struct FileOptions {
     pub(crate) access: FileAccess,
     pub(crate) write_order: WriteOrder,
     pub(crate) group: Option<Group>,
+    pub(crate) shared: bool,
     pub(crate) name: Option<String>,
 }
 
@@ -35,6 +36,7 @@ impl FileOptions {
             access: FileAccess::ReadOnly,
             write_order: WriteOrder::Background,
             group: None,
+            shared: false,
             name: None,
         }
     }
@@ -61,6 +63,12 @@ impl FileOptions {
     /// The group that pays for the file's blocks; the whole memory's group by default.
     pub(crate) fn group(mut self, group: &Group) -> FileOptions {
         self.group = Some(group.clone());
+        self
+    }
+
+    /// Whether other groups may use the file, too.
+    pub(crate) fn share(mut self) -> FileOptions {
+        self.shared = true;
         self
     }
 
