@@ -72,8 +72,8 @@ fn borrowed_pages_that_are_unmapped_after_the_fork_has_ended_are_given_back() {
     );
 }
 
-/// Each fork keeps the leaf that was the space's when it was made: one borrows from the other, and
-/// the space from that.
+/// Each fork keeps the leaf that the space had when it was made. The space's leaf borrows from the
+/// second fork's, and that from the first's.
 #[test]
 fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() {
     enum First {
@@ -101,7 +101,7 @@ fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() 
     }
 }
 
-/// Of two leaves that nobody else has any more the second has the page: it is taken over, not
+/// Two leaves have lost their other users, and the second has the page: it is taken over, not
 /// copied.
 #[test]
 fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
@@ -125,7 +125,7 @@ fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
     memory.validate();
 }
 
-/// What the program sees of it: its group is full of pages that it has given back.
+/// Seen by the program: its group is full of pages that it has given back.
 #[test]
 fn a_group_has_room_for_what_was_unmapped() {
     let memory = memory_of(16 * MIB);

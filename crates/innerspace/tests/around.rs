@@ -76,7 +76,7 @@ fn a_load_maps_the_cached_pages_around_it_and_uses_its_own_alone() {
     let now = pages(&space);
     assert_eq!((now.file, now.referenced), (16, 16));
     assert_eq!((around(&memory), file.stats().store_reads), (15, reads));
-    // What was used is forgotten, what is mapped is not.
+    // Use is forgotten, mappings are not.
     space.advise(at, 40 * PAGE, Advice::Cold).unwrap();
     assert_eq!(load(&space, at + 17 * PAGE), Ok(18));
     let now = pages(&space);
@@ -207,8 +207,8 @@ fn a_neighbour_goes_with_its_mapping() {
     let memory = memory();
     let file = cached(&memory, 40, PAGE);
     let (space, at) = with_neighbours(&memory, &file);
-    // It has used some of the neighbours, whose words are valid, and remembers their leaf and the
-    // mapping.
+    // The accessor has used some of the neighbours, whose words are valid, and remembers their leaf
+    // and the mapping.
     let mut a = space.accessor();
     for page in 21..25 {
         assert_eq!(load_by(&mut a, at + page * PAGE), Ok(page as u8 + 1));
@@ -287,7 +287,7 @@ fn a_neighbour_in_a_private_mapping_is_copied_by_a_store() {
     assert_eq!(bytes, [22]);
 }
 
-/// The pages' numbers, and a store that says when it is asked for page 21, and waits.
+/// A store of page numbers that reports when it is asked for page 21, and then waits.
 struct Slow {
     numbers: MemoryStore,
     asked: Mutex<Sender<()>>,
@@ -369,7 +369,7 @@ fn advice_says_what_is_read_ahead_and_mapped_around() {
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let ahead = || {
-        // What is in flight lands.
+        // The request in flight lands.
         memory.tick();
         memory.stats().totals.pgreadahead
     };
@@ -402,7 +402,7 @@ fn advice_says_what_is_read_ahead_and_mapped_around() {
 
     let empty = space.advise(at + 200 * PAGE, PAGE, Advice::Random);
     assert!(empty.is_err(), "nothing is mapped there");
-    // It has no effect on what is no file.
+    // It has no effect on anonymous memory.
     let own = space.map(Map::anonymous(4 * PAGE)).unwrap();
     space.advise(own, 4 * PAGE, Advice::Random).unwrap();
     space.accessor().store(own, 1u8).unwrap();

@@ -1,4 +1,4 @@
-//! Accesses that never wait: what they do at once, what they refuse, and that a refusal changes
+//! Accesses that never wait: what they can do, what they refuse, and that a refusal changes
 //! nothing.
 
 use std::cmp::Ordering::Equal;
@@ -66,7 +66,7 @@ fn what_takes_no_waiting_is_done() {
     assert_eq!(b.try_load::<u64>(own + 8), Ok(5));
     assert_eq!(b.try_load::<u8>(at + 4 * PAGE), Ok(50));
     assert_eq!(file.stats().store_reads, reads);
-    // What the store has is not known before it was asked.
+    // What the store has is unknown until it has been asked.
     assert_would_block(a.try_load::<u8>(hole), hole);
     holes.prefetch(..).unwrap();
     assert_eq!(a.try_load::<u8>(hole), Ok(0), "a known hole");
@@ -289,7 +289,7 @@ fn a_full_group_would_block_and_is_not_reclaimed_from() {
     memory.validate();
 }
 
-/// A store whose calls of one kind are held until they are let go.
+/// A store whose calls of one kind are held until they are released.
 struct Held {
     store: MemoryStore,
     holds: Holds,
@@ -415,7 +415,7 @@ fn what_waits_for_other_accessors_would_block() {
     assert_would_block(a.try_store(at, 9_u8), at);
     a.store(at, 9_u8).unwrap();
     assert_eq!((view[0], a.try_load::<u8>(at)), (1, Ok(9)));
-    // A hole that is stored to is taken from all who see it.
+    // A hole that is stored to is taken from all mappings.
     let options = memory.options().access(FileAccess::ReadWrite);
     let holes = options.open(MemoryStore::with_len(PAGE)).unwrap();
     holes.prefetch(..).unwrap();
@@ -474,7 +474,7 @@ fn of_a_direct_access_file_is_had_what_it_knows_without_asking() {
         None,
         "and of that one not"
     );
-    // A store is another matter until there was one.
+    // A first store still has to wait.
     assert_would_block(b.try_store(there, 9_u8), there);
     a.store(at, 9_u8).unwrap();
     assert_eq!(b.try_store(there, 10_u8), Ok(()));

@@ -19,7 +19,8 @@ fn space() -> (Space, VirtAddr) {
     (space, at)
 }
 
-/// Each operation from `old` with `operand`: what it leaves behind. It gives what was there.
+/// Applies each operation to `old` with `operand` and returns what it leaves behind. It must return
+/// `old`.
 fn after_each<T: AtomicScalar + std::fmt::Debug>(
     a: &mut Accessor,
     at: VirtAddr,
@@ -115,8 +116,7 @@ fn an_atomic_access_asks_for_the_rights_it_needs() {
     }
 }
 
-/// An order that there is not is a panic as in the standard library, and leaves nobody waiting for
-/// the accessor.
+/// An invalid order panics, as in the standard library, and leaves nobody waiting for the accessor.
 // spec: A10
 #[test]
 fn an_order_that_there_is_not_leaves_no_section_open() {

@@ -169,7 +169,7 @@ fn a_store_across_the_end_of_a_device_is_whole_or_none() {
         .unwrap();
     assert_eq!(calls.take(), ["store [05, 06, 07, 08] at 0x0"]);
     assert_eq!(a.load::<u32>(at + (PAGE - 4)), Ok(0x0403_0201));
-    // What the device refuses is not in the memory before it either.
+    // When the device refuses, the memory before it is unchanged too.
     let refusing = space.map(Map::device(Refusing, PAGE).replacing(at + PAGE));
     refusing.unwrap();
     for at in [at + (PAGE - 4), across] {
@@ -232,7 +232,7 @@ fn a_device_gets_no_longer_by_a_remap() {
     assert_eq!(gone.kind(), FaultKind::NotMapped);
 }
 
-/// Uses its own space in every way.
+/// A device that uses its own space in every way.
 #[derive(Clone)]
 struct Nosy(Arc<Mutex<Option<(Space, innerspace::Accessor, VirtAddr)>>>);
 
@@ -361,7 +361,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
     );
 }
 
-/// The usual layout of a JIT: one file, shown once to be written and once to be executed.
+/// The usual layout of a JIT: one file, mapped once for writing and once for execution.
 // spec: V11
 #[test]
 fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
@@ -509,7 +509,7 @@ fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
     assert!(!there.is_current(), "replaced by what was moved");
 }
 
-/// A translator beside a writer never takes old bytes for current.
+/// A translator that runs beside a writer never takes old bytes for current.
 // spec: V11
 #[test]
 fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
@@ -539,7 +539,7 @@ fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
     writing.join().unwrap();
 }
 
-/// What a restore in place goes by is not spoilt by watching, nor by advice.
+/// Neither watching nor advice spoils what a restore in place relies on.
 #[test]
 fn a_restore_brings_back_a_page_that_is_watched_or_cold() {
     let space = space();

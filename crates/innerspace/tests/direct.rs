@@ -167,7 +167,7 @@ fn a_file_that_was_closed_with_its_mappings_can_be_opened_the_other_way() {
     let memory = options.build().unwrap();
     let space = memory.space().unwrap();
     for _ in 0..3 {
-        // Nothing waits for a grace period by itself: what is unmapped is let go some time later.
+        // Nothing waits for a grace period by itself: unmapped pages are released some time later.
         let direct = memory.open_direct(&path).unwrap();
         let at = space.map(Map::direct(&direct).shared()).unwrap();
         assert_eq!(space.accessor().load::<u8>(at), Ok(7));
@@ -208,7 +208,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
         });
         while !renames.is_finished() {
             let files = [&path, &other].map(|path| memory.open_direct(path));
-            // Of the same file there is one state: a second one would meet the lock of the first.
+            // The same file has one state: a second one would meet the lock of the first.
             for file in files {
                 match file {
                     Ok(file) => assert!([1, 2].contains(&content(&file))),
@@ -375,7 +375,7 @@ fn a_sync_of_the_space_makes_a_guarded_mapping_durable() {
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What a call gives that is made by the next tick and not before.
+/// Returns the result of a call that is made by the next tick and not before.
 #[track_caller]
 fn after_a_tick<T>(
     memory: &Memory,
@@ -484,7 +484,7 @@ fn a_cut_as_a_future_waits_for_no_pin() {
     let pin = std::thread::scope(|scope| scope.spawn(pin).join().unwrap());
     assert_busy_for_others(&memory, &file);
     drop(pin);
-    // Made by the thread that makes the cuts, for whoever gets it.
+    // The thread that makes the cuts takes the pin, and hands it to the caller.
     let pin = after_a_tick(
         &memory,
         file.defer(move |file| file.pin_raw(PAGE..2 * PAGE)),
@@ -527,7 +527,7 @@ fn the_service_thread_makes_the_calls_of_a_file_whose_memory_is_gone() {
     assert_eq!(bytes, [7; 100]);
 }
 
-/// What is not stored to yet of a large block is a hole as far as a host with tmpfs knows.
+/// The part of a large block that was never stored to is a hole to a host with tmpfs.
 #[test]
 fn what_is_stored_to_a_large_block_is_read_by_call() {
     let memory_files = std::path::Path::new("/dev/shm");

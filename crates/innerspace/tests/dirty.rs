@@ -86,10 +86,10 @@ struct World {
     file: PagedFile,
     forks: Vec<Space>,
     snapshot: Option<Snapshot>,
-    /// What has to be named, and what may be.
+    /// Pages that have to be named, and pages that may be.
     required: BTreeSet<usize>,
     allowed: BTreeSet<usize>,
-    /// A copy, kept up to date by what is named alone.
+    /// A copy, kept up to date with the named pages alone.
     copy: [Option<[u64; 2]>; PLACES],
 }
 
@@ -188,7 +188,7 @@ impl World {
             Op::Restore => {
                 if let Some(snapshot) = &self.snapshot {
                     self.space.restore(snapshot).unwrap();
-                    // What differs has to be named, and the copy tells whether it was.
+                    // A page that differs has to be named, and the copy shows whether it was.
                     self.allowed.extend(0..PLACES);
                 }
             }
@@ -413,7 +413,7 @@ fn pages_of_a_direct_access_file_that_a_store_made_writable_are_named() {
     let code = a.watch_code(at + 5 * PAGE).unwrap();
     let mut copy = vec![0_u8; 2 * LARGE as usize];
     for round in 1..4_u64 {
-        // What lies beside the first store in its block may be writable with no further fault.
+        // Pages beside the first store, in the same block, may be writable with no further fault.
         for page in [0, 5, 511, 600] {
             a.store(at + page * PAGE + 8, (round + page) as u8).unwrap();
         }

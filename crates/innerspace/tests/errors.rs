@@ -1,5 +1,5 @@
-//! Every error becomes an `io::Error` of the nearest kind, and those that a full group can be
-//! behind say whether one was.
+//! Every error becomes an `io::Error` of the nearest kind. Errors that a full group may cause say
+//! whether one did.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};

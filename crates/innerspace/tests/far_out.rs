@@ -2,8 +2,8 @@
 //! their pages: random operations near powers of two, where an index grows a level, tags of blocks
 //! end, and sums may overflow. A store may fail now and then.
 //!
-//! What may fail: whatever wants memory, and, where the store fails, whatever calls it. A write
-//! that failed has written a beginning, a punch has left zeros here and there.
+//! An operation may fail if it needs memory, or calls a store that fails. A write that failed has
+//! written a beginning, a punch has left zeros here and there.
 //!
 //! [`RUNS`] programs with fixed seeds; `INNERSPACE_FAR_RUNS=100000` runs as many with other seeds,
 //! and `INNERSPACE_FAR_SEED=7` that one again.
@@ -19,7 +19,7 @@ use innerspace::{
     FileAccess, FileError, KIB, MIB, Map, Memory, MemoryOptions, PagedFile, Threads, View,
 };
 
-/// Programs of a run without a wish.
+/// Programs of a run unless the environment asks for more.
 const RUNS: u64 = 100;
 const STEPS: u64 = 60;
 const PAGE: u64 = innerspace::PAGE_SIZE as u64;
@@ -54,7 +54,7 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// A range in its parts by pages: the page, and what is meant of it.
+    /// Splits a range by pages: each page, and the part of it in the range.
     fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
         pages.map(move |page| {
@@ -147,14 +147,14 @@ impl World {
         }
     }
 
-    /// What goes wrong and is allowed to.
+    /// Checks that the error is one that may happen.
     fn may_fail(&self, error: &FileError) {
         let by_store = matches!(error, FileError::Store { .. } | FileError::Unwritten { .. });
         let allowed = matches!(error, FileError::Limit(_)) || self.faulty && by_store;
         assert!(allowed, "an error out of nowhere: {error}");
     }
 
-    /// Bytes of the file, once nothing is in the way.
+    /// The bytes of the file, with failures switched off.
     fn look_at(&mut self, range: Range<u64>) -> Vec<u8> {
         self.store.heal();
         let mut back = vec![0xa5; (range.end - range.start) as usize];
@@ -165,7 +165,7 @@ impl World {
         back
     }
 
-    /// The pages that were written, as they are read.
+    /// The pages that were written, as the file reads them.
     fn look_at_pages(&mut self) -> Vec<(u64, Vec<u8>)> {
         let pages = self
             .now
@@ -312,7 +312,7 @@ impl World {
             if let Ok(got) = accessor.load::<u8>(place) {
                 assert!(!is_inside || [got] == self.now.get(at..at + 1)[..]);
             }
-            // Past the end it is a store to what nobody sees.
+            // Past the end, nobody sees the store.
             if accessor.store(place, byte).is_ok() && is_inside {
                 self.now.put(at, &[byte]);
             }

@@ -19,7 +19,7 @@ fn memory() -> Memory {
     options.build().unwrap()
 }
 
-/// The bytes of `size` at `at`, if they may be had without a call.
+/// The host address of `size` bytes at `at`, if generated code may access them without a call.
 ///
 /// # Safety
 /// In a session of the accessor of this layout, and used before anything else is called.
@@ -147,7 +147,7 @@ fn what_was_taken_away_is_not_hit() {
         assert_eq!(session.load(at + PAGE), Ok(1u64));
         assert_eq!(load(&layout, at + PAGE), Some(1));
     });
-    // A store after a fork is the space's own alone.
+    // A store after a fork is seen in this space alone.
     let child = space.fork().unwrap();
     accessor.session(|session| {
         assert!(!store(&layout, at + 2 * PAGE, 7), "the page is shared");

@@ -56,7 +56,7 @@ fn an_interrupted_read_is_tried_again_also_in_a_run() {
     assert_eq!(sum, 7 * 65536);
 }
 
-/// Says that it has read more than it was asked for.
+/// A store that says it has read more than it was asked for.
 struct TooMuch(MemoryStore);
 impl Store for TooMuch {
     fn len(&self) -> io::Result<u64> {
@@ -139,7 +139,7 @@ fn a_write_ends_in_a_file_whose_store_grew_while_it_was_asked() {
     assert!(stored.to_vec() == vec![1; len as usize]);
 }
 
-/// The store has fewer bytes at hand than it says.
+/// A store that has fewer bytes than it says.
 struct Short(MemoryStore);
 impl Store for Short {
     fn len(&self) -> io::Result<u64> {
@@ -205,7 +205,7 @@ fn what_is_read_ahead_is_part_of_what_is_filled() {
 
 type Look = Box<dyn FnOnce() + Send>;
 
-/// Has somebody look at the file while it is being cut.
+/// A store that lets another thread view the file while it is being cut.
 struct Watched {
     store: MemoryStore,
     viewer: Arc<Mutex<Option<Look>>>,
@@ -231,8 +231,9 @@ impl Store for Watched {
     }
 }
 
-/// A file that ends in the middle of its one block of 2 MiB, which somebody viewed at the moment of
-/// the cut, and the view. There was no memory to move the block: what was cut off is there still.
+/// A file that ends in the middle of its only block, of 2 MiB, and a view of that block taken at
+/// the moment of the cut. There was no memory to move the block, so the bytes that were cut off are
+/// still there.
 fn cut_beside_a_view(memory: &Memory) -> (PagedFile, View) {
     cut_with(memory, |_| ())
 }
@@ -297,7 +298,7 @@ fn a_cut_beside_a_view_shows_nothing_through_a_mapping() {
     assert_eq!(a.load::<u8>(tail), Ok(0));
 }
 
-/// Whoever grows the file clears what was left, whatever others append without waiting.
+/// Growing the file clears the rest, whatever others append without waiting.
 #[test]
 fn a_cut_beside_a_view_shows_nothing_behind_an_append() {
     let memory = memory_of(5 * MIB);
@@ -320,7 +321,7 @@ fn a_cut_beside_a_view_shows_nothing_behind_an_append() {
     }
 }
 
-/// One clean block of another file is all that has to go.
+/// Evicting one clean block of another file is enough.
 #[test]
 fn a_file_that_was_cut_beside_a_view_grows_if_memory_can_be_had() {
     let memory = memory_of(7 * MIB);
@@ -358,7 +359,7 @@ fn a_discard_after_a_cut_by_others_beside_a_view_shows_nothing_of_what_was_cut_o
 struct Failing(Arc<MemoryStore>, Arc<AtomicUsize>, Arc<AtomicBool>);
 impl Store for Failing {
     fn len(&self) -> io::Result<u64> {
-        // The call with this number from now on fails; 0: none.
+        // Counts down to the call that fails; 0: none.
         if self.1.load(SeqCst) > 0 && self.1.fetch_sub(1, SeqCst) == 1 {
             return Err(io::Error::from_raw_os_error(5));
         }
@@ -417,7 +418,7 @@ fn a_punch_that_fails_half_way_shows_what_the_store_has() {
     file.punch(0..64 * KIB).unwrap_err();
     let mut before = [0; 8];
     file.read_exact_at(&mut before, 0).unwrap();
-    // Nobody writes; memory gets short, say.
+    // Nothing is written; memory may be short, for example.
     file.sync_all().unwrap();
     file.evict(..).unwrap();
     let mut after = [0; 8];
@@ -448,7 +449,7 @@ fn reclaim_frees_what_it_is_asked_for() {
     );
 }
 
-/// What waits for a grace period may be calls that free nothing.
+/// Calls that wait for a grace period may free nothing.
 #[test]
 fn reclaim_says_how_much_it_freed() {
     let memory = memory_of(8 * MIB);

@@ -165,7 +165,7 @@ fn a_second_open_does_not_promise_an_order_that_the_file_has_not() {
         for other in others {
             assert!(refused(open(other)).contains("is open already with another write order"));
         }
-        // Who asks for none takes the one there is.
+        // An open that asks for no order takes the one that the file has.
         for order in [first, WriteOrder::Background] {
             assert_eq!(open(order).unwrap().write_order(), first);
         }
@@ -297,7 +297,7 @@ fn a_store_that_was_open_while_it_was_asked_is_asked_again() {
     assert_eq!(file.view(..).unwrap()[..], [7; 1000]);
 }
 
-/// A store whose writes tell that they began, and wait to be let go on.
+/// A store whose writes report that they have begun, and wait to be released.
 struct Slow(Arc<MemoryStore>, mpsc::SyncSender<()>);
 
 impl Store for Slow {
@@ -336,7 +336,7 @@ fn who_opens_a_store_waits_for_its_last_drop_though_others_open_others() {
     std::thread::scope(|scope| {
         scope.spawn(move || drop(file));
         began.recv().unwrap();
-        // Who is put into the table looks who is to go.
+        // A file that is entered in the table removes those that are gone.
         drop(another(&memory));
         let again = scope.spawn(|| memory.options().open_store(bytes.clone()).unwrap());
         for _ in 0..1000 {
@@ -375,8 +375,8 @@ fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
     memory.validate();
 }
 
-/// A call of the store that the background has under way keeps its lock for a moment after the last
-/// handle is gone.
+/// A store call made in the background keeps the file's lock for a moment after the last handle is
+/// gone.
 #[test]
 fn a_file_that_is_closed_beside_the_background_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();

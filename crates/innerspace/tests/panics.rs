@@ -35,7 +35,7 @@ impl Store for Panicking {
     }
 }
 
-/// A store panics in a fault that has replaced a shared leaf before.
+/// A store panics in a fault that has already replaced a shared leaf.
 #[test]
 fn a_panic_of_a_store_in_a_fault_that_has_copied_a_leaf_leaks_nothing() {
     let left = |panics: bool| {
@@ -51,7 +51,7 @@ fn a_panic_of_a_store_in_a_fault_that_has_copied_a_leaf_leaks_nothing() {
         for page in 0..4 {
             a.store(at + page * PAGE, page).unwrap();
         }
-        // What was read ahead lands, and goes.
+        // Blocks that were read ahead land, and are evicted.
         memory.tick();
         file.evict(..).unwrap();
         let child = space.fork().unwrap();
@@ -101,7 +101,7 @@ impl Store for PanicsWritten {
     }
 }
 
-/// A store panics that is to make room for the nodes that a change needs.
+/// A store panics while it makes room for the nodes that a change needs.
 #[test]
 fn a_panic_of_a_store_in_a_change_leaks_nothing() {
     use innerspace::{Remap, VirtAddr};
@@ -139,7 +139,7 @@ fn a_panic_of_a_store_in_a_change_leaks_nothing() {
     assert_eq!(left(true, remap), left(false, remap), "remap");
 }
 
-/// The same: a file whose mapping came to nothing is closed when its handle is dropped.
+/// A file whose mapping failed is closed when its handle is dropped.
 #[test]
 fn a_panic_of_a_store_in_a_map_keeps_no_file_open() {
     let memory = memory_of(8 * MIB);
@@ -171,7 +171,7 @@ fn a_panic_of_a_store_in_a_map_keeps_no_file_open() {
     assert_eq!(memory.stats().files.len(), 1, "files that are open");
 }
 
-/// Punches what it is asked for, and panics.
+/// A store that punches as it is asked, and then panics.
 struct PunchPanics(MemoryStore);
 
 impl Store for PunchPanics {
@@ -213,8 +213,8 @@ fn what_a_punch_that_panics_has_left_is_what_is_read_before_and_after_eviction()
     memory.validate();
 }
 
-/// A store panics when reclaim has dirty pages written. The pages that reclaim had in hand can be
-/// had later, once the store works.
+/// A store panics when reclaim writes dirty pages. The pages that reclaim had isolated can be
+/// evicted later, once the store works.
 #[test]
 fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
     let room = |panics: bool| {
@@ -245,7 +245,7 @@ fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
     assert_eq!(room(true), room(false), "pages that can be had");
 }
 
-/// A device goes back with the memory, whatever another one does.
+/// Restoring the memory restores a device, whatever another device does.
 #[test]
 fn a_device_that_panics_keeps_no_other_from_being_restored() {
     use innerspace::{Device, DeviceError};

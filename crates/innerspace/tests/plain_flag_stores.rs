@@ -1,4 +1,4 @@
-//! What must not compile: a plain store to the flags of a published frame.
+//! A plain store to the flags of a published frame must not compile.
 //!
 //! The flags byte's own source is compiled as a part of a small program, in the place it has in the
 //! library, with one line in the place of a layer above. The compiler has to refuse the line for

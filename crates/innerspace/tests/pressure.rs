@@ -70,7 +70,8 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     (0..64).for_each(|page| assert_eq!(accessor.load::<u8>(at + page * PAGE), Ok(7)));
     assert!(a.usage() >= 64 * PAGE, "{}", a.usage());
     assert!(b.usage() < 16 * PAGE, "tables alone: {}", b.usage());
-    // The space's group for its own pages; who shares them pays nothing until it writes.
+    // The space's group pays for its own pages; a space that shares them pays nothing until it
+    // writes.
     (0..32).for_each(|page| accessor.store(own + page * PAGE, 1u8).unwrap());
     assert!(b.usage() >= 32 * PAGE);
     let c = memory.group("c", 2 * MIB).unwrap();
@@ -85,7 +86,7 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     drop((in_child, child, accessor, space));
     assert_eq!((b.usage(), c.usage()), (0, 0));
 
-    // A deleted group leaves what outlives it to its parent.
+    // A deleted group leaves pages that outlive it to its parent.
     let outer = memory.group("outer", 2 * MIB).unwrap();
     let inner = outer.child("inner", MIB).unwrap();
     let short = file_in(&memory, &inner, 8 * PAGE);
@@ -307,7 +308,7 @@ fn sampled_pages_are_used_like_others() {
     memory.validate();
 }
 
-/// A store with nothing but what it must have: whatever it does not say is the trait's default.
+/// A store with only the required methods; the rest are the trait's defaults.
 struct Plain(MemoryStore);
 
 impl Store for Plain {
@@ -325,8 +326,7 @@ impl Store for Plain {
     }
 }
 
-// Its file is locked by the append while its blocks, which have to be synced before they go, are
-// all that can be evicted.
+// The append locks its file, whose blocks are all that can be evicted, and have to be synced first.
 #[test]
 fn appends_to_a_store_that_says_nothing_of_itself_need_little_memory() {
     let memory = memory(MIB);

@@ -13,7 +13,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Where there is a page to fetch from.
 const CODE: VirtAddr = VirtAddr(1 << 40);
 
-/// Uses a space whenever it is written to, and notes what it is told.
+/// A store that uses a space whenever it is written to, and notes the answers.
 #[derive(Default)]
 struct Meddling {
     bytes: MemoryStore,
@@ -39,7 +39,7 @@ impl Store for Meddling {
                 let refused = space.map(Map::anonymous(PAGE)).unwrap_err();
                 assert!(matches!(refused, SpaceError::Reentered { .. }), "{refused}");
             }
-            // The page is at hand, so the access alone would not be refused.
+            // The page is present, so the access alone would not be refused.
             let watched = a.watch_code(CODE);
             assert_eq!(watched.unwrap_err().kind(), FaultKind::Reentered);
             self.told.lock().unwrap().push(kind);
@@ -120,7 +120,7 @@ fn a_fork_that_copies_pinned_pages() {
     let crowded = Crowded::new();
     let at = crowded.space.map(Map::anonymous(PINNED * PAGE)).unwrap();
     let pin = crowded.space.pin(at, PINNED * PAGE, AtFork::Copy).unwrap();
-    // The child's root is had before anybody is kept out.
+    // The child's root is allocated before anybody is kept out.
     crowded.told_during(1, |space| drop(space.fork().unwrap()));
     drop(pin);
 }

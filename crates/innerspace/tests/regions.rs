@@ -32,7 +32,8 @@ fn what_a_region_gets_is_zeros() {
     assert_eq!(a.load::<u64>(second), Ok(0), "what is added is zeros");
 }
 
-/// What a program maps where it has unmapped the reserve of a region is none of the region's.
+/// A mapping that a program makes where it has unmapped the reserve of a region does not belong to
+/// the region.
 #[test]
 fn a_region_does_not_take_what_is_mapped_where_its_reserve_was() {
     let space = memory_of(4 * MIB).space().unwrap();
@@ -77,7 +78,7 @@ fn a_lock_that_fails_beside_an_unmap_locks_nothing() {
     let store = Arc::new(UnmapsWhenRead::default());
     let file = memory.options().open_store(store.clone()).unwrap();
     let space = memory.space().unwrap();
-    // Apart, so that the unmap is of what is not being read.
+    // Elsewhere, so that the unmap does not touch the pages being read.
     let hole = space.map(Map::anonymous(PAGE)).unwrap();
     let at = space.map(Map::file(&file).at(hole + PAGE)).unwrap();
     *store.space.lock().unwrap() = Some((space.clone(), at + 63 * PAGE));
@@ -179,8 +180,8 @@ fn fill(space: &Space) -> Accessor {
     a
 }
 
-/// Whatever the nodes of the mappings take: among so many numbers of them is one at which the
-/// undoing finds no page for its own.
+/// The nodes of the mappings take an unknown number of pages. With one of these numbers of
+/// mappings, undoing finds no page for its own nodes.
 #[test]
 fn a_lock_that_fails_in_a_full_group_locks_nothing() {
     let mut came_to_pages = 0;
@@ -205,7 +206,7 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
     assert!(came_to_pages > 0, "no lock came to its pages");
 }
 
-/// Whether it is made of the reserve, in a table that a fork shares, or takes the place of what was
+/// In three forms: grown into the reserve, in a table that a fork shares, and in place of a range
 /// protected from every access.
 #[test]
 fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {

@@ -290,11 +290,11 @@ fn a_hole_that_the_store_calls_data_after_a_write_nearby_is_one_no_more_for_who_
 }
 
 thread_local! {
-    /// What a thread keeps to its end, and with it goes.
+    /// A value that is dropped at its thread's end.
     static KEPT: std::cell::RefCell<Option<Kept>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Uses what it has once more when it goes, where there are no other locals any more.
+/// Uses its accessor once more when it is dropped, after the other locals are gone.
 struct Kept {
     file: PagedFile,
     space: innerspace::Space,

@@ -22,12 +22,12 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// The limit of the memory.
 const LIMIT: u64 = 48 * MIB;
 
-/// What the process may have beside it: stacks and heaps of the threads, lists of mappings and of
-/// dirty blocks, the code that is paged in.
+/// Memory that the process may have beyond the limit: stacks and heaps of the threads, lists of
+/// mappings and of dirty blocks, code that is paged in.
 const BESIDE: u64 = 8 * MIB;
 
-/// Whether the process has what resident memory is compared with. ThreadSanitizer, whose build is
-/// the one with `portable`, keeps a shadow of several times all that is touched.
+/// Whether resident memory can be compared with the limit. ThreadSanitizer, whose build is the one
+/// with `portable`, keeps a shadow of several times all that is touched.
 const WITHOUT_SHADOW: bool = cfg!(not(portable));
 
 /// Rounds of each thread in the suite.
@@ -77,7 +77,7 @@ impl Random {
     }
 }
 
-/// One tenant's thread: everything that takes memory, with errors as the limit has it.
+/// One tenant's thread: it does everything that takes memory, and accepts errors of the limit.
 struct Tenant {
     memory: Memory,
     group: Group,
@@ -239,7 +239,7 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
         !WITHOUT_SHADOW || peak <= LIMIT + BESIDE,
         "{peak} bytes resident at the peak"
     );
-    // The run has filled the memory, or it has shown nothing.
+    // The run has filled the memory, or it has proved nothing.
     assert!(peak >= LIMIT / 2, "{peak} bytes resident at the peak");
     assert!(memory.stats().totals.pgsteal > 1000);
     memory.tick();
@@ -260,7 +260,7 @@ struct Cage {
 }
 
 impl Cage {
-    /// One with this limit, of whichever version there is; else why not.
+    /// Makes one with this limit, of whichever version there is, or says why it cannot.
     fn new(limit: u64) -> Result<Cage, String> {
         let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
         Cage::of_version_two(&own, limit)
@@ -325,8 +325,7 @@ impl Cage {
         Ok(cage)
     }
 
-    /// What the group counts of processes that were killed; a line that begins with `oom` is one of
-    /// those counts.
+    /// The group's counts of killed processes: lines that begin with `oom`.
     fn events(&self) -> io::Result<String> {
         std::fs::read_to_string(self.path.join(match self.version {
             Version::One => "memory.oom_control",

@@ -42,7 +42,7 @@ fn poll<F: Future>(future: Pin<&mut F>, bell: &Arc<Bell>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(bell.clone())))
 }
 
-/// What a future gives that has to wait for one tick.
+/// The result of a future that has to wait for one tick.
 #[track_caller]
 fn after_a_tick<F: Future>(memory: &Memory, future: F) -> F::Output {
     let bell = Arc::new(Bell::default());
@@ -57,7 +57,7 @@ fn after_a_tick<F: Future>(memory: &Memory, future: F) -> F::Output {
     }
 }
 
-/// What a future gives that need not wait.
+/// The result of a future that need not wait.
 #[track_caller]
 fn at_once<F: Future>(future: F) -> F::Output {
     match poll(pin!(future), &Arc::new(Bell::default())) {
@@ -242,7 +242,7 @@ fn an_error_comes_with_its_address_and_reason() {
 fn a_dropped_future_leaves_nothing() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
-    // What a fault makes of the page table stays.
+    // Nodes of the page table that a fault has made stay.
     space.accessor().try_load::<u8>(at).unwrap_err();
     let usage = memory.root_group().usage();
     let bell = Arc::new(Bell::default());
@@ -407,7 +407,7 @@ fn many_reads_and_a_watch_are_made_by_a_tick() {
     assert!(!page.is_current());
 }
 
-/// As [`after_a_tick`], of what has to succeed.
+/// As [`after_a_tick`], for a future that has to succeed.
 #[track_caller]
 fn at_once_after<T, E: std::fmt::Debug>(
     memory: &Memory,
@@ -460,7 +460,7 @@ fn the_service_thread_serves_a_space_whose_memory_is_gone() {
             .defer(move |space| space.unmap(at, 16 * PAGE))
             .await
             .unwrap();
-        // No file is left to keep anybody at work.
+        // No file is left to keep the service thread running.
         space.defer(|space| space.fork()).await.unwrap();
     });
 }

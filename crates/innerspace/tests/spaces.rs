@@ -256,8 +256,8 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
 }
 
 // spec: V24
-/// Who waits for a section asks it to pass a safepoint, and the accessor may do nothing for long
-/// but what needs none.
+/// A thread that waits for a section asks it to pass a safepoint, and the accessor may do nothing
+/// for long except accesses that need none.
 // spec: A15, V24
 #[test]
 fn a_store_across_two_pages_ends_after_somebody_has_waited_for_a_section() {

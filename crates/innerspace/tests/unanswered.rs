@@ -13,9 +13,9 @@ use innerspace::{
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 128;
-/// So many futures wait for a block each.
+/// Futures, each of which waits for a block.
 const WANTED: u64 = 10;
-/// What is waited for comes sooner.
+/// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Keeps its requests until it is told to answer.
@@ -157,7 +157,7 @@ fn a_request_that_is_never_answered_holds_nobody_else() {
             let mut request = store.take();
             assert_eq!(request.fill(&[9; BLOCK as usize]), BLOCK as usize);
             end(request);
-            // With it the last use of the store ends, sooner or later.
+            // This ends the last use of the store, sooner or later.
             let limit = Instant::now() + LONG;
             while Arc::strong_count(&store) > 1 {
                 assert!(Instant::now() < limit, "the store is kept ({threads:?})");

@@ -26,7 +26,7 @@ struct Odd {
     rest: [u8; 300],
 }
 
-/// May have any bytes, and has some that say nothing: can be loaded, not stored.
+/// Any bytes are valid, but some are padding: it can be loaded, not stored.
 #[derive(FromBytes, PartialEq, Debug)]
 #[repr(C)]
 struct Padded {

@@ -11,8 +11,8 @@ use innerspace::{MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Reads of its second page say that they have begun and wait to be let go; the bytes are the
-/// page's number.
+/// A store whose reads of the second page report that they have begun, and wait to be released. Its
+/// bytes are the page's number.
 struct Blocked {
     begun: Mutex<Sender<()>>,
     go: Mutex<Receiver<()>>,

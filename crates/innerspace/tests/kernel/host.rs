@@ -36,7 +36,7 @@ fn pipe() -> Pipe {
     }
 }
 
-/// What all the processes share.
+/// State that all processes share.
 struct Host<'a> {
     program: &'a Program,
     files: Vec<File>,

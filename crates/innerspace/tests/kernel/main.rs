@@ -30,7 +30,7 @@ use std::process::{Command, Stdio};
 
 use program::Program;
 
-/// Programs of a run without a wish.
+/// Programs of a run unless the environment asks for more.
 const RUNS: u64 = 40;
 /// Steps of a program.
 const STEPS: usize = 120;

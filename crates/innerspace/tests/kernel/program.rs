@@ -193,7 +193,7 @@ impl Random {
                 self.allowed(),
             ),
         };
-        // Which of two refusals comes first is nobody's business.
+        // Which of two refusals comes first is unspecified.
         let two_refusals = matches!(
             source,
             Source::Shared {
@@ -227,7 +227,8 @@ impl Random {
                 let old = 1 + self.below(4);
                 Op::Remap {
                     at,
-                    // What grows has to lie in one mapping, and one page does, whatever has merged.
+                    // A range that grows has to lie in one mapping. One page does, whatever has
+                    // merged.
                     old: if old < new { 1 } else { old },
                     new,
                     to: None,
@@ -348,8 +349,8 @@ pub(crate) fn first_bytes(file: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes that so many pages at a place are asked for by: now and then fewer, which both sides round
-/// up.
+/// The length in bytes with which to ask for `pages` pages: now and then less than whole pages,
+/// which both sides round up.
 pub(crate) fn bytes(at: Place, pages: u64) -> u64 {
     let fewer = if (at.page * 5 + pages).is_multiple_of(7) {
         1 + at.page * 83

@@ -1,8 +1,8 @@
 //! Inside a layer, files import each other in no circle but the few that are named here.
 //!
 //! An import is a path in code: of a `use`, a type or an expression. Where a module re-exports what
-//! another defines, the path counts as one to the definition. Re-exports themselves and whatever is
-//! compiled for tests alone do not count.
+//! another defines, the path counts as one to the definition. Re-exports themselves, and code that
+//! is compiled for tests alone, do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use proc_macro2::{Delimiter, TokenTree};
 
 use super::{Written, expand, ident, is_punct, module_of, sources, tokens};
 
-/// The circles that there are, each with its files in order. A new one is not added here: a type
-/// moves down instead, or away from what works on it.
+/// The circles that exist, each with its files in order. Do not add one: move a type down instead,
+/// or away from the code that works on it.
 const CIRCLES: [&[&str]; 3] = [
     &["cache::core", "cache::core::ready_list", "cache::service"],
     &["frame::frames", "frame::owned", "frame::singles"],

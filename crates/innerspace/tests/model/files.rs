@@ -26,7 +26,8 @@ pub(crate) fn pattern(byte: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| byte ^ (i * 7 + i / 251) as u8).collect()
 }
 
-/// What went wrong and is allowed to: the store, by order, or the limit.
+/// Checks that the error is one that may happen: the store was told to fail, or the limit was
+/// reached.
 fn assert_may_fail(error: &FileError) {
     let allowed = matches!(error, FileError::Store { .. } | FileError::Limit(_));
     assert!(allowed, "an error out of nowhere: {error}");
@@ -100,7 +101,7 @@ impl File {
 }
 
 impl World {
-    /// The bytes of a file after a failure, however full the memory is.
+    /// Returns the bytes of a file after a failure, however full the memory is.
     fn look_at(&mut self, id: FileId) -> Vec<u8> {
         self.files[id.0].store.heal();
         match self.files[id.0].read_back() {
@@ -341,7 +342,7 @@ impl World {
             assert_may_fail(&error);
             return;
         }
-        // A success is kept to: these bytes are in the store now.
+        // After a success these bytes are in the store.
         let synced = match kind {
             SyncKind::Range => range,
             SyncKind::Data | SyncKind::All => 0..file.len(),
@@ -349,8 +350,7 @@ impl World {
         let stored = file.store.inner().to_vec();
         let end = synced.end.min(file.len()) as usize;
         for at in synced.start as usize..end {
-            // What the store does not have yet past its end reads as zero: nothing was written
-            // there.
+            // Past the store's end nothing was written yet, and bytes read as zero.
             let byte = stored.get(at).copied().unwrap_or(0);
             assert_eq!(byte, file.bytes[at], "byte {at} was synced");
         }

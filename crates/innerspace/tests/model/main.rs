@@ -8,11 +8,12 @@
 //! - a private page that was stored to: its 4096 bytes
 //! - fork: a clone of the map
 //!
-//! What the model allows an operation that fails: nothing, but a prefix (by blocks) for a write to
-//! a file, zeros in parts of the range for a punch, and everything before the faulting address for
-//! a bulk store. A group may be full at any time; when it is, views and spaces are dropped and
-//! everything has to be readable again. After healing the stores and a sync, a store has the bytes
-//! of the model. `validate()` of the memory and of every space runs after every step.
+//! An operation that fails may have changed nothing, with three exceptions: a write to a file may
+//! have written a prefix (by blocks), a punch may have left zeros in parts of the range, and a bulk
+//! store may have stored everything before the faulting address. A group may be full at any time.
+//! When it is, views and spaces are dropped and everything has to be readable again. After the
+//! stores have healed and a sync, a store has the bytes of the model. `validate()` of the memory
+//! and of every space runs after every step.
 //!
 //! 64 cases of 60 steps with a fixed seed; with `PROPTEST_CASES` set, that many with a random one.
 #![cfg(feature = "test-util")]

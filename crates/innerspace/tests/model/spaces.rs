@@ -128,8 +128,8 @@ impl SpaceModel {
         }
     }
 
-    /// Makes the page of `at` the space's own, as a store does, and stores `bytes`. Those in one
-    /// page.
+    /// Makes the page of `at` the space's own, as a store does, and stores `bytes`, which lie in
+    /// one page.
     fn put(&mut self, files: &mut [File], at: u64, bytes: &[u8]) {
         let start = (at % PAGE) as usize;
         if let Source::Shared(file, number) = self.pages[&(at / PAGE)].source {
@@ -143,8 +143,8 @@ impl SpaceModel {
         page.own = Some(own.into());
     }
 
-    /// Whether a store would go past the end of a file inside its last page: what becomes of such
-    /// bytes is nobody's business.
+    /// Whether a store would go past the end of a file inside its last page. What becomes of such
+    /// bytes is unspecified.
     fn stores_past_end(&self, files: &[File], at: u64, len: usize) -> bool {
         pieces(at, len).iter().any(|&(at, len)| {
             let page = self.pages.get(&(at / PAGE));
@@ -156,7 +156,7 @@ impl SpaceModel {
         })
     }
 
-    /// Where a bulk access has to stop: what is wrong, and the address.
+    /// Where a bulk access has to stop: the reason and the address.
     fn first_refusal(
         &self,
         files: &[File],
@@ -209,9 +209,9 @@ impl SpaceModel {
     }
 }
 
-/// Compares the end of an access with what has to come. A fault that the model does not know of
-/// (the store failed, or the memory is full) comes back if it may be, and lies before the one it
-/// knows of.
+/// Compares the end of an access with the expected one. A fault that the model does not predict
+/// (the store failed, or the memory is full) is returned if it is allowed, and lies before the
+/// predicted one.
 fn judge(
     end: Result<(), Fault>,
     want: Option<(FaultKind, u64)>,
@@ -460,8 +460,8 @@ impl World {
         if succeeded {
             model.put_all(&mut self.files, at.0, &wide.to_le_bytes()[..len]);
         } else if stopped.is_some_and(|stop| stop > at.0) {
-            // Wholly or not at all; but the first page was made ready, which parts a private one
-            // from its file.
+            // Stored wholly or not at all; but the first page was prepared, which makes a private
+            // one a copy.
             model.put(&mut self.files, at.0, &[]);
         }
         self.relieve_if_fault(fault);

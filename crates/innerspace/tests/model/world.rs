@@ -16,7 +16,7 @@ pub(crate) struct World {
     pub(crate) memory: Memory,
     pub(crate) files: Vec<File>,
     pub(crate) spaces: Vec<SpaceModel>,
-    /// Views and what they showed when they were taken.
+    /// Views, and their bytes when they were taken.
     pub(crate) views: Vec<(View, Vec<u8>)>,
 }
 
@@ -74,7 +74,7 @@ impl World {
         self.views.push((view, shows));
     }
 
-    /// Everything is in order, and views show what they did.
+    /// Checks that everything is in order, and that views have not changed.
     pub(crate) fn check(&self) {
         self.memory.validate();
         for space in &self.spaces {
@@ -85,8 +85,9 @@ impl World {
         }
     }
 
-    /// The memory is full, or something has to be looked at: the stores are healed and everything
-    /// that holds memory is dropped. From then on all files can be read and written back.
+    /// Called when the memory is full, or something has to be inspected: the stores are healed and
+    /// everything that holds memory is dropped. From then on all files can be read and written
+    /// back.
     pub(crate) fn relieve(&mut self) {
         self.views.clear();
         self.spaces.clear();

@@ -176,7 +176,7 @@ fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
         let (space, group) = beside;
         let child = std::thread::spawn(move || space.fork().unwrap());
         forked.send(child.join().unwrap()).unwrap();
-        // The new limit holds: also when what the fault and its accessor have is given back.
+        // The new limit holds, also when the fault and its accessor give back what they have.
         group.set_max(group.usage() - 4 * PAGE).unwrap_err();
     };
     let bytes = Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]));
@@ -291,7 +291,7 @@ fn an_evicted_page_loses_every_translation_first() {
     memory.validate();
 }
 
-/// What is used again and again stays, while ten times the memory is read past it.
+/// Pages that are used again and again stay, while ten times the memory is read past them.
 // spec: A12
 #[test]
 fn a_hot_set_stays_under_a_mapped_stream() {

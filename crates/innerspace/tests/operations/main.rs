@@ -1,4 +1,4 @@
-//! What can be done to mappings, case by case, through the public API.
+//! Operations on mappings, case by case, through the public API.
 
 mod limits;
 mod remap;
@@ -131,7 +131,7 @@ fn a_store_to_a_private_file_mapping_is_seen_there_alone() {
     file.sync_all().unwrap();
     assert_eq!(file.view(PAGE..PAGE + 1).unwrap()[0], 2);
     assert_eq!(store.to_vec()[PAGE_SIZE], 2);
-    // What is copied stays when the file changes; what is not shows the change.
+    // A copied page stays when the file changes; the others change with it.
     file.write_at(&[9; 2 * PAGE_SIZE], PAGE).unwrap();
     assert_eq!(
         (
@@ -295,7 +295,7 @@ fn what_spans_two_mappings_is_done_wholly_or_counted() {
     assert_eq!((buffer[PAGE_SIZE - 1], buffer[PAGE_SIZE]), (0, 1));
 }
 
-/// Refused with the right error, and nothing is changed.
+/// Each is refused with the right error, and nothing changes.
 #[test]
 fn nonsense_is_refused() {
     let memory = memory();

@@ -195,7 +195,7 @@ fn a_region_has_the_length_that_its_space_gives_it() {
         (same.len(), a.load::<u8>(heap.start() + 9 * PAGE)),
         (10 * PAGE, Ok(0))
     );
-    // A page that is protected inside it does not end it.
+    // A protected page inside the region does not end it.
     space.protect(heap.start(), PAGE, Protection::NONE).unwrap();
     assert_eq!(heap.len(), 10 * PAGE);
     heap.set_len(0).unwrap();

@@ -100,8 +100,8 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
             "{text}"
         );
     }
-    // What lies before the cut is there, in the mapping, by call and on the disk; and what was cut
-    // did not come back.
+    // The pages before the cut are there, in the mapping, by call and on the disk, and the pages
+    // after it have not come back.
     for number in 0..16 {
         assert_eq!(
             accessor.load::<u8>(at + place(number)),
@@ -148,7 +148,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
     assert!(refused.contains(&expected), "{refused}");
     let error = file.write_all_at(&[1], 63 << 20).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
-    // Whatever has a block can be written, and all of it is there; the other pages are holes.
+    // Every page that has a block can be written, and is there; the other pages are holes.
     file.sync_all().unwrap();
     file.write_all_at(&page(0), 0).unwrap();
     let check = |file: &DaxFile, from: u64| {
@@ -194,7 +194,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
         file.write_all_at(&page(number), offset(number)).unwrap();
     }
     file.sync_all().unwrap();
-    // Nothing of it is cached any more; then somebody reads it, a few pages at a time.
+    // Nothing of the file is cached any more. Then it is read, a few pages at a time.
     drop(file);
     let mut forget = std::process::Command::new("dd");
     forget.arg(format!("if={}", data.display()));
@@ -207,7 +207,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
     for at in (0..PAGES).step_by(16) {
         std::os::unix::fs::FileExt::read_exact_at(&others, &mut bytes, offset(at)).unwrap();
     }
-    // And takes all the room that is left.
+    // All the room that is left is taken.
     let mut fill = std::fs::File::create(path.join("fill.bin")).unwrap();
     for _ in 0..2 {
         while io::Write::write(&mut fill, &bytes[..BLOCK]).is_ok() {}

@@ -20,7 +20,7 @@ fn pattern() -> Vec<u8> {
     (0..LEN).map(|at| (at / 7 % 253) as u8).collect()
 }
 
-/// Writes a file of which the kernel caches nothing then, if it can be told so.
+/// Writes a file, and has the kernel drop what it cached of it, if it can be told to.
 fn write_uncached(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     let options = FileOptions::new().access(Access::ReadWrite);
@@ -60,7 +60,7 @@ impl Case {
         }
     }
 
-    /// Reads that are in flight together, a scan, writes and a sync: all is right, whoever does it.
+    /// Makes reads in flight together, a scan, writes and a sync, and checks all of them.
     fn work(&mut self) {
         let ready = self.begin_reads();
         self.end_reads(ready);
@@ -151,7 +151,7 @@ fn forbid_rings(number: i32) {
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Without rings from the beginning.
+/// Runs without rings from the beginning.
 #[cfg(target_os = "linux")]
 pub(super) fn work_without_rings(path: &Path, number: i32) {
     forbid_rings(number);
@@ -187,7 +187,7 @@ pub(super) fn work_while_rings_go(path: &Path, number: i32) {
     say("done");
 }
 
-/// With no memory that may be locked, for one without privileges.
+/// Runs with no lockable memory, and without privileges.
 #[cfg(target_os = "linux")]
 pub(super) fn work_without_locked_memory(path: &Path) {
     let none = libc::rlimit {
@@ -206,8 +206,8 @@ pub(super) fn work_without_locked_memory(path: &Path) {
     say("done");
 }
 
-/// With the engine that the environment names: it is right, and nothing stays in the kernel's page
-/// cache.
+/// Runs with the engine that the environment names: all bytes are right, and nothing stays in the
+/// kernel's page cache.
 pub(super) fn work_and_leave_nothing(path: &Path) {
     let mut case = Case::new(path, CacheMode::Auto);
     for _ in 0..3 {
@@ -246,7 +246,7 @@ pub(super) fn work_on_tmpfs(path: &Path) {
 #[cfg(target_os = "linux")]
 fn runs(part: &str) {
     let folder = disk_folder();
-    // For one who is somebody else by then.
+    // The process has another user by then.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(folder.path(), open).unwrap();
     let path = folder.path().join("data.bin");

@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// All that was in flight arrives, and all that was written is there.
+    /// Checks that all requests in flight arrive, and that all written bytes are there.
     fn ends_well(self, path: &Path) {
         self.gate.open();
         for mut one in self.ready {
@@ -149,8 +149,8 @@ impl World {
 
 /// Runs `work` in a child of fork(2), which ends with a code that says whether it came to its end.
 fn in_child(work: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: glibc's allocator and standard streams are usable in the child, and what else it uses
-    // is what is to be tested.
+    // SAFETY: glibc's allocator and standard streams are usable in the child. All else it uses is
+    // what the test is about.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", io::Error::last_os_error());
     if child == 0 {
@@ -172,7 +172,7 @@ fn wait(child: libc::pid_t) {
     );
 }
 
-/// In a child: everything is refused at once.
+/// Checks, in a child, that everything is refused at once.
 fn is_refused(world: World, maker: u32, path: &Path) {
     let World {
         memory,
@@ -318,7 +318,7 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
     say("done");
 }
 
-/// What a part of the other process was called comes to an end, and a good one, in time.
+/// Checks that the other process ends in time, and with success.
 fn ends_in_time(mut child: Child, what: &str) {
     let end = Instant::now() + LONG;
     let status = loop {

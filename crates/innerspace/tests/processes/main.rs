@@ -1,4 +1,4 @@
-//! What only other processes show: locks between them, kills at random instants, disks that are
+//! Behaviour that shows only between processes: locks, kills at random instants, disks that are
 //! full.
 //!
 //! The other process is this test program again: [`the_other_process`] plays the part that the
@@ -310,7 +310,7 @@ fn a_process_killed_at_any_instant_loses_nothing_that_was_synced() {
 
 // --- full disks
 
-/// What a file full of `number` looks like, in the pieces that are written.
+/// The bytes of a piece of a file full of `number`.
 fn piece(number: u64) -> Vec<u8> {
     content(number, number).repeat(4)
 }

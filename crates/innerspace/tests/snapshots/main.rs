@@ -114,7 +114,7 @@ fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
     memory.validate();
 }
 
-/// However the program came by it.
+/// However the program got the fork.
 // spec: F7
 #[test]
 fn every_fork_of_a_snapshot_can_be_restored_to_it() {

@@ -1,4 +1,4 @@
-//! What the programs have found, each by itself.
+//! Bugs that the programs have found, each by itself.
 
 use std::io;
 use std::pin::pin;
@@ -19,9 +19,9 @@ type Work = Box<dyn FnOnce() + Send>;
 /// The bytes of one file in another.
 struct Over {
     below: PagedFile,
-    /// A word on each write goes there.
+    /// Each write is logged here.
     log: Option<PagedFile>,
-    /// What the next write does first.
+    /// Work that the next write does first.
     first: Mutex<Option<Work>>,
 }
 
@@ -74,7 +74,7 @@ fn over(below: &PagedFile, log: Option<&PagedFile>) -> Arc<Over> {
     })
 }
 
-/// Does `work` when there is no memory, but for what has to be written to the file above.
+/// Does `work` when the only memory to be had is in dirty pages of the file above.
 fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
     // The reserve is enough to write it.
     const DIRTY: usize = 12;
@@ -209,7 +209,7 @@ fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
         let (inside, below) = (memory.clone(), base.clone());
         *store.first.lock().unwrap() = Some(Box::new(move || {
             inside.tick();
-            // Nobody would serve this one here.
+            // Nobody would poll a real waker here.
             let mut context = Context::from_waker(Waker::noop());
             let polled = pin!(below.ready(0..10)).poll(&mut context);
             assert!(matches!(polled, Poll::Ready(Ok(view)) if view[..] == [6; 10]));
@@ -255,8 +255,8 @@ fn on_a_device(options: DirectOpener) -> DaxFile {
     options.on(&device, "direct").unwrap()
 }
 
-/// `work` wants memory of a group that has none, but for what has to be written to the direct file,
-/// which `open` makes.
+/// Does `work` in a group whose only memory is in dirty pages of the direct file, which `open`
+/// makes.
 fn when_full_above_direct(
     open: impl FnOnce(DirectOpener) -> DaxFile,
     work: impl FnOnce(&Memory, &DaxFile),

@@ -1,17 +1,17 @@
 //! Files whose stores are made of other files of the same memory, or of another one whose files are
 //! stored in this: random programs over a stack of them have to end, and every file has to be what
-//! a plain vector is. A store may use whatever lies below it, and what has nothing to do with it,
-//! so the memory is small, and reclaim goes through the stack all the time.
+//! a plain vector is. A store may use any file below it, and files that have nothing to do with it.
+//! The memory is small, so reclaim goes through the stack all the time.
 //!
 //! - `store`: a store in a file, with a word to a log; its calls do something else first now and
 //!   then, and fail
 //! - `program`: the stack, the threads, the vectors
-//! - `notes`: a watchdog that says what each thread was at when a program does not end
-//! - `alone`: each thing that was found, by itself
+//! - `notes`: a watchdog that says what each thread was doing when a program does not end
+//! - `alone`: each bug that was found, by itself
 //!
-//! What may fail: whatever wants memory, and, where stores fail, whatever calls one. Never is a
-//! file told that its store came back to it. After an operation that failed a file is what a sync
-//! and a read afterwards say.
+//! An operation may fail if it needs memory, or calls a store that fails. A file is never told that
+//! its store came back to it. After an operation that failed, a file is what a sync and a read
+//! afterwards say.
 //!
 //! [`RUNS`] programs; `INNERSPACE_STACKED_RUNS=100000` runs as many with other seeds, from
 //! `INNERSPACE_STACKED_FIRST` on if that is set, and `INNERSPACE_STACKED_SEED=7` that one again.
@@ -25,7 +25,7 @@ mod store;
 
 pub(crate) const PAGE: u64 = innerspace::PAGE_SIZE as u64;
 
-/// Programs of a run without a wish.
+/// Programs of a run unless the environment asks for more.
 const RUNS: u64 = 60;
 
 fn number(name: &str) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! What each thread is at, and a watchdog that tells it of a program that does not end.
+//! What each thread is doing, and a watchdog that prints it when a program does not end.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -37,7 +37,7 @@ fn own() -> Open {
     })
 }
 
-/// While it lives, its thread is at something.
+/// While this lives, its thread is doing what was noted.
 pub(crate) struct At(Open);
 
 /// Notes what this thread is about to do.
@@ -53,7 +53,7 @@ impl Drop for At {
     }
 }
 
-/// Writes what all threads are at where no test harness catches it.
+/// Prints what all threads are doing, past the test harness's capture.
 fn tell_all(seed: u64) {
     let mut out = std::io::stderr();
     let _ = writeln!(out, "INNERSPACE_STACKED_SEED={seed} does not end:");
@@ -65,7 +65,7 @@ fn tell_all(seed: u64) {
     }
 }
 
-/// Runs a program; one that hangs ends the process, after a word on where.
+/// Runs a program. If it hangs, prints where, and ends the process.
 pub(crate) fn watched(seed: u64, program: impl FnOnce()) {
     let (running, ended) = channel::<()>();
     let watchdog = std::thread::spawn(move || {

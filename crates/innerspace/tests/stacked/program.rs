@@ -150,7 +150,7 @@ impl World {
     }
 }
 
-/// A thread of the program, and what it has.
+/// A thread of the program, and what it owns.
 struct Worker<'w> {
     world: &'w World,
     random: Random,
@@ -174,8 +174,8 @@ impl Top {
         options.open_store(self.store.clone()).unwrap()
     }
 
-    /// Has a model again after a failure: what was cached may have been older than what the store
-    /// has now.
+    /// Takes a new model after a failure: cached bytes may have been older than what the store has
+    /// now.
     fn adopt(&mut self, world: &World, file: &PagedFile) -> Option<()> {
         let _at = notes::at(format!("{} adopt", self.name));
         world.did(file.sync_all())?;
@@ -186,7 +186,7 @@ impl Top {
         Some(())
     }
 
-    /// Does to the model what was done to the file, if it was.
+    /// Applies the change to the model, if the file was changed.
     fn then(&mut self, done: Option<()>, change: impl FnOnce(&mut Vec<u8>)) {
         match done {
             None => self.model = None,
@@ -243,8 +243,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Lets go of a top: by the handle, by the mapping, or by a space that somebody drops
-    /// somewhere.
+    /// Drops a top: its handle, its mapping, or a space that another thread drops some time.
     fn close(&mut self, number: usize) {
         let unmap = |space: &Option<Space>| {
             let unmapped = space
@@ -337,7 +336,7 @@ impl Worker<'_> {
             16 => drop(world.did(file.sync_data())),
             17 => drop(world.did(file.sync_range(inside))),
             18 => {
-                // Nothing is given up that a good sync has written.
+                // Nothing that a good sync has written is lost.
                 let synced = world.did(file.sync_all());
                 let done = world.did(file.discard());
                 top.then(synced.and(done), |_| {});
@@ -367,7 +366,7 @@ impl Worker<'_> {
                 self.mapped(number, &file);
                 drop(file);
                 self.close(number);
-                // For others to come upon, before it is opened again.
+                // Time for others to find it, before it is opened again.
                 for _ in 0..self.random.below(6) {
                     world.direct(&mut self.random);
                 }
@@ -425,12 +424,12 @@ impl Top {
         }
     }
 
-    /// The file is as its model, from its store on.
+    /// The file is as its model, in its store too.
     fn assert_kept(&mut self, world: &World) {
         let _at = notes::at(format!("{} at the end", self.name));
         for turn in 0..2 {
             let file = self.open(world);
-            // What a failure has left open is settled: the store has all of it, and the cache
+            // Settles what a failure has left open: the store gets all of it, and the cache keeps
             // nothing.
             with_room(world, || file.sync_all());
             with_room(world, || file.invalidate(..));
@@ -448,8 +447,8 @@ impl Top {
     }
 }
 
-/// What succeeds when there is memory. Files below take from the reserve what they need, and that
-/// may be empty.
+/// Retries `work`, which succeeds when there is memory. Files below take what they need from the
+/// reserve, which may be empty.
 fn with_room<T>(world: &World, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     work().unwrap_or_else(|_| {
         world.memory().reclaim(u64::MAX);
@@ -530,7 +529,7 @@ pub(crate) fn run(seed: u64) {
         group: [memory.root_group(), &group][random.below(2) as usize].clone(),
         model: Some(Vec::new()),
     });
-    // Something to begin with, from which an attempt at a file in a full memory does not differ.
+    // The first content, which a failed attempt to write in a full memory leaves as it is.
     for top in &mut tops {
         let file = top.open(&world);
         let bytes = vec![9; random.below(10 * PAGE) as usize];

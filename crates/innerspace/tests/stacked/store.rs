@@ -16,7 +16,7 @@ use crate::PAGE;
 use crate::notes;
 use crate::program::Random;
 
-/// What calls of stores come upon: whatever the threads of the program have left lying about.
+/// What calls of stores find: things that the threads of the program have left to them.
 pub(crate) struct Around {
     pub(crate) memory: Memory,
     /// A file that nothing is stored in.
@@ -28,7 +28,7 @@ pub(crate) struct Around {
     pub(crate) failing: AtomicBool,
 }
 
-/// One of them, with the list unlocked: to drop it may call stores.
+/// Takes one, and unlocks the list: dropping it may call stores.
 pub(crate) fn take_one<T>(of: &Mutex<Vec<T>>) -> Option<T> {
     of.lock().unwrap().pop()
 }
@@ -52,11 +52,11 @@ pub(crate) struct Stacked {
     pub(crate) log: Option<PagedFile>,
     pub(crate) around: Arc<Around>,
     pub(crate) random: Mutex<Random>,
-    /// Where each call does something else first, once in so many times.
+    /// Each call does something else first, once in so many times.
     pub(crate) meddles: u64,
 }
 
-/// The log is emptied when it is so long.
+/// The log is emptied when it reaches this length.
 const LOG: u64 = 24 * PAGE;
 
 fn faulted(fault: Fault) -> io::Error {
@@ -87,8 +87,7 @@ impl Stacked {
         }
     }
 
-    /// What a store may do besides: anything to files below it, and to what has nothing to do with
-    /// it.
+    /// Does something else: to files below it, or to ones that have nothing to do with it.
     fn meddle(&self) {
         let (what, more) = {
             let mut random = self.random.lock().unwrap();
@@ -187,8 +186,8 @@ impl Store for Stacked {
         let _at = self.begin("write", offset, bytes.len() as u64)?;
         self.note(&bytes[..bytes.len().min(3000)])?;
         if let Where::Part { len, .. } = &self.place {
-            // First, for a write that fails may have written some of it: behind the end there are
-            // zeros alone.
+            // This comes first, since a write that fails may have written some of it. Behind the
+            // end there are only zeros.
             len.fetch_max(offset + bytes.len() as u64, Ordering::SeqCst);
         }
         if let Some((space, at)) = &self.through {
