@@ -15,8 +15,8 @@ use crate::FrameId;
 /// Frames of a half, at most.
 pub(crate) const HALF: usize = CAPACITY / 2;
 
-/// The most halves kept: 16 MiB. They are so few that the list of givers, which a magazine searches for
-/// itself, takes four cache lines.
+/// The most halves kept: 16 MiB. So few that the list of givers, which a magazine searches, takes
+/// four cache lines.
 const MOST: usize = 64;
 
 /// Half of what a magazine holds, from the first place on.

@@ -193,8 +193,8 @@ impl Allocator {
     }
 
     /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of
-    /// its own and finds one there or in the depot. Also returns the frame that the thread gets next,
-    /// if that is known.
+    /// its own and finds one there or in the depot. Also returns the frame that the thread gets
+    /// next, if that is known.
     #[inline(always)]
     pub(super) fn take_from_thread_cache(
         &self,
@@ -314,8 +314,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the frames of the depot and all magazines to the buddy lists. No thread uses these until
-    /// the result is dropped.
+    /// Returns the frames of the depot and all magazines to the buddy lists. No thread uses these
+    /// until the result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);

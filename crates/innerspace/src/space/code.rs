@@ -1,35 +1,36 @@
-//! Pages that code was fetched from: their generations, by which a translator can tell that what it
-//! made of them is stale.
+//! Pages that code was fetched from, and their generations, by which a translator can tell that its
+//! translation is stale.
 //!
 //! A page is *watched* from the first [`Accessor::watch_code`](crate::Accessor::watch_code) on. A
 //! fault that makes a watched page writable counts one generation first, in its section. To watch:
 //! close the gate on the page, so that no fault is between its count and the page's word; make the
 //! page read-only; wait for a grace period; read the generation; open the gate. Stores that needed
-//! no fault began before the page was read-only, so are over when the grace period is; whoever
-//! makes it writable again counts after the generation was read. The grace period is needed whoever
-//! made the page read-only: writeback, aging and samples do it, too, and a store may be under way
-//! by what the page was.
+//! no fault began before the page was read-only, so they are over when the grace period is. A fault
+//! that makes it writable again counts after the generation was read. The grace period is needed
+//! even if the page was read-only already: writeback, aging and samples make it so, too, and a
+//! store may be under way that began before.
 //!
 //! The gate has to be closed for the page's own sake as well: a fault that copies it must find its
 //! word changed if there were stores to it meanwhile (`pte`).
 //!
-//! A page of a file may be shown elsewhere, too: at other addresses, in forks, in other spaces.
-//! Stores there count as well. Its generation is known to the pool (`reclaim::watched`) by the
-//! file's page, and a fault that makes such a page writable anywhere counts it, in its section. No
-//! gate keeps these faults out, so the watcher goes by their counts: it makes itself known; reads
-//! the generation; waits for a grace period, by which every fault is over that did not see it, or
+//! A page of a file may be mapped elsewhere, too: at other addresses, in forks, in other spaces.
+//! Stores there count as well. The pool knows its generation (`reclaim::watched`) by the file's
+//! page, and a fault that makes such a page writable anywhere counts it, in its section. No gate
+//! keeps these faults out, so the watcher goes by their counts: it makes itself known; reads the
+//! generation; waits for a grace period, by which every fault is over that did not see it, or
 //! counted before it read; takes the right to store away in every space (`Revoke::Write`); waits
-//! for a grace period, by which the stores are over. What is writable after that was made so by a
-//! fault that counted after the generation was read.
+//! for a grace period, by which the stores are over. Any word that is writable after that was made
+//! so by a fault that counted after the generation was read.
 //!
-//! A call that writes to a page of a file counts afterwards, in a section of its own: either that
-//! is seen to be open by a watcher's grace period, and then the bytes are there before the watcher
-//! fetches them; or it sees that the page is watched, and counts. It looks whether anybody maps the
-//! page once the bytes are there: who maps it later finds them.
+//! A call that writes to a page of a file counts afterwards, in a section of its own. If a
+//! watcher's grace period sees that section open, the bytes are there before the watcher fetches
+//! them; if not, the section sees that the page is watched, and counts. The call looks whether
+//! anybody maps the page only once the bytes are there: a later mapping finds them.
 //!
-//! Structural changes count a generation first, too: who finds a page as they leave it finds its
-//! code stale, and their writer keeps watchers out from before the count until they are over. Files
-//! that take pages away count once the page's word is changed, with its block locked.
+//! Structural changes count a generation first, too. A translator that finds a page as they leave
+//! it finds its code stale, and their writer keeps watchers out from before the count until they
+//! are over. A file that takes pages away counts once the page's word is changed, with its block
+//! locked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,7 +43,7 @@ use crate::sync::{Arc, Mutex};
 /// The watched pages of a space.
 #[derive(Debug, Default)]
 pub(crate) struct Code {
-    /// Their number, for those who need not look closer.
+    /// Their number: if it is 0, there is no need to look closer.
     watched: AtomicUsize,
     /// By the address of the page.
     pages: Mutex<BTreeMap<u64, Arc<AtomicU64>>>,
@@ -98,13 +99,13 @@ impl Code {
             return;
         }
         for (_, generation) in self.pages.lock().range(range.clone()) {
-            // Release: whoever sees the new number sees that the page is no longer what it was.
+            // Release: a thread that sees the new number sees that the page has changed.
             generation.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Watched pages of the range that show a file may show something else now, with nobody to
-    /// tell.
+    /// Watched pages of the range that show a file may show something else now, and no mapper says
+    /// so.
     pub(crate) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
         for (page, generation) in self.pages.lock().range(range.clone()) {
             let mapped = vmas.find_containing(*page);

@@ -1,5 +1,5 @@
-//! Which pages were stored to since somebody asked last: for a framebuffer, or to copy a space
-//! while it runs.
+//! Which pages were stored to since the last call: for a framebuffer, or to copy a space while it
+//! runs.
 //!
 //! A page is *watched* from the first `Space::take_dirty` that named it. The log has a bit for
 //! each watched page that a fault has made writable since it was last taken; so a watched page is
@@ -8,11 +8,11 @@
 //! next store faults, and sets the bit again; wait for a grace period, for stores that had found
 //! the word as it was; open the gate.
 //!
-//! What changes pages other than by stores (mapping, unmapping, dropping, moving, restoring) ends
-//! the watch of its range. The next take names all that is mapped there, as for a page that nobody
-//! has asked about before. So does a range where there was no memory for the log. A restore in
-//! place copies back what was stored to since: the bits of that are set already, or, if they were
-//! taken, set again.
+//! A change of pages other than by stores (mapping, unmapping, dropping, moving, restoring) ends
+//! the watch of its range. The next take names all that is mapped there, as for a page that was
+//! never watched. So does a range for which the log had no memory. A restore in place copies back
+//! the pages that were stored to since: their bits are set already, or, if they were taken, set
+//! again.
 //!
 //! The mutex of the log is taken inside sections and under the gate's writer, and nothing is taken
 //! under it.
@@ -36,8 +36,8 @@ const BITS: usize = SLOTS / 64;
 /// The log of a space.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyLog {
-    /// Whether anything was ever watched. Set with the gate closed, so a fault that is inside reads
-    /// the value that holds.
+    /// Whether anything was ever watched. Set with the gate closed, so a fault inside reads the
+    /// current value.
     watching: AtomicBool,
     log: Mutex<Log>,
 }
@@ -52,7 +52,7 @@ struct Log {
     charged: usize,
 }
 
-/// What a take found.
+/// The result of a take.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     /// Parts that were not watched.
@@ -82,7 +82,7 @@ impl DirtyLog {
         self.log.lock().note(payer, page_start(at));
     }
 
-    /// The pages of the range are others now, or may be. The gate's writer is held.
+    /// The pages of the range may have changed. The gate's writer is held.
     pub(crate) fn forget(&self, payer: Payer<'_>, range: &Range<u64>) {
         // Relaxed: the writer's mutex orders it.
         if self.watching.load(Ordering::Relaxed) {
@@ -102,13 +102,13 @@ impl DirtyLog {
         self.log.lock().validate();
     }
 
-    /// Gives back what is charged. The space is gone.
+    /// Gives back the charges. The space is gone.
     pub(crate) fn end(&self, payer: Payer<'_>) {
         let mut log = self.log.lock();
         payer.uncharge(PageCount(std::mem::take(&mut log.charged) as u64));
     }
 
-    /// Charges for one range more, as far as that takes no waiting. The gate's writer is held.
+    /// Charges for one range more, if that needs no waiting. The gate's writer is held.
     pub(crate) fn make_room(&self, payer: Payer<'_>) -> Result<(), LimitError> {
         let mut log = self.log.lock();
         log.shrink(payer);
@@ -130,7 +130,7 @@ impl Log {
         self.stored.entry(leaf).or_default()[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Checks that what is noted is charged for, and is of watched pages.
+    /// Checks that all entries are charged for, and are of watched pages.
     fn validate(&self) {
         let entries = self.watched.len() + self.stored.len();
         assert!(
@@ -165,7 +165,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives back what is charged for more entries than there are.
+    /// Gives back charges for more entries than there are.
     fn shrink(&mut self, payer: Payer<'_>) {
         let wanted = (self.watched.len() + self.stored.len()).div_ceil(A_PAGE);
         if wanted < self.charged {

@@ -1,9 +1,9 @@
 //! Futures of a space: [`Space::defer`] makes any call in the background, [`Space::ready`] waits
-//! for what an access would have waited for.
+//! until an access would not wait.
 //!
-//! `ready` takes the pages as accesses do, by an accessor of its own: at the first poll those that
-//! take no waiting; if there are others, then all once more in a [`Task`], in the blocking way.
-//! That leaves words in the page table, as any access does, and holds nothing for the future.
+//! `ready` takes the pages as accesses do, by an accessor of its own: at the first poll without
+//! waiting; if one would block, all once more in a [`Task`], in the blocking way. That leaves words
+//! in the page table, as any access does, and holds nothing for the future.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,11 +20,11 @@ use crate::space::core::space::Space;
 use crate::sync::Arc;
 
 impl Space {
-    /// Has `call` made in the background, once, with this space: see [`Task`].
+    /// Makes `call` in the background, once, with this space: see [`Task`].
     ///
     /// Calls of one space are made one at a time, in the order in which their tasks were first
     /// polled. A task that is first polled in a callback of a store makes its call there and then,
-    /// and what would come back to the space or the file that the callback is for is refused
+    /// and a call that would come back to the space or the file that the callback is for is refused
     /// ([`SpaceError::Reentered`], or the file's error of that name). One first polled in the
     /// handler of a device waits for its turn; with [`Threads::None`](crate::Threads::None), a
     /// handler that waits for it in place ([`Task::wait_timeout`]) makes the call.
@@ -38,10 +38,10 @@ impl Space {
     ///   and open sections, and for a store if they are the last to keep a file open
     /// - `protect`, `fork` and `freeze`: for memory, and for other changes and open sections
     ///
-    /// Waiting for memory is waiting for a store where it has to be written first. Sections are
+    /// Waiting for memory is waiting for a store if pages have to be written first. Sections are
     /// open for the time of an access, or of a [`Session`](crate::Session) up to its next
-    /// safepoint. So where groups have room a fork or a restore takes microseconds, and is best
-    /// called directly.
+    /// safepoint. So if groups have room, a fork or a restore takes microseconds and is best called
+    /// directly.
     ///
     /// ```
     /// # use innerspace::{Accessor, VirtAddr};

@@ -21,7 +21,7 @@
 //!
 //! # States and locking
 //!
-//! The set of mappings is published (`sync::rcu_cell`): who is in a section reads the newest one,
+//! The set of mappings is published (`sync::rcu_cell`): a thread in a section reads the newest one,
 //! without a lock. The page table is read and changed word by word. A structural change closes the
 //! gate (`sync::gate`) on its own range of addresses, so that no fault installs a page there
 //! meanwhile; faults elsewhere go on. What they share with the change are nodes above the range and

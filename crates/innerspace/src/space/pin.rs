@@ -1,7 +1,7 @@
 //! Pins: pages of private memory that stay where they are, for code that reads and writes them by
 //! their address in the process: a device of the program's own, a system call, foreign code.
 //!
-//! - it is loaded and stored by accessors: they use the same bytes as the pin
+//! - accessors load and store it: they use the same bytes as the pin
 //! - [`Space::fork`], [`Space::freeze`]: the space keeps it, and stores to it with no fault; the
 //!   fork or snapshot gets a copy of its own. Pinned with [`AtFork::Refuse`]: refused,
 //!   [`SpaceError::PinnedAlone`]
@@ -12,17 +12,17 @@
 //! - protect: stays pinned; a pin is not asked for rights again
 //! - it is pinned again: it is pinned until the last of its pins is dropped
 //!
-//! So it is in Linux (FOLL_PIN) but for the snapshots and refusals, which Linux does not have.
+//! This is as in Linux (FOLL_PIN), except for the snapshots and refusals, which Linux does not
+//! have.
 //!
 //! # How
 //!
-//! A pinned page is the space's own, in a leaf that it shares with nobody, by a way that it shares
-//! with nobody: that is how a store leaves it, and the one who would change that is fork. So a fork
-//! gives the child copies of the nodes on the way and of the leaf at once: its pinned pages are
-//! copied, the others shared by a reference each. It costs as much as the leaves with pinned pages
-//! have pages. The hold word of a page counts its pins; the space remembers the leaves in which
-//! there may be such pages (`PinnedLeaves`), and forgets those in which there are none any more
-//! when it next looks.
+//! A pinned page is the space's own, in a leaf and on a path that it shares with nobody. A store
+//! leaves it so, and only a fork would change that. So a fork gives the child copies of the nodes
+//! on the path and of the leaf at once: its pinned pages are copied, the others shared by a
+//! reference each. The cost is in proportion to the pages in leaves with pinned pages. The hold
+//! word of a page counts its pins; the space remembers the leaves in which there may be such pages
+//! (`PinnedLeaves`), and forgets those in which there are none any more when it next looks.
 //!
 //! Locking: pinning holds the gate's writer, but leaves the gate open: a store fault has installed
 //! the page before, and only another writer can have taken it away since; then the fault is
@@ -49,8 +49,8 @@ use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
 /// What a fork or a snapshot does about a pinned page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtFork {
-    /// Copies it: the child starts with the bytes as they are then. What is written through the pin
-    /// meanwhile may be copied in part.
+    /// Copies it: the child starts with the bytes as they are then. A concurrent write through the
+    /// pin may be copied in part.
     Copy,
     /// Fails, with nothing changed.
     Refuse,
@@ -59,8 +59,8 @@ pub enum AtFork {
 /// Pages of a space that stay where they are in the process for as long as this lives; made by
 /// [`Space::pin`].
 ///
-/// Needs no space to live: what was unmapped meanwhile stays readable and writable here, and
-/// nowhere else.
+/// It does not need the space: pages that were unmapped meanwhile stay readable and writable here,
+/// and nowhere else.
 ///
 /// ```
 /// use innerspace::{AtFork, MIB, Map, Memory};
@@ -83,11 +83,11 @@ pub enum AtFork {
 pub struct Pinned {
     pins: Pins,
     at: VirtAddr,
-    /// What the list of frames is charged to whom, if it fills a page.
+    /// The charge for the list of frames, if it fills a page.
     charged: Option<(GroupId, PageCount)>,
 }
 
-/// Frames for a fork's copies of pinned pages, and of the ways to them.
+/// Frames for a fork's copies of pinned pages, and of the paths to them.
 #[derive(Default)]
 pub(super) struct PinnedCopies<'pool> {
     /// Where the leaves start, in order.
@@ -97,18 +97,18 @@ pub(super) struct PinnedCopies<'pool> {
 }
 
 impl Space {
-    /// Has the pages of `len` bytes (rounded up to whole pages) at `at` in memory, as stores would,
-    /// and keeps them at their addresses in the process until what is returned is dropped. They
-    /// count against the limit all the while.
+    /// Brings in the pages of `len` bytes (rounded up to whole pages) at `at`, as stores would, and
+    /// keeps them at their addresses in the process until the result is dropped. They count against
+    /// the limit all the while.
     ///
-    /// Accessors go on loading and storing there. What is written through the pin is seen by them,
-    /// but by no watch: [`Space::take_dirty`] does not name it, and a [`CodePage`](crate::CodePage)
-    /// does not count it.
+    /// Accessors go on loading and storing there. They see bytes written through the pin, but no
+    /// watch does: [`Space::take_dirty`] does not name it, and a [`CodePage`](crate::CodePage) does
+    /// not count it.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::NotPinnable`] for
     /// anything but private writable memory, anonymous or of a file; [`SpaceError::Access`] when a
-    /// page cannot be had, or is pinned 2^20 - 1 times already; [`SpaceError::Frozen`],
+    /// page cannot be brought in, or is pinned 2^20 - 1 times already; [`SpaceError::Frozen`],
     /// [`SpaceError::Reentered`], [`SpaceError::Empty`], [`SpaceError::Unaligned`],
     /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is pinned.
     pub fn pin(&self, at: VirtAddr, len: u64, at_fork: AtFork) -> Result<Pinned, SpaceError> {
@@ -168,7 +168,7 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Pins what is as a store leaves it. The gate's writer is held.
+    /// Pins the pages if they are as a store leaves them. The gate's writer is held.
     pub(super) fn pin_pages(&self, range: &Range<u64>) -> Result<Pins, NotPinned> {
         let nodes = Nodes { pool: &self.pool };
         self.inside(|tables| {
@@ -247,7 +247,7 @@ impl Pinned {
         pieces
     }
 
-    /// Copies the bytes from `offset` on. What others store there meanwhile may come in part.
+    /// Copies the bytes from `offset` on. A concurrent store may be copied in part.
     ///
     /// # Panics
     /// If they are not all pinned.
@@ -263,7 +263,7 @@ impl Pinned {
     /// Stores `bytes` at `offset`.
     ///
     /// # Panics
-    /// If there is not as much pinned.
+    /// If they are not all pinned.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let mut rest = bytes;
         for (page, start, len) in self.split(offset, rest.len()) {
@@ -311,8 +311,9 @@ impl fmt::Debug for Pinned {
 }
 
 impl<'pool> PinnedCopies<'pool> {
-    /// Sets aside, charged to `group`, what a fork of `space` needs. The gate's writer is held, so
-    /// that no page is pinned until the fork is done; what is unpinned meanwhile needs less.
+    /// Sets aside the frames that a fork of `space` needs, charged to `group`. The gate's writer is
+    /// held, so that no page is pinned until the fork is done; if pages are unpinned meanwhile it
+    /// needs less.
     pub(super) fn set_aside(
         space: &'pool SpaceInner,
         writer: &mut Writer<'_, Structure>,

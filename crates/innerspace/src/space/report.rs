@@ -1,4 +1,4 @@
-//! What a space holds, in the manner of smaps, and checks of all it keeps.
+//! Reports of a space's contents, in the manner of smaps, and checks of all its state.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::space::vma::protection::{Protection, Sharing};
 use crate::units::{ByteSize, PAGE_SIZE};
 use crate::{PageCount, VirtAddr};
 
-/// One mapping and what of it is resident.
+/// One mapping and its resident pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -22,7 +22,7 @@ pub struct MappingInfo {
     pub start: VirtAddr,
     /// The first address past the end.
     pub end: VirtAddr,
-    /// What may be done; serialized as it prints: `rw`, `r-`, `rwx`.
+    /// The access allowed; serialized as it prints: `rw`, `r-`, `rwx`.
     pub protection: Protection,
     /// Whether stores go to the file.
     pub shared: bool,
@@ -37,7 +37,7 @@ pub struct MappingInfo {
     /// How its files will be read: [`Advice::Normal`], [`Advice::Random`] or
     /// [`Advice::Sequential`].
     pub reading: Advice,
-    /// What is resident.
+    /// The resident pages.
     pub pages: PageStats,
 }
 
@@ -52,7 +52,7 @@ pub enum MappingKind {
     File,
     /// A direct access file: its own bytes.
     Direct,
-    /// A direct access file by calls, since others may cut it short: see
+    /// A direct access file through calls, since other processes may cut it short: see
     /// [`OnShrink::Error`](crate::OnShrink::Error).
     Guarded,
     /// A [`Device`](crate::Device).
@@ -76,9 +76,9 @@ pub struct PageStats {
     /// Pages of direct access files: they are the device's, and take no memory.
     pub direct: u64,
     /// Pages of files that were stored to since they were last written or synced: like Linux's
-    /// Shared_Dirty. Of a block of several pages all that are mapped.
+    /// Shared_Dirty. All mapped pages of a dirty block count.
     pub dirty: u64,
-    /// Reads of the common zero frame; they take no memory.
+    /// Pages that show the common zero frame; they take no memory.
     pub zero: u64,
     /// Pages used since reclaim last looked: like Linux's Referenced.
     pub referenced: u64,
@@ -86,7 +86,7 @@ pub struct PageStats {
     pub writable: u64,
 }
 
-/// A space in numbers. Walks the page table: its cost grows with what is mapped.
+/// A space in numbers. Making it walks the page table: the cost grows with the mapped pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -176,7 +176,7 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
 }
 
 impl Space {
-    /// The mappings and what of them is resident.
+    /// The mappings and their resident pages.
     pub fn stats(&self) -> SpaceStats {
         let nodes = Nodes { pool: &self.0.pool };
         self.0.inside(|tables| {
@@ -202,7 +202,7 @@ impl Space {
         })
     }
 
-    /// The mapping that contains `at`, and what of it is resident.
+    /// The mapping that contains `at`, and its resident pages.
     pub fn mapping_at(&self, at: VirtAddr) -> Option<MappingInfo> {
         let nodes = Nodes { pool: &self.0.pool };
         self.0.inside(|tables| {
@@ -211,9 +211,9 @@ impl Space {
         })
     }
 
-    /// Checks everything the space keeps against what it can be computed from. At rest: no other
-    /// thread works in it, nor in another space that shares leaves with it, as forks do: a store
-    /// there may collapse in a shared leaf meanwhile.
+    /// Checks all state of the space that can be recomputed. At rest: no other thread works in it,
+    /// nor in another space that shares leaves with it, as forks do, since a store there may
+    /// collapse in a shared leaf meanwhile.
     ///
     /// # Panics
     /// When an invariant is broken.

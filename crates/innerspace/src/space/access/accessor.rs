@@ -11,31 +11,31 @@ use crate::{Explanation, Space, VirtAddr};
 
 /// Loads and stores of one space by one thread at a time: what a CPU is to an address space.
 ///
-/// Owned and `Send`: make one a thread. Every access returns a value or a [`Fault`], and never
-/// raises a signal. A value that crosses a page end is loaded in two parts; it is stored wholly or
-/// not at all ([`Accessor::store`] says what holds with devices). Bytes that other accessors write
-/// at the same time are seen old or new, aligned words of up to eight bytes never torn. Values are
-/// in the host's byte order.
+/// It is owned and `Send`: make one for each thread. Every access returns a value or a [`Fault`],
+/// and never raises a signal. A value that crosses a page end is loaded in two parts; it is stored
+/// wholly or not at all ([`Accessor::store`] says what holds with devices). Bytes that other
+/// accessors write at the same time are seen old or new; aligned words of up to eight bytes are
+/// never torn. Values are in the host's byte order.
 ///
 /// # Without waiting
 ///
-/// Each access has a `try_` form that never waits; a hit costs the same. What takes no waiting is
-/// done: a page of zeros, a new page or a copy where a frame is free, a page of a file that is
+/// Each access has a `try_` form that never waits; a hit costs the same. Whatever needs no waiting
+/// is done: a page of zeros, a new page or a copy if a frame is free, a page of a file that is
 /// cached. Anything else is a [`Fault`] of the kind
-/// [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), with no byte changed at and after its
-/// address: what has to be read from a store; memory that has to be evicted first; a block that is
-/// locked, being written, or viewed, for a store; a store to a hole; a change of the mappings that
-/// is under way; what a direct access file has to ask its device, or to prepare for a store.
-/// [`Space::ready`] is a future that waits for it. A store that would block may leave its block
-/// marked as changed, so that it is written to its file once more than it had to be.
+/// [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), and no byte is changed at and after its
+/// address: if bytes have to be read from a store; memory has to be evicted first; a block is
+/// locked, being written, or, for a store, viewed; a store is to a hole; the mappings are being
+/// changed; or a direct access file has to ask its device, or prepare for a store. [`Space::ready`]
+/// is a future that waits until the access can be made. A store that would block may leave its
+/// block marked as changed, so that it is written to its file once more than necessary.
 ///
 /// The calls of a [`Device`](crate::Device), or of a file with
-/// [`OnShrink::Error`](crate::OnShrink::Error), are made as ever, and take what they take. Two more
+/// [`OnShrink::Error`](crate::OnShrink::Error), are made as usual, and may take time. Two more
 /// things are done rather than refused. Where a group is near its limit, charges that other threads
 /// hold in stock are taken back before a frame is refused, which waits a moment for threads in the
 /// middle of a charge. And where a direct access file was kept open by nothing but a mapping that
-/// is unmapped during the access, the access closes it: gives its blocks back, or unmaps and closes
-/// the host file.
+/// is unmapped during the access, the access closes it: it gives its blocks back, or unmaps and
+/// closes the host file.
 ///
 /// # Drop
 ///
@@ -152,14 +152,13 @@ forms! { Accessor, Single; Session<'_>, InSession => {
 
     /// Stores a value at any alignment, wholly or not at all.
     ///
-    /// Of a value that lies in two pages, nothing is stored before both are known to take
-    /// it. What a [`Device`](crate::Device) refuses is known only by its call: where one
-    /// part is memory, the device gets its own first, and memory is left as it was if that
-    /// is refused; of two devices, the second may refuse when the first has its part. A
-    /// direct access file that is guarded counts as a device here, and its last page gets
-    /// its part first, so that a file that was cut short takes all or nothing. What the
-    /// memory's file, or another thread's change of the mapping, brings about during the
-    /// device's call is not foreseen.
+    /// If a value lies in two pages, nothing is stored before both are known to take it. Whether a
+    /// [`Device`](crate::Device) refuses is known only from its call. If one part is memory, the
+    /// device gets its part first, and memory is left as it was if that is refused. Of two devices,
+    /// the second may refuse when the first has its part. A direct access file that is guarded
+    /// counts as a device here, and its last page gets its part first, so that a file that was cut
+    /// short takes all or nothing. Changes to the file, or by another thread to the mapping, during
+    /// the device's call are not taken into account.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.
@@ -196,8 +195,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
     ///
     /// # Errors
-    /// A [`Fault`] with the address that could not be read or written. What
-    /// was copied before it stays.
+    /// A [`Fault`] with the address that could not be read or written. Bytes copied before it stay.
     fn copy, try_copy(&mut self, to: VirtAddr, from: VirtAddr, len: usize) -> Result<(), Fault> {
         self.core.copy::<M>(to, from, len)
     }

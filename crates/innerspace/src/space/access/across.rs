@@ -1,8 +1,8 @@
 //! Values that lie in two pages.
 //!
-//! They are loaded in two parts. A store has both pages valid at once, in one section. With a
-//! device that is not to be had, since its call comes outside every section: there both parts are
-//! asked for before either is stored, and what may still refuse is stored first.
+//! They are loaded in two parts. A store needs both pages valid at once, in one section. With a
+//! device that cannot be, since its call comes outside every section: there both parts are checked
+//! before either is stored, and the part that may still be refused is stored first.
 
 use super::single::{Core, Sectioned};
 use super::what::What;
@@ -108,7 +108,7 @@ impl Core {
         }
     }
 
-    /// Finds out what takes the part.
+    /// Finds the page or device that takes the part.
     fn find_part<'bytes, S: Sectioned>(
         &mut self,
         at: VirtAddr,
@@ -122,13 +122,14 @@ impl Core {
         Ok(Part { at, bytes, device })
     }
 
-    /// Both parts take stores, as far as that is known, and one is no memory.
+    /// Stores a value of which one part at least is no memory. Both parts take stores, as far as is
+    /// known.
     fn write_to_devices<S: Sectioned>(
         &mut self,
         low: Part<'_>,
         high: Part<'_>,
     ) -> Result<(), Fault> {
-        // Of a file that was cut short, what is gone is the end.
+        // A file that was cut short has lost its end.
         let both_files = (low.turn(), high.turn()) == (Turn::GuardedFile, Turn::GuardedFile);
         let parts = match both_files || high.turn() < low.turn() {
             true => [high, low],

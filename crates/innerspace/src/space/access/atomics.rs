@@ -1,7 +1,7 @@
 //! Atomic accesses, with an order.
 //!
-//! The order is that among accesses through spaces, whichever threads make them, and whatever else
-//! these threads do: as that of an atomic in memory. An address has to be a multiple of the value's
+//! The order holds among accesses through spaces, whichever threads make them, and whatever else
+//! these threads do, as for an atomic in memory. An address has to be a multiple of the value's
 //! size.
 
 use std::sync::atomic::Ordering;

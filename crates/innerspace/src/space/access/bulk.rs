@@ -11,11 +11,11 @@ use crate::{PAGE_SIZE, VirtAddr};
 
 forms! { Accessor, Single => {
     /// Copies `len` bytes of another accessor's space, or of the same one, into this accessor's.
-    /// Ranges of one space must not overlap: for those there is [`Accessor::copy`].
+    /// Ranges of one space must not overlap: use [`Accessor::copy`] for those.
     ///
     /// # Errors
     /// A [`Fault`] of either space, with the address that could not be read or written:
-    /// [`Fault::access`] tells which. What was copied before it stays.
+    /// [`Fault::access`] tells which. Bytes copied before it stay.
     fn copy_from, try_copy_from(
         &mut self,
         to: VirtAddr,
@@ -38,7 +38,7 @@ impl Core {
         let mut buffer = [0; PAGE_SIZE];
         let mut done = 0;
         while done < len {
-            // To the end of a page of the source, so that a fault there leaves nothing out.
+            // Up to the end of a page of the source, so that a fault there skips nothing.
             let start = source.space.after(from, done as u64);
             let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
             source.read::<S>(start, &mut buffer[..piece])?;
@@ -123,8 +123,8 @@ impl Core {
         Ok(Ordering::Equal)
     }
 
-    /// Through a buffer of one page, so that it always gets on, whichever of the two pages is taken
-    /// away in between.
+    /// The copy goes through a buffer of one page, so that it makes progress whichever of the two
+    /// pages is taken away in between.
     pub(crate) fn copy<S: Sectioned>(
         &mut self,
         to: VirtAddr,

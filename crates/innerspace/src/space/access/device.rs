@@ -1,15 +1,15 @@
 //! Device ranges: loads and stores that are calls. A direct access file that is guarded against
-//! being cut short is mapped in the same way; what fails there is a fault of the file, not of a
+//! being cut short is mapped in the same way; a failure there is a fault of the file, not of a
 //! device.
 //!
-//! A mapping of a device has no pages. An access there finds no translation, ever, so it comes to
+//! A mapping of a device has no pages. An access there never finds a translation, so it comes to
 //! the fault, which finds the mapping and its protection and hands the device back; the access then
 //! calls it, outside every section and with no lock held. A session is suspended meanwhile.
 //!
 //! While a thread is in a device's handler (or in a store's callback for a fault or a change of the
-//! space), it may not use the same space: its accesses fail, and so do changes of the mappings. To
-//! find out, the space's other accessors are asked to look at their mail, which leads their next
-//! access past [`is_in_callback`](crate::exec::reentry::is_in_callback).
+//! space), it may not use the same space: its accesses fail, and so do changes of the mappings. So
+//! that they notice, the space's other accessors are asked to look at their mail, which leads their
+//! next access past [`is_in_callback`](crate::exec::reentry::is_in_callback).
 
 use super::single::{Core, Interrupted, Sectioned};
 use crate::VirtAddr;

@@ -1,4 +1,5 @@
-//! Many reads at once: what is not in memory is asked for together, before the first is waited for.
+//! Many reads at once: pages that are not in memory are requested together, before the first is
+//! waited for.
 
 use super::accessor::Accessor;
 use super::forms::forms;
@@ -16,9 +17,9 @@ use crate::sync::Arc;
 forms! { Accessor, Single => {
     /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other.
     /// Pages of files that are not in memory are asked of their stores first, up to 64 in one
-    /// batch, so that a store that can have several reads under way has them; only as far as the
-    /// memory is there without waiting, in a batch no more than an eighth of the nearest limit of
-    /// the file's groups, and half of that limit in all. `try_gather` asks no store; this call in a
+    /// batch, so that a store that can serve several reads at a time does. This uses only memory
+    /// that is to be had without waiting: in a batch at most an eighth of the nearest limit of the
+    /// file's groups, and half of that limit in all. `try_gather` asks no store; this call in a
     /// [`Task`](crate::Task) does it in the background.
     ///
     /// ```
@@ -55,7 +56,7 @@ impl Core {
         Ok(())
     }
 
-    /// Has what these ranges show of files read, as far as it is not in memory. A hint.
+    /// Requests the pages of files in these ranges that are not in memory. A hint.
     fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
         let mut missing = Vec::new();
         for (at, len) in ranges {
@@ -79,7 +80,7 @@ impl Core {
         }
     }
 
-    /// The files that are shown at these addresses, in order, with the pages of each.
+    /// The files that are mapped at these addresses, in order, with the pages of each.
     fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
         let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
         self.space.inside(|tables| {

@@ -1,7 +1,7 @@
 //! Where an accessor keeps what it translates by, for programs that generate code: a hit then takes
 //! no call. With the feature `layout`.
 //!
-//! Here are addresses and numbers alone; whoever reads there has the duties that
+//! The struct has addresses and numbers alone. Code that reads through them has the duties that
 //! [`TranslationLayout`] names.
 
 use std::mem::offset_of;
@@ -13,13 +13,13 @@ use crate::space::table::pte;
 use crate::space::tlb::place;
 use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 
-/// What generated code needs to know to do an access that hits by itself, and to see that it has to
-/// call for all others.
+/// What generated code needs in order to make an access that hits by itself, and to see that it has
+/// to call for all others.
 ///
-/// The code runs inside a [`Session`](crate::Session) of the accessor, on the thread that has the
-/// session, and nowhere else. For an access of `size` bytes at the address `at` it does the
-/// following, and calls the session's own `load`, `store` or `fetch` instead (which finds the page,
-/// or says why there is none) as soon as something does not hold:
+/// The code runs inside a [`Session`](crate::Session) of the accessor, on the session's thread, and
+/// nowhere else. For an access of `size` bytes at the address `at` it does the following, and calls
+/// the session's own `load`, `store` or `fetch` instead (which finds the page, or says why there is
+/// none) as soon as one of the conditions does not hold:
 ///
 /// ```text
 /// 1  visible = [current]                        64 bits; before every access
@@ -35,20 +35,20 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// 8  access the `size` bytes at (word & HOST) + at % PAGE_SIZE
 /// ```
 ///
-/// The sums of 5 and 6 wrap around. A coalesced place is one of pages that lie in a row, all valid
+/// The sums of 5 and 6 wrap around. A coalesced place belongs to pages that lie in a row, all valid
 /// for loads and stores.
 ///
 /// - All that is read in 1 to 6 may be written by this library whenever the code calls it, and the
-///   words of 1 and 6 by other threads at any time: nothing of it is kept from one access to the
-///   next. The addresses in this struct stay as they are for as long as the accessor lives,
-///   wherever it is moved, and may be built into the code.
-/// - Other accessors load and store the same bytes at the same time: the access of 5 or 8 is made
-///   by instructions that are right then, as every plain load and store of up to 8 bytes is on
-///   x86-64 and aarch64. An atomic access has to be aligned, by a check of the code's own.
+///   words of 1 and 6 by other threads at any time: the code must not keep any of it from one
+///   access to the next. The addresses in this struct stay as they are for as long as the accessor
+///   lives, wherever it is moved, and may be built into the code.
+/// - Other accessors load and store the same bytes at the same time: the access of 5 or 8 has to be
+///   made by instructions that allow for that, as every plain load and store of up to 8 bytes does
+///   on x86-64 and aarch64. An atomic access has to be aligned, by a check of the code's own.
 /// - A session keeps others waiting until its next safepoint: `[current]` becomes the address of
-///   tags that are no leaf's, so the next access of the code does not hit, and the call that it
-///   makes then is one. A loop without accesses has to see for itself that `[current]` is other
-///   than `tags`, and call [`Session::safepoint`](crate::Session::safepoint) then.
+///   tags that are no leaf's, so the next access of the code does not hit, and makes a call, which
+///   is a safepoint. A loop without accesses has to check for itself whether `[current]` differs
+///   from `tags`, and call [`Session::safepoint`](crate::Session::safepoint) if so.
 /// - Stores to pages that are watched ([`Accessor::watch_code`]) are not made valid for writing, so
 ///   they are calls at first.
 ///
@@ -81,7 +81,7 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 pub struct TranslationLayout {
     /// A word that is the address of the tags to look at. Written by any thread.
     pub current: *const *const u64,
-    /// What that address is while nobody wants anything of this accessor.
+    /// That address while nobody wants anything of this accessor.
     pub tags: *const u64,
     /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started
     /// at address 0; or, if [`COALESCED`](Self::COALESCED) is set, where its pages would.
@@ -107,7 +107,7 @@ impl TranslationLayout {
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The same for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// In what stands in `words`: it leads to the pages, in a row, and not to their words.
+    /// In an entry of `words`: it leads to the pages, in a row, and not to their words.
     pub const COALESCED: usize = place::COALESCED;
     /// In a leaf's word: may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;

@@ -13,10 +13,10 @@ use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
 ///
-/// Made by [`Accessor::session`](crate::Accessor::session). Everybody who takes a translation away
-/// (eviction, unmap, fork, truncation) waits for the next *safepoint* of every open session: its
-/// next access, its end, a fault in it, or a call of this library in the same thread that has to
-/// wait. So keep a session for a run of accesses, and do not sleep or wait for another thread by
+/// Made by [`Accessor::session`](crate::Accessor::session). An operation that takes a translation
+/// away (eviction, unmap, fork, truncation) waits for the next *safepoint* of every open session:
+/// its next access, its end, a fault in it, or a call of this library in the same thread that has
+/// to wait. So keep a session for a run of accesses, and do not sleep or wait for another thread by
 /// other means while one is open.
 ///
 /// Each access has a `try_` form that never waits, as those of an
@@ -43,7 +43,7 @@ pub struct Session<'accessor> {
     pub(crate) core: &'accessor mut Core,
     /// Of the core's translator.
     binding: SessionBinding,
-    /// Not `Send`: while it is registered, whoever waits on this thread closes its section.
+    /// Not `Send`: while it is registered, a wait on this thread closes its section.
     _of_thread: PhantomData<*const ()>,
 }
 
@@ -83,8 +83,8 @@ impl<M: Mode> Sectioned for InSession<M> {
     fn pause(translator: &mut Translator) {
         translator.sections.end_session();
         if translator.sections.has_mail() {
-            // A safepoint: somebody waits, or this thread waited for somebody and has left the
-            // section meanwhile.
+            // A safepoint: another thread waits, or this thread has waited and left the section
+            // meanwhile.
             translator.sections.leave();
             translator.sections.enter();
         }
@@ -153,7 +153,7 @@ impl<'accessor> Session<'accessor> {
         }
     }
 
-    /// Lets those go on who wait for this session; as an access would.
+    /// Lets threads that wait for this session go on, as an access would.
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
             // The mail itself is read by the next access, which then looks at the gate as well.

@@ -1,12 +1,12 @@
 //! One access: what accessors and sessions share.
 //!
 //! It opens a section, looks its page up in the remembered leaf, does its loads or stores and
-//! closes the section: two plain stores, no atomic read-modify-write, nothing shared written. What
-//! the fast path does not find, or finds at the beginning of a page, goes to [`Core::look_up`]:
-//! have the next page on its way, and see whether the leaf can be coalesced; or take a page, or the
+//! closes the section: two plain stores, no atomic read-modify-write, nothing shared written. If
+//! the fast path does not find the page, or finds it at its beginning, [`Core::look_up`] goes on.
+//! It prefetches the next page and sees whether the leaf can be coalesced; or takes a page, or the
 //! zero frame, in one step in the section itself (`fault::anonymous`, `fault::zero`: the short
-//! ways); else read the mail, look the leaf up in the table, or leave the section and handle the
-//! fault.
+//! ways); else it reads the mail, looks the leaf up in the table, or leaves the section and handles
+//! the fault.
 
 use crate::space::tlb::page;
 use std::hint::cold_path;
@@ -48,27 +48,27 @@ pub(crate) struct Core {
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
-/// Whether a structural writer has the address to itself.
+/// Whether a structural writer has closed the gate on the address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Gate {
     Open,
     Closed,
 }
 
-/// How an access surrounds itself with a section, and whether it may wait outside one for what it
-/// misses.
+/// How an access surrounds itself with a section, and whether it may wait outside one for a page
+/// that it misses.
 pub(crate) trait Sectioned {
     /// Asked when something is missed.
     const WAIT: Wait;
     /// Before an access.
     fn enter(translator: &mut Translator);
-    /// Before an access that begins with a look whether it hits; if it does not, `order` comes
+    /// Before an access that begins by checking whether it hits; if it does not, `order` comes
     /// before all else.
     fn enter_to_hit(translator: &mut Translator);
-    /// What such a look is at.
+    /// What such a check looks at.
     fn look(translator: &Translator) -> Look<'_>;
-    /// A whole access of a value that is no page's first bytes, if it hits; if it misses, what
-    /// `enter_to_hit` does is left.
+    /// Makes a whole access of a value that is no page's first bytes, if it hits. If it misses, the
+    /// effect of `enter_to_hit` stays.
     fn hit<R>(
         translator: &mut Translator,
         of: (u64, usize),
@@ -141,8 +141,8 @@ impl<M: Mode> Sectioned for Single<M> {
 }
 
 /// A part of an access that may call a store or a device, from `pause` to `resume` or from
-/// `suspend` to `unsuspend`. The end comes by a drop because they may panic: a program that catches
-/// that goes on with its session.
+/// `suspend` to `unsuspend`. It ends by a drop because they may panic: a program that catches the
+/// panic goes on with its session.
 pub(crate) struct Interrupted<'core, E: Fn(&mut Translator)> {
     pub(crate) core: &'core mut Core,
     end: E,
@@ -219,8 +219,8 @@ impl Core {
         }
     }
 
-    /// Does `act` with the bytes at `at`, in a section; on a miss, has their page first. `what`
-    /// says what to look up and what to report.
+    /// Does `act` with the bytes at `at`, in a section; on a miss, brings their page in first.
+    /// `what` says what to look up and what to report.
     #[inline(always)]
     pub(crate) fn access<S: Sectioned, T>(
         &mut self,
@@ -231,8 +231,8 @@ impl Core {
         self.access_before::<S, T>(at, what, None, act)
     }
 
-    /// The same, of an access that goes on at `next`: if its page is there, its bytes are sent for
-    /// meanwhile. The processor fetches ahead by itself, but not past the end of a page.
+    /// The same for an access that goes on at `next`: if that page is there, its bytes are
+    /// prefetched. The processor fetches ahead by itself, but not past the end of a page.
     #[inline(always)]
     pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,
@@ -270,8 +270,8 @@ impl Core {
         Ok(value)
     }
 
-    /// The page of a value at its beginning, or one that was missed; `None`: it cannot be had, and
-    /// `self.fault` says why. In a section before and after.
+    /// Returns the page of a value that begins a page, or a page that was missed; `None`: there is
+    /// none, and `self.fault` says why. In a section before and after.
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::order(&mut self.translator);
@@ -292,7 +292,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn coalesce(&mut self, at: u64) {
-        // First without the mutex: most of those that are not in a row never will be.
+        // First without the mutex: most leaves that are not in a row never will be.
         if self.translator.pages_in_row(at).is_none() {
             return;
         }
@@ -341,7 +341,8 @@ impl Core {
                     self.fault = what.fault(FaultKind::WouldBlock, at);
                     return None;
                 }
-                // Remembered leaves may be right still, but what they lead to is being changed.
+                // Remembered leaves may still be right, but the pages they lead to are being
+                // changed.
                 self.translator.sections.leave();
                 self.space.pool.counters.count(Event::GateWait);
                 self.space.gate.wait_open(at.0);
@@ -368,7 +369,7 @@ impl Core {
         }
     }
 
-    /// The page of a store that takes no more than a page of the space's own; `None`: it has to be
+    /// The page of a store that needs only a new page of the space's own; `None`: it has to be
     /// looked for. In a section before and after.
     #[inline(never)]
     fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
@@ -389,8 +390,8 @@ impl Core {
         Some(page)
     }
 
-    /// The page of a load that takes no more than the zero frame; `None`: it has to be looked for.
-    /// In a section before and after.
+    /// The page of a load that needs only the zero frame; `None`: it has to be looked for. In a
+    /// section before and after.
     #[inline(never)]
     fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id)
@@ -403,8 +404,8 @@ impl Core {
         Some(page)
     }
 
-    /// The access has its page, for as long as its section: while uses are sampled, the next one
-    /// may have to come here, too.
+    /// Counts a use of the page, if uses are sampled. The access has its page for as long as its
+    /// section is open; the next one may have to come here, too.
     #[inline]
     fn sample(&self, at: VirtAddr, what: What) {
         if self.space.pool.samples() && what.uses_page() {
@@ -416,12 +417,12 @@ impl Core {
     /// section.
     ///
     /// Reading the mail obliges the caller to look at the gate before the next hit, here or in the
-    /// fault: a writer that leaves the leaves as they are (`translator::GATE_MAIL`) relies on it.
+    /// fault: a writer that does not change the leaves (`translator::GATE_MAIL`) relies on it.
     fn ensure_leaf(&mut self, at: u64) -> Gate {
         while self.translator.sections.has_mail() {
             self.translator.drain();
-            // The sender may be waiting for a session to leave its section, as the mail would have
-            // told the session to.
+            // The sender may be waiting for a session to leave its section, which the mail asked it
+            // to do.
             self.translator.sections.leave();
             self.translator.sections.enter();
         }
@@ -458,7 +459,7 @@ impl Core {
         }
     }
 
-    /// A load that did not find its page at hand. In a section, which it leaves.
+    /// A load that missed. In a section, which it leaves.
     #[inline(always)]
     pub(crate) fn load_missed<S: Sectioned, T: Scalar>(
         &mut self,
@@ -549,7 +550,7 @@ impl Core {
         self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
     }
 
-    /// Has the page of `at` for such an access, and does nothing with it.
+    /// Brings in the page of `at` for such an access, and does nothing with it.
     pub(crate) fn ensure_page_in<S: Sectioned>(
         &mut self,
         at: VirtAddr,
@@ -559,9 +560,8 @@ impl Core {
     }
 }
 
-/// A value that `load` has as bytes, which the fast path does not do. The bytes have a place of
-/// their own: were the result made out of line, the fast path would hand its own on through memory,
-/// too.
+/// A value made of bytes that `load` provides, off the fast path. The bytes have a place of their
+/// own: if the result were made out of line, the fast path would pass its own through memory, too.
 #[inline(always)]
 fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Result<T, Fault> {
     cold_path();

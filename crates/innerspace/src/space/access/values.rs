@@ -1,5 +1,5 @@
-//! Values of a program's own types, by the traits of `zerocopy`: what may have any bytes can be
-//! loaded, what is bytes without padding can be stored.
+//! Values of a program's own types, by the traits of `zerocopy`: a type for which any bytes are
+//! valid can be loaded, and one without padding can be stored.
 
 use std::io;
 use std::marker::PhantomData;
@@ -66,7 +66,7 @@ impl Core {
 }
 
 forms! { Accessor, Single; Session<'_>, InSession => {
-    /// Loads a value of any type that may have any bytes, at any alignment.
+    /// Loads a value of any type for which any bytes are valid, at any alignment.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
@@ -97,10 +97,9 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.load_value::<M, T>(at)
     }
 
-    /// Stores a value of any type that is bytes without padding, at any alignment, wholly
-    /// or not at all (to devices as [`Self::store`] says, and a device may take a part of
-    /// what is not a scalar). It has at most 4096 bytes, which is checked when it is
-    /// compiled.
+    /// Stores a value of any type that is bytes without padding, at any alignment, wholly or not at
+    /// all (to devices as [`Self::store`] says, except that a device may take a part of a value
+    /// that is no scalar). It has at most 4096 bytes, which is checked at compile time.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.

@@ -14,7 +14,8 @@ use crate::sync::failpoint;
 use crate::{PAGE_SIZE, VirtAddr};
 
 impl SpaceInner {
-    /// Takes the write validity of the page away; whether it had any. The gate is closed on it.
+    /// Takes the write validity of the page away, and returns whether it had any. The gate is
+    /// closed on it.
     fn end_writes(&self, page: u64) -> bool {
         let nodes = Nodes { pool: &self.pool };
         self.inside(|tables| {
@@ -29,29 +30,27 @@ impl SpaceInner {
 
 impl Accessor {
     /// Watches the page of `at`, whose mapping has to allow execution, for changes: call it, then
-    /// fetch and translate; what was made of the page is stale as soon as [`CodePage::is_current`]
-    /// is false.
+    /// fetch and translate. The translation is stale as soon as [`CodePage::is_current`] is false.
     ///
-    /// What counts is every store by an accessor to what the page shows: by any accessor of this
-    /// space; of a page of a file, also through other mappings of the file, in this space, in its
-    /// forks and in others of the same [`Memory`](crate::Memory), and by functions of the file such
-    /// as [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. What does not
-    /// count: writes to the file by others outside; and what is written to a page by way of a pin.
+    /// Every store to the page by an accessor of this space counts. For a page of a file, so do
+    /// stores through other mappings of the file, in this space, in its forks and in other spaces
+    /// of the same [`Memory`](crate::Memory), and calls of the file such as
+    /// [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. Writes to the file by
+    /// other processes do not count, nor do writes by way of a pin.
     ///
     /// Waits for grace periods: it costs a few microseconds. The space remembers each page it was
     /// called for, in some tens of bytes.
     ///
-    /// There is no `try_` form, for the grace periods are what it is made of. All else that it may
-    /// wait for is the page itself, which [`Accessor::try_fetch`] has, or
-    /// [`Space::ready`](crate::Space::ready), and changes of the mappings.
+    /// There is no `try_` form, since it consists of grace periods. Otherwise it may wait for the
+    /// page itself, which [`Accessor::try_fetch`] or [`Space::ready`](crate::Space::ready) brings
+    /// in, and for changes of the mappings.
     ///
     /// # Errors
     /// The [`Fault`] of a fetch there.
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
         let space = self.core.space.clone();
         if is_in_callback(space.id) {
-            // Also where the page is at hand: the change that the callback works for has the
-            // writer.
+            // Also if the page is there: the change that the callback works for holds the writer.
             let kind = FaultKind::Reentered;
             return Err(Fault::new(kind, at, AccessKind::Fetch, 0));
         }

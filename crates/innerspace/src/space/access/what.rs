@@ -27,8 +27,8 @@ impl What {
         }
     }
 
-    /// A part of a value that crosses a page end: only the page's validity is wanted, and that it
-    /// lasts.
+    /// A part of a value that crosses a page end: only the page's validity is wanted, and it has to
+    /// last.
     pub(crate) fn part_of<T>(access: AccessKind) -> What {
         What {
             size: 0,
@@ -67,7 +67,7 @@ impl What {
         }
     }
 
-    /// The same, of an access that goes on to so many bytes behind the page.
+    /// The same, for an access that goes on for so many bytes behind the page.
     #[inline(always)]
     pub(crate) fn with_more(self, bytes: usize) -> What {
         let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);

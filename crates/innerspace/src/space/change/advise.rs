@@ -1,5 +1,5 @@
-//! What a program says about a range beforehand: that it will want it or not, that it is to stay,
-//! that it is to be written.
+//! Hints about a range: that a program will want it or not, that it is to stay, that it is to be
+//! written.
 //!
 //! - [`Space::advise`] (madvise) drops pages, reads ahead, makes pages old, evicts, or says in
 //!   which order files will be read.
@@ -34,17 +34,16 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 #[non_exhaustive]
 pub enum Advice {
     /// Its pages go now: anonymous memory is zeros again, a private file mapping shows its file
-    /// again. What was stored to a shared mapping stays in the file.
+    /// again. Bytes stored to a shared mapping stay in the file.
     DontNeed,
     /// It will be used soon: files read ahead.
     WillNeed,
     /// It will not be used soon: reclaim takes it early.
     Cold,
-    /// Nothing is known of the order in which it will be read: what is not in memory shows it. So
-    /// it is from the start.
+    /// Nothing is known of the order in which it will be read; faults tell. This is the default.
     Normal,
-    /// Cached files will be read here in no order: faults read nothing ahead, and map nothing but
-    /// the page they are for.
+    /// Cached files will be read here in no order: faults read nothing ahead, and map one page
+    /// each.
     Random,
     /// Cached files will be read here in order: faults read a full window ahead from the first one
     /// on.
@@ -178,13 +177,13 @@ impl Space {
         )
     }
 
-    /// Has every page of `len` bytes (rounded up to whole pages) at `at` in memory and mapped: for
-    /// stores where the mapping is private and writable, for loads otherwise. Parts that may not be
-    /// read are passed over.
+    /// Brings in and maps every page of `len` bytes (rounded up to whole pages) at `at`: for stores
+    /// where the mapping is private and writable, for loads otherwise. Parts that may not be read
+    /// are passed over.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the
-    /// first page that cannot be had, with what came before it in place; [`SpaceError::Empty`],
+    /// first page that cannot be brought in, with those before it in place; [`SpaceError::Empty`],
     /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
     pub fn populate(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.ensure_pages("populate", at, len)
@@ -233,13 +232,13 @@ impl Space {
         Ok(())
     }
 
-    /// Has all pages of `len` bytes (rounded up to whole pages) at `at` in memory, as
-    /// [`Space::populate`], and keeps them there until they are unlocked or unmapped. They count
-    /// against the limit all the while.
+    /// Brings in all pages of `len` bytes (rounded up to whole pages) at `at`, as
+    /// [`Space::populate`], and keeps them in memory until they are unlocked or unmapped. They
+    /// count against the limit all the while.
     ///
     /// The lock is this space's: a fork starts without locks, and a snapshot keeps no page in
-    /// memory by them. A restore brings back the locks of the snapshot's time, in a space that was
-    /// forked from the snapshot, too, but no pages: they stay from their next use on.
+    /// memory by them. A restore brings back the locks of the snapshot's time, also in a space that
+    /// was forked from the snapshot, but no pages: they stay from their next use on.
     ///
     /// # Errors
     /// As for [`Space::populate`]; when the group may not hold as much, [`SpaceError::Access`] with
@@ -258,7 +257,7 @@ impl Space {
         present
     }
 
-    /// Lets reclaim have the pages of `len` bytes (rounded up to whole pages) at `at` again.
+    /// Lets reclaim evict the pages of `len` bytes (rounded up to whole pages) at `at` again.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Empty`],
@@ -269,7 +268,7 @@ impl Space {
             .map(drop)
     }
 
-    /// What was unmapped meanwhile is not locked any more.
+    /// Unlocks the parts that were not unmapped meanwhile.
     fn unlock_what_is_left(&self, range: &Range<u64>) {
         let space = &self.0;
         let mut writer = space.gate.write();
@@ -279,13 +278,13 @@ impl Space {
             space.publish(vmas, changed);
             Ok(Detached::default())
         };
-        // The group is full, as likely as not.
+        // The group is probably full.
         let changed = space.change_by(&mut writer, AllocMode::Must, unlock, publish);
         drop(writer);
         space.finish(changed.expect("nodes over the limit are charged for"));
     }
 
-    /// Returns the parts as they were.
+    /// Returns the parts as they were before.
     fn set_residence(
         &self,
         what: &'static str,
@@ -312,8 +311,8 @@ impl Space {
 }
 
 impl Accessor {
-    /// Has files read ahead what `len` bytes at `at`, at any alignment, show of them. A hint: what
-    /// is not mapped, or has no room, is left.
+    /// Makes files read ahead their parts of `len` bytes at `at`, at any alignment. A hint: pages
+    /// that are not mapped, or have no room, are skipped.
     ///
     /// # Errors
     /// [`SpaceError::File`] when reading fails.
@@ -329,7 +328,7 @@ impl Accessor {
     }
 }
 
-/// What of files the range shows in mappings that are `wanted`.
+/// The parts of files in the range, in mappings that are `wanted`.
 fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) -> Vec<FilePart> {
     let wanted = vmas.overlapping(range).filter(|vma| wanted(vma));
     let parts = wanted.filter_map(|vma| {

@@ -24,10 +24,10 @@ use crate::stats::Event;
 use crate::sync::domain::Post;
 
 impl Space {
-    /// A copy-on-write copy of this space, in the same group: same mappings, same bytes; what
-    /// either side stores to private memory afterwards the other does not see. Shared file mappings
-    /// stay shared. Costs microseconds, whatever is mapped; waits for no accessor longer than its
-    /// current access. Locks ([`Space::lock`]) are not inherited, as on Linux.
+    /// A copy-on-write copy of this space, in the same group: the same mappings and the same bytes.
+    /// Neither side sees what the other stores to private memory afterwards. Shared file mappings
+    /// stay shared. It takes microseconds, whatever is mapped, and waits for no accessor longer
+    /// than its current access. Locks ([`Space::lock`]) are not inherited, as on Linux.
     ///
     /// # Errors
     /// [`SpaceError::Limit`] when the group has no page for the child's root, or for a copy of each
@@ -80,8 +80,8 @@ impl Space {
         ));
         writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
         if parent.is_frozen() {
-            // Its table gains children and loses none, and nobody writes to what is below: there is
-            // nothing to end.
+            // Its table gains children and loses none, and nobody writes to the nodes below, so no
+            // translation has to end.
             let shared = nodes.share_root(parent.root, root);
             drop(writer);
             shared.map_err(|_| SpaceError::TooManyForks)?;

@@ -56,7 +56,7 @@ pub(crate) enum Null {
     Mapped,
 }
 
-/// When pages are had.
+/// When pages are brought in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Population {
     OnDemand,
@@ -144,7 +144,7 @@ impl Map {
 
     /// A device of `len` bytes, rounded up to whole pages: loads and stores there are calls of
     /// `device`, never cached. Shared with forks, readable and writable, never executable. An `Arc`
-    /// of a device is one, too: keep a clone to look at it.
+    /// of a device is a device, too: keep a clone to look at it.
     ///
     /// ```
     /// use innerspace::{Device, DeviceError, MIB, Map, Memory};
@@ -249,8 +249,8 @@ impl Map {
         self
     }
 
-    /// Has all pages at once, as [`Space::populate`](crate::space::Space::populate) does after it
-    /// was mapped. If that fails, nothing stays mapped, and what was there before is gone.
+    /// Brings in all pages at once, as [`Space::populate`](crate::space::Space::populate) does
+    /// after mapping. If that fails, nothing stays mapped, and what was there before is gone.
     pub fn populated(mut self) -> Map {
         self.population = Population::Eager;
         self
@@ -367,8 +367,8 @@ impl Map {
         Ok((backing, ceiling, self.sharing))
     }
 
-    /// A guarded file is shown as devices are: each access is a call, and what another process has
-    /// cut off is an error.
+    /// A guarded file is mapped as a device is: each access is a call, and a part that another
+    /// process has cut off is an error.
     fn guarded_backing(
         &self,
         file: &DaxFile,
@@ -387,8 +387,8 @@ impl Map {
         Ok((backing, ceiling, Sharing::Shared))
     }
 
-    /// A file of another memory has other grace periods: what it takes away could still be in use
-    /// here.
+    /// A file of another memory has other grace periods: pages that it takes away could still be in
+    /// use here.
     pub(crate) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
         let (own, file) = match &self.what {
             What::Anonymous { .. } | What::Device { .. } => return Ok(()),

@@ -28,7 +28,7 @@ impl Space {
     /// [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`],
     /// [`SpaceError::Forbidden`] (a shared writable mapping of a file opened read-only),
     /// [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]:
-    /// nothing stays mapped, and what lay there before with [`Map::replacing`] is gone.
+    /// nothing stays mapped, and with [`Map::replacing`] the mapping before is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         self.0.check_live("map", map.place_address(), map.len())?;
         let range = self.put(&map, Some(Edit::Detach))?;
@@ -36,9 +36,9 @@ impl Space {
         if map.population == Population::Eager
             && let Err(error) = self.populate(at, len)
         {
-            // The group is full, as likely as not, and a fork may have come between. If there is no
-            // frame at all for a copy of the table it shares then, the mapping stays; why it was
-            // wanted is the error that counts.
+            // The group is probably full, and a fork may have come in between. If there is no frame
+            // at all for a copy of a table that is shared by now, the mapping stays: the error that
+            // matters is the first one.
             let _stays = self.unmap_in(AllocMode::Must, at, len);
             return Err(error);
         }
@@ -76,7 +76,7 @@ impl Space {
         self.unmap_in(AllocMode::Wait, at, len)
     }
 
-    /// The same, with memory for it had in `mode`.
+    /// The same, with memory allocated in `mode`.
     fn unmap_in(&self, mode: AllocMode, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("unmap", at, len)?;
@@ -93,7 +93,7 @@ impl Space {
     }
 
     /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. When this returns,
-    /// no access does what is forbidden now.
+    /// no access does anything that is forbidden now.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Forbidden`] for
@@ -142,10 +142,11 @@ impl Space {
             protection.allows(Protection::WRITE),
         ) {
             (false, _) => Some(Edit::Forbid),
-            // A fork that may still execute would make the page valid for it in a shared leaf.
+            // In a shared leaf, a fork that may still execute would make the page valid for
+            // execution.
             (true, _) if gives_more || takes_execute => Some(Edit::Part),
             (true, false) => Some(Edit::ForbidWrite),
-            // Nothing to take away: accesses find out by faulting.
+            // No right to take away: accesses find the new ones by faulting.
             (true, true) => None,
         };
         let changed = space.change(&mut writer, &range, edit, |vmas| {

@@ -7,7 +7,7 @@
 //! | `map`, `mapping` | what to map, and how; mapping, unmapping, protecting |
 //! | `remap`, `region`, `fork` | moving and growing; a range that grows; forks |
 //! | `zap`, `advise` | dropping anonymous pages where they are; advice, populating, locking |
-//! | `take_dirty` | taking what was stored to |
+//! | `take_dirty` | taking the pages that were stored to |
 
 pub(crate) mod advise;
 pub(crate) mod fork;

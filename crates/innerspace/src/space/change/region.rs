@@ -15,7 +15,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 /// when this handle is dropped: it is unmapped like any mapping. Clones are handles of the same
 /// region.
 ///
-/// Its length is what the space has of it: a restore brings back the length of the snapshot's time
+/// The space's mappings decide its length: a restore brings back the length of the snapshot's time
 /// (in whole pages, unless it is the one set last), and pages at its end that were protected from
 /// every access, or unmapped, are no longer in it.
 ///
@@ -35,18 +35,18 @@ use crate::{PAGE_SIZE, VirtAddr};
 pub struct Region {
     space: Space,
     start: VirtAddr,
-    /// What is reserved, in whole pages.
+    /// The bytes reserved, in whole pages.
     most: u64,
     last: Arc<Last>,
 }
 
-/// What the handles of a region share.
+/// State that the handles of a region share.
 #[derive(Debug, Default)]
 struct Last {
     /// The length that was set last, as asked for: it holds as long as the space has so many pages
     /// of the region.
     len: AtomicU64,
-    /// One moves the end at a time.
+    /// Serialises moves of the end.
     moving: Mutex<()>,
 }
 
@@ -87,11 +87,11 @@ impl Region {
         }
     }
 
-    /// The length in whole pages, by the space's mappings: what is behind it is the reserve.
+    /// The length in whole pages, by the space's mappings: the reserve is behind it.
     fn pages(&self) -> u64 {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|tables| {
-            // Up to where something was unmapped: what is behind that may be anything.
+            // Only up to where something was unmapped: the range behind that may be anything.
             let mut end = range.start;
             let parts = tables.vmas.overlapping(&range).take_while(|vma| {
                 let follows = vma.start <= end && matches!(vma.backing, Backing::Anonymous);
@@ -125,8 +125,7 @@ impl Region {
         self.len() == 0
     }
 
-    /// Moves its end and returns it. What is added is zeros; what is cut off is gone, by whole
-    /// pages.
+    /// Moves its end and returns it. Added bytes are zeros; pages that are cut off are gone.
     ///
     /// # Errors
     /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::NotMapped`] where the reserve
@@ -135,7 +134,7 @@ impl Region {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });
         }
-        // A callback of the space would wait for whom it works for.
+        // A callback of the space would wait for the call that it works for.
         self.space
             .0
             .check_live("moving the end of a region", self.start, len)?;
@@ -154,7 +153,7 @@ impl Region {
                 let (at, len) = (self.start + old, new - old);
                 self.space.protect(at, len, Protection::READ_WRITE)?;
             } else {
-                // There are pages that were protected from every access.
+                // Some pages were protected from every access.
                 let zeros = Map::anonymous(new - old).replacing(self.start + old);
                 self.space.map(zeros)?;
             }

@@ -2,7 +2,7 @@
 //!
 //! A move closes the gate on everything from the lower to the higher of the two ranges: no fault is
 //! in either while words go from one to the other. Pages of the space's own move with their words;
-//! borrowed ones become owned; file pages and the zero frame are left behind, they fault in again.
+//! borrowed ones become owned; file pages and the zero frame are left behind and fault in again.
 
 use std::ops::Range;
 
@@ -29,23 +29,23 @@ use crate::{PAGE_SHIFT, VirtAddr};
 pub enum Remap {
     /// Where it is.
     InPlace,
-    /// Where it is if it can, or else where there is room.
+    /// Where it is if it fits, or else where there is room.
     MayMove,
     /// At this address, in place of whatever is mapped there.
     Replacing(VirtAddr),
 }
 
 const WHAT: &str = "remap";
-/// Leaves for which nodes are had in one go.
+/// Leaves for which nodes are allocated in one go.
 const LEAVES_A_ROUND: u64 = 64;
 
 impl Space {
     /// Makes the mapping of `old_len` bytes at `at` one of `new_len` bytes, both rounded up to
-    /// whole pages, and returns its address. Its bytes go with it; what is added shows what a
-    /// mapping of that length would show there.
+    /// whole pages, and returns its address. Its bytes go with it; added pages show what a mapping
+    /// of that length would show there.
     ///
-    /// Shrinking unmaps the end, and may be done across mappings; to keep the length in place
-    /// changes nothing. Anything else needs the old range to lie in one mapping.
+    /// Shrinking unmaps the end, and works across mappings. Keeping the length in place changes
+    /// nothing. Anything else needs the old range to lie in one mapping.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] when it cannot grow where it is and may
@@ -167,7 +167,7 @@ fn continued(vma: &Vma, range: &Range<u64>) -> Vma {
 }
 
 impl SpaceInner {
-    /// Moves what of `old` fits to `new`, in place of what is there; unmaps all of `old`.
+    /// Moves as much of `old` as fits to `new`, in place of what is there, and unmaps all of `old`.
     fn move_pages(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -229,7 +229,8 @@ impl SpaceInner {
         }
     }
 
-    /// With the gate closed on both; `false`, with no word changed: more nodes are needed.
+    /// Moves the words, with the gate closed on both ranges. Returns `false`, with no word changed,
+    /// if more nodes are needed.
     fn carry_over(
         &self,
         old: &Range<u64>,

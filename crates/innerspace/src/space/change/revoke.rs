@@ -1,10 +1,10 @@
 //! The way back from a file's pages to the words that show them, for eviction, truncation,
 //! writeback and aging.
 //!
-//! One mapper a space and file. It looks up the space's mappings that show the pages (`rmap`) and
-//! takes the words away, or only their write or accessed validity. Words in shared subtrees are
-//! taken where they are: that is right for every sharer (I11). The grace period is left to the
-//! caller.
+//! There is one mapper for each space and file. It looks up the space's mappings of the pages
+//! (`rmap`) and empties their words, or takes only their write or accessed validity. Words in
+//! shared subtrees are changed where they are: that is right for every sharer (I11). The grace
+//! period is left to the caller.
 //!
 //! A caller that empties words of pages holds the lock of their block or entry, so that none is
 //! installed meanwhile, and leaves the words of other blocks alone (`change`). Four callers hold no
@@ -34,7 +34,7 @@ struct SpaceMapper {
     file: usize,
 }
 
-/// What revokes the pages of a file in a space.
+/// The mapper that revokes the pages of a file in a space.
 pub(crate) fn mapper(space: &Arc<SpaceInner>, file: &MappedFile) -> Arc<dyn Mappers> {
     Arc::new(SpaceMapper {
         space: Arc::downgrade(space),
@@ -196,7 +196,7 @@ impl SpaceInner {
                 while self.takes(vma, at, now, how) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         self.code.changed(&(at..at + 1));
-                        // The word may be one that forks share: who comes by their mappers finds it
+                        // Forks may share the word: a revoker that comes by their mappers finds it
                         // empty.
                         if let Some(file) = vma.file() {
                             let page = vma.file_page(at);
@@ -211,9 +211,9 @@ impl SpaceInner {
         }
     }
 
-    /// Whether the word at `at`, in what was a mapping of the revoker's file when its section
-    /// began, is the revoker's to empty. Of the pages of cached files those alone are whose block
-    /// it has locked: see `change`.
+    /// Whether the word at `at`, in a range that was a mapping of the revoker's file when its
+    /// section began, is the revoker's to empty. If it leads to a page of a cached file, only the
+    /// revoker that has locked its block may: see `change`.
     fn takes(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,

@@ -15,23 +15,23 @@
 //! 8. Detached frames and nodes are released.
 //!
 //! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to
-//! change. A fault may see the old or the new set; a file's mapper is registered before, so whoever
-//! revokes a page that such a fault installed, under the page's block lock, goes by the new set.
+//! change. A fault may see the old or the new set; a file's mapper is registered before, so a
+//! revoker of a page that such a fault installed, which holds the page's block lock, goes by the
+//! new set.
 //!
 //! No step waits for a revoker whose section began after step 2: it may have read the old set, and
 //! find words of the new one, those that faults install after step 7 or those of a subtree that
-//! step 4 puts in. So the set tells a revoker where to look, and not what it may take. Of pages of
-//! cached files it empties the words alone that lead to the block which it has locked
-//! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker takes
-//! the word and waits (I6). Words of holes and of direct access files it may empty, and validity
-//! take away, wherever it is: they are not counted, the next access faults, and their rightful
+//! step 4 puts in. So the set tells a revoker where to look, and not what it may take. Of the words
+//! of cached files, it empties only those that lead to the block that it has locked
+//! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker empties
+//! the word and waits (I6). It may empty any word of a hole or of a direct access file, and take
+//! validity from any word: these are not counted, the next access faults, and their rightful
 //! revoker waits for a grace period whether it has found them or not.
 //!
-//! Whatever waits for memory with the writer held counts as a callback of the space
-//! (`exec::reentry`): reclaim calls stores, and one that changed the same space would wait for
-//! itself.
+//! A wait for memory with the writer held counts as a callback of the space (`exec::reentry`):
+//! reclaim calls stores, and one that changed the same space would wait for itself.
 //!
-//! Step 3 runs in a section so that a revoker, who does not wait for the gate, cannot be done
+//! Step 3 runs in a section so that a revoker, which does not wait for the gate, cannot be done
 //! between the replacement of a leaf and its post. Faults on addresses beside the range meet steps
 //! 3 and 4 in nodes above it and in leaves at its ends: whole subtrees come off only where every
 //! address is in the range, shared nodes are copied under `paths` alone, and words of leaves are
@@ -59,16 +59,16 @@ use crate::sync::{Arc, failpoint};
 /// The whole gate.
 pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
-/// What a change leaves to be done without the writer's lock.
+/// Work that a change leaves to be done without the writer's lock.
 #[must_use = "detached memory is given back by `SpaceInner::finish`"]
 pub(crate) struct Leftover {
     detached: Detached,
     unused: Vec<FileUse>,
 }
 
-/// What was detached by a change that is under way. Nodes that were copied are nothing anybody
-/// sees; what they replaced is let go also when the change ends by an error, or by the panic of a
-/// store that was to make room for it.
+/// Nodes that a change under way has detached. Copied nodes are seen by nobody yet. Nodes that were
+/// replaced are released also when the change ends by an error, or by the panic of a store that was
+/// to make room for it.
 pub(crate) struct Underway<'s> {
     space: &'s SpaceInner,
     detached: Detached,
@@ -107,8 +107,8 @@ impl std::ops::DerefMut for Underway<'_> {
 }
 
 impl SpaceInner {
-    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. What
-    /// is returned goes to [`SpaceInner::finish`] once the writer is dropped.
+    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. The
+    /// result goes to [`SpaceInner::finish`] once the writer is dropped.
     ///
     /// # Errors
     /// [`SpaceError::Limit`]; nothing is changed.
@@ -122,7 +122,7 @@ impl SpaceInner {
         self.change_in(AllocMode::Wait, writer, range, edit, change)
     }
 
-    /// The same, with memory for it had in `mode`.
+    /// The same, with memory allocated in `mode`.
     pub(crate) fn change_in(
         self: &Arc<SpaceInner>,
         mode: AllocMode,
@@ -203,8 +203,9 @@ impl SpaceInner {
             .retire(Retired::Call(Box::new(|_| drop(replaced))));
     }
 
-    /// Nothing is mapped in the range, so there are no words: but what faults put there from now on
-    /// is not right for sharers of the table, who map nothing there either.
+    /// Makes the path the space's own. Nothing is mapped in the range, so there are no words yet;
+    /// but words that faults put there from now on would be wrong for sharers of the table, which
+    /// map nothing there.
     fn part_from_sharers(
         &self,
         range: &Range<u64>,
@@ -221,15 +222,15 @@ impl SpaceInner {
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
         nodes.apply(self.root, range, edit, &mut detached);
         if detached.nodes() > before {
-            // Leaves of nothing that came off whole: accesses which found no mapping may have left
-            // them remembered.
+            // Empty leaves that came off whole: an access that found no mapping may have left one
+            // remembered.
             self.post(Post::All);
         }
         Ok(())
     }
 
-    /// Whether no slot of the range has anything: `pte::take_alone` relies on it, with the gate
-    /// open. Looks at every one.
+    /// Whether every slot of the range is empty: `pte::take_alone` relies on it, with the gate
+    /// open. Looks at each.
     pub(crate) fn is_empty(&self, range: &Range<u64>) -> bool {
         let nodes = Nodes { pool: &self.pool };
         let mut empty = true;
@@ -256,7 +257,7 @@ impl SpaceInner {
         Ok(())
     }
 
-    /// Lets go after a grace period: accessors may be in it.
+    /// Releases after a grace period: accessors may be in it.
     pub(crate) fn retire(&self, detached: Detached) {
         if !detached.is_empty() {
             let release = move |pool: &Pool| Nodes { pool }.release(detached);
@@ -297,8 +298,8 @@ impl SpaceInner {
         }
     }
 
-    /// Has the leaves of these addresses that borrow nothing any more forget their shadows. The
-    /// gate is closed, and a grace period follows before those are let go.
+    /// Makes the leaves of these addresses that borrow nothing any more forget their shadows. The
+    /// gate is closed, and a grace period follows before those are released.
     pub(crate) fn part_in_vain(
         &self,
         places: impl IntoIterator<Item = u64>,
@@ -315,8 +316,8 @@ impl SpaceInner {
         }
     }
 
-    /// Makes the paths of the range the space's own, as far as the edit needs that; `false`: with
-    /// more nodes.
+    /// Makes the paths of the range the space's own, as far as the edit needs that. Returns `false`
+    /// if it needs more nodes.
     pub(crate) fn own_range(
         &self,
         range: &Range<u64>,
@@ -327,8 +328,8 @@ impl SpaceInner {
         let nodes = Nodes { pool: &self.pool };
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
-        // A leaf at an edge may be remembered again, and what hung under an upper node when it was
-        // copied.
+        // A leaf at an edge may be remembered again, and so may nodes that were below an upper node
+        // when it was copied.
         let moved = |post| {
             self.post(post);
             self.leaves_copied(range);
@@ -378,7 +379,7 @@ impl SpaceInner {
         (taken, Leftover { detached, unused })
     }
 
-    /// What is left to do without the writer's lock.
+    /// Does the work that is left to do without the writer's lock.
     pub(crate) fn finish(&self, leftover: Leftover) {
         Nodes { pool: &self.pool }.release(leftover.detached);
         if !leftover.unused.is_empty() {

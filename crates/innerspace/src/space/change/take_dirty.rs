@@ -1,4 +1,4 @@
-//! Taking what was stored to; `dirty` has the protocol.
+//! Taking the pages that were stored to; `dirty` has the protocol.
 
 use std::ops::Range;
 
@@ -18,21 +18,21 @@ use crate::space::dirty::Taken;
 
 impl Space {
     /// The pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since they
-    /// were last taken, as ranges by address: what a display has to draw again, or what is to be
-    /// sent once more when a running space is copied elsewhere. Parts that are not mapped, devices,
-    /// and files with [`OnShrink::Error`](crate::OnShrink::Error) are left out.
+    /// were last taken, as ranges by address: a display draws these again, and a copy of a running
+    /// space sends these once more. Parts that are not mapped, devices, and files with
+    /// [`OnShrink::Error`](crate::OnShrink::Error) are left out.
     ///
-    /// A store that is over before the call is named by it, or was by one before. One that comes in
-    /// between is named by this call or by the next; so bytes that are read after the call are
-    /// either what they were when it returned, or the page is named again. Named as well are: what
-    /// was mapped, dropped, moved or restored since, and everything at the first call; pages that
-    /// were made ready for stores and not stored to ([`Space::populate`], and neighbours in a block
-    /// of a direct access file); and more of a range where memory to note pages in was refused.
-    /// What other spaces, other mappings of a shared file and writes to the file itself store does
-    /// not count.
+    /// The page of a store that is over before the call is in its result, or was in an earlier one.
+    /// The page of a store during the call is in this result or the next; so bytes read after the
+    /// call are either those at its return, or their page will be named again. The result also has
+    /// ranges that were mapped, dropped, moved or restored since, and at the first call everything;
+    /// pages that were made ready for stores and not stored to ([`Space::populate`], and neighbours
+    /// in a block of a direct access file); and more of a range if memory to note pages in was
+    /// refused. Stores by other spaces or other mappings of a shared file do not count, nor do
+    /// writes to the file itself.
     ///
-    /// Waits for no accessor longer than its current access. The time is that of the pages named.
-    /// The first store to each page after a call costs a short fault.
+    /// It waits for no accessor longer than its current access, and takes time for the pages in the
+    /// result. The first store to each page after a call costs a short fault.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory};
@@ -64,7 +64,7 @@ impl Space {
         if space.end_writes_of(&taken) {
             space.changes.doubt();
         }
-        // A store may be under way by the write validity that was taken, here or elsewhere.
+        // A store may be under way that has used write validity which was taken, here or elsewhere.
         if !taken.is_empty() {
             domain.synchronize();
         }
@@ -82,8 +82,8 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Has reclaim make room for one more range in the log. With the log unlocked, for faults take
-    /// it; the gate's writer is held.
+    /// Makes reclaim provide room for one more range in the log. The log is unlocked, since faults
+    /// take it; the gate's writer is held.
     fn make_room_in_log(&self) {
         if self.dirty.make_room(self.payer()).is_err() {
             let _inside = InCallback::begin(self.id);
@@ -95,8 +95,8 @@ impl SpaceInner {
         }
     }
 
-    /// Takes write validity away from what was taken; whether there was any. The gate is closed on
-    /// it.
+    /// Takes write validity away from the pages that were taken, and returns whether there was any.
+    /// The gate is closed on them.
     fn end_writes_of(&self, taken: &Taken) -> bool {
         let nodes = Nodes { pool: &self.pool };
         let mut leaves: Vec<u64> = Vec::new();

@@ -1,9 +1,9 @@
 //! Dropping anonymous pages where they are: `Advice::DontNeed` of less than a leaf.
 //!
-//! Nothing of the structure changes, so this is none of the changes of `change`: the mappings stay,
-//! and the leaf stays where it is, the space's alone. No gate is closed, and no accessor has
-//! anything to forget: a leaf that one may have coalesced is left to `change`, for a fault beside
-//! this may put another page there while the old one is still read.
+//! Nothing of the structure changes, so this is not a structural change: the mappings stay, and the
+//! leaf stays where it is, the space's alone. No gate is closed, and no accessor has anything to
+//! forget. A leaf that an accessor may have coalesced is left to `change`, since a fault beside
+//! this call may put another page there while the old one is still read.
 //!
 //! 1. The writer's mutex is taken, since a fork could make others share the leaf; then `paths`,
 //!    since a fault that copies a leaf releases the old one: if it was found before, it would by
@@ -20,7 +20,7 @@
 //! A store beside the call is before it, and lost, or after it, and there. A fault that copies a
 //! page has read its word in the section it copies in, so the page is nobody else's until that has
 //! ended, and the word does not go back to what it was (`pte`). A page that a fault collapses from
-//! an shadow beside step 2 is the leaf's before the swap, or stays the shadow's.
+//! a shadow beside step 2 is the leaf's before the swap, or stays the shadow's.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 
 impl SpaceInner {
-    /// Drops the pages of a mapped range, if that can be done so; else gives the writer back, with
+    /// Drops the pages of a mapped range, if this way is possible; else gives the writer back, with
     /// nothing changed.
     pub(crate) fn zap<'gate>(
         &self,
@@ -50,7 +50,7 @@ impl SpaceInner {
         let Some(taken) = self.take_words(range) else {
             return Err(writer);
         };
-        // A restore cannot go by what stores alone have changed.
+        // A restore cannot assume that only stores have changed pages.
         writer.revision += 1;
         self.dirty.forget(self.payer(), range);
         drop(writer);
@@ -62,8 +62,8 @@ impl SpaceInner {
         Ok(())
     }
 
-    /// Empties the words of the range, and tells of which there are pages to be let go; `None`, and
-    /// nothing is changed, if others share a leaf of it, or an accessor may have one coalesced. The
+    /// Empties the words of the range, and returns the pages to be released. Returns `None`, and
+    /// changes nothing, if others share a leaf of it, or an accessor may have one coalesced. The
     /// gate's writer is held.
     fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
         let nodes = Nodes { pool: &self.pool };
@@ -80,8 +80,8 @@ impl SpaceInner {
         }
         let mut taken = Detached::default();
         for (leaf, part) in parts {
-            // What it alone borrows is its own: dropped from here, a shadow without a parent would
-            // keep it.
+            // Pages that it alone borrows become its own: if they were dropped here, a shadow
+            // without a parent would keep them.
             while nodes.collapse_shadow(leaf.frame, Borrower::Exclusive) {}
             let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
             for word in &nodes.words(leaf.frame)[slots] {

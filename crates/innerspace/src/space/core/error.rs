@@ -1,9 +1,9 @@
 //! What can go wrong with a space: [`SpaceError`] for changes of its mappings, [`Fault`] for
 //! accesses.
 //!
-//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It
-//! knows the address (of one that no space has, the upper part), the kind and the access; what else
-//! there is to say (the nearest mapping, the file's error) [`crate::space::Space::explain`] adds.
+//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It has
+//! the address (only its upper part if no space has it), the kind and the access.
+//! [`crate::space::Space::explain`] adds the rest: the nearest mapping, the file's error.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ pub enum FaultKind {
     /// The mapping's protection forbids it, or it was an atomic read-modify-write of a file with
     /// [`OnShrink::Error`](crate::OnShrink::Error), which has none.
     Forbidden,
-    /// The mapping shows a part of its file that is past the file's end, or was cut off by somebody
-    /// else: what would be SIGBUS.
+    /// The mapping shows a part of its file that is past the file's end, or was cut off by another
+    /// process: a SIGBUS with mmap.
     PastEnd,
     /// The file's store failed.
     Io,
@@ -69,13 +69,12 @@ pub enum FaultKind {
     Limit,
     /// An atomic access at an address that is not a multiple of its size.
     Misaligned,
-    /// A page has as many owners as can be counted: forks, mappings or pins; drop some.
+    /// A page has too many owners to count: drop some forks, mappings or pins.
     TooManyOwners,
-    /// The space is a snapshot, which never changes and answers for no device; fork it and use the
-    /// fork.
+    /// The space is a snapshot, which never changes and calls no device; fork it and use the fork.
     Frozen,
-    /// The device that is mapped there refused, or it was an atomic read-modify-write, which
-    /// devices do not have. Atomic loads and stores are calls of it as others are.
+    /// The device that is mapped there refused, or the access was an atomic read-modify-write,
+    /// which devices do not have. Atomic loads and stores are calls like the others.
     Device,
     /// An access from inside a device's handler, or a store's callback, to the space it works for.
     Reentered,
@@ -129,8 +128,8 @@ impl Fault {
     /// The address that could not be accessed: the first failing byte of a buffer, the first byte
     /// of a value; of a value that lies in two pages, the first byte in the page that failed.
     ///
-    /// An address of more than 48 bits, which no space has, is told rounded down to a multiple of
-    /// 64 KiB: it has more than 48 bits still.
+    /// An address of more than 48 bits, which no space has, is rounded down to a multiple of 64
+    /// KiB; it still has more than 48 bits.
     pub fn address(self) -> VirtAddr {
         let address = u64::from(self.address_high) << 32 | u64::from(self.address_low);
         VirtAddr(if self.is_beyond() {
@@ -173,7 +172,7 @@ impl Fault {
 
 const _: () = assert!(size_of::<Result<u64, Fault>>() <= 16);
 
-/// What a fault's access wanted, without what came of it: `load of 8 bytes at 0x1000`.
+/// What a fault's access wanted, without the outcome: `load of 8 bytes at 0x1000`.
 pub(crate) struct Wanted(pub(crate) Fault);
 
 impl fmt::Display for Wanted {
@@ -269,7 +268,7 @@ impl DeviceError {
     }
 }
 
-/// What lies behind a fault.
+/// The cause of a fault.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
     File(Arc<FileError>),
@@ -279,7 +278,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// The kind of the fault that it is behind.
+    /// The kind of the fault that it caused.
     pub(crate) fn kind(&self) -> FaultKind {
         match self {
             Cause::File(error) => match &**error {
@@ -444,7 +443,7 @@ pub enum SpaceError {
         mapping: String,
         /// What was wanted.
         wanted: Protection,
-        /// What rules it out.
+        /// Why it is not possible.
         reason: &'static str,
     },
     /// A range that must not be locked in memory is.
@@ -468,7 +467,7 @@ pub enum SpaceError {
         /// The mapping.
         mapping: String,
     },
-    /// A page could not be had.
+    /// A page could not be brought in.
     #[error("{what}: {explanation}")]
     Access {
         /// The operation.
@@ -491,8 +490,8 @@ pub enum SpaceError {
         /// The operation.
         what: &'static str,
     },
-    /// A restore from a snapshot that was not taken of this space, nor has it been forked from that
-    /// snapshot.
+    /// A restore from a snapshot that was not taken of this space, and from which it was not
+    /// forked.
     #[error("restore: the snapshot is of another space")]
     OtherSpace,
     /// A comparison with a snapshot or space of another `Memory`.
@@ -540,7 +539,7 @@ pub enum SpaceError {
         /// The group: the names from the root to it, joined by `/`.
         group: String,
     },
-    /// A part of the space has as many forks as can be counted.
+    /// A part of the space has too many forks to count.
     #[error("the space has as many live forks as can be counted; drop some")]
     TooManyForks,
 }

@@ -8,10 +8,10 @@ use crate::reclaim::Pool;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AddressWidth {
-    /// Addresses to 4 GiB; what crosses the last one goes on at 0, as on a machine of 32 bits.
-    /// Larger addresses are not mapped.
+    /// Addresses to 4 GiB; an access that crosses the last one goes on at 0, as on a machine of 32
+    /// bits. Larger addresses are not mapped.
     Bits32,
-    /// Addresses to 2^48; what crosses the last one is not mapped.
+    /// Addresses to 2^48; the range behind the last one is not mapped.
     #[default]
     Bits48,
 }
@@ -54,7 +54,7 @@ impl SpaceOptions {
     }
 }
 
-/// Refuses a group of another memory: `what` would be charged where nobody looks for it.
+/// Refuses a group of another memory: `what` would be charged to a memory that it does not use.
 pub(crate) fn check_group(
     what: &'static str,
     group: &Group,

@@ -8,7 +8,7 @@ use crate::FrameId;
 use crate::space::table::nodes::Nodes;
 use crate::sync::{Arc, Weak};
 
-/// Leaves remembered before one looks whether they still have pinned pages.
+/// Leaves that are remembered before a look at whether they still have pinned pages.
 const MANY_LEAVES: usize = 64;
 
 /// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by
@@ -33,7 +33,7 @@ impl PinnedLeaves {
         }
     }
 
-    /// Whether so many leaves are known that it is time to look which still have pinned pages.
+    /// Whether it is time to check which leaves still have pinned pages.
     pub(crate) fn is_look_due(&self) -> bool {
         self.leaves.len() > MANY_LEAVES.max(2 * self.live)
     }

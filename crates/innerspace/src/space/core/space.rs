@@ -1,4 +1,4 @@
-//! The space: what a handle leads to, and what every operation on it needs.
+//! The space: the object behind a handle, and what every operation on it needs.
 
 use super::address::{LEAF_BYTES, page_start};
 use super::payer::Payer;
@@ -60,7 +60,7 @@ const REMEMBERED: usize = 16;
 #[derive(Clone)]
 pub struct Space(pub(crate) Arc<SpaceInner>);
 
-/// What a section sees of a space.
+/// The mappings and page table of a space, as a section sees them.
 #[derive(Clone, Copy)]
 pub(crate) struct Tables<'section> {
     pub(crate) root: FrameId,
@@ -227,7 +227,7 @@ impl SpaceInner {
     /// dropped.
     pub(crate) fn enter_device(&self) -> InCallback {
         let inside = InCallback::begin(self.id);
-        // The next access of each looks at that, whatever it has cached.
+        // The next access of each checks for it, whatever it has cached.
         let accessors = self.accessors.lock();
         if accessors.len() > 1 {
             accessors
@@ -286,19 +286,19 @@ impl SpaceInner {
         self.post_if(post, |_| true);
     }
 
-    /// The same for those that are not the caller's own, which forgets by itself.
+    /// The same for all accessors but the caller's, which forgets by itself.
     pub(crate) fn post_to_others(&self, post: Post, own: &Participant) {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }
 
-    /// Has all accessors forget the leaf of `at` if one may have it coalesced: words of it were
+    /// Makes all accessors forget the leaf of `at` if one may have it coalesced: words of it were
     /// changed, of pages on which the gate is closed, and a grace period follows. With the gate's
     /// writer held.
     pub(crate) fn post_coalesced(&self, at: u64) {
         let nodes = Nodes { pool: &self.pool };
         let marked = self.inside(|tables| {
-            // What others share nobody has so; and it may be theirs alone by now, and marked for
-            // them. What is ours alone stays ours.
+            // Nobody has a shared leaf coalesced. It may be exclusive to another space by now, and
+            // marked for that. One that is exclusive to this space stays so.
             let leaf = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive);
             leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf.frame))
         });
@@ -318,9 +318,9 @@ impl SpaceInner {
         }
     }
 
-    /// Lets go the parent refs that a fault replaced. With other accessors about, which may still
-    /// read the old leaf, or a change under way, which may be at its words, only after a grace
-    /// period: until then the old leaf counts as shared, so nobody writes to it.
+    /// Releases the parent refs that a fault replaced. If there are other accessors, which may
+    /// still read the old leaf, or a change is under way, which may be at its words, this happens
+    /// only after a grace period: until then the old leaf counts as shared, so nobody writes to it.
     pub(crate) fn release_replaced(self: &SpaceInner, replaced: Detached) {
         // The gate is seen open in a section: a writer that closes it later finds the new leaf, and
         // one that had it closed is done.
@@ -333,7 +333,7 @@ impl SpaceInner {
         }
     }
 
-    /// Lets a leaf go that one of the space's borrowed from until now; as
+    /// Releases a leaf that a leaf of the space borrowed from until now; as
     /// [`SpaceInner::release_replaced`].
     #[cold]
     pub(crate) fn release_shadow(&self, shadow: FrameId) {
@@ -342,9 +342,9 @@ impl SpaceInner {
         self.release_replaced(replaced);
     }
 
-    /// The leaves that show this range may have been copied. A copy leaves out what shows a file,
-    /// which faults in again: until then nobody who changes such a page comes by this space, so it
-    /// counts as changed.
+    /// The leaves that show this range may have been copied. A copy leaves out words of files,
+    /// which fault in again. Until then, an operation that changes such a page does not come by
+    /// this space, so the page counts as changed.
     pub(crate) fn leaves_copied(&self, range: &Range<u64>) {
         if !self.code.is_watching() {
             return;
@@ -354,8 +354,8 @@ impl SpaceInner {
         self.inside(|tables| self.code.left_out(tables.vmas, &leaves));
     }
 
-    /// A fault is about to make the page at `at` writable: tells all who watch for stores. In its
-    /// section, inside the gate.
+    /// A fault is about to make the page at `at` writable: tells everything that watches for
+    /// stores. In its section, inside the gate.
     #[inline(always)]
     pub(crate) fn written(&self, at: u64) {
         self.code.written(at);
@@ -363,7 +363,7 @@ impl SpaceInner {
         failpoint!(WatchersNotified);
     }
 
-    /// The same, of a page that belongs to the file that `vma` shows there.
+    /// The same for a page that belongs to the file that `vma` shows there.
     pub(crate) fn file_written(&self, vma: &Vma, at: u64) {
         if let Some(file) = vma.file() {
             let page = vma.file_page(page_start(at));
@@ -372,7 +372,7 @@ impl SpaceInner {
         self.written(at);
     }
 
-    /// What the space's mappings and page table are in this section.
+    /// The space's mappings and page table in this section.
     pub(crate) fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
         Tables {
             root: self.root,
@@ -433,7 +433,7 @@ impl Drop for SpaceInner {
         self.dirty.end(self.payer());
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);
-        // The mappings may have been the last to keep a file open: what that retires is done now,
+        // The mappings may have been the last to keep a file open: what that retires is freed now,
         // while there is a caller.
         drop(self.vmas.publish(&pool.domain, vmas));
         self.pool.run_deferred();

@@ -8,7 +8,7 @@ use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
 
-/// What structural writers keep.
+/// The state that structural writers keep.
 pub(crate) struct Structure {
     /// The set that is published.
     pub(crate) vmas: VmaSet,
@@ -113,7 +113,7 @@ impl Files {
         self.0.values_mut().map(renewed).collect()
     }
 
-    /// Counts the mappings that are no more; files that are not mapped any longer come out.
+    /// Takes removed mappings off the counts, and returns the files that are not mapped any longer.
     pub(crate) fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {

@@ -1,19 +1,19 @@
-//! Pages of the space's own, of zeros or copied; and the short way of the stores that want one.
+//! Pages of the space's own, zeroed or copied, and the short way for stores that need one.
 //!
 //! # The short way
 //!
 //! Most faults are stores to anonymous memory, in a leaf that the accessor remembers for stores.
-//! What [`handle`](super::driver::handle) would look up for them is known already, in the section
-//! of the access itself:
+//! Everything that [`handle`](super::driver::handle) would look up for them is known already, in
+//! the section of the access itself:
 //!
-//! - the leaf, and that it is the space's alone: the write tag, while there is no mail: who shares
-//!   or replaces a leaf posts, then waits for sections; as for a hit
-//! - the gate is open at the address: one look: it is open everywhere
-//! - the mapping: a slot of the accessor's cache of mappings, while the sequence has the same
+//! - the leaf, and that it is the space's alone, by the write tag, while there is no mail: a thread
+//!   that shares or replaces a leaf posts, then waits for sections, as for a hit
+//! - that the gate is open at the address: one check whether it is open everywhere
+//! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
 //!   number
 //!
-//! The rest is one step, which takes what can be had at once. If something is missing nothing has
-//! changed, and the fault is handled from its beginning.
+//! The rest is one step, which takes a page that is free at once. If something is missing nothing
+//! has changed, and the fault is handled from its beginning.
 
 use crate::FrameId;
 use crate::frame::{HoldState, Kind};
@@ -29,14 +29,14 @@ use crate::sync::failpoint;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::Quarter;
 
-/// What the short way came to.
+/// The outcome of the short way.
 pub(crate) enum Short {
     /// The page is there.
     Done,
-    /// It is no fault for this way, or something is missing; nothing has changed.
+    /// This way does not fit the fault, or something is missing; nothing has changed.
     No,
-    /// The page is there, and the leaf has let this one go, which it borrowed from: to be put with
-    /// no section open.
+    /// The page is there, and the leaf borrows nothing more from this leaf, which is to be released
+    /// with no section open.
     Parted(FrameId),
 }
 
@@ -130,23 +130,23 @@ impl<'s> OwnSlot<'s> {
         }
     }
 
-    /// Makes the page writable that is there: nobody else has it. Whether the slot was still as it
-    /// was.
+    /// Makes the present page writable, which nobody else has. Returns whether the slot was
+    /// unchanged.
     pub(crate) fn reuse(self) -> bool {
         self.space.pool.counters.count(Event::CowReuse);
         self.space.written(self.at);
         pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
     }
 
-    /// Puts a page there: `page`, or one that can be had at once; of zeros, or a copy of what is
-    /// there. Whether the slot was still as it was; `None`: there is no page.
+    /// Installs a page: `page`, or one that is free at once; zeroed, or a copy of the present one.
+    /// Returns whether the slot was unchanged, or `None` if there is no page.
     #[inline(always)]
     pub(crate) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
         if matches!(self.old.holds(), Holds::Own | Holds::Borrowed) {
             let nodes = self.nodes();
             nodes.pool.frames.prefetch(nodes.frame_of(self.old));
         }
-        // What can be had at once stays in registers.
+        // A page that is free at once stays in registers.
         let page = match page {
             Some(page) => page,
             None => match self
@@ -161,7 +161,7 @@ impl<'s> OwnSlot<'s> {
         Some(self.fill_and_publish_given(page))
     }
 
-    /// As [`OwnSlot::install`] where no page is at hand, in a vacant slot.
+    /// As [`OwnSlot::install`] if the thread's magazine has no page, in a vacant slot.
     #[cold]
     #[inline(never)]
     fn install_otherwise(self) -> bool {
@@ -182,7 +182,7 @@ impl<'s> OwnSlot<'s> {
         let frames = &self.space.pool.frames;
         let is_vacant = self.old.is_vacant();
         let next = next.filter(|_| !(is_vacant && page.is_clear()));
-        // Each way for itself: asked once for both, a warm fault takes 2 to 3 ns more.
+        // Each way has its own check: with one check for both, a warm fault takes 2 to 3 ns more.
         if !is_vacant {
             page.prefetch(Quarter::Third);
             page.prefetch(Quarter::Fourth);
@@ -202,12 +202,12 @@ impl<'s> OwnSlot<'s> {
         replaced
     }
 
-    /// Copies what is there.
+    /// Copies the present page.
     fn fill_with_copy(self, page: &mut PoolFrame<'s>) {
         match self.old.holds() {
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
-                // It was shared when its word was read. If the others have let it go since,
+                // The page was shared when its word was read. If the others have released it since,
                 // somebody may store to it in place: the word says so (`pte`), and the copy is
                 // thrown away.
                 page.copy_from_still(self.nodes().frame_of(self.old));
@@ -224,7 +224,7 @@ impl<'s> OwnSlot<'s> {
         page.copy_from(self.space.pool.frames.frame_of(from as usize));
     }
 
-    /// Puts a page there whose bytes are set. Whether the slot was still as it was.
+    /// Installs a page whose bytes are set. Returns whether the slot was unchanged.
     #[inline(always)]
     pub(crate) fn publish(self, page: PoolFrame<'s>) -> bool {
         let host = page.address();
@@ -244,13 +244,13 @@ impl<'s> OwnSlot<'s> {
         true
     }
 
-    /// Of a page that nobody saw.
+    /// Frees a page that nobody saw.
     #[cold]
     fn throw_away(self, host: u64) {
         self.nodes().put_page(Pte::own(host));
     }
 
-    /// The leaf borrows less than before: if nothing is left, it lets its shadow go, which is
+    /// The leaf borrows less than before. If nothing is left, it gives up its shadow, which is
     /// returned.
     pub(crate) fn part_from_shadow(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());

@@ -1,8 +1,8 @@
 //! Faults on direct access files: the device's own bytes are mapped, and the zero frame over holes.
 //!
 //! The entry that covers the page is locked from the lookup until its words are in place, so nobody
-//! takes its block away, syncs it or puts something else there meanwhile. What the entry covers
-//! besides the page is mapped with it, where words are empty: all of a block of 2 MiB, the holes
+//! takes its block away, syncs it or puts something else there meanwhile. Other pages that the
+//! entry covers are mapped with it, where words are empty: all of a block of 2 MiB, the holes
 //! behind the page, and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
 
 use super::driver::{FaultState, FilePage, Step, done_if};
@@ -17,7 +17,7 @@ use crate::space::vma::protection::{Protection, Sharing};
 use crate::stats::Event;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
-// What a large entry covers, one leaf shows.
+// One leaf shows the range of a large entry.
 const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
@@ -48,8 +48,8 @@ impl FaultState<'_> {
         self.error_of(Cause::Direct(std::sync::Arc::new(error)))
     }
 
-    /// What can be done before a leaf is there: a load from a hole of 2 MiB needs none, where
-    /// nothing may be executed.
+    /// A step before there is a leaf: a load from a hole of 2 MiB needs none, if nothing may be
+    /// executed there.
     pub(crate) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
@@ -125,7 +125,7 @@ impl FaultState<'_> {
         }
     }
 
-    /// Puts the words in, the one that is asked for first.
+    /// Installs the words, the wanted one first.
     fn map_direct(
         &mut self,
         vma: &Vma,
@@ -151,7 +151,7 @@ impl FaultState<'_> {
         let words = self.nodes().words(leaf);
         let slot = slot_index(self.at.0, 0);
         let new = match old.holds() {
-            // Only its rights change; what else is valid stays.
+            // Only its rights change; other validity stays.
             Holds::Direct if old.host() == word(page).host() => old.with(valid),
             _ => word(page),
         };
@@ -162,8 +162,8 @@ impl FaultState<'_> {
         if pages.host(page).is_none() {
             self.space.pool.counters.count(Event::ZeroMap);
         }
-        // The rest of what was had, as far as the mapping shows it in this leaf and the gate is
-        // open there.
+        // The other pages of the entry, as far as the mapping shows them in this leaf and the gate
+        // is open there.
         let around = vma.start.max(self.around.start)..vma.end.min(self.around.end);
         let around = vma.file_page(around.start)..vma.file_page(around.end - 1) + 1;
         let acquired = pages.pages();
@@ -190,7 +190,7 @@ impl FaultState<'_> {
     }
 }
 
-/// What was had, if it is this page of the file.
+/// The pages acquired, if they contain this page of the file.
 fn acquired<'a>(acquired: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a DaxPages> {
     match acquired {
         FilePage::Direct(pages) if pages.is_of(file) && pages.pages().contains(&page) => {
@@ -200,7 +200,7 @@ fn acquired<'a>(acquired: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a
     }
 }
 
-/// How much around `at` the mapping shows in one leaf.
+/// How much of the mapping around `at` lies in one leaf.
 fn reach(vma: &Vma, at: u64) -> Reach {
     let leaf = at & !(LEAF_BYTES - 1);
     let whole = vma.start <= leaf && leaf + LEAF_BYTES <= vma.end;

@@ -1,10 +1,9 @@
 //! One page fault, as steps.
 //!
 //! A step runs inside a section with the gate open and never sleeps: it installs the page, or says
-//! what is missing. What is missing is then had with no section open and no lock held (DESIGN
-//! decision 4), and the step runs again. A fault that must not wait ([`Wait::No`]) has what is
-//! there at once, and is an error where it is not; nodes that a step has linked stay, whatever the
-//! end.
+//! what is missing. It is then acquired with no section open and no lock held, and the step runs
+//! again. A fault that must not wait ([`Wait::No`]) takes only what is there at once, and fails
+//! otherwise. Nodes that a step has linked stay, whatever the end.
 //!
 //! ```text
 //! step -> Done                                                        without waiting
@@ -19,12 +18,12 @@
 //!      -> Denied(kind) the access is an error
 //! ```
 //!
-//! Nodes and pages are had before the block, because no frame is allocated while a block is locked.
-//! What is free at once, with nothing to wait for, the step takes by itself; only when there is
-//! nothing does it say so.
+//! Nodes and pages are allocated before the block is looked up, because no frame is allocated while
+//! a block is locked. A step takes free ones by itself, without waiting; it asks for them only if
+//! there are none.
 //!
 //! A step that is done leaves the leaf with the accessor, so that the access finds it. Most
-//! accesses to anonymous memory come here for their first page in a leaf alone: see `anonymous` for
+//! accesses to anonymous memory come here only for their first page in a leaf: see `anonymous` for
 //! stores, `zero` for loads.
 
 use std::ops::Range;
@@ -58,7 +57,7 @@ use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
-/// What a step came to.
+/// The outcome of a step.
 pub(super) enum Step {
     Done,
     Again,
@@ -81,7 +80,7 @@ pub(super) struct FileWant {
     reading: Reading,
 }
 
-/// What was had for the page of a file.
+/// What was acquired for a page of a file.
 pub(super) enum FilePage {
     /// Its block, locked and held; belongs to this file and page.
     Block(LockedBlock, u64, FileAccessKind),
@@ -95,23 +94,23 @@ pub(super) enum FilePage {
 /// One fault under way.
 pub(super) struct FaultState<'space> {
     pub(super) space: &'space SpaceInner,
-    // What is asked.
+    // The access.
     pub(super) at: VirtAddr,
     pub(super) what: What,
     pub(super) wait: Wait,
-    // What has been had so far.
+    // Frames for nodes.
     pub(super) spares: Spares<'space>,
     pub(super) page: Option<PoolFrame<'space>>,
     pub(super) file: FilePage,
-    /// What the gate is open at in this step: the address's leaf, or only its page.
+    /// The range at which the gate is open in this step: the address's leaf, or only its page.
     pub(super) around: Range<u64>,
     /// The leaf that the last step worked in.
     pub(super) leaf: Option<FrameId>,
     /// Blocks mapped with the page's own, locked until the section is left.
     pub(super) fault_around: FaultAround,
-    /// What the accessor has to forget of what the last step replaced.
+    /// What the accessor has to forget, since the last step replaced it.
     pub(super) forget: Option<Post>,
-    // What is to be let go when no accessor can be in it.
+    // Nodes to be released when no accessor can be in them.
     pub(super) replaced: Detached,
 }
 
@@ -153,7 +152,7 @@ pub(crate) fn handle(
     end
 }
 
-/// By a drop, because a store that the fault calls may panic.
+/// In a drop, because a store that the fault calls may panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
         match &self.file {
@@ -259,9 +258,9 @@ impl<'space> FaultState<'space> {
 
     /// One step, inside a section with the gate open at the address.
     pub(super) fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
-        // May be the last to keep a file open: dropped with no section open. A direct access file
-        // is closed by that, in a `try_` form, too: who opens it again waits for its end, and may
-        // be where nobody would do what was deferred.
+        // The value may be the last to keep a file open, so it is dropped with no section open.
+        // That closes a direct access file, also in a `try_` form: a thread that opens it again
+        // waits for the end, and may be one that would have to run deferred work itself.
         let mut named = None;
         translator.enter_and_drain();
         let section = &translator.sections;
@@ -336,12 +335,12 @@ impl<'space> FaultState<'space> {
         let borrowed = old.holds() == Holds::Borrowed;
         if borrowed && self.what.access.writes() && nodes.collapsible_shadow(leaf).is_some() {
             let paths = self.space.paths.lock();
-            // The page may be of the next one, or of one after that.
+            // The next shadow, or one further on, may own the page.
             while pte::load(slot).is_borrowed() && nodes.collapse_shadow(leaf, Borrower::Exclusive)
             {
             }
             drop(paths);
-            // It may borrow nothing from the next one.
+            // The leaf may borrow nothing from the next shadow.
             self.replaced
                 .shadows
                 .extend(self.own_slot(slot, old).part_from_shadow());
@@ -378,7 +377,7 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// What an access that does not write makes valid.
+    /// The validity that an access sets if it does not write.
     pub(super) fn validity(&self) -> u64 {
         match self.what.access {
             AccessKind::Fetch => VALID_X,
@@ -393,8 +392,8 @@ impl<'space> FaultState<'space> {
     }
 
     /// The leaf of the address: any for a load or a fetch, the space's own for a store. `own` is
-    /// the accessor's: who else remembers what was replaced is told, and this one forgets it in the
-    /// same section, before it remembers the leaf.
+    /// the accessor's participant. If a node was replaced, other accessors are told; this one
+    /// forgets it in the same section, before it remembers the leaf.
     pub(super) fn find_leaf(&mut self, own: &Participant) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
@@ -439,8 +438,8 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// Puts a page of the space's own in the slot: of zeros, or a copy of what is there. The leaf
-    /// is the space's own.
+    /// Installs a page of the space's own in the slot: zeroed, or a copy of the present one. The
+    /// leaf is the space's own.
     pub(super) fn install_anonymous(&mut self, slot: &'space AtomicU64, old: Pte) -> Step {
         match self.own_slot(slot, old).install(self.page.take()) {
             Some(replaced) => done_if(replaced),

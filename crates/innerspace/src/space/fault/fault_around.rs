@@ -1,5 +1,4 @@
-//! What a load maps besides the page that it asks for: the holes, or the cached pages, of the 64
-//! KiB around it.
+//! Fault-around: a load also maps the holes, or the cached pages, of the 64 KiB around its page.
 //!
 //! Neighbours are those pages that the mapping shows in the same leaf, where the gate is open and
 //! nothing is mapped yet. They are installed in the section of the fault, so a writer that closes
@@ -59,7 +58,7 @@ impl FaultState<'_> {
             return Step::Again;
         }
         let zero = zero::word(self.space, self.validity());
-        // The gate may have closed on some of them since they were asked for.
+        // The gate may have closed on some of the holes since the store was asked about them.
         let near = self.pages_around(vma, page, false);
         for other in holes.start.max(near.start)..holes.end.min(near.end) {
             let place = (slot as u64 + other).wrapping_sub(page) as usize;

@@ -1,10 +1,10 @@
-//! What an access does that finds no translation.
+//! Page faults: how an access that finds no translation gets one.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `anonymous`, `zero` | pages of the space's own; the zero frame; the short ways of both |
 //! | `driver` | one fault as steps, and cached files |
-//! | `direct`, `fault_around` | direct access files; the pages around that of a file |
+//! | `direct`, `fault_around` | direct access files; pages mapped around the wanted one |
 
 pub(crate) mod anonymous;
 pub(crate) mod direct;

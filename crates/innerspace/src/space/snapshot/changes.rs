@@ -13,7 +13,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{FrameId, PAGE_SIZE, PageCount};
 
-/// The most pages recorded: 16 MiB. Above, restores drop what was changed, until the space is
+/// The most pages recorded: 16 MiB. Above that, restores drop the changed pages, until the space is
 /// restored again.
 pub(super) const MOST: usize = 4096;
 /// How many are recorded in a page of memory, for which the group is charged.
@@ -31,11 +31,11 @@ pub(super) struct Changed {
     /// The leaf that has it: the space's alone, and in its place, for as long as the record is
     /// good.
     pub(super) leaf: FrameId,
-    /// What the snapshot has there, once that was looked up; it does not change.
+    /// The snapshot's page there, once it was looked up; it does not change.
     pub(super) image: Option<Image>,
-    /// Restores in a row before which it was stored to.
+    /// The number of restores in a row that each came after a store to it.
     pub(super) streak: u8,
-    /// Restores in a row before which it was not.
+    /// The number of restores in a row that came without one.
     pub(super) idle: u8,
 }
 
@@ -46,7 +46,7 @@ impl Changed {
     }
 }
 
-/// What is recorded, and since when.
+/// The recorded pages, and since when.
 #[derive(Debug)]
 pub(super) struct Record {
     /// The snapshot that the space was restored to; `NOBODY` once a page could not be recorded.
@@ -60,16 +60,16 @@ pub(super) struct Record {
     pub(super) ghosts: Option<Ghosts>,
     /// Restores in place since the record began.
     pub(super) restores: u32,
-    /// Whether write validity was taken from pages since the last restore: then none is no sign
-    /// that nothing was stored.
+    /// Whether write validity was taken from pages since the last restore: then its absence does
+    /// not mean that nothing was stored.
     pub(super) doubtful: bool,
 }
 
 /// The record of a space.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Whether there is a record. Changed with the gate closed, so a fault that is inside reads the
-    /// value that holds.
+    /// Whether there is a record. Changed with the gate closed, so a fault inside reads the current
+    /// value.
     recording: AtomicBool,
     record: Mutex<Option<Record>>,
 }
@@ -85,8 +85,7 @@ impl Changes {
         }
     }
 
-    /// Somebody takes write validity from pages, for a reason of their own. The gate's writer is
-    /// held.
+    /// A watch takes write validity from pages. The gate's writer is held.
     pub(crate) fn doubt(&self) {
         if let Some(known) = &mut *self.record.lock() {
             known.doubtful = true;

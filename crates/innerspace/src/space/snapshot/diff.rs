@@ -1,5 +1,5 @@
-//! What differs between a space and a snapshot, or between two snapshots, told from mappings and
-//! tables alone.
+//! Differences between a space and a snapshot, or between two snapshots, from mappings and tables
+//! alone.
 
 use crate::space::core::address::merged;
 use std::ops::Range;
@@ -15,11 +15,11 @@ use crate::{PAGE_SIZE, VirtAddr};
 
 impl Space {
     /// The ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the time is
-    /// that of the tables that were changed. A page that was changed before the call is always
-    /// named. A page may be named although its bytes are equal: one that was stored to with the
-    /// same bytes, or that a restore has copied back. What files show is not compared, but where a
-    /// file is mapped is. Nor are protections, locks and advice, though a restore brings them back:
-    /// a mapping that differs by these alone is not named.
+    /// in proportion to the tables that were changed. A page that was changed before the call is
+    /// always named. A page may be named although its bytes are equal, if the same bytes were
+    /// stored or a restore has copied them back. Bytes of files are not compared, but the places at
+    /// which files are mapped are. Protections, locks and advice are not compared, though a restore
+    /// brings them back: a mapping that differs only in these is not named.
     ///
     /// # Errors
     /// [`SpaceError::OtherMemory`].
@@ -61,7 +61,7 @@ fn compare(nodes: Nodes<'_>, ours: Tables<'_>, theirs: Tables<'_>) -> Vec<Range<
     found
 }
 
-/// The ranges where one is mapped and the other is not, or another thing is.
+/// The ranges where only one has a mapping, or both have different ones.
 fn mapped_otherwise(a: &VmaSet, b: &VmaSet) -> Vec<Range<u64>> {
     if a.is_clone_of(b) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What can go wrong when a snapshot is saved or loaded.
+//! Errors of saving and loading a snapshot.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub enum SnapshotFileError {
     Io {
         /// Bytes read or written before.
         offset: u64,
-        /// What the reader or writer said.
+        /// The error of the reader or writer.
         source: io::Error,
     },
     /// The bytes do not begin as a snapshot does.
@@ -31,7 +31,7 @@ pub enum SnapshotFileError {
         /// The one that is read.
         read: u32,
     },
-    /// The bytes are not those that were written.
+    /// The bytes differ from those that were written.
     #[error("a damaged snapshot: {what} at byte {}", Grouped(*offset))]
     Damaged {
         /// What does not fit.
@@ -54,8 +54,7 @@ pub enum SnapshotFileError {
         /// Where it is mapped.
         at: VirtAddr,
     },
-    /// A mapped direct access file: whoever loads the snapshot opens cached files by name, and no
-    /// others.
+    /// A mapped direct access file: a load opens cached files by name, and no others.
     #[error(
         "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
     )]
@@ -84,7 +83,7 @@ pub enum SnapshotFileError {
     /// The mappings could not be made.
     #[error("a snapshot: {0}")]
     Space(#[from] SpaceError),
-    /// The pages could not be had.
+    /// The pages could not be brought in.
     #[error("a snapshot: {0}")]
     Pages(Explanation),
 }

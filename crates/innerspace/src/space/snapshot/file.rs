@@ -17,10 +17,10 @@
 //! which file it is.
 //!
 //! A record's check is the CRC-32 of the check before it (the first record's: of the header's), its
-//! kind, its length and its payload. So a record fits one place of one file: where another stands
-//! in its place, or one is lost, repeated or of an older save, either that record does not fit what
-//! is before it, or what follows does not fit it. The end is a record like the others, so its check
-//! vouches for the whole file. What follows the end is not read.
+//! kind, its length and its payload. So a record fits only its place in its file: if a record is
+//! replaced, lost, repeated or comes from an older save, it does not fit the one before it, or the
+//! one after it does not fit. The end is a record like the others, so its check vouches for the
+//! whole file. Bytes after the end are not read.
 //!
 //! Other versions are not read: the checks of version 1 and 2 did not chain, and could not tell
 //! such a file from a good one.
@@ -62,13 +62,13 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 impl Snapshot {
     /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks
-    /// ([`Space::lock`]) and how files will be read ([`Advice`](crate::Advice)) are left out: what
-    /// is loaded has neither. Buffers nothing but a batch of pages; hand it a `BufWriter` if small
-    /// writes are dear, and sync the file yourself.
+    /// ([`Space::lock`]) and how files will be read ([`Advice`](crate::Advice)) are left out: a
+    /// loaded snapshot has neither. This buffers only a batch of pages; pass a `BufWriter` if small
+    /// writes are expensive, and sync the file yourself.
     ///
     /// # Errors
     /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`], [`SnapshotFileError::Direct`] and
-    /// [`SnapshotFileError::LongName`], by the first such mapping. What was written by then is no
+    /// [`SnapshotFileError::LongName`], by the first such mapping. The bytes written by then are no
     /// snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
@@ -127,7 +127,7 @@ impl Snapshot {
         let space = &*self.0.0;
         let nodes = Nodes { pool: &space.pool };
         let mut page = [0; PAGE_SIZE];
-        // By the table, not by an accessor: also pages that may not be read are saved.
+        // Read by the table, not by an accessor: pages that may not be read are saved, too.
         space.inside(|tables| nodes.copy_still_page(tables.root, at, &mut page));
         if vma.file().is_none() && page == [0; PAGE_SIZE] {
             return Ok(0);
@@ -136,8 +136,8 @@ impl Snapshot {
         Ok(1)
     }
 
-    /// Fills a new space of `group` with what was saved, and freezes it. `open` gives the file that
-    /// a name stands for.
+    /// Fills a new space of `group` with the saved pages, and freezes it. `open` gives the file
+    /// that a name stands for.
     pub(crate) fn load(
         cache: &Arc<Cache>,
         group: &Group,
@@ -243,11 +243,11 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     Ok(payload)
 }
 
-/// A stream of records, and how far it is.
+/// A stream of records, and the position in it.
 struct Records<'io, S> {
     inner: &'io mut S,
     offset: u64,
-    /// The check of what was written or read last.
+    /// The check of the record written or read last.
     check: u32,
 }
 
@@ -395,7 +395,7 @@ struct Load<'space, Open> {
 /// A mapping of a space being filled.
 struct Mapping {
     end: u64,
-    /// What it gets at the end.
+    /// The protection that it gets at the end.
     protection: Protection,
     sharing: Sharing,
     /// The file that a private mapping gets at the end. Until then it is anonymous: a store would
@@ -470,7 +470,7 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         let Some(mapping) = mapping.filter(|_| !bytes.is_empty() && whole) else {
             return Err(damaged("pages outside every mapping"));
         };
-        // They would be stored to the file, and `save` writes none.
+        // Its pages would be stored to the file, and `save` writes none.
         if mapping.sharing == Sharing::Shared {
             return Err(damaged("pages of a shared mapping"));
         }

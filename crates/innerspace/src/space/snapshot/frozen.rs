@@ -13,11 +13,11 @@ use crate::sync::Arc;
 /// A space as it was at one moment: the same mappings and the same private bytes, for as long as it
 /// lives.
 ///
-/// A handle, cheap to clone, `Send` and `Sync`; any number of threads may read it, each through an
+/// A handle, cheap to clone, `Send` and `Sync`. Any number of threads may read it, each through an
 /// [`Accessor`] of its own. Stores to it, and changes of its mappings, are refused. Pages of files
 /// are not part of it, unless a private store had copied them: they are read from the file, as it
-/// is at the time. Devices are asked for their state when the snapshot is taken, and given it back
-/// when a space is restored; the snapshot itself does not answer for them.
+/// is at the time. Devices are asked for their state when the snapshot is taken, and get it back
+/// when a space is restored; the snapshot itself does not call them.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory};
@@ -38,9 +38,9 @@ use crate::sync::Arc;
 pub struct Snapshot(pub(super) Space, pub(super) Arc<[DeviceState]>);
 
 impl Space {
-    /// Freezes the space as it is now, in microseconds, whatever is mapped; waits for no accessor
-    /// longer than its current access. The snapshot costs a page, and then whatever the space
-    /// changes while it lives.
+    /// Freezes the space as it is now, in microseconds, whatever is mapped, and waits for no
+    /// accessor longer than its current access. The snapshot costs a page, and then the old copy of
+    /// each page that the space changes while it lives.
     ///
     /// # Errors
     /// As [`Space::fork`].
@@ -98,7 +98,7 @@ impl Snapshot {
         self.0.accessor()
     }
 
-    /// The mappings and what of them is resident.
+    /// The mappings and their resident pages.
     pub fn stats(&self) -> SpaceStats {
         self.0.stats()
     }

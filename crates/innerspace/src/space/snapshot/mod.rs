@@ -8,14 +8,14 @@
 //! | `restore` | going back, in two forms |
 //! | `changes` | which pages a space has changed since it last went back |
 //! | `ghosts` | which pages it has given back lately |
-//! | `diff` | what differs, from the tables alone |
+//! | `diff` | differences, from the tables alone |
 //! | `file` | saving one, and loading it |
-//! | `error` | what can go wrong with that |
+//! | `error` | the errors of that |
 //!
 //! A snapshot is a fork that nobody can store to or map in: it shares every table and page with its
 //! space, costs as much as a fork, and pays for what its space changes later by keeping the old
-//! pages. What files show is not part of it: a page of a file that was not copied by a private
-//! store is read from the file as it is when it is read.
+//! pages. Files are not part of it: a page of a file that was not copied by a private store is read
+//! from the file as it is when it is read.
 //!
 //! Locking: as for any space; a restore is a structural change, with the gate closed. `changes` has
 //! a mutex of its own, taken inside sections and under no other.

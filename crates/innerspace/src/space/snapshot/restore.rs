@@ -1,7 +1,7 @@
 //! Going back to a snapshot, in two forms.
 //!
 //! - **Drop**: where the space's table differs from the snapshot's, the space gets the snapshot's
-//!   subtrees back, and lets its own go. Always right. The next store to each leaf has to copy the
+//!   subtrees back, and releases its own. Always right. The next store to each leaf has to copy the
 //!   leaf again, and the page.
 //! - **In place**: the bytes of each page the space has made its own are copied back, and page and
 //!   table stay. The next stores are plain stores: no fault at all. Right when nothing but stores
@@ -22,8 +22,8 @@
 //! - *Not stored to*: it stays as it is: a short fault. After [`IDLE`] times in a row it is given
 //!   back, and the next store copies the page.
 //!
-//! Where somebody else has taken write validity since (`take_dirty`, `watch_code`), pages without
-//! are compared.
+//! If a watch has taken write validity since (`take_dirty`, `watch_code`), pages without it are
+//! compared.
 //!
 //! Every [`AUDIT`]th time, the steady pages are compared first; one that is as in the snapshot
 //! counts as not stored to.
@@ -53,15 +53,16 @@ use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// Restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
-/// Restores in a row, each after a store, from which a page is expected to be stored to every time.
+/// After so many restores in a row, each after a store, a page is expected to be stored to every
+/// time.
 const STEADY: u8 = 3;
 
 impl Space {
     /// Goes back to `snapshot`: mappings, protections, locks and private bytes are as they were
-    /// then; what files show is not part of it. The snapshot must be one of this space, or the one
+    /// then. Bytes of files are not part of it. The snapshot must be one of this space, or the one
     /// this space was forked from.
     ///
-    /// Costs time in proportion to what was changed since. A space that goes back to the same
+    /// The time is in proportion to the pages changed since. A space that goes back to the same
     /// snapshot again and again, having stored to much the same pages each time, pays a copy of
     /// each of these pages and little more.
     ///
@@ -122,13 +123,13 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Copies back what is recorded; false, with nothing changed, if that is not right or not worth
-    /// it.
+    /// Copies the recorded pages back. Returns false, with nothing changed, if that is not right or
+    /// not worth it.
     fn restore_in_place(&self, image: &SpaceInner, writer: &mut Writer<'_, Structure>) -> bool {
         let nodes = Nodes { pool: &self.pool };
         writer.revision += 1;
         let _closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(GATE_MAIL));
-        // Only now is all recorded that was installed.
+        // Only now is every installed page recorded.
         let Some(mut known) = self.changes.take() else {
             return false;
         };
@@ -192,7 +193,7 @@ struct Walk<'a> {
     theirs: FrameId,
     /// Whether steady pages are compared.
     audit: bool,
-    /// Whether pages without write validity are.
+    /// Whether pages without write validity are compared.
     doubtful: bool,
     /// Pages copied back so far.
     copied: u64,
@@ -213,7 +214,7 @@ impl<'a> Walk<'a> {
         pte::load(Walk::word(nodes, known))
     }
 
-    /// What the image has at `at`; `None` if that is a file's.
+    /// The image's page at `at`; `None` if it is a file's.
     #[cold]
     fn look_up(&self, at: u64) -> Option<Image> {
         let leaf = self.nodes.find(self.theirs, at);
@@ -232,8 +233,8 @@ impl<'a> Walk<'a> {
         vma.is_none_or(|vma| vma.file().is_some())
     }
 
-    /// Makes the page as in the image; false if the space no longer has one of its own. Whether it
-    /// can be was seen before.
+    /// Makes the page as in the image. Returns false if the space no longer has a page of its own.
+    /// The caller has checked that this is possible.
     #[inline]
     fn bring_back(&mut self, known: &mut Changed) -> bool {
         let word = Walk::word(self.nodes, known);
@@ -243,14 +244,14 @@ impl<'a> Walk<'a> {
                 .is_some_and(|leaf| leaf.exclusive && leaf.frame == known.leaf)
         );
         if self.doubtful {
-            // The bit of a stored page may have been taken; it is going to be another page now.
+            // The bit of a stored page may have been taken, and its bytes change again now.
             self.space.written(known.at);
         }
         if known.image.is_none() {
             known.image = self.look_up(known.at);
         }
         let Some(image) = known.image else {
-            // The file has it.
+            // The file has the page.
             self.freed.push((known.at, pte::take(word)));
             return false;
         };
@@ -286,7 +287,7 @@ impl<'a> Walk<'a> {
         ghosts.is_some_and(|ghosts| ghosts.has(at / PAGE_SIZE as u64, self.restore))
     }
 
-    /// Lets the page go for the image's; false if that has as many owners as can be counted.
+    /// Gives the page up for the image's. Returns false if that has too many owners to count.
     #[cold]
     fn give_back(&mut self, known: &Changed, word: &AtomicU64, image: Image) -> bool {
         let given = match image {

@@ -78,7 +78,7 @@ impl Snapshot {
             let nodes = Nodes { pool: &space.pool };
             let range = offset..offset + len;
             let page = space.inside(|tables| {
-                // What may not be read is told by the load below.
+                // The load below reports a page that may not be read.
                 let vma = tables.vmas.find_containing(at.0)?;
                 if !vma.protection.allows(Protection::READ) {
                     return None;

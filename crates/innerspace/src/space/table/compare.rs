@@ -1,5 +1,5 @@
 //! Two tables side by side: what differs, and making one like the other. Equal words are passed
-//! over without a look at what they lead to, so the cost is that of the nodes that were un-shared.
+//! over without a look at their subtrees, so the cost is that of the nodes that were un-shared.
 
 use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};
@@ -26,8 +26,9 @@ fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
 }
 
 impl Nodes<'_> {
-    /// What has to change below `ours` to be as below `theirs`; the space's own upper nodes are
-    /// kept. The gate of `ours` is closed, and `theirs` loses no children. Nothing is changed yet.
+    /// The changes that make the table below `ours` like that below `theirs`; the space's own upper
+    /// nodes are kept. The gate of `ours` is closed, and `theirs` loses no children. Nothing is
+    /// changed yet.
     pub(crate) fn plan_restore(self, ours: FrameId, theirs: FrameId) -> Result<Plan, TooManyForks> {
         let mut plan = Plan(Vec::new());
         match self.plan_below(ours, theirs, ROOT_LEVEL, &mut plan.0) {
@@ -82,7 +83,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// Does what was planned, with the gate still closed. `detached` gets what was replaced.
+    /// Makes the planned changes, with the gate still closed. `detached` gets the nodes and pages
+    /// that were replaced.
     pub(crate) fn apply_plan(self, plan: Plan, detached: &mut Detached) {
         for change in plan.0 {
             let word = change.new.map_or(0, child_word);

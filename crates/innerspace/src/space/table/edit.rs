@@ -11,7 +11,7 @@ use crate::sync::domain::Post;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// What to do to the slots of a range.
+/// How to edit the slots of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Edit {
     /// Empty them; whole subtrees come off as one.
@@ -20,8 +20,8 @@ pub(crate) enum Edit {
     Forbid,
     /// Take write and fetch validity away, wherever it is.
     ForbidWrite,
-    /// The same on paths of the space's own: what is made valid there from now on is not right for
-    /// other sharers.
+    /// The same on paths of the space's own: words that become valid there from now on would be
+    /// wrong for other sharers.
     Part,
 }
 
@@ -35,9 +35,9 @@ impl Edit {
 /// space's own, which changes nothing that anybody can see and can be started again with more
 /// nodes; then the slots are edited, which needs none.
 impl Nodes<'_> {
-    /// Makes the paths that `edit` needs the space's own. What it replaced is in `detached`, also
-    /// when it fails; `moved` is called as by [`Nodes::own_path`]. The space's `paths` mutex is
-    /// held.
+    /// Makes the paths that `edit` needs the space's own. Nodes that it replaced are in `detached`,
+    /// also when it fails; `moved` is called as by [`Nodes::own_path`]. The space's `paths` mutex
+    /// is held.
     pub(crate) fn own_range(
         self,
         root: FrameId,
@@ -61,9 +61,9 @@ impl Nodes<'_> {
     }
 
     /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs
-    /// that. Opens a section of its own: where the paths are not, a fault beside the range may put
-    /// a copy in the place of a leaf meanwhile, and let the leaf go, which would be another space's
-    /// alone then, or nobody's.
+    /// that. Opens a section of its own: if the paths are shared, a fault beside the range may
+    /// meanwhile replace a leaf by a copy and release it, and the leaf would then be another
+    /// space's alone, or nobody's.
     pub(crate) fn apply(
         self,
         root: FrameId,
@@ -112,7 +112,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             if self.nodes.is_zero_leaf(child) {
-                // No leaf is right for every edit, and costs none.
+                // The absence of a leaf is right for every edit, and costs nothing.
                 self.pending.replaces(self.nodes, level - 1, from);
                 word.store(0, Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
@@ -126,8 +126,8 @@ impl Walk<'_, '_> {
                 child = copy;
             }
             if level == 1 && self.edit != Edit::Forbid {
-                // What it alone borrows is its own, before any of it is dropped or moved: from here
-                // a shadow without a parent would keep it. In the caller's section.
+                // Pages that it alone borrows become its own before any of them is dropped or
+                // moved: a shadow without a parent would keep them. In the caller's section.
                 while self.nodes.collapse_shadow(child, Borrower::Exclusive) {}
             }
             if level > 1 {

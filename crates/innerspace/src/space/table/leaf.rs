@@ -1,4 +1,4 @@
-//! Copying shared nodes, and what a copied leaf borrows: see the module above.
+//! Copying shared nodes, and the pages that a copied leaf borrows: see the module above.
 
 use super::nodes::{MAX_DEPTH, Nodes, child_word};
 use super::pte::{self, Holds, Pte, VALID_W};
@@ -48,9 +48,9 @@ impl Nodes<'_> {
         }
     }
 
-    /// A copy of a leaf that borrows its anonymous pages. The others can fault in again, and do: a
-    /// copy of a file's page or hole would be out of the reach of a revoker that walked to the old
-    /// leaf a moment ago.
+    /// A copy of a leaf that borrows its anonymous pages. The others fault in again: a copied word
+    /// of a file's page or hole would be out of the reach of a revoker that walked to the old leaf
+    /// a moment ago.
     fn copy_borrowing(self, old: FrameId, depth: u64, mut frame: PoolFrame<'_>) -> FrameId {
         let mut borrows = 0;
         frame.copy_from(old);
@@ -89,12 +89,12 @@ impl Nodes<'_> {
         self.publish_leaf(frame, None)
     }
 
-    /// Takes the write validity of the leaf that owns a page of this chain: the frame is to have
-    /// two owners, and a leaf that is exclusive again would write to it without asking. The
-    /// caller's table keeps the leaf it begins at, and that one the others: so none of those that
-    /// others may find here is exclusive (see `pte` on copies). In a section: a leaf of the chain
-    /// may be collapsed by the one before it. A walk that finds no owner began at a word that has
-    /// become an owner's, without write validity.
+    /// Takes the write validity of the leaf that owns a page of this chain: the frame is about to
+    /// have two owners, and a leaf that became exclusive again would write to it without asking.
+    /// The caller's table keeps the first leaf, and that one keeps the others; so no leaf that
+    /// another thread may find here is exclusive (see `pte` on copies). In a section: a leaf of the
+    /// chain may be collapsed by the one before it. A walk that finds no owner began at a word that
+    /// has become an owner's, without write validity.
     pub(crate) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
@@ -110,9 +110,9 @@ impl Nodes<'_> {
         }
     }
 
-    /// Puts the page that the leaf `theirs` has in a slot into the leaf `ours` as well, in place of
-    /// what is there, which is returned; `None`, with nothing changed, if it has as many owners as
-    /// can be counted. The gate is closed, and `ours` the space's own.
+    /// Installs the page that the leaf `theirs` has in a slot in the leaf `ours` as well. Returns
+    /// the page that was there, or `None`, with nothing changed, if the new one has too many owners
+    /// to count. The gate is closed, and `ours` is the space's own.
     pub(crate) fn share_page(self, ours: FrameId, theirs: FrameId, slot: usize) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {

@@ -21,19 +21,19 @@
 //! A copied leaf names its shadow, counts as one borrower there, and marks the anonymous pages it
 //! sees through it as borrowed. It touches no frame's metadata: the shadow keeps the frames. File
 //! pages are not copied, they fault in again from the cache. A shadow with borrowers is frozen: its
-//! other parents copy it too before they write. A leaf that has copied all it borrowed lets its
-//! shadow go. When a shadow has lost its last parent, its file pages are let go, and what its only
-//! borrower has copied; when one borrower is left, that one collapses it at its next write fault,
-//! or before it is copied itself (`shadow`). A chain longer than `MAX_DEPTH` is cut by taking a
-//! ref on each frame instead.
+//! other parents copy it too before they write. A leaf that has copied all it borrowed releases its
+//! shadow. When a shadow has lost its last parent, its file pages are released, and so are pages
+//! that its only borrower has copied. When one borrower is left, that one collapses it at its next
+//! write fault, or before it is copied itself (`shadow`). A chain longer than `MAX_DEPTH` is cut by
+//! taking a ref on each frame instead.
 //!
 //! Locking: words change by compare-exchange, or by plain stores where no other thread can change
 //! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault works);
 //! copying and creating nodes by faults is serialised by the space's `paths` mutex, never held over
 //! anything that sleeps. A fault that finds its path the space's own stores without it; so the path
-//! is nobody's own from before a node is replaced until all have mail who may remember what was
-//! there (`PendingInvalidation`). Node frames are always freed after a grace period, for walkers
-//! that may still be in them.
+//! counts as nobody's own from before a node is replaced until every accessor that may remember the
+//! old node has mail (`PendingInvalidation`). Node frames are always freed after a grace period,
+//! for walkers that may still be in them.
 
 pub(crate) mod compare;
 pub(crate) mod edit;

@@ -9,8 +9,8 @@ use crate::space::core::address::{slot_index, span};
 
 /// All with the gate closed on both ranges, `paths` held, and the paths of both the space's own.
 impl Nodes<'_> {
-    /// Has `path` make the path to each address above `to` at which a leaf with a page of `from` is
-    /// going to arrive.
+    /// Calls `path` to make the path to each address above `to` at which a leaf with a page of
+    /// `from` will arrive.
     pub(crate) fn move_paths(
         self,
         root: FrameId,

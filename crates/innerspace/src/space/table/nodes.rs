@@ -46,13 +46,12 @@ pub(crate) struct NeedNodes;
 pub(crate) struct Spares<'pool> {
     /// Set aside with the gate open, outside every section.
     pub(crate) aside: Vec<PoolFrame<'pool>>,
-    /// The group to charge when none is set aside and one can be had at once; none for closed
-    /// gates.
+    /// The group to charge when none is set aside and one is free at once; none for closed gates.
     pub(crate) at_once: Option<(&'pool Pool, GroupId)>,
 }
 
 impl<'pool> Spares<'pool> {
-    /// What was set aside, and nothing more.
+    /// Only frames that were set aside.
     pub(crate) fn only(aside: Vec<PoolFrame<'pool>>) -> Spares<'pool> {
         Spares {
             aside,
@@ -68,7 +67,7 @@ impl<'pool> Spares<'pool> {
     }
 }
 
-/// What was taken out of a table, to be let go once nobody can be inside any more.
+/// Nodes and pages taken out of a table, to be released once nobody can be inside any more.
 #[derive(Debug, Default)]
 pub(crate) struct Detached {
     /// Parent refs on subtrees, with their level.
@@ -93,9 +92,9 @@ impl PendingInvalidation {
         PendingInvalidation { root, forget: None }
     }
 
-    /// The child at `level` on the way to `at` is to be replaced next. When that is an upper node
-    /// everything is to be forgotten: a sharer may link a leaf into the old node until then, which
-    /// is none of this space's.
+    /// The child at `level` on the way to `at` is to be replaced next. For an upper node everything
+    /// is to be forgotten: until then a sharer may link a leaf into the old node, which this space
+    /// must not use.
     pub(super) fn replaces(&mut self, nodes: Nodes<'_>, level: u32, at: u64) {
         let post = match level {
             0 => Post::One(leaf_number(at)),
@@ -112,7 +111,7 @@ impl PendingInvalidation {
         });
     }
 
-    /// Tells them. `end` is what it came to.
+    /// Tells them. `end` is the result.
     pub(crate) fn notify<T>(
         self,
         nodes: Nodes<'_>,
@@ -164,12 +163,13 @@ impl<'pool> Nodes<'pool> {
         flags.contains(FlagSet::COALESCED)
     }
 
-    /// An accessor is going to have it so.
+    /// An accessor is going to coalesce the leaf.
     pub(crate) fn mark_coalesced(self, leaf: FrameId) {
         self.pool.frames.meta(leaf).flags.set(FlagSet::COALESCED);
     }
 
-    /// All that may have are told to forget it; whether there may be any.
+    /// All accessors that may have it coalesced were told to forget it. Returns whether there may
+    /// be any.
     pub(crate) fn unmark_coalesced(self, leaf: FrameId) -> bool {
         let marked = self.is_coalesced(leaf);
         if marked {
@@ -179,10 +179,10 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Whether a child of a node that is the space's alone is shared, before it is copied; `paths`
-    /// is held. If it is, it stays so until `replaced` is released, though the others who share it
-    /// may end at any time: who finds it the space's alone changes its words with no lock, and what
-    /// came after the copy would be lost. The ref is taken before the count is looked at: who found
-    /// the child unshared before that makes us find it so, and nobody does after.
+    /// is held. If it is, it stays so until `replaced` is released, though its other sharers may
+    /// end at any time: a thread that found it exclusive would change its words with no lock, and a
+    /// change after the copy would be lost. The ref is taken before the count is looked at: if
+    /// another thread found the child unshared before that, so do we; and none does after it.
     pub(crate) fn keep_if_shared(
         self,
         child: FrameId,
@@ -237,7 +237,7 @@ impl<'pool> Nodes<'pool> {
             failpoint!(Walk if level == ROOT_LEVEL);
             exclusive &= !self.is_held_twice(node);
         }
-        // The root last: who has come to what replaces something finds it counted twice until all
+        // The root last: a walk that has reached a new node finds the root counted twice until all
         // are told (`PendingInvalidation`).
         exclusive &= !self.is_held_twice(root);
         Some(Leaf {
@@ -287,8 +287,8 @@ impl<'pool> Nodes<'pool> {
 
     /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied.
     /// Inside the gate, with the space's `paths` mutex held. `replaced` gets the parent refs to
-    /// drop once no accessor of the space can be in the old leaf; `moved` is called with what they
-    /// have to forget before the new leaf can be written to, whatever the end.
+    /// drop once no accessor of the space can be in the old leaf; `moved` is called with what
+    /// accessors have to forget before the new leaf can be written to, whatever the end.
     pub(crate) fn own_path(
         self,
         root: FrameId,
@@ -336,7 +336,7 @@ impl<'pool> Nodes<'pool> {
         self.pool.frames.frame_of(pte.host() as usize)
     }
 
-    /// Lets a page go after a grace period: accessors may be using it.
+    /// Releases a page after a grace period: accessors may be using it.
     pub(crate) fn retire_page(self, page: Pte) {
         match page.holds() {
             Holds::Own => self.pool.retire(Retired::Put(self.frame_of(page))),
@@ -345,7 +345,7 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Lets a page go at once: nobody can be using it.
+    /// Releases a page at once: nobody can be using it.
     pub(crate) fn put_page(self, page: Pte) {
         match page.holds() {
             Holds::Own => self.pool.put(self.frame_of(page)),
@@ -354,7 +354,7 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Lets pages go at once: nobody can be using them.
+    /// Releases pages at once: nobody can be using them.
     pub(crate) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
         let mut freeing = Freeing::new(self.pool);
         for page in pages {
@@ -373,8 +373,8 @@ impl<'pool> Nodes<'pool> {
             return; // nobody counts it
         }
         let hold = &self.pool.frames.meta(node).hold;
-        // A leaf is counted as borrowed meanwhile: a borrower may come or go at any time, and what
-        // was the last parent has to let the file pages go while the leaf is still there.
+        // The leaf counts as borrowed meanwhile: a borrower may come or go at any time, and the
+        // last parent has to release the file pages while the leaf is still there.
         if level == 0 && hold.try_map() {
             let _held = hold.put();
             let state = hold.load();
@@ -389,7 +389,7 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Frees a node that nobody holds, and what it held.
+    /// Frees a node that nobody holds, and everything that it held.
     pub(super) fn free(self, node: FrameId, level: u32) {
         let words = self.words(node);
         if level > 0 {
@@ -413,20 +413,20 @@ impl<'pool> Nodes<'pool> {
                 }
             }));
             if let Some(shadow) = self.part(node) {
-                self.put_origin(shadow);
+                self.put_shadow(shadow);
             }
         }
         self.pool.retire(Retired::Frame(node));
     }
 
-    /// Lets go what was detached. The gate has been closed since, so nobody is in it.
+    /// Releases what was detached. The gate has been closed since, so nobody is in it.
     pub(crate) fn release(self, detached: Detached) {
         for (node, level) in detached.nodes {
             self.put(node, level);
         }
         self.put_pages(detached.pages.into_iter());
         for shadow in detached.shadows {
-            self.put_origin(shadow);
+            self.put_shadow(shadow);
         }
     }
 
@@ -488,7 +488,7 @@ pub(crate) fn pieces(
     })
 }
 
-/// Nodes that were looked into by this thread, one as often as it was.
+/// A count of the nodes that this thread has looked into.
 #[cfg(all(test, not(shuttle)))]
 pub(crate) mod visited {
     use std::cell::Cell;

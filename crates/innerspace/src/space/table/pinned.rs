@@ -2,8 +2,8 @@
 //! for a fork.
 //!
 //! A pinned page is an anonymous frame whose hold word counts pins in `mapped`, a field that pages
-//! of files alone use otherwise. It is owned by a leaf of one space's own, or, once that has let it
-//! go, by nobody but its pins.
+//! of files alone use otherwise. A leaf of one space's own owns it, or, once that has released it,
+//! only its pins.
 //!
 //! Unsafe code: copies from and to pinned frames, which the pins keep from being freed.
 
@@ -47,7 +47,7 @@ impl Pins {
         self.pool.frames.host(self.frames[page])
     }
 
-    /// Copies bytes of one page out. What others store there meanwhile may come torn.
+    /// Copies bytes of one page out. A concurrent store may be torn.
     pub(crate) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
         // SAFETY: inside one frame of the arena, which the pool keeps mapped and the pin keeps from
@@ -76,9 +76,9 @@ impl Drop for Pins {
 /// Why a range could not be pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPinned {
-    /// A page is not, or no longer, as a store has it: of the space's own, and valid for stores.
+    /// A page is not, or no longer, as a store leaves it: the space's own, and valid for stores.
     NotStoredTo,
-    /// The page at this address has as many pins as can be counted.
+    /// The page at this address has too many pins to count.
     TooMany(u64),
 }
 
@@ -103,8 +103,8 @@ impl Nodes<'_> {
             let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?.frame;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
-            // Without write validity a restore would take what a device stores for what was there
-            // before.
+            // Without write validity, a restore would take bytes that a device has stored for the
+            // old ones.
             let stored_to = page.holds() == Holds::Own && page.has(VALID_R | VALID_W);
             if !stored_to || !self.is_sole_owner(page) {
                 return Err(NotPinned::NotStoredTo);
@@ -147,7 +147,7 @@ impl Nodes<'_> {
 
     /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which have
     /// pinned pages: these are copied into `pages`, the others shared one by one. So the pinned
-    /// leaves, and the ways to them, stay the parent's alone. The parent's gate is closed, and
+    /// leaves, and the paths to them, stay the parent's alone. The parent's gate is closed, and
     /// nobody else knows the fork.
     pub(crate) fn copy_pinned(
         self,

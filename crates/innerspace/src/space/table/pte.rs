@@ -1,4 +1,4 @@
-//! The word of a leaf slot: where a page's bytes are and what may be done with them at once.
+//! The word of a leaf slot: where a page's bytes are, and which accesses need nothing more.
 //!
 //! ```text
 //!  63..12                      5      4        3     2       1       0
@@ -20,26 +20,26 @@
 //! - *borrowed*: PRESENT, BORROWED. The leaf's shadow keeps it, directly or in turn. The sole user
 //!   of the path may change it.
 //!
-//! Of a page of the leaf's own that is valid for loads and stores, in a leaf that is the space's
-//! alone, accessors may know without the word (`tlb::coalesced`, which says who has to tell
-//! them).
+//! If a page is the leaf's own and valid for loads and stores, and the leaf is the space's alone,
+//! accessors may use it without reading the word (`tlb::coalesced`, which says when they are told
+//! of changes).
 //!
 //! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the
 //! accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
 //! more: the page is recorded dirty or is anonymous and this leaf's alone. Every change is a
 //! compare-exchange or a read-modify-write, because accessors, faults and revokers meet here
-//! without a lock; but for a page of the leaf's own that a structural change takes, with the gate
-//! closed on it ([`take_alone`]).
+//! without a lock. The exception is a page of the leaf's own that a structural change takes, with
+//! the gate closed on it ([`take_alone`]).
 //!
 //! # The copy of a page that others share
 //!
 //! A store to a page of the leaf's own that somebody else keeps as well, or to a borrowed one,
-//! loads the word, copies the bytes, and replaces the word if it is as it was. Nobody may store to
-//! the page in between, or the word must tell. While the page is shared nobody does. Once the
-//! others have let it go, a fault may make it writable in place: that sets VALID_W, which a word
-//! that is being copied by does not have, or makes a borrowed page an own one. So the copy is right
-//! as long as no word of anonymous memory *goes back* to what it was while a fault on its page is
-//! inside the gate. What could take it back:
+//! loads the word, copies the bytes, and replaces the word if it is unchanged. Nobody may store to
+//! the page in between, or the word must show it. While the page is shared nobody does. Once the
+//! others have released it, a fault may make it writable in place: that sets VALID_W, which the
+//! word of a page being copied does not have, or makes a borrowed page an own one. So the copy is
+//! right as long as no word of anonymous memory *goes back* to an earlier value while a fault on
+//! its page is inside the gate. These operations could take it back:
 //!
 //! - Structural changes, restores, [`take_dirty`](crate::space::Space::take_dirty) and
 //!   [`watch_code`](crate::space::Accessor::watch_code): with the gate closed on the page, so no
@@ -48,9 +48,9 @@
 //!   that have the page, with no gate of this one: it changes leaves which that space shares or
 //!   borrows from, and a fault stores by words of leaves that are its space's alone. Such a leaf
 //!   comes to be shared by a fork of its space, with the gate closed, and in no other way.
-//! - `zap`: it empties words, with the gate open. A fault that
-//!   finds such a word puts another page there, or zeros; the page that was there is let go after a
-//!   grace period, so none that had found it is under way when it is used again.
+//! - `zap`: it empties words, with the gate open. A fault that finds such a word installs another
+//!   page, or zeros. The old page is released after a grace period, so no fault that had found it
+//!   is under way when it is used again.
 //! - Aging, samples and revokers: they change words of files and of zeros alone
 //!   ([`take_valid_of_file`]).
 
@@ -147,7 +147,7 @@ impl Pte {
         self.0 & FILE != 0
     }
 
-    /// Whether whoever takes the page out of its slot has to let something go.
+    /// Whether taking the page out of its slot leaves something to be released.
     #[inline(always)]
     pub(crate) fn needs_letting_go(self) -> bool {
         self.0 & (OWNED | FILE) != 0
@@ -169,8 +169,8 @@ impl Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
-    /// A copy of the page at `host`, with the rights that [`Pte::owned`] leaves: what the mapping
-    /// forbids is not valid here.
+    /// A copy of the page at `host`, with the rights that [`Pte::owned`] leaves: accesses that the
+    /// mapping forbids are not valid here.
     pub(crate) fn copied_to(self, host: u64) -> Pte {
         Pte(self.owned().0 & FLAGS | host)
     }
@@ -220,16 +220,16 @@ pub(crate) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
         .is_ok()
 }
 
-/// Takes validity away and tells what was there. Sequenced before the grace period that makes it
+/// Takes validity away and returns the old word. Sequenced before the grace period that makes it
 /// effective.
 pub(crate) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
     interleave();
     Pte(slot.fetch_and(!valid, Ordering::AcqRel))
 }
 
-/// Takes validity from a slot that held `old` a moment ago and tells what was there, if that is
-/// still a file's: a page of the space's own, which a store has put there meanwhile, keeps what it
-/// has, for a restore goes by its write validity.
+/// Takes validity from a slot that held `old` a moment ago and returns the old word, if it is still
+/// a file's. A page of the space's own, which a store has installed meanwhile, keeps its validity,
+/// since a restore goes by its write validity.
 pub(crate) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Option<Pte> {
     let mut now = old;
     while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
@@ -241,17 +241,17 @@ pub(crate) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Opti
     None
 }
 
-/// Empties a slot and tells what was there.
+/// Empties a slot and returns the old word.
 pub(crate) fn take(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.swap(0, Ordering::AcqRel))
 }
 
-/// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone: then a page
-/// of the leaf's own, or nothing, is what it is until the caller changes it. (A borrowed page
-/// becomes an own one when a fault beside the range collapses the shadow, and in the others may be
-/// a revoker.) With the gate open only where nothing is mapped: there every slot is empty, and
-/// stays so.
+/// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone. Then a page
+/// of the leaf's own, or an empty slot, stays until the caller changes it. (A borrowed page may
+/// become an own one when a fault beside the range collapses the shadow, and the other kinds may
+/// meet a revoker.) With the gate open, only where nothing is mapped: every slot there is empty,
+/// and stays so.
 #[inline(always)]
 pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);
@@ -265,10 +265,10 @@ pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
 }
 
 /// Makes a borrowed page the leaf's own, in a leaf that others share all the while; false, and
-/// nothing is changed, where that takes a compare-exchange. Nobody stores by such a word, nor takes
-/// the page away, nor validity for loads; who gives that meanwhile gives it in vain, and the next
-/// load does again. But validity for fetches is taken away from shared leaves, too, and must not
-/// come back.
+/// nothing is changed, where that takes a compare-exchange. Nobody stores by such a word, takes the
+/// page away, or takes validity for loads. A load that sets its validity meanwhile does so in vain,
+/// and the next load sets it again. But validity for fetches is taken away from shared leaves, too,
+/// and must not come back.
 #[inline(always)]
 pub(crate) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
     debug_assert_eq!(old.holds(), Holds::Borrowed);

@@ -1,4 +1,4 @@
-//! Walks over what a table holds: for revokers, reports and checks.
+//! Walks over a table: for revokers, reports and checks.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, span};
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PageCount};
 
-/// What the leaves of a range hold, in pages.
+/// The contents of the leaves of a range, in pages.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Resident {
     /// Anonymous pages in leaves of the space's own.
@@ -86,8 +86,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// Counts what the range's leaves hold; `is_dirty` is asked of pages of files that cannot be
-    /// stored to without a fault.
+    /// Counts the pages in the range's leaves. `is_dirty` is asked about pages of files that cannot
+    /// be stored to without a fault.
     pub(crate) fn resident(
         self,
         root: FrameId,

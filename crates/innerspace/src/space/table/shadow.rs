@@ -1,29 +1,28 @@
-//! A leaf and the one it borrows from: what each of them knows of the other, and how they part.
+//! A leaf and the one it borrows from: what each knows about the other, and how they part.
 //!
 //! A leaf knows its shadow, and a place before which it borrows nothing. A shadow knows the
 //! exclusive or of its borrowers: the borrower, once there is one alone. They part in three ways:
 //!
-//! - The leaf has borrowed its last page: it lets the shadow go ([`Nodes::part`]), after a grace
-//!   period, since accessors may be reading what it borrowed a moment ago.
-//! - The shadow has no parent any more, and one borrower is left: the pages that the borrower does
-//!   not borrow any more are of use to nobody, and go at once ([`Nodes::prune`]). Those that the
-//!   shadow itself borrows it borrows no more, and the same is done with the next shadow if that
-//!   has nobody else either. The borrower may stop borrowing others at the same time; what it does
-//!   not borrow it never borrows again, for only a restore borrows again, from a leaf that has a
-//!   parent.
+//! - The leaf borrows nothing any more: it releases the shadow ([`Nodes::part`]), after a grace
+//!   period, since accessors may be reading pages that it borrowed a moment ago.
+//! - The shadow has no parent any more, and one borrower is left: pages that the borrower does not
+//!   borrow any more are of use to nobody, and go at once ([`Nodes::prune`]). If the shadow itself
+//!   borrows such a page it stops, and the next shadow is pruned in the same way if it has no other
+//!   user. The borrower may stop borrowing further pages at the same time. It never borrows a page
+//!   again: only a restore does that, from a leaf that has a parent.
 //! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is
 //!   copied in its turn: it takes over the pages it borrows ([`Nodes::collapse_shadow`]).
 //!
 //! A thread that prunes or collapses counts as a borrower, so only one at a time works on the
 //! shadow. But the borrower of the leaf that is pruned may itself be collapsed meanwhile, by a leaf
-//! that borrows from it: the words with which it borrows and the other does are left as they are,
-//! since they say what the pruned leaf is needed for.
+//! that borrows from it: the borrowing words of both are left as they are, since they say which
+//! pages of the pruned leaf are needed.
 //!
-//! The leaf that collapses may be one that others share (I11: what it shows stays the same, and
-//! that it owns a page which it borrowed is right for each of them). They look up its chain
-//! meanwhile ([`Nodes::end_writes_in_place`]): so they do it in a section, and a shadow that was
-//! collapsed keeps its words and names the next one to the end. Of a page that it owned it is the
-//! old word whose write validity they take, and the new one has none.
+//! Others may share the leaf that collapses (I11: its contents stay the same, and it is right for
+//! each sharer that it owns a page which it borrowed). They may walk its chain meanwhile
+//! ([`Nodes::end_writes_in_place`]). So they do it in a section, and a collapsed shadow keeps its
+//! words and names the next one to the end. They take the write validity of the shadow's old word
+//! for a page; the new word has none.
 
 use super::nodes::Nodes;
 use super::nodes::shadow_word;
@@ -55,7 +54,7 @@ impl Nodes<'_> {
         (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & DEPTH))
     }
 
-    fn set_origin(self, leaf: FrameId, shadow: Option<(FrameId, u64)>) {
+    fn set_shadow(self, leaf: FrameId, shadow: Option<(FrameId, u64)>) {
         let extra = &self.pool.frames.meta(leaf).extra;
         extra.store(shadow_word(shadow), Ordering::Relaxed);
     }
@@ -68,12 +67,12 @@ impl Nodes<'_> {
         meta.toggle_borrowers(leaf);
     }
 
-    /// Counts a leaf that has forgotten its shadow as a borrower no more. Nobody is in a page that
-    /// it borrowed.
-    pub(crate) fn put_origin(self, shadow: FrameId) {
+    /// Takes a leaf that has forgotten its shadow off the count of borrowers. Nobody is in a page
+    /// that it borrowed.
+    pub(crate) fn put_shadow(self, shadow: FrameId) {
         let hold = &self.pool.frames.meta(shadow).hold;
-        // Of two that end at once, neither may see the last one alone: then that one's next write
-        // fault does.
+        // If two end at once, neither may see that only one borrower is left. Then that borrower's
+        // next write fault does.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 2 {
             self.prune(shadow);
@@ -83,7 +82,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// The leaf is to borrow at `slot`, or at any slot after it. The gate is closed.
+    /// Notes that the leaf will borrow at `slot`, or at any slot after it. The gate is closed.
     pub(crate) fn borrows_from(self, leaf: FrameId, slot: usize) {
         let meta = self.pool.frames.meta(leaf);
         if slot < meta.borrowed_from() {
@@ -101,31 +100,31 @@ impl Nodes<'_> {
         let words = self.words(leaf);
         let from = meta.borrowed_from();
         let next = (from..SLOTS).find(|slot| pte::load_in_order(&words[*slot]).is_borrowed());
-        // Somebody else may set a lower one: as right, and a longer way.
+        // Another thread may set a lower one: it is right, too, and only takes longer.
         if next != Some(from) {
             meta.set_borrowed_from(next.unwrap_or(SLOTS));
         }
         next.is_none()
     }
 
-    /// Has a leaf that borrows nothing forget its shadow, which is returned: to be put after a
-    /// grace period. The leaf is exclusive and `paths` held.
+    /// Makes a leaf that borrows nothing forget its shadow, which is returned, to be released after
+    /// a grace period. The leaf is exclusive and `paths` held.
     pub(crate) fn part(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         self.pool.frames.meta(shadow).toggle_borrowers(leaf);
-        self.set_origin(leaf, None);
+        self.set_shadow(leaf, None);
         Some(shadow)
     }
 
-    /// Lets go what is of no use in a leaf that has no parent any more: file pages, since revokers
-    /// do not reach it; and what its borrower, if it has one alone, does not borrow, be it the
-    /// leaf's own or borrowed in turn. The caller counts as a borrower.
+    /// Releases what is of no use in a leaf that has no parent any more: file pages, since revokers
+    /// do not reach it; and pages, its own or borrowed, that its only borrower does not borrow. The
+    /// caller counts as a borrower.
     pub(crate) fn prune(self, leaf: FrameId) {
         // The borrower may end at any time: its frame, and the words it borrows by, stay for as
         // long as the section.
         let _section = self.pool.domain.reader();
         let meta = self.pool.frames.meta(leaf);
-        // The count before the names: who is not counted any more is not named any more.
+        // The count before the names: a leaf that is not counted any more is not named any more.
         let alone = meta.hold.load().mapped() == 2;
         let borrower = meta.borrowers().filter(|_| alone);
         let borrower = borrower.map(|borrower| self.words(borrower));
@@ -146,21 +145,21 @@ impl Nodes<'_> {
             (true, true) => self.prune_shadow(leaf),
             (true, false) => {
                 let shadow = self.part(leaf).expect("it has borrowed");
-                self.retire_origin(shadow);
+                self.retire_shadow(shadow);
             }
             (false, _) => {}
         }
     }
 
-    /// Trims the shadow of a leaf that the caller keeps, and that has lost its last parent as well,
-    /// if that has nobody else.
+    /// Prunes the shadow of a leaf that the caller keeps, if it has lost its last parent as well
+    /// and has no other user.
     fn prune_shadow(self, leaf: FrameId) {
         let Some((shadow, _)) = self.shadow(leaf) else {
             return;
         };
         let hold = &self.pool.frames.meta(shadow).hold;
-        // Of two that are here at once, neither may see the other's work: then the next write fault
-        // does what is left.
+        // If two threads are here at once, neither may see the other's work. Then the next write
+        // fault does the rest.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 1 && hold.try_map() {
             self.prune(shadow);
@@ -169,16 +168,16 @@ impl Nodes<'_> {
         }
     }
 
-    /// Counts a leaf that has forgotten its shadow as a borrower no more, after a grace period.
-    fn retire_origin(self, shadow: FrameId) {
-        let put = move |pool: &Pool| Nodes { pool }.put_origin(shadow);
+    /// Takes a leaf that has forgotten its shadow off the count of borrowers, after a grace period.
+    fn retire_shadow(self, shadow: FrameId) {
+        let put = move |pool: &Pool| Nodes { pool }.put_shadow(shadow);
         self.pool.retire(Retired::Call(Box::new(put)));
     }
 
     /// Takes over the frames of a leaf's shadow if nobody else has a use for it: it has no parent,
-    /// and this leaf is its one borrower. Whether it did. The caller keeps the leaf, the space's
-    /// own or shared, and is in a section: several may try at once, and the frame of a shadow that
-    /// another has collapsed is nothing else's before the section ends.
+    /// and this leaf is its one borrower. Returns whether it did. The caller keeps the leaf, the
+    /// space's own or shared, and is in a section: several threads may try at once, and the frame
+    /// of a shadow that another has collapsed is not reused before the section ends.
     pub(crate) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(shadow) = self.collapsible_shadow(leaf) else {
             return false;
@@ -191,7 +190,7 @@ impl Nodes<'_> {
         for (from, to) in self.words(shadow).iter().zip(self.words(leaf)) {
             let theirs = pte::load(from);
             if theirs.is_own() {
-                // Nobody looks at what the shadow owned, once it is nobody's: the word stays.
+                // Nobody looks at the pages of a shadow without users, so the word stays.
                 self.take_over(theirs, to, borrower);
             } else if theirs.is_of_file() {
                 self.retire_page(pte::take(from)); // else stays: `prune` may be looking
@@ -199,7 +198,7 @@ impl Nodes<'_> {
         }
         failpoint!(Collapsed);
         self.borrow_from_next(leaf, shadow, borrower);
-        // The shadow still names the next one: somebody may be on his way through it.
+        // The shadow still names the next one: another thread may be on its way through it.
         let dropped = counts.unmap_both();
         failpoint!(Uncounted);
         assert_eq!(
@@ -211,23 +210,23 @@ impl Nodes<'_> {
         true
     }
 
-    /// Has the leaf borrow from where the shadow does that it has collapsed, if it borrows
-    /// anything. Of a leaf of the space's own that is seen by the next fault (`part_from_shadow`);
-    /// a shared one borrows nothing more.
+    /// Makes the leaf borrow from the next shadow after the one that it has collapsed, if it still
+    /// borrows anything. For an exclusive leaf the next fault sees to that (`part_from_shadow`); a
+    /// shared one borrows nothing more.
     fn borrow_from_next(self, leaf: FrameId, shadow: FrameId, borrower: Borrower) {
         let borrows = |word: &AtomicU64| pte::load(word).is_borrowed();
         let in_vain = || borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
         let next = self.shadow(shadow);
         match next {
-            None => self.set_origin(leaf, None),
+            None => self.set_shadow(leaf, None),
             Some((next, _)) if in_vain() => {
                 self.pool.frames.meta(next).toggle_borrowers(shadow);
-                self.retire_origin(next);
-                self.set_origin(leaf, None);
+                self.retire_shadow(next);
+                self.set_shadow(leaf, None);
             }
             Some((after, _)) => {
                 self.pool.frames.meta(after).replace_borrower(shadow, leaf);
-                self.set_origin(leaf, next);
+                self.set_shadow(leaf, next);
             }
         }
     }
@@ -238,15 +237,15 @@ impl Nodes<'_> {
         std::iter::successors(self.shadow(leaf), |(shadow, _)| self.shadow(*shadow)).count()
     }
 
-    /// The shadow that `collapse_shadow` would take over. Once so, it stays so until it is
-    /// collapsed: nobody else can reach it.
+    /// The shadow that `collapse_shadow` would take over. It stays so until it is collapsed: nobody
+    /// else can reach it.
     pub(crate) fn collapsible_shadow(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         let state = self.state(shadow);
         (state.refs() == 0 && state.mapped() == 1).then_some(shadow)
     }
 
-    /// Moves the shadow's ownership of one page to the slot that borrows it, or lets the page go.
+    /// Moves the shadow's ownership of one page to the slot that borrows it, or releases the page.
     fn take_over(self, theirs: Pte, to: &AtomicU64, borrower: Borrower) {
         loop {
             let ours = pte::load(to);

@@ -1,10 +1,10 @@
 //! Private pages that stand still: the bytes of a snapshot as slices, and copying them back.
 //!
-//! Unsafe code: this file makes slices of anonymous pages, copies them and stores into them. A page
-//! of a snapshot is written by nobody: every leaf that shows it is shared or borrows it, its
-//! owner's write validity is taken away before the first slice is made, and a page with views is
-//! not written in place ([`Nodes::is_sole_owner`]). What is overwritten is a page whose leaf alone
-//! owns it, without views, while the space's gate is closed.
+//! Unsafe code: this file makes slices of anonymous pages, copies them and stores into them. Nobody
+//! writes a page of a snapshot: every leaf that shows it is shared or borrows it, its owner's write
+//! validity is taken away before the first slice is made, and a page with views is not written in
+//! place ([`Nodes::is_sole_owner`]). A page is overwritten only if its leaf alone owns it and it
+//! has no views, while the space's gate is closed.
 
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -47,7 +47,7 @@ impl Drop for StillPage {
     }
 }
 
-/// What a page of a space is to be as.
+/// The page of a snapshot that a page of a space is to become like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Image {
     Zeros,
@@ -57,13 +57,13 @@ pub(crate) enum Image {
 impl Nodes<'_> {
     /// Whether nobody but the leaf that owns this page has a use for it.
     ///
-    /// Pins do not count: who pins a page wants it to be this one.
+    /// Pins do not count: they want this very page.
     pub(crate) fn is_sole_owner(self, page: Pte) -> bool {
         self.state(self.frame_of(page)).is_one_ref()
     }
 
     /// The bytes `range` of the private page at `at` of a snapshot's table; `None` if it has none
-    /// there, or if the page has as many views as can be counted. In a section, inside the gate.
+    /// there, or if the page has too many views to count. In a section, inside the gate.
     pub(crate) fn still_page(
         self,
         pool: &Arc<Pool>,
@@ -79,7 +79,8 @@ impl Nodes<'_> {
             return None;
         }
         // A live space that is the last to have the owning leaf would find it exclusive, with write
-        // validity from before the snapshot. Taken now, its next store asks, and finds the view.
+        // validity from before the snapshot. That is taken now, so its next store faults, and finds
+        // the view.
         self.end_writes_in_place(leaf.frame, index);
         let frame = self.frame_of(page);
         if !self.pool.frames.meta(frame).hold.try_view_still() {
@@ -94,9 +95,9 @@ impl Nodes<'_> {
         })
     }
 
-    /// Copies out the private page at `at` of a snapshot's table, which has one there; whoever
-    /// calls keeps the snapshot, so it stays as it is without a view. In a section, inside the
-    /// gate.
+    /// Copies out the private page at `at` of a snapshot's table, which has one there. The caller
+    /// keeps the snapshot, so the page does not change even without a view. In a section, inside
+    /// the gate.
     pub(crate) fn copy_still_page(self, root: FrameId, at: u64, into: &mut [u8; PAGE_SIZE]) {
         let leaf = self
             .find(root, at)
@@ -122,7 +123,7 @@ impl Nodes<'_> {
     /// Makes the bytes of a page as the image's. The gate of the page's space is closed.
     ///
     /// # Panics
-    /// If others than its leaf have the page.
+    /// If anything but its leaf has the page.
     #[inline]
     pub(crate) fn overwrite(self, page: Pte, image: Image) {
         let frame = self.frame_alone(page);

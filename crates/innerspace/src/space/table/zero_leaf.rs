@@ -1,17 +1,17 @@
 //! The common leaf of zeros: 512 words that show the zero frame, read-only. A hole of 2 MiB is
 //! mapped by one word that leads there, so it costs no table.
 //!
-//! One leaf a `Memory`, kept for good, so that the root pays for it, and counted by nobody: words
-//! that lead to it come and go under everybody's hands, since a revoker takes them away with
-//! neither `paths` nor the gate. It counts as shared: who wants to change a page below it copies it
-//! first, and gets an empty leaf. Its words are changed by nobody; walks that change words pass it
-//! over, copies of nodes and restores leave it out. It may stand where an entry of a direct access
-//! file says "hole of 2 MiB" and nowhere else, and is linked and unlinked under that entry's lock.
+//! One leaf a `Memory`, kept for good, so that the root pays for it, with no count of its users:
+//! words that lead to it may go at any time, since a revoker takes them away with neither `paths`
+//! nor the gate. It counts as shared: a change of a page below it copies it first, and gets an
+//! empty leaf. Nobody changes its words; walks that change words pass it over, and copies of nodes
+//! and restores leave it out. It may stand where an entry of a direct access file says "hole of 2
+//! MiB" and nowhere else, and is linked and unlinked under that entry's lock.
 //!
 //! Making a path the space's own puts an empty leaf, or none, in its place by a plain store, in a
 //! section and with `paths` held. A revoker may have been faster; but it keeps the entry locked
 //! until the section ends, and a fault that would link a leaf there waits for the entry first, or
-//! for `paths`. So nothing is stored over.
+//! for `paths`. So no word is overwritten.
 //!
 //! Nor does it stand where a mapping allows execution: its words are right for loads alone, and a
 //! fetch that parted from it would copy nodes above it, in a snapshot as well, whose nodes forks
@@ -30,8 +30,8 @@ impl Nodes<'_> {
         self.pool.zero_leaf.get() == Some(&node)
     }
 
-    /// Has the 2 MiB at `at` show zeros, if no leaf is there; false if there is one, or a node
-    /// could not be had.
+    /// Maps zeros at the 2 MiB at `at`, if no leaf is there; false if there is one, or a node could
+    /// not be allocated.
     pub(crate) fn link_zero_leaf(self, root: FrameId, at: u64, spares: &mut Spares<'_>) -> bool {
         let Some(leaf) = self.zero_leaf(spares) else {
             return false;

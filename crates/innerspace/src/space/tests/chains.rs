@@ -1,4 +1,4 @@
-//! A chain of leaves is walked by one and collapsed by another, in the middle of what each does.
+//! One thread walks a chain of leaves, and another collapses it in the middle of that.
 
 use std::sync::mpsc;
 
@@ -20,7 +20,7 @@ fn numbered(space: &Space, pages: u64) -> VirtAddr {
 /// shares the third one's leaf: a store there collapses the second's beside a view of the snapshot.
 // spec: F6
 #[test]
-fn a_view_stays_when_its_chain_is_absorbed_beside_it() {
+fn a_view_stays_when_its_chain_is_collapsed_beside_it() {
     let pool = pool(512);
     let first = space(&pool);
     let at = numbered(&first, 4);
@@ -53,7 +53,7 @@ fn a_view_stays_when_its_chain_is_absorbed_beside_it() {
 /// place.
 // spec: F3
 #[test]
-fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
+fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
     let pool = pool(512);
     let first = space(&pool);
     let at = numbered(&first, 4);
@@ -91,11 +91,11 @@ fn a_page_moved_beside_an_absorption_is_not_stored_to_by_its_other_owner() {
     );
 }
 
-/// Two that copy a leaf have found its shadow alone; the second goes on when the first has
+/// Two threads that copy a leaf have found its shadow alone; the second goes on when the first has
 /// collapsed it.
 // spec: F4
 #[test]
-fn an_origin_is_absorbed_once() {
+fn a_shadow_is_collapsed_once() {
     let pool = pool(512);
     let first = space(&pool);
     let at = numbered(&first, 4);

@@ -1,5 +1,4 @@
-//! Leaves whose pages lie in a row: that they are one translation then, and that none is while its
-//! pages may become others.
+//! Leaves whose pages lie in a row are one translation, but never while their pages may change.
 
 use std::sync::mpsc;
 
@@ -19,12 +18,12 @@ fn leaf(pool: &Arc<Pool>) -> Space {
     space
 }
 
-/// Stores its number to each page, in order.
+/// Stores each page's number to it, in order.
 fn store_all(a: &mut Accessor, add: u64) {
     (0..PAGES).for_each(|page| a.store(AT + page * PAGE, page + add).unwrap());
 }
 
-/// Is at the beginnings of pages as often as it takes for a look at the leaf's words.
+/// Visits the beginnings of pages as often as it takes for a look at the leaf's words.
 fn visit(a: &mut Accessor) {
     (0..16).for_each(|page| assert!(a.load::<u8>(AT + page * PAGE).is_ok()));
 }
@@ -129,7 +128,7 @@ fn a_leaf_is_left_as_it_is_where_a_page_is_missing_elsewhere_or_read_only() {
     assert_nothing_left(&pool);
 }
 
-/// They are not valid for fetches, as a rule, so those look at the words.
+/// The pages are usually not valid for fetches, so those look at the words.
 #[test]
 fn what_is_coalesced_can_be_fetched() {
     let pool = pool(1024);
@@ -197,7 +196,7 @@ fn a_store_to_a_coalesced_leaf_is_named_again_after_take_dirty() {
     a.store(stored, 1u64).unwrap();
     let dirty = space.take_dirty(AT, LEAF_BYTES).unwrap();
     assert_eq!(dirty, [stored..stored + PAGE]);
-    // A part alone is asked for.
+    // Only a part is taken.
     store_all(&mut a, 5);
     visit_often(&mut a);
     assert!(a.core.translator.has_coalesced(AT.0));
@@ -247,8 +246,8 @@ fn stores_to_a_coalesced_leaf_stay_on_their_side_of_a_fork() {
     assert_nothing_left(&pool);
 }
 
-/// A fork takes write validity where it is, in a leaf that both have; it parts from the leaf
-/// meanwhile, by a store beside the range.
+/// A fork takes write validity in a leaf that both have; it parts from the leaf meanwhile, by a
+/// store beside the range.
 // spec: A1
 #[test]
 fn what_a_change_is_at_stays_shared_until_it_has_passed() {
@@ -315,13 +314,13 @@ fn a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced() {
     space.map(Map::anonymous(PAGE).at(beside)).unwrap();
     let snapshot = space.freeze().unwrap();
     let mut a = space.accessor();
-    // With the first one the record begins of what is stored to.
+    // The first restore begins the record of stores.
     space.restore(&snapshot).unwrap();
     for round in 1..4 {
         store_all(&mut a, round);
         a.store(beside, round).unwrap();
         visit(&mut a);
-        // Afterwards some of the frames are others.
+        // Afterwards some of the frames differ.
         assert!(round > 1 || a.core.translator.has_coalesced(AT.0));
         let before = pool.counters.sum(Event::RestoreInPlace);
         space.restore(&snapshot).unwrap();
@@ -446,7 +445,7 @@ mod programs {
                         b.store(to, 88u64).unwrap();
                         space.unmap(to, len * PAGE).unwrap();
                         let len = len * PAGE;
-                        // Not of what lies in several mappings.
+                        // A range in several mappings is refused.
                         if space.remap(at(first), len, len, Remap::Replacing(to)).is_ok() {
                             let gone = a.load::<u64>(at(first)).unwrap_err();
                             prop_assert_eq!(gone.kind(), FaultKind::NotMapped);

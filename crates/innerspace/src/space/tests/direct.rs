@@ -46,7 +46,7 @@ pub(super) fn shared(file: &DaxFile) -> Map {
     Map::direct(file).shared().writable()
 }
 
-/// At the end of a test: all is given back, and the zero frame is what it was. The common leaf of
+/// At the end of a test: all is given back, and the zero frame is unchanged. The common leaf of
 /// zeros stays.
 fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.flush_retired();
@@ -56,7 +56,7 @@ fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// The accessors do nothing more; what they remember is told of the end by the space.
+/// The accessors do nothing more; the space tells their caches of the end.
 #[test]
 fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {
     let pool = pool(512);
@@ -72,7 +72,7 @@ fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {
         }
         drop(file);
         assert_eq!(device.free_pages(), 48);
-        // As a whole, or the middle first, which leaves two mappings of what is left.
+        // As a whole, or the middle first, which leaves two mappings.
         match parts {
             1 => space.unmap(at, 16 * PAGE).unwrap(),
             _ => {
@@ -308,7 +308,7 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     assert_eq!(bytes, [0, 0]);
     let pages = space.stats().pages;
     assert_eq!((pages.own, pages.dirty, device.free_pages()), (2, 0, 63));
-    // What is not copied shows the file as it is now.
+    // Pages that are not copied show the file as it is now.
     file.write_all_at(&[4; 8], PAGE).unwrap();
     assert_eq!(a.load::<u8>(at + PAGE), Ok(4));
     pool.validate();

@@ -1,4 +1,4 @@
-//! What others do in the middle of something: a structural change, a copy of a leaf.
+//! Other threads act in the middle of an operation: a structural change, a copy of a leaf.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -16,8 +16,8 @@ use crate::space::table::pte::{self, VALID_W};
 use crate::store::MemoryStore;
 use crate::sync::failpoint;
 
-/// Unmaps all of 2 MiB of a hole but the first page and the last, while somebody faults in the
-/// first; whether an access to what was unmapped goes through afterwards.
+/// Unmaps all of 2 MiB of a hole but the first page and the last, while another thread faults in
+/// the first. Returns whether an access to the unmapped range goes through afterwards.
 fn reached_after_unmap(holes: HoleWrites, access: AccessKind) -> bool {
     let pool = pool(512);
     let device = device(8 * LARGE);
@@ -72,8 +72,8 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     assert_eq!(a.load::<u8>(at + LARGE), Ok(9));
 }
 
-/// Of a leaf that a fork shares, one accessor copies the words for a store; then the fork ends, and
-/// another accessor stores to another page of it. Only then is the copy put in the leaf's place.
+/// One accessor copies the words of a leaf that a fork shares, for a store. Then the fork ends, and
+/// another accessor stores to another page of the leaf. Only then does the copy replace the leaf.
 // spec: F3
 #[test]
 fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends() {
@@ -119,8 +119,8 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     assert_nothing_left(&pool);
 }
 
-/// A leaf that a fork shares is replaced by a copy. Before those are told who remember the old one,
-/// an accessor stores to a page of it.
+/// A leaf that a fork shares is replaced by a copy. Before accessors that remember the old one are
+/// told, one of them stores to a page of it.
 fn store_before_the_others_are_told(replace: impl FnOnce(&Space, VirtAddr)) {
     let pool = pool(512);
     let space = space(&pool);
@@ -177,7 +177,7 @@ fn a_leaf_that_a_map_has_copied_and_another_has_stored_to_is_seen_by_who_remembe
 // spec: A6
 #[test]
 fn a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails() {
-    // Of three nodes; how many frames are at hand besides is not known here.
+    // Three nodes; how many other frames are free is not known here.
     let copied = (0..40).map(load_beside_a_store_with_room_for);
     assert!(copied.into_iter().any(|nodes| nodes == 2));
 }
@@ -238,7 +238,7 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
             let page = a.watch_code(at).unwrap();
             (a.fetch::<u64>(at).unwrap(), page)
         });
-        // It is over, or it has looked at the generation and waits for us.
+        // The watch is over, or it has looked at the generation and waits for us.
         while !watching.is_finished() && domain.begun() == begun {
             thread::yield_now();
         }
@@ -256,8 +256,7 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
 }
 
 /// A fault copies a page that a fork has too; meanwhile the fork ends, another accessor stores to
-/// the page in place, and somebody who began to watch the page before takes the right to store from
-/// it.
+/// the page in place, and a watch that began before takes the right to store from it.
 // spec: A1
 #[test]
 fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
@@ -302,7 +301,7 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
         stored.join().unwrap().unwrap();
         let begun = domain.begun();
         let _ = copied.send(());
-        // It is over, or it has made the page read-only and waits for us.
+        // The watch is over, or it has made the page read-only and waits for us.
         while !watching.is_finished() && domain.begun() == begun {
             thread::yield_now();
         }
@@ -384,7 +383,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     assert!(!current || !page.is_current(), "a store that did not count");
 }
 
-/// Before anybody can find a page as a change has left it, code that was made of it is known to be
+/// Before anybody can find a page as a change has left it, its translated code is known to be
 /// stale.
 // spec: V11
 #[test]
@@ -450,8 +449,8 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     assert_eq!(store.to_vec()[0], 2);
 }
 
-/// A fault maps the page beside its own. It has seen that one in the file; then it is punched, by
-/// somebody who finds it not mapped; then the fault counts it as mapped, and the punch is over
+/// A fault maps the page beside its own. It has found that page in the file. Then another thread,
+/// which finds it not mapped, punches it; then the fault counts it as mapped, and the punch is over
 /// before the fault has its lock.
 // spec: P15
 #[test]
@@ -494,8 +493,8 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     assert_nothing_left(cache.pool());
 }
 
-/// Has `change` come to `point`, where an access of a session begins beside the pages it is about,
-/// in the same leaf; whether the change waits for the end of the session.
+/// Lets `change` come to `point`, where an access of a session begins beside its pages, in the same
+/// leaf. Returns whether the change waits for the end of the session.
 fn waits_for_who_came_back(
     point: &'static str,
     change: impl FnOnce(&Space, VirtAddr) + Send,
@@ -524,7 +523,7 @@ fn waits_for_who_came_back(
             assert_eq!(session.load::<u64>(at), Ok(1));
             let begun = pool.domain.begun();
             go_on.send(()).unwrap();
-            // It is over, or it waits for us.
+            // The change is over, or it waits for us.
             while !changing.is_finished() && pool.domain.begun() == begun {
                 thread::yield_now();
             }
@@ -550,7 +549,7 @@ fn a_change_of_part_of_a_leaf_waits_for_who_came_back_to_it_meanwhile() {
     assert!(waits_for_who_came_back("GateClosed", protect));
 }
 
-/// It may be about to store to a page that the next take would not name.
+/// The access may be about to store to a page that the next take would not name.
 #[test]
 fn a_take_of_dirty_pages_waits_for_who_accesses_them_meanwhile() {
     let take = |space: &Space, at| {

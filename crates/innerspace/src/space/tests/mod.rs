@@ -1,4 +1,4 @@
-//! Spaces of anonymous memory, against what they should be; files are tested through the facade.
+//! Spaces of anonymous memory; files are tested through the facade.
 
 mod chains;
 mod coalesced;
@@ -44,7 +44,7 @@ fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// All that is left of a memory.
+/// All frames that are left in a memory.
 fn all_of(pool: &Pool) -> Vec<PoolFrame<'_>> {
     let alloc = || pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).ok();
     std::iter::from_fn(alloc).collect()
@@ -74,8 +74,8 @@ fn values_of_every_size_at_every_alignment_across_a_page_end() {
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     let mut a = space.accessor();
-    // To where the beginning of a page is over, for which values have a way of their own, as bytes
-    // have not.
+    // Up to where the beginning of a page ends, for which values have a way of their own, but bytes
+    // do not.
     for offset in PAGE - 20..PAGE + 50 {
         let value = 0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00 ^ u128::from(offset);
         let mut bytes = [0; 16];
@@ -201,7 +201,7 @@ fn after_unmap_and_protect_no_old_translation_works() {
         for page in 0..8 {
             session.store(at + page * PAGE, page).unwrap();
         }
-        // With a session of this thread open: it is not waited for, and finds out at its next
+        // With a session of this thread open: nobody waits for it, and it finds out at its next
         // access.
         space.unmap(at + 2 * PAGE, 2 * PAGE).unwrap();
         space
@@ -344,7 +344,7 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
         );
         space.validate();
     }
-    // Dropped in an order of no kind.
+    // Dropped in no particular order.
     while spaces.len() > 1 {
         let victim = (spaces.len() * 7) % spaces.len().max(2);
         spaces.swap_remove(victim);

@@ -1,4 +1,4 @@
-//! What is noted of stores where there is no memory to note it in.
+//! The log of stores when there is no memory for it.
 
 use super::*;
 
@@ -23,8 +23,8 @@ fn what_cannot_be_noted_is_not_watched_and_named_again() {
     space.validate();
 }
 
-/// What is behind an unmapped page cannot be kept apart from what is before it: then nothing is
-/// noted of it any more.
+/// The range behind an unmapped page cannot be kept apart from the one before it: then nothing of
+/// it is noted any more.
 #[test]
 fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     let pool = pool(512);

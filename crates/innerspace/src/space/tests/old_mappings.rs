@@ -22,9 +22,9 @@ fn filled(cache: &Arc<Cache>, byte: u8) -> PagedFile {
 /// A thread that evicts a file.
 type Evicting = thread::JoinHandle<u64>;
 
-/// Has `file` evicted in the middle of this thread's next structural change. The first channel
-/// gives the thread, and the number of the last grace period, when the thread's section has read
-/// the mappings; it goes on when it is told so by the second.
+/// Evicts `file` in the middle of this thread's next structural change. The first channel delivers
+/// the thread, and the number of the last grace period, once the thread's section has read the
+/// mappings; the second tells it to go on.
 fn evict_halfway(
     domain: &Arc<Domain>,
     file: &PagedFile,
@@ -123,7 +123,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     };
     let (evicting, go_on) = to_evict.recv().unwrap();
     let (evicts_old, begun) = evicting.recv().unwrap();
-    // It is over, or what it retired waits for the section of the eviction.
+    // The restore is over, or the nodes it retired wait for the section of the eviction.
     while !restoring.is_finished() && cache.pool().domain.begun() == begun {
         thread::yield_now();
     }
@@ -137,7 +137,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     space.validate();
 }
 
-/// The page comes over with a leaf of a snapshot, which has ended when it is its turn to be asked.
+/// The page comes with a leaf of a snapshot, which has ended by the time it is asked.
 // spec: A2
 #[test]
 fn a_space_that_went_back_since_it_was_asked_is_asked_again() {

@@ -1,4 +1,4 @@
-//! What a space says of its pages.
+//! Reports of a space about its pages.
 
 use super::direct::{device, hole};
 use super::*;

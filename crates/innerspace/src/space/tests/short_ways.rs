@@ -1,4 +1,4 @@
-//! Faults by a short way: what takes it, and that it comes to the same as the other.
+//! Faults by a short way: which ones take it, and that the result is the same.
 
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
@@ -6,7 +6,7 @@ use crate::space::fault::driver::load_by_short_way;
 use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::store::MemoryStore;
 
-/// Has the page of a load by the short way, if it goes that way.
+/// Makes a load by the short way, and returns whether it could.
 fn loads_shortly(a: &mut Accessor, at: VirtAddr) -> bool {
     let core = &mut a.core;
     core.translator.sections.enter();
@@ -15,7 +15,7 @@ fn loads_shortly(a: &mut Accessor, at: VirtAddr) -> bool {
     done
 }
 
-/// What is in the slot of an address whose leaf there is.
+/// The word of an address whose leaf exists.
 fn word(space: &Space, at: VirtAddr) -> Pte {
     let nodes = Nodes {
         pool: &space.0.pool,
@@ -90,7 +90,7 @@ fn a_load_goes_the_short_way_where_it_knows_all_that_it_needs() {
     drop(closed);
     drop(writer);
     assert!(loads_shortly(&mut a, at + 4 * PAGE));
-    // The mappings are others.
+    // The mappings have changed.
     space
         .protect(at + 8 * PAGE, PAGE, Protection::NONE)
         .unwrap();

@@ -263,8 +263,8 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     space.validate();
 }
 
-/// What is unmapped in parts leaves its leaf behind, which an access that fails finds. When the
-/// whole range is mapped again, the leaf comes off, and its frame is soon somebody else's.
+/// Unmapping in parts leaves the leaf behind, and an access that fails finds it. When the whole
+/// range is mapped again, the leaf comes off, and its frame soon has another owner.
 // spec: A2
 #[test]
 fn an_empty_leaf_that_a_new_mapping_replaces_is_remembered_by_nobody() {

@@ -68,7 +68,7 @@ fn what_others_share_is_theirs_still() {
     space.advise(at, 4 * PAGE, Advice::DontNeed).unwrap();
     assert_eq!(shown(&space, at), without(0..4));
     assert_eq!(shown(&child, at), without(0..0));
-    // Both leaves are the child's own now, and what it has not stored to is borrowed.
+    // Both leaves are the child's own now, and pages that it has not stored to are borrowed.
     let mut a = child.accessor();
     a.store(at, 1u64).unwrap();
     a.store(at + 15 * PAGE, 16u64).unwrap();
@@ -104,7 +104,7 @@ fn a_restore_brings_back_what_was_dropped_since() {
     let snapshot = space.freeze().unwrap();
     let mut a = space.accessor();
     for _ in 0..2 {
-        // The leaf is the space's own; this is what a restore in place goes by.
+        // The leaf is the space's own, which a restore in place relies on.
         a.store(at, 99u64).unwrap();
         space.advise(at, 2 * PAGE, Advice::DontNeed).unwrap();
         assert_eq!(shown(&space, at), without(0..2));
@@ -135,7 +135,7 @@ fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over(
         let (begun, used) = (pool.domain.begun(), pool.groups.usage(GroupId::ROOT));
         let advise = move || other.advise(at, PAGE, Advice::DontNeed).unwrap();
         let dropping = thread::spawn(advise);
-        // It is over, or it waits for us.
+        // The drop is over, or it waits for us.
         while !dropping.is_finished() && pool.domain.begun() == begun {
             thread::yield_now();
         }
@@ -167,7 +167,7 @@ fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
     }
 }
 
-/// With one accessor a fault lets the leaf go that it has copied at once: then it is the fork's
+/// With one accessor, a fault releases the leaf that it has copied at once: then it is the fork's
 /// alone.
 // spec: F3
 #[test]
@@ -196,7 +196,7 @@ fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
     assert_nothing_left(&pool);
 }
 
-/// A page of zeros is going to be dropped; a store puts another there first.
+/// A page of zeros is going to be dropped; a store installs another first.
 #[test]
 fn what_a_store_puts_there_beside_the_drop_is_dropped() {
     let pool = pool(64);

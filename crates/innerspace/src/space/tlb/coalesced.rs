@@ -3,36 +3,36 @@
 //! Memory that is stored to from its beginning to its end gets frames in a row. Where all 512 pages
 //! of a leaf are the leaf's own, valid for loads and stores, and one behind the other in the arena,
 //! an accessor remembers where the bytes are in place of where the words are ([`Place`]), and looks
-//! at no word any more: a load of memory less, of a table that is 1/512 of what is worked with.
-//! (Processors coalesce translations in the same way, and kernels have large pages for it.)
+//! at no word any more. That saves a load from a table of 1/512 of the working set. (Processors
+//! coalesce translations in the same way, and kernels have large pages for it.)
 //!
 //! A changed word then no longer takes effect by itself. So a change of the word of an own page, in
 //! a leaf that one space has alone, first makes sure that no accessor has the leaf coalesced,
-//! **before the page can be anything else**: a thread that reads the old page when another has
-//! stored to the new one would have missed a store.
+//! **before the page can become another**: a thread that reads the old page when another has stored
+//! to the new one would have missed a store.
 //!
 //! - a structural change, a remap, a fork, a restore to another table: posts `Post::All` when the
 //!   gate is closed
 //! - a restore in place: posts `GATE_MAIL`, for which all coalesced leaves are forgotten
 //! - [`take_dirty`](crate::Space::take_dirty), [`watch_code`](crate::Accessor::watch_code): the
-//!   gate is closed on the pages, so they stay what they are; takes the validity, then posts the
-//!   leaf if it is marked (`SpaceInner::post_coalesced`), then waits
+//!   gate is closed on the pages, so they stay the same; takes the validity, then posts the leaf if
+//!   it is marked (`SpaceInner::post_coalesced`), then waits
 //! - `zap`: leaves the gate open, so it passes a marked leaf on to a structural change
 //!
 //! All of them have the gate's writer. Coalescing takes the writer as well, by trying, marks the
-//! leaf (`FlagSet::COALESCED`), and looks at its words, in a section. So it sees the words of
-//! before a change or of after it, and in the former case the change tells it. Faults change no
-//! word of a page that is valid for loads and stores, but to make it valid for fetches, too: those
-//! do not hit in a coalesced leaf. Reclaim takes pages of files alone.
+//! leaf (`FlagSet::COALESCED`), and looks at its words, in a section. So it sees the words before a
+//! change or after it, and in the former case the change tells it. Faults change the word of a page
+//! that is valid for loads and stores only to make it valid for fetches, too, and those do not hit
+//! in a coalesced leaf. Reclaim takes only pages of files.
 //!
-//! A shared leaf is never coalesced. A leaf that became one space's alone while a change of a
-//! former sharer is at its words would lose its mark or validity with no accessor told: so it stays
-//! shared until such a change has passed (`SpaceInner::release_replaced`).
+//! A shared leaf is never coalesced. A leaf that became exclusive while a change of a former sharer
+//! is at its words would lose its mark or validity with no accessor told. So it stays shared until
+//! such a change has passed (`SpaceInner::release_replaced`).
 //!
-//! When a leaf is looked at: at each sixteenth access that has come out of line anyhow, most of
-//! them to the beginning of a page, and found a leaf that is remembered for stores. Where coalesced
-//! leaves are forgotten again the accessor is twice as patient each time, up to 4,096: nothing is
-//! gained by what has to be taken back for every drop of a page.
+//! A leaf's words are looked at on each sixteenth access that was out of line anyhow (most of them
+//! to the beginning of a page) and found a leaf remembered for stores. An accessor whose coalesced
+//! leaves are forgotten again waits twice as long each time, up to 4,096: coalescing gains nothing
+//! if each drop of a page undoes it.
 
 use super::place::Place;
 use super::translator::{LEAVES, Leaves, NO_LEAF, Translator};
@@ -62,7 +62,7 @@ impl Leaves {
         }
     }
 
-    /// Some that are coalesced, if there are any, are going to be forgotten.
+    /// Coalesced leaves, if there are any, are going to be forgotten.
     pub(crate) fn note_forgotten(&mut self) {
         let more = u8::from(self.coalesced > 0);
         self.forgotten = (self.forgotten + more).min(DOUBLED);
@@ -70,7 +70,8 @@ impl Leaves {
 }
 
 impl Translator {
-    /// Notes an access out of line; whether it is time to look at the words of the leaf of `at`.
+    /// Notes an access out of line, and returns whether it is time to look at the words of the leaf
+    /// of `at`.
     pub(crate) fn is_coalescing_due(&mut self, at: u64) -> bool {
         let leaf = at >> LEAF_SHIFT;
         let slot = leaf as usize % LEAVES;
@@ -83,7 +84,7 @@ impl Translator {
     }
 
     /// The host address of the pages of the leaf of `at`, if it is remembered for stores and they
-    /// lie in a row. In a section. With mail there is none to be seen.
+    /// lie in a row. In a section. With mail, no leaf is visible.
     pub(crate) fn pages_in_row(&self, at: u64) -> Option<u64> {
         let start = at >> LEAF_SHIFT << LEAF_SHIFT;
         let place = self.place_of_words(start, &self.look().leaves.tags.write)?;
@@ -96,7 +97,7 @@ impl Translator {
         words.iter().zip(pages).all(is_in_row).then_some(host)
     }
 
-    /// Whether the leaf of `at` is remembered so, mail aside.
+    /// Whether the leaf of `at` is coalesced, mail aside.
     #[cfg(test)]
     pub(crate) fn has_coalesced(&self, at: u64) -> bool {
         let leaf = at >> LEAF_SHIFT;

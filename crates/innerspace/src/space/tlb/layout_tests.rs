@@ -1,4 +1,4 @@
-//! What generated code finds where [`TranslationLayout`] sends it.
+//! Reads as generated code makes them, by [`TranslationLayout`].
 
 use super::translator::{Need, Translator};
 use crate::space::access::layout::TranslationLayout;
@@ -6,7 +6,7 @@ use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::sync::domain::{Domain, Post};
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// What generated code finds of `leaf`: its tags, and its first word.
+/// The tags and the first word of `leaf`, as generated code finds them.
 ///
 /// Safety: the translator of this layout lives, and is not being used.
 unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
@@ -25,8 +25,7 @@ unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
     }
 }
 
-// For Miri: the addresses stay good while the library writes what they lead to, and moves what they
-// were asked of.
+// For Miri: the addresses stay good while the library writes through them, and moves their owner.
 #[test]
 fn the_addresses_stay_good_through_changes_and_moves() {
     let domain = Domain::new();

@@ -1,19 +1,18 @@
-//! The bytes of a page that was found, and what can be done with them.
+//! The bytes of a page that was found, and accesses to them.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 
-/// Bytes of one page, valid for what they were looked up for until the section ends in which they
-/// were. Made by `Translator::hit`, used up by value inside that section: `Core::access` alone
-/// hands one on.
+/// Bytes of one page, valid for the access that looked them up until its section ends. Made by
+/// `Translator::hit` and used up by value inside that section: only `Core::access` hands one on.
 #[derive(Debug)]
 pub(crate) struct Page(pub(super) NonNull<u8>);
 
-/// What can be done with the bytes. SAFETY of all: `hit` found as many bytes as the caller asked it
-/// for in a page that is valid for the access; the section, which is still open, keeps page and
-/// validity; others may use the bytes at the same time, through these functions alone.
+/// Accesses to the bytes. SAFETY of all: `hit` found as many bytes as the caller asked for in a
+/// page that is valid for the access; the section, which is still open, keeps page and validity;
+/// other threads may use the bytes at the same time, through these functions alone.
 impl Page {
     /// Loads a value; `hit` was asked for its size.
     #[inline(always)]

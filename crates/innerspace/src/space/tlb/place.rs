@@ -13,7 +13,7 @@ use crate::sync::raw::AtomicU64;
 #[repr(transparent)]
 pub(crate) struct Place(*const AtomicU64);
 
-/// What the address of bytes is marked by.
+/// The mark of an address of bytes.
 pub(crate) const COALESCED: usize = 1;
 
 impl Place {
@@ -37,13 +37,13 @@ impl Place {
         self.0.addr() & COALESCED != 0
     }
 
-    /// Of a place of words.
+    /// The word of an address, for a place of words.
     #[inline(always)]
     pub(crate) fn word(self, at: u64) -> *const AtomicU64 {
         self.0.wrapping_add((at >> PAGE_SHIFT) as usize)
     }
 
-    /// Of a place of bytes.
+    /// The byte of an address, for a place of bytes.
     #[inline(always)]
     pub(crate) fn byte(self, at: u64) -> u64 {
         let marked = self.0.addr() as u64;
@@ -54,9 +54,9 @@ impl Place {
 /// The address of bytes that were found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    /// Where their page begins.
+    /// Where the page of the bytes begins.
     Page(u64),
-    /// Where they do.
+    /// Where the bytes begin.
     Byte(u64),
 }
 

@@ -4,24 +4,22 @@
 //! leaf's live word. So a changed word (revoked, aged, copied, upgraded) acts on the next access of
 //! every thread by itself, and mailboxes are needed only where a leaf is replaced. Measured against
 //! an array of per-page translations it is as fast on random access, faster on dependent loads, and
-//! a few KiB large (`innerspace-bench translation`). Of a leaf whose pages lie in a row no word is
-//! read: there a changed word does not act by itself, and `coalesced` has what is done in its
-//! place.
+//! a few KiB large (`innerspace-bench translation`). If the pages of a leaf lie in a row no word is
+//! read. A changed word does not act by itself then; `coalesced` says what is done instead.
 //!
-//! The processor fetches ahead by itself what comes after the last few loads, but not past the end
-//! of a page: the next page of a space may lie anywhere. So whoever comes upwards from the
-//! beginning of one page to that of the next has the first bytes of the one after sent for. Such
-//! accesses are told apart by their offset and looked up out of line, four of the 512 words of a
-//! page.
+//! The processor fetches ahead by itself, but not past the end of a page, since the next page of a
+//! space may lie anywhere. So an access that comes upwards from the beginning of one page to that
+//! of the next prefetches the first bytes of the page after. Such accesses are told apart by their
+//! offset and looked up out of line, four of the 512 words of a page.
 //!
 //! A slot has two tags. The read tag is set for any leaf; the write tag only while the leaf is the
 //! space's alone, since in a shared leaf VALID_W may be left from the time before the fork.
 //!
 //! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the
-//! section in which the leaf was found or the mailbox was looked at: whoever takes a leaf or a page
-//! away makes it unreachable, posts if it is a leaf or in one that may be coalesced, and lets a
-//! grace period pass before the memory is used for anything else (`sync::domain`). The memory
-//! itself is the arena's, which outlives every accessor.
+//! section in which the leaf was found or the mailbox was looked at. A thread that takes a leaf or
+//! a page away makes it unreachable, posts if it is a leaf or in one that may be coalesced, and
+//! lets a grace period pass before the memory is reused (`sync::domain`). The memory itself is the
+//! arena's, which outlives every accessor.
 
 use crate::space::core::address::LEAF_SHIFT;
 use std::hint::cold_path;
@@ -40,10 +38,10 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, sys};
 
 /// Leaves remembered, a power of two: 512 MiB of address space in 6.5 KiB.
 pub(crate) const LEAVES: usize = 256;
-/// Bytes at which a page begins: who goes through it in small steps comes by there.
+/// Bytes that count as the beginning of a page: a run of small steps comes by there.
 pub(super) const BEGINNING: usize = 32;
-/// Bytes of the next page to send for. Four lines are enough: the processor goes on by itself once
-/// it is asked for some in a row.
+/// Bytes of the next page to prefetch. Four lines are enough: the processor goes on by itself once
+/// some in a row were requested.
 pub(super) const AHEAD: usize = 256;
 /// A tag that no address has.
 pub(super) const NO_LEAF: u64 = u64::MAX;
@@ -61,9 +59,9 @@ pub(crate) struct Tags {
     pub(crate) write: [u64; LEAVES],
 }
 
-/// The remembered leaves, as one array a field: the hit reads one tag and one place. What a
-/// translator finds them by is shown to it by its participant: while there is mail,
-/// [`SHOWN_WITH_MAIL`] in place of its own.
+/// The remembered leaves, with one array for each field: a hit reads one tag and one place. A
+/// translator finds them by a pointer of its participant, which leads to [`SHOWN_WITH_MAIL`] in
+/// place of its own while there is mail.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Leaves {
@@ -88,11 +86,11 @@ pub(super) const NO_LEAVES: Leaves = Leaves {
     forgotten: 0,
 };
 
-/// What every translator is shown while there is mail for it.
+/// The leaves that every translator sees while there is mail for it.
 pub(super) static SHOWN_WITH_MAIL: Leaves = NO_LEAVES;
 
-// SAFETY: there are pointers in it, which whoever has the translator uses inside its section alone;
-// those of the static lead nowhere.
+// SAFETY: it has pointers, which the owner of the translator uses only inside its section; those of
+// the static lead nowhere.
 unsafe impl Sync for Leaves {}
 
 /// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an
@@ -105,14 +103,15 @@ impl LeavesPlace {
         LeavesPlace(NonNull::from(Box::leak(Box::new(NO_LEAVES))))
     }
 
-    /// Of the tags, which come first: made from the one pointer, so that no use of that ends it.
+    /// The tags, which come first: the pointer is derived from the one pointer, so that no use of
+    /// that one invalidates it.
     #[cfg(all(feature = "layout", not(shuttle)))]
     fn tags(&self) -> *mut Tags {
         // SAFETY: a place inside what the pointer leads to; no reference is made, and nothing read.
         unsafe { &raw mut (*self.0.as_ptr()).tags }
     }
 
-    /// Of the places, likewise.
+    /// The places, likewise.
     #[cfg(all(feature = "layout", not(shuttle)))]
     fn places(&self) -> *const *const u64 {
         // SAFETY: as for `tags`.
@@ -161,8 +160,8 @@ pub(crate) struct Translator {
     pub(super) begun: u64,
 }
 
-/// What a session looks at in each access. It has it at hand, so that in a loop of accesses all
-/// this stays in registers.
+/// What a session looks at in each access. The session has its own copy, so that in a loop of
+/// accesses all this stays in registers.
 #[derive(Debug)]
 pub(crate) struct SessionBinding {
     participant: Arc<Participant>,
@@ -180,10 +179,10 @@ pub(crate) struct Look<'t> {
 }
 
 impl Look<'_> {
-    /// That of an access in a session: the leaves that it is shown, and no mail, since there are
-    /// none while there is some.
+    /// The look of an access in a session: the visible leaves, and no mail, since no leaves are
+    /// visible while there is some.
     ///
-    /// Safety: `shown` was shown by the participant of a translator that is borrowed for as long.
+    /// Safety: `visible` comes from the participant of a translator that is borrowed for as long.
     #[inline(always)]
     pub(super) unsafe fn in_session<'t>(visible: *mut ()) -> Look<'t> {
         // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long
@@ -195,11 +194,11 @@ impl Look<'_> {
         }
     }
 
-    /// Does `act` with where the bytes of the page of `at` are, if there is no mail, its leaf is
-    /// remembered for `need` and it is valid for it. In a section.
+    /// Does `act` with the address of the bytes of the page of `at`, if there is no mail, its leaf
+    /// is remembered for `need` and it is valid for it. In a section.
     ///
-    /// `act` stands here twice, and not behind what leads there: then each way comes to its address
-    /// with what it has.
+    /// `act` is called in two places, and not behind them, so that each way uses its address
+    /// directly.
     #[inline(always)]
     pub(super) fn find<R>(self, at: u64, need: Need, act: impl Fn(Found) -> R) -> Option<R> {
         let leaf = at >> LEAF_SHIFT;
@@ -279,7 +278,7 @@ pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
 }
 
 impl SessionBinding {
-    /// [`Translator::hit_past_beginning`] of `translator`, whose this is.
+    /// [`Translator::hit_past_beginning`] of `translator`, to which this binding belongs.
     #[inline(always)]
     pub(crate) fn hit<R>(
         &self,
@@ -341,7 +340,7 @@ impl Translator {
         unsafe { Look::in_session(self.sections.visible()) }
     }
 
-    /// What one looks at in a section of its own ([`Sections::enter_alone`]).
+    /// What an access looks at in a section of its own ([`Sections::enter_alone`]).
     #[inline(always)]
     pub(crate) fn look_alone(&self) -> Look<'_> {
         Look {
@@ -350,7 +349,7 @@ impl Translator {
         }
     }
 
-    /// The same, with this to look at.
+    /// The same, by `look`.
     #[inline(always)]
     pub(crate) fn hit_if(&self, look: Look<'_>, at: u64, size: usize, need: Need) -> Option<Page> {
         let offset = at as usize % PAGE_SIZE;
@@ -380,11 +379,10 @@ impl Translator {
         })
     }
 
-    /// Does `act` with what `hit_if` would find, but for the first bytes of a page: those are for
-    /// [`Translator::hit_and_fetch_ahead`].
+    /// Does `act` with the page that `hit_if` would find, except for the first bytes of a page:
+    /// those are for [`Translator::hit_and_fetch_ahead`].
     ///
-    /// `act` stands here, and not where this returns to, so that nobody has to tell a hit from a
-    /// miss again.
+    /// `act` is called here, and not by the caller, so that hit and miss are not told apart twice.
     #[inline(always)]
     pub(crate) fn hit_past_beginning<R>(
         &self,
@@ -401,7 +399,7 @@ impl Translator {
     }
 
     /// As `hit`; if the access comes upwards from the beginning of the page before, the next page
-    /// is sent for.
+    /// is prefetched.
     pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
@@ -421,15 +419,15 @@ impl Translator {
         }
     }
 
-    /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: for
-    /// as long as the section, the leaf is the space's alone. In a section.
+    /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: the
+    /// leaf is the space's alone for as long as the section is open. In a section.
     #[inline(always)]
     pub(crate) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.write)
     }
 
-    /// The same if the leaf is remembered for loads: others may share it, and their accessors be in
-    /// it.
+    /// The same if the leaf is remembered for loads: others may share it, and their accessors may
+    /// be in it.
     #[inline(always)]
     pub(crate) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.read)
@@ -443,8 +441,8 @@ impl Translator {
         Some(unsafe { &*word })
     }
 
-    /// Where the words of the leaf of `at` are, if one of these tags is its and it is not
-    /// coalesced: then no page has to be had.
+    /// Where the words of the leaf of `at` are, if one of these tags names it and it is not
+    /// coalesced: a coalesced leaf misses no page.
     #[inline(always)]
     pub(super) fn place_of_words(&self, at: u64, tags: &[u64; LEAVES]) -> Option<Place> {
         let leaf = at >> LEAF_SHIFT;
@@ -453,8 +451,7 @@ impl Translator {
         (tags[slot] == leaf && !place.is_coalesced()).then_some(place)
     }
 
-    /// Has the first bytes of the page of `at` on their way to the processor, if it is valid for
-    /// `need`. In a section.
+    /// Prefetches the first bytes of the page of `at`, if it is valid for `need`. In a section.
     #[inline(always)]
     pub(crate) fn prefetch(&self, at: u64, need: Need) {
         if let Some(Page(bytes)) = self.hit(at, 1, need) {
@@ -477,7 +474,7 @@ impl Translator {
         self.leaves.visits[slot] = 0;
     }
 
-    /// The same, by a fault: what is remembered for loads stays, since it may be good for stores as
+    /// The same, by a fault: a leaf remembered for loads stays, since it may be good for stores as
     /// well.
     pub(crate) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         let leaf = at >> LEAF_SHIFT;

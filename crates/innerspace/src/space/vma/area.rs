@@ -1,4 +1,4 @@
-//! One mapped range: where it is, what may be done there, and where its pages come from.
+//! One mapped range: where it is, which accesses it allows, and where its pages come from.
 
 use super::protection::{Protection, Sharing};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::dax::{DaxRef, WeakDaxRef};
 use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SHIFT};
 
-/// A file whose pages are shown.
+/// A file whose pages are mapped.
 #[derive(Clone)]
 pub(crate) enum MappedFile {
     /// By way of the page cache.
@@ -50,7 +50,7 @@ impl MappedFile {
         }
     }
 
-    /// Has the file ask this mapper before it takes pages away.
+    /// Makes the file ask this mapper before it takes pages away.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         match self {
             MappedFile::Cached(file) => file.add_mapper(mapper),
@@ -110,7 +110,7 @@ impl Backing {
         }
     }
 
-    /// Why a mapping of it may not be had with a protection above its ceiling.
+    /// Why a mapping of it may not have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match self {
             Backing::Device { device, .. } => device.rules_out(wanted),
@@ -118,7 +118,7 @@ impl Backing {
         }
     }
 
-    /// The first page of `other` if both are of one thing; for anonymous memory 0.
+    /// The first page of `other` if both have the same file or device; for anonymous memory 0.
     fn same_thing(&self, other: &Backing) -> Option<u64> {
         match (self, other) {
             (Backing::Anonymous, Backing::Anonymous) => Some(0),
@@ -151,7 +151,7 @@ pub(crate) struct Vma {
     pub(crate) ceiling: Protection,
     pub(crate) sharing: Sharing,
     pub(crate) residence: Residence,
-    /// How its pages will be read; of no effect on what is not a cached file.
+    /// How its pages will be read; only cached files care.
     pub(crate) reading: Reading,
     pub(crate) backing: Backing,
 }
@@ -183,7 +183,7 @@ impl Vma {
         }
     }
 
-    /// The file that is shown, if it is one.
+    /// The file that is mapped, if it is one.
     pub(crate) fn file(&self) -> Option<&MappedFile> {
         match &self.backing {
             Backing::File { file, .. } => Some(file),
@@ -191,7 +191,7 @@ impl Vma {
         }
     }
 
-    /// The file whose bytes are shown, also if it is guarded, so that each access is a call.
+    /// The file whose bytes are mapped, also if it is guarded, so that each access is a call.
     pub(crate) fn file_of_bytes(&self) -> Option<MappedFile> {
         let guarded = match &self.backing {
             Backing::Device { device, .. } => device.file(),
@@ -200,8 +200,8 @@ impl Vma {
         guarded.map(|file| MappedFile::Direct(file.with_own_count()))
     }
 
-    /// Whether what `at` shows is the page of a cached file in this frame. The page's block is
-    /// locked, and the frame was found in a page table, in a section.
+    /// Whether `at` shows the page of a cached file in this frame. The page's block is locked, and
+    /// the frame was found in a page table, in a section.
     pub(crate) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
         match self.file() {
             Some(MappedFile::Cached(file)) => file.core().has_page_in(self.file_page(at), frame),
@@ -246,7 +246,7 @@ impl Vma {
         (self.start, self.end) == (other.start, other.end) && self.is_like(other) && same_backing
     }
 
-    /// Whether both show the same page of the same thing at `at`, which is in both.
+    /// Whether both show the same page of the same file or device at `at`, which is in both.
     pub(crate) fn shows_same(&self, other: &Vma, at: u64) -> bool {
         let same_thing = self.backing.same_thing(&other.backing).is_some();
         same_thing && other.contains(at) && self.file_page(at) == other.file_page(at)

@@ -11,14 +11,14 @@
 //!
 //! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and
 //! bumps the number after it. So a copy from an old tree has an old number. The gate keeps out
-//! lookups of addresses that are being changed, so the copies that are still good meanwhile are
-//! those of what does not change.
+//! lookups of addresses that are being changed, so copies that are still used meanwhile are of
+//! mappings that do not change.
 //!
 //! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for
 //! tests: where it wraps, every cache of the space is told to forget everything, however many there
-//! are. (One that is just about to note the last number may miss that, which nothing but such tests
-//! could come to. The kernel's told none while there was a single thread, whose slots came to life
-//! again once others had counted on: CVE-2018-17182.)
+//! are. (One that is just about to note the last number may miss that, which only such tests can
+//! reach. The kernel's vmacache told nobody while there was a single thread, whose slots came to
+//! life again once other threads had counted on: CVE-2018-17182.)
 
 use super::area::{Backing, MappedFile, Residence, Vma, WeakFile};
 use super::device::DeviceCall;
@@ -38,7 +38,7 @@ const HINT_SHIFT: u32 = PAGE_SHIFT + 9;
 /// A number that no sequence comes to.
 const FORGOTTEN: u64 = u64::MAX;
 
-/// How often the accessors' caches were asked for a mapping, and what came of it.
+/// How often the accessors' caches were asked for a mapping, and with what result.
 ///
 /// Calls are counted also when every slot is out of date; so hits and misses add up to calls. An
 /// access that gets its page in one step, by a mapping that a slot has, is counted after it
@@ -63,19 +63,19 @@ impl VmaLookups {
     }
 }
 
-/// What a cache shares with its space. On lines of its own (two: the adjacent line is prefetched
-/// with it): every fault counts here.
+/// The state that a cache shares with its space. On lines of its own (two: the adjacent line is
+/// prefetched with it): every fault counts here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shared {
     /// The sequence's number when the slots were filled, by the cache; [`FORGOTTEN`], by the space:
     /// everything is to be forgotten.
     number: AtomicU64,
-    // Written by the cache alone. What is no miss is a hit.
+    // Written by the cache alone. Calls that are no misses are hits.
     calls: AtomicU64,
     misses: AtomicU64,
-    /// What keeps the files of the slots open, as long as they are mapped: emptied by the space
-    /// when that changes. A leaf.
+    /// References that keep the files of the slots open, as long as they are mapped: emptied by the
+    /// space when that changes. A leaf.
     kept: Mutex<[Option<DaxRef>; SLOTS]>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Sequence {
 #[derive(Debug, Default)]
 struct Caches {
     alive: Vec<Arc<Shared>>,
-    /// What those counted that are gone.
+    /// The counts of caches that are gone.
     gone: VmaLookups,
 }
 
@@ -137,8 +137,8 @@ impl Sequence {
         if wraps {
             self.forget_all();
         }
-        // Release: pairs with `now`; what was published before, and what the caches were told, is
-        // seen by a reader of the number.
+        // Release: pairs with `now`; a reader of the number sees the tree published before, and
+        // what the caches were told.
         self.number.store(next, Ordering::Release);
         self.let_files_go();
         if wraps {
@@ -154,15 +154,16 @@ impl Sequence {
         }
     }
 
-    /// No slot keeps a file open any more: what the number was bumped for may have been its last
-    /// mapping. The caller has the old set of mappings, so none of these is the last to keep one.
+    /// No slot keeps a file open any more: the change that bumped the number may have removed its
+    /// last mapping. The caller has the old set of mappings, so none of these is the last to keep
+    /// one.
     fn let_files_go(&self) {
         for cache in &self.caches.lock().alive {
             *cache.kept.lock() = Default::default();
         }
     }
 
-    /// What all caches of the space counted.
+    /// The counts of all caches of the space.
     pub(crate) fn lookups(&self) -> VmaLookups {
         let caches = self.caches.lock();
         let mut sum = caches.gone;
@@ -199,7 +200,7 @@ struct Copy {
 }
 
 impl Default for Copy {
-    /// What an empty slot has.
+    /// The copy in an empty slot.
     fn default() -> Copy {
         Copy {
             vma: Vma {
@@ -258,20 +259,21 @@ fn hint(at: u64) -> usize {
     (at >> HINT_SHIFT) as usize % HINTS
 }
 
-/// What anonymous memory is wanted for; what may be stored to may be loaded from.
+/// The access for which anonymous memory is wanted; memory that may be stored to may be loaded
+/// from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MemoryFor {
     Loads,
     Stores,
 }
 
-/// What a lookup by hint looks at, on two lines.
+/// The fields that a lookup by hint reads, on two lines.
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Hinted {
     /// Where each slot's mapping begins.
     starts: [u64; SLOTS],
-    /// How long it is, of those that name no file; of others 0.
+    /// How long it is if it names no file, else 0.
     lengths: [u64; SLOTS],
     /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of
     /// these addresses.
@@ -286,10 +288,10 @@ pub(crate) struct VmaCache {
     /// How long each slot's mapping is; an empty one has the length 0, which holds no address.
     lengths: [u64; SLOTS],
     copies: [Copy; SLOTS],
-    /// Where the mapping begins that [`VmaCache::is_memory`] found last for each of them, and how
-    /// long it is; as good as the slots.
+    /// Start and length of the mapping that [`VmaCache::is_memory`] found last for each kind of
+    /// access; as good as the slots.
     memory: [(u64, u64); 2],
-    /// What the last fault found instead of a page.
+    /// The device that the last fault found instead of a page.
     pub(crate) device: Option<DeviceCall>,
 }
 
@@ -314,7 +316,7 @@ impl VmaCache {
 
     /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number
     /// was read. In a section that saw the gate open at `at`. `sequence` is the one the cache was
-    /// made for. What has to be kept alive for the result is put in `named`, to be dropped with no
+    /// made for. A reference that keeps the result alive is put in `named`, to be dropped with no
     /// section open.
     #[inline(always)]
     pub(crate) fn find<'t>(
@@ -357,8 +359,8 @@ impl VmaCache {
         self.missed(sequence, at, named, tree)
     }
 
-    /// The slot that the hint of `at` names, if its mapping contains `at` and names no file. A
-    /// lookup, if so; when and where [`VmaCache::find`] may be called.
+    /// The slot that the hint of `at` names, if its mapping contains `at` and names no file. That
+    /// counts as a lookup. The conditions of [`VmaCache::find`] apply.
     #[inline(always)]
     fn hinted(&self, sequence: &Sequence, at: u64) -> Option<usize> {
         let place = usize::from(self.hinted.hints[hint(at)]) % SLOTS;
@@ -388,8 +390,8 @@ impl VmaCache {
         self.hinted.lengths[place] != self.lengths[place]
     }
 
-    /// The slot whose mapping contains `at`. All are compared, without a branch: whoever walks
-    /// through a mapping finds it in another slot than its page's, three times of four.
+    /// The slot whose mapping contains `at`. All are compared, without a branch: a walk through a
+    /// mapping finds it in another slot than its page's three times out of four.
     #[inline(always)]
     fn holding(&self, at: u64) -> Option<usize> {
         let slots = (0..SLOTS).rev();
@@ -434,8 +436,8 @@ impl VmaCache {
         Some(found)
     }
 
-    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be so
-    /// used. When and where [`VmaCache::find`] may be called; a lookup, if it is of use
+    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be
+    /// used so. The conditions of [`VmaCache::find`] apply. It is a lookup if the result is used
     /// ([`VmaCache::count_hit`]).
     #[inline(always)]
     pub(crate) fn is_memory(&mut self, wanted: MemoryFor, sequence: &Sequence, at: u64) -> bool {
@@ -471,8 +473,8 @@ impl VmaCache {
     }
 
     /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept
-    /// until the mappings change. What was kept for the slot before is mapped as well, or nobody
-    /// keeps it for a slot any more; so it is not the last that goes.
+    /// until the mappings change. The file kept for the slot before is mapped as well, or not kept
+    /// for any slot any more; so this does not drop the last reference.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
         let MappedFile::Direct(file) = file else {
@@ -483,8 +485,8 @@ impl VmaCache {
         // faults.
         let known = kept.iter().flatten().find(|known| known.is_same(file));
         let own = known.cloned().unwrap_or_else(|| file.with_own_count());
-        // With the mutex held: whoever bumps the number empties this afterwards, or has done so and
-        // we see the number.
+        // With the mutex held: a thread that bumps the number empties this afterwards, or has done
+        // so and we see the number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }

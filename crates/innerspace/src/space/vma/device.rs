@@ -1,5 +1,5 @@
-//! What answers the accesses of a mapping by calls: a device, or a direct access file that is
-//! guarded against being cut short.
+//! Mappings whose accesses are calls: of a device, or of a direct access file that is guarded
+//! against being cut short.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::sync::Arc;
 ///
 /// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any
 /// alignment, in the machine's byte order. Bulk accesses are runs of calls of at most 8 bytes,
-/// aligned to their size; an access across the end of a page is two such runs, and what a call has
-/// stored stays when a later one is refused. An atomic load or store is one call too, and an atomic
+/// aligned to their size; an access across the end of a page is two such runs. If a call is
+/// refused, the stores of earlier ones stay. An atomic load or store is one call too, and an atomic
 /// read-modify-write is refused. Several threads may call at once. A handler may not use the space
 /// it is mapped in: see [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 pub trait Device: Send + Sync + 'static {
@@ -32,7 +32,7 @@ pub trait Device: Send + Sync + 'static {
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// The device's state, for a snapshot of the space, right after the memory was frozen; nothing
-    /// by default. Where both have to be of one moment, let no accessor run meanwhile.
+    /// by default. If both have to be of the same moment, let no accessor run meanwhile.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }
@@ -64,14 +64,14 @@ macro_rules! forward_device {
 forward_device!(Arc);
 forward_device!(Box);
 
-/// What answers the accesses of a mapping by calls, as mappings refer to it.
+/// A device or guarded file, as mappings refer to it.
 #[derive(Clone)]
 pub(crate) struct DeviceRef(Arc<Target>);
 
 enum Target {
     Device(Box<dyn Device>),
-    /// A direct access file, guarded against being cut short. No handle: a mapping may go anywhere,
-    /// and a handle ends its file.
+    /// A direct access file, guarded against being cut short. Not a handle: a mapping may be
+    /// dropped anywhere, and dropping a handle closes its file.
     File(DaxRef),
 }
 
@@ -107,7 +107,7 @@ impl DeviceRef {
         }
     }
 
-    /// Why it may not be mapped with what is above its ceiling.
+    /// Why it may not be mapped with a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match (&*self.0, wanted.allows(Protection::EXECUTE)) {
             (Target::Device(_), _) => "a device is never executable",
@@ -165,7 +165,7 @@ impl fmt::Debug for DeviceRef {
     }
 }
 
-/// What a fault found instead of a page.
+/// The device that a fault found instead of a page.
 #[derive(Debug)]
 pub(crate) struct DeviceCall {
     pub(crate) device: DeviceRef,

@@ -15,7 +15,7 @@ const FREE: usize = 8 << 10;
 /// Counts nodes, and is charged for them.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Bytes of the nodes alive: those of one tree are larger than those of another.
+    /// Bytes of the live nodes; their size differs between trees.
     bytes: AtomicUsize,
     paid: Mutex<Option<HeapCharge>>,
 }
@@ -30,13 +30,13 @@ impl Ledger {
         })
     }
 
-    /// Bytes of the nodes alive, in whichever tree.
+    /// Bytes of the live nodes of all trees.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Charges for the nodes alive, or gives back what is charged too much. Outside every section;
-    /// may reclaim. Never fails with [`AllocMode::Must`].
+    /// Charges for the live nodes, or gives back excess charges. Outside every section; may
+    /// reclaim. Never fails with [`AllocMode::Must`].
     pub(crate) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {
@@ -44,7 +44,7 @@ impl Ledger {
         };
         let wanted = || self.bytes().saturating_sub(FREE) as u64;
         if paid.is_too_little_for(wanted()) {
-            // Some may be waiting for a grace period alone.
+            // Some may only be waiting for a grace period.
             paid.pool().flush_retired();
         }
         paid.settle(wanted(), mode)

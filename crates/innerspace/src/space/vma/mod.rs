@@ -2,7 +2,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `protection`, `device` | rights and sharing; what answers accesses by calls |
+//! | `protection`, `device` | rights and sharing; mappings whose accesses are calls |
 //! | `area` | one mapped range |
 //! | `ledger`, `tree` | the payer of the nodes; a persistent tree of wide nodes |
 //! | `rmap`, `set` | from a file's pages to the mappings that show them; all mappings of a space |

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// What may be done with the pages of a mapping.
+/// The accesses that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protection(u8);
 
 impl Protection {
-    /// Nothing may be done.
+    /// No access.
     pub const NONE: Protection = Protection(0);
     /// Loads.
     pub const READ: Protection = Protection(1);
     /// Stores, and loads with them, as on most hardware.
     pub const WRITE: Protection = Protection(3);
-    /// Instruction fetches; carried and reported, and told apart from reading.
+    /// Instruction fetches, which are told apart from loads.
     pub const EXECUTE: Protection = Protection(4);
     /// Loads and stores.
     pub const READ_WRITE: Protection = Protection(3);
@@ -23,13 +23,13 @@ impl Protection {
         self.0
     }
 
-    /// What `bits` gave; `None` for any other number.
+    /// The protection with these bits; `None` for any other number.
     pub(crate) fn from_bits(bits: u8) -> Option<Protection> {
         let known = [0, 1, 3, 4, 5, 7];
         known.contains(&bits).then_some(Protection(bits))
     }
 
-    /// Whether everything `other` allows is allowed.
+    /// Whether it allows everything that `other` allows.
     pub fn allows(self, other: Protection) -> bool {
         self.0 & other.0 == other.0
     }

@@ -1,11 +1,12 @@
-//! Which ranges of a space show a page of a file: what a file that takes pages away goes by.
+//! The reverse map: which ranges of a space show a page of a file. A file that takes pages away
+//! asks it.
 //!
 //! Ranges of a file may show the same page several times, and be of any length. They are kept in a
 //! tree of their own, part of the set of mappings, by file, size class (log2 of their pages), first
 //! page and address. A lookup of a page looks, in each class that the file has, at the ranges that
-//! begin close enough below it: those of one class differ in length by less than two, so what is
-//! looked at in vain shows pages close by. A look costs what the hits are, and a few descents for
-//! each class, not what the space has in ranges.
+//! begin close enough below it: those of one class differ in length by less than a factor of two,
+//! so a range that is looked at in vain shows pages close by. The cost is that of the hits, and a
+//! few descents for each class, whatever the number of ranges.
 
 use std::ops::Range;
 
@@ -23,14 +24,14 @@ pub(crate) struct FileRanges(RangeTree<RmapEntry>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RmapEntry {
     key: RmapKey,
-    /// The first page that is not shown.
+    /// The first page behind the range.
     end: u64,
 }
 
-/// Where a range stands.
+/// The place of a range in the tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct RmapKey {
-    /// Its key.
+    /// The file's key.
     file: usize,
     /// log2 of the number of pages.
     size: u8,
@@ -60,7 +61,7 @@ impl Key for RmapKey {
 }
 
 impl RmapEntry {
-    /// `None` for what shows no file.
+    /// `None` for a mapping of no file.
     fn by(vma: &Vma) -> Option<RmapEntry> {
         let Backing::File { file, first_page } = &vma.backing else {
             return None;
@@ -132,7 +133,7 @@ impl FileRanges {
             .map(|(entry, _)| entry.key.at)
     }
 
-    /// The first page of the file at or above `from` that is shown.
+    /// The first page of the file at or above `from` that a range shows.
     pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
         let first = |size| {
             let mut looked_at = self.looked_at(file, size, from..u64::MAX);
@@ -255,8 +256,7 @@ mod tests {
 
     #[test]
     fn of_a_thousand_ranges_few_are_looked_at_for_a_page() {
-        // In whatever order: 1,000 ranges of 5 to 9 pages side by side, and one that shows them
-        // all.
+        // In random order: 1,000 ranges of 5 to 9 pages side by side, and one that shows them all.
         let mut random = numbers();
         let mut page = 0;
         let mut all: Vec<RmapEntry> = (0..1000)

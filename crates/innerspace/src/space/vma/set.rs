@@ -1,8 +1,8 @@
 //! All mapped ranges of a space: sorted, not overlapping, merged where they can be.
 //!
 //! A set is a value, as its tree is (`tree`): a writer changes a clone and publishes it; readers
-//! keep what they found. A change splits at its ends, and what comes to lie beside its like merges
-//! with it. The ranges of files stand in a second tree as well, by their pages (`rmap`).
+//! keep what they found. A change splits ranges at its ends, and merges neighbours that are alike.
+//! The ranges of files are in a second tree as well, by their pages (`rmap`).
 
 use std::ops::Range;
 
@@ -38,10 +38,10 @@ impl std::fmt::Debug for VmaSet {
     }
 }
 
-/// What a change of a set did to its ranges.
+/// The ranges that a change of a set removed and added.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// Ranges that are no more, at least not with these bounds.
+    /// Ranges that do not exist any more, at least not with these bounds.
     pub(crate) removed: Vec<Vma>,
     /// Ranges that were not there, at least not with these bounds.
     pub(crate) added: Vec<Vma>,
@@ -71,7 +71,7 @@ impl VmaSet {
         VmaSet::new(self.tree.ledger().clone())
     }
 
-    /// Where the nodes that this clone makes are counted.
+    /// The ledger of nodes that this clone makes.
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         self.tree.ledger()
     }
@@ -197,7 +197,7 @@ impl VmaSet {
         change: impl Fn(Vma) -> Option<Vma>,
         new: Option<Vma>,
     ) -> Changed {
-        // Neighbours that only touch may merge with what is new.
+        // Neighbours that only touch may merge with the new range.
         let left = self.tree.before(range.start);
         let left = left.filter(|left| left.end == range.start);
         let right = self.find(range.end);
@@ -236,7 +236,7 @@ impl VmaSet {
     }
 
     fn replace(&mut self, mut old: Vec<Vma>, mut new: Vec<Vma>) -> Changed {
-        // Both are sorted. What comes out as it went in is left alone.
+        // Both are sorted. A range that is unchanged is left alone.
         let same = |vma: &Vma| {
             let place = new.binary_search_by_key(&vma.start, |other| other.start);
             place.is_ok_and(|place| vma.is_same(&new[place]))

@@ -1,9 +1,9 @@
-//! A persistent tree of ranges, wide nodes: what the mappings of a space are kept in.
+//! A persistent tree of ranges with wide nodes, which keeps the mappings of a space.
 //!
 //! A B+ tree over ranges that do not overlap, up to [`WIDTH`] to a node, keyed by their ends:
-//! addresses, or what else has an order ([`Key`]). A tree is a value: cloning it costs one count,
-//! and changing a clone copies the nodes on the way and no others, so O(log n). What a reader got
-//! hold of never changes, whatever becomes of other clones; a space publishes a new root
+//! addresses, or anything else that has an order ([`Key`]). A tree is a value: cloning it costs one
+//! count, and changing a clone copies the nodes on the way and no others, so O(log n). A clone that
+//! a reader has never changes, whatever becomes of others; a space publishes a new root
 //! (`sync::rcu_cell`), a fork keeps the parent's. A node that only this clone has is changed in
 //! place, so a run of changes copies each node once.
 //!
@@ -33,7 +33,7 @@ const MAX_DEPTH: usize = 24;
 pub(crate) trait Key: Copy + Ord + std::fmt::Debug {
     /// Below every end.
     const FIRST: Self;
-    /// That of an unused place: above every end.
+    /// The key of an unused place: above every end.
     const UNUSED: Self;
 
     /// How much lies between the end of one range and the start of the next.
@@ -49,7 +49,7 @@ impl Key for u64 {
     }
 }
 
-/// A range with what is known about it.
+/// A range and its data.
 pub(crate) trait Ranged: Clone {
     type Key: Key;
 
@@ -80,7 +80,7 @@ enum Body<V: Ranged> {
     Inner(Row<Child<V>>),
 }
 
-/// Things in order, with their ends at hand: a search reads two cache lines.
+/// Items in order, with a copy of their ends: a search reads two cache lines.
 struct Row<T: Ranged> {
     ends: [T::Key; WIDTH],
     items: ArrayVec<T, WIDTH>,
@@ -173,7 +173,7 @@ impl<T: Ranged> Row<T> {
         self.index(place);
     }
 
-    /// The upper half, taken out.
+    /// Takes the upper half out.
     fn split(&mut self) -> Row<T> {
         let upper = Row::new(self.items.drain(WIDTH / 2..));
         self.index(WIDTH / 2);
@@ -380,7 +380,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// Checks everything a node knows against its ranges.
+    /// Checks everything that a node knows about its ranges.
     pub(crate) fn validate(&self) {
         let mut last = V::Key::FIRST;
         for value in self.iter() {

@@ -1,4 +1,4 @@
-//! What forks and un-sharing touch, by count.
+//! Counts of what forks and un-sharing touch.
 
 use super::*;
 use crate::space::table::nodes::{Nodes, visited};
@@ -104,7 +104,7 @@ fn nor_does_un_sharing_a_leaf_that_has_outlived_the_one_it_borrows_from() {
             drop(child);
         }
         // The pages, a root and three nodes; the leaf of the last backup with its one page, and
-        // what waits for a grace period.
+        // nodes that wait for a grace period.
         pool.flush_retired();
         assert!(in_use(&pool) <= pages + 4 + 2, "a leaf a backup");
         a.store(at + (pages - 1) * PAGE, 7u64).unwrap();
@@ -150,7 +150,7 @@ fn chains_of_borrowing_stay_short() {
 /// further up.
 // spec: F2
 #[test]
-fn a_shared_leaf_that_borrows_nothing_lets_the_next_origin_go() {
+fn a_shared_leaf_that_borrows_nothing_releases_the_next_shadow() {
     let pool = pool(4_096);
     let (s, at, mut a) = resident(&pool, 16);
     let c1 = s.fork().unwrap();

@@ -1,5 +1,5 @@
-//! What the two sides of a fork hold, by count: what nobody can reach any more is given back at
-//! once.
+//! Counts of the frames that both sides of a fork hold: a frame that nobody can reach any more is
+//! given back at once.
 
 use std::sync::mpsc;
 
@@ -58,7 +58,7 @@ fn a_child_that_ends_takes_along_what_its_parent_has_replaced() {
             round,
         );
         drop(child);
-        // The leaves that the child had, with what the parent still borrows there.
+        // The leaves that the child had, with the pages that the parent still borrows there.
         let after = used(&pool);
         assert!(after <= before + 2, "{after} for {before} in round {round}");
         parent.validate();
@@ -88,7 +88,7 @@ fn a_borrower_left_alone_by_others_is_known() {
         let want = if page < 500 { 200 + page } else { page };
         assert_eq!(a.load::<u64>(at + page * PAGE), Ok(want));
     }
-    // The first store to what is still borrowed takes it over.
+    // The first store to a page that is still borrowed takes it over.
     a.store(at + 511 * PAGE, 7u64).unwrap();
     assert_eq!(used(&pool), before);
     parent.validate();
@@ -130,10 +130,10 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     assert_nothing_left(&pool);
 }
 
-/// The first leaf asks the second what it is needed for, while the third collapses the second.
+/// The first leaf asks the second which pages it still needs, while the third collapses the second.
 // spec: F3, F4
 #[test]
-fn a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows() {
+fn a_leaf_that_is_collapsed_says_to_the_end_what_it_borrows() {
     let pool = pool(64);
     let (first, at, a) = resident(&pool, 4);
     let second = first.fork().unwrap();
@@ -156,7 +156,7 @@ fn a_leaf_that_is_absorbed_says_to_the_end_what_it_borrows() {
     c.store(at + 2 * PAGE, 12u64).unwrap();
     ending.recv().unwrap().join().unwrap();
     while pool.flush_retired() > 0 {}
-    // What was let go by mistake is somebody else's now.
+    // A frame released by mistake would be another space's now.
     let (others, _, o) = resident(&pool, 8);
     let seen = [0, 1, 2, 3].map(|page| c.load::<u64>(at + page * PAGE).unwrap());
     assert_eq!(seen, [10, 11, 12, 3]);
@@ -206,8 +206,7 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
     let parent = generations.pop().unwrap();
     drop(generations);
     parent.accessor().store(at + PAGE, 77u64).unwrap();
-    // Before it is copied the first time, the leaf takes over what dead ones have that it borrows
-    // from.
+    // Before it is first copied, the leaf takes over the pages of dead leaves that it borrows from.
     let eldest = parent.fork().unwrap();
     eldest.accessor().store(at + 2 * PAGE, 0).unwrap();
     let before = in_use(&pool);

@@ -1,4 +1,4 @@
-//! Restores in place, where others than stores and restores take write validity.
+//! Restores in place after watches have taken write validity.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn pages_taken_as_dirty_are_restored_in_place_and_named_again() {
             for page in 0..2 {
                 a.store(at + page * PAGE, 7u64).unwrap();
             }
-            // Takes the bits of what was stored, and the write validity.
+            // Takes the bits of the stored pages, and their write validity.
             assert_eq!(space.take_dirty(at, 8 * PAGE).unwrap(), [at..at + 2 * PAGE]);
             space.restore(&snapshot).unwrap();
             expected += 1;

@@ -1,5 +1,4 @@
-//! Snapshots against what they should be. Files and groups are tested through the facade
-//! (`tests/snapshots.rs`).
+//! Snapshots. Files and groups are tested through the facade (`tests/snapshots`).
 
 mod cost;
 mod files;
@@ -38,7 +37,7 @@ fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// Frames in use, once nothing waits for a grace period.
+/// Frames in use, after pending grace periods.
 fn in_use(pool: &Arc<Pool>) -> u64 {
     while pool.flush_retired() > 0 {}
     u64::from(pool.frames.total() - pool.frames.free_frames())
@@ -486,7 +485,7 @@ fn forks_and_restores_race_with_faults_and_writes() {
     assert_nothing_left(&pool);
 }
 
-/// A register that counts up by what is stored to it.
+/// A register to which stores add.
 #[derive(Default)]
 struct Register {
     value: crate::sync::Mutex<u64>,
@@ -546,7 +545,7 @@ fn devices_go_back_with_the_memory() {
         refused.to_string(),
         format!("a snapshot with a device at {device} cannot be saved; unmap it first")
     );
-    // What was put in its place since makes way for it again.
+    // A mapping that was put in its place since makes way for it again.
     space.unmap(device, PAGE).unwrap();
     *register.value.lock() = 99;
     space.restore(&snapshot).unwrap();

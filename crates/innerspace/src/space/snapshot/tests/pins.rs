@@ -280,7 +280,7 @@ fn what_is_unmapped_lives_on_until_it_is_unpinned() {
         [0, 1, 2, 3].map(|page| first_word(&pinned, page)),
         [1, 2, 3, 80]
     );
-    // What is pinned no longer hinders what is there now.
+    // Pages that were pinned there before do not hinder those that are there now.
     let snapshot = space.freeze().unwrap();
     space.unmap(at + 3 * PAGE, PAGE).unwrap();
     space.restore(&snapshot).unwrap();

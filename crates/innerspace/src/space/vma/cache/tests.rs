@@ -16,7 +16,7 @@ fn vma(start: u64, end: u64) -> Vma {
     }
 }
 
-/// What a space does with these parts.
+/// A stand-in for a space.
 struct Table {
     vmas: VmaSet,
     sequence: Sequence,

@@ -20,7 +20,7 @@ impl Ranged for Number {
     }
 }
 
-/// Ranges by start: what the tree must agree with.
+/// Ranges by start, with which the tree must agree.
 #[derive(Clone, Default)]
 struct Model(BTreeMap<u64, u64>);
 
