@@ -1,5 +1,5 @@
-//! What can go wrong with a cached file, the memory of failed writes, and the list of those nobody
-//! was left to hear.
+//! Errors of a cached file, the record of failed writes, and the list of failures that no handle is
+//! left to hear.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::sync::{Arc, Mutex};
 use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, Bytes, Grouped};
 
-/// What the cache asked of a store when it failed.
+/// The call of a store that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StoreAction {
@@ -47,12 +47,11 @@ impl fmt::Display for StoreAction {
 
 /// An operation on a [`PagedFile`](crate::cache::PagedFile) that did not succeed.
 ///
-/// Offsets and lengths are in bytes. Cheap to clone: one failed read answers everyone who waited
-/// for it.
+/// Offsets and lengths are in bytes. Cheap to clone: one failed read answers all its waiters.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A `try_` form met something it would have had to wait for. Nothing was changed.
+    /// A `try_` form would have had to wait. Nothing was changed.
     #[error("{file}: the operation would block at {}", Grouped(*offset))]
     WouldBlock {
         /// The file.
@@ -109,7 +108,7 @@ pub enum FileError {
         /// How many bytes were wanted.
         len: u64,
     },
-    /// The store gave fewer bytes than it says it has.
+    /// The store returned fewer bytes than it says it has.
     #[error(
         "{file}: wanted {} at {} but the store gave {got}, although it says that it ends at {}",
         Bytes(*len), Grouped(*offset), Grouped(*size)
@@ -131,13 +130,13 @@ pub enum FileError {
     Store {
         /// The file.
         file: Arc<str>,
-        /// What was asked of the store.
+        /// The call.
         action: StoreAction,
         /// Where.
         offset: u64,
-        /// How many bytes it was about; 0 where that has no meaning.
+        /// How many bytes it was for; 0 where that has no meaning.
         len: u64,
-        /// What the store said.
+        /// The store's error.
         source: Arc<io::Error>,
     },
     /// The file's group has no room for what the operation needs.
@@ -220,24 +219,24 @@ pub enum FileError {
     NoSuchElement {
         /// The file.
         file: Arc<str>,
-        /// The index asked for; of several, the first that is not there.
+        /// The index asked for; of several, the first that does not exist.
         index: u64,
         /// The number of elements.
         len: u64,
     },
-    /// A sync of what the file's write order forbids writing now, or a write when too much of that
-    /// is unwritten. Nothing was written.
+    /// A sync of blocks that the file's write order holds back, or a write while too many of those
+    /// are unwritten. Nothing was written.
     #[error("{file}: {} of unwritten data may not be written yet; {reason}", ByteSize(*dirty))]
     Held {
         /// The file.
         file: Arc<str>,
         /// How much is unwritten.
         dirty: u64,
-        /// What would let it go.
+        /// What would release it.
         reason: HeldReason,
     },
-    /// Too much is unwritten, and the store refuses to take it. Nothing was written; what is
-    /// unwritten is kept, and tried again now and then, and by each sync.
+    /// Too much is unwritten, and the store refuses it. Nothing was written. The unwritten data is
+    /// kept, and tried again now and then, and by each sync.
     #[error(
         "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until it is: sync again, or discard it",
         ByteSize(*dirty)
@@ -247,12 +246,12 @@ pub enum FileError {
         file: Arc<str>,
         /// How much of it is unwritten.
         dirty: u64,
-        /// What the store said last.
+        /// The store's last error.
         source: Arc<FileError>,
     },
-    /// The file's store, while it was being called, came back to the file with what may wait, and
-    /// that for the call: to read what is not cached, to write, cut, sync and the like. What is
-    /// cached it can read, view, evict, and load through a mapping.
+    /// The file's store, while it was being called, made a call of the file that may wait for that
+    /// call: to read a block that is not cached, to write, cut or sync, for example. It may read,
+    /// view and evict cached blocks, and load them through a mapping.
     #[error("{file}: its store came back to it from inside a call")]
     Reentered {
         /// The file.
@@ -275,7 +274,7 @@ pub enum FileError {
     },
 }
 
-/// What was asked of a store, with the range where there is one: `write of 4096 bytes at 8,192`.
+/// The call of a store, with its range if it has one: `write of 4096 bytes at 8,192`.
 struct Attempt {
     action: StoreAction,
     offset: u64,
@@ -317,7 +316,7 @@ impl fmt::Display for HeldReason {
 }
 
 impl FileError {
-    /// A `try_` form met something it would have had to wait for.
+    /// Whether a `try_` form would have had to wait.
     pub fn would_block(&self) -> bool {
         match self {
             FileError::WouldBlock { .. } => true,
@@ -371,8 +370,8 @@ pub(super) fn store_panicked() -> io::Error {
     io::Error::other("the store panicked")
 }
 
-/// The write errors of one file, numbered: each handle hears of each failure once, whoever met it
-/// (P18).
+/// The write errors of one file, numbered: each handle hears of each failure once, whichever thread
+/// met it (P18).
 #[derive(Debug)]
 pub(crate) struct ErrorSequence<E = FileError> {
     /// Failures so far. Written under the lock of `last`.

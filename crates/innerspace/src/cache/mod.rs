@@ -3,10 +3,10 @@
 //! **What it is.** A [`PagedFile`] is one store with a cache of its own: read, viewed, written,
 //! mapped, cut, synced. It is to this library what inode and address space are to a kernel.
 //!
-//! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: what handles and mappings share; the last
+//! **Key types.** [`PagedFile`]: a handle. [`FileInner`]: shared by handles and mappings; the last
 //! one closes the file. [`FileCore`]: its state, in components. [`View`]: immutable bytes.
 //! [`LockedBlock`]: a block for a page fault. [`Mappers`]: how the cache takes translations away.
-//! [`Cache`]: what the files of one memory share, and the work a service thread does for them.
+//! [`Cache`]: shared by the files of one memory, with the work that a service thread does for them.
 //!
 //! - `core`: a file's state: identity, store, blocks, writes, locks, counters; the checks at the
 //!   start of a call
@@ -15,13 +15,13 @@
 //! - `read`: from the store: holes, one read per block, requests in flight, read-ahead; views and
 //!   copies
 //! - `write`: writers that move away from views, appends, new blocks made whole
-//! - `dirty`: what is unwritten, and its order; writing it back, syncs, punches to repeat, backing
-//!   off from a failing store
-//! - `map`: page faults and what they map around; mappers; eviction
+//! - `dirty`: unwritten blocks and their order; writing them back, syncs, punches to repeat,
+//!   backing off from a failing store
+//! - `map`: page faults and fault-around; mappers; eviction
 //! - `truncate`: taking parts of a file away
 //! - `file`, `ready`, `task`, `try_forms`, `waiting`: the public side: handle, choices, typed
 //!   access, `std::io`, futures, and calls that never wait
-//! - `service`: what the files of a memory share; the work done for them
+//! - `service`: state that the files of a memory share; the work done for them
 //! - `errors`: errors, and how handles hear of them
 //!
 //! **States of a block.** It is absent (no word in the index, or a shadow), or in the index, or
@@ -55,7 +55,8 @@
 //!
 //! **Operations side by side**: what makes each pair safe. `pairs` runs every one of them from two
 //! threads, under real and under shuttle's scheduling; `mapping` has those with stores through a
-//! mapping, which need a mapper.
+//! mapping, which need a mapper. The table, with the tests of each pair, is
+//! `docs/protocols/pairs.md`.
 //!
 //! Of two of a kind:
 //!

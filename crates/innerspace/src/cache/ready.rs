@@ -1,12 +1,12 @@
 //! Futures without a runtime: [`Ready`] becomes a view once the bytes are there.
 //!
 //! A future that finds its bytes missing puts the missing blocks in flight itself, if that takes no
-//! waiting, and is woken when they have landed: so thousands of them take no thread each. Otherwise
-//! (what the store has is not known, memory is short, a block is being written) it queues a job in
+//! waiting, and is woken when they have landed: so thousands of futures need no threads. Otherwise
+//! (the store has to be asked first, memory is short, a block is being written) it queues a job in
 //! the file's lane, which takes the view in the blocking way and hands it over. It is woken also
 //! when one of its blocks is filled by another operation, when the file is cut, and when it is
 //! closed; a dropped future takes its request along. A future that is polled by a job (in a store
-//! that reads by it, say) takes the view there and then: nobody else might.
+//! that reads by it, for example) takes the view there and then, since nobody else might.
 //!
 //! A waker is foreign code, which may make another call of the same file at once: it runs with no
 //! lock held. An operation that fills or cuts notes which futures are due, and wakes them when it
@@ -37,8 +37,8 @@ use crate::sync::{Arc, Weak};
 /// A future that becomes a [`View`]; see [`PagedFile::ready`](crate::cache::PagedFile::ready).
 ///
 /// It needs no runtime: any executor can poll it. The blocks that are missing are read side by
-/// side, as many as the store serves at a time, by threads of the memory's or by `tick()`; what
-/// those run (a store, an error hook, a waker) may poll it, too, which then does the work at once.
+/// side, as many as the store serves at a time, by threads of the memory or by `tick()`. Code that
+/// those call (a store, an error hook, a waker) may poll it, too, which then does the work at once.
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready {
     handle: Arc<Handle>,
@@ -92,7 +92,7 @@ impl Job for Take {
     }
 }
 
-/// How often a future puts blocks in flight that are gone again when it comes to look, before a job
+/// How often a future puts blocks in flight that are gone again before it looks. After that, a job
 /// holds on to them.
 const MOST_FLIGHTS: u32 = 2;
 
@@ -108,7 +108,7 @@ impl Ready {
         }
     }
 
-    /// Has a job take the view.
+    /// Queues a job that takes the view.
     fn queue(&mut self, request: &Arc<Request>, range: &Range<u64>) {
         if !std::mem::replace(&mut self.is_queued, true) {
             let core = &self.handle.core;
@@ -123,8 +123,8 @@ impl Ready {
         }
     }
 
-    /// Waits in place, without an executor, until the view is there or `timeout` is over. It can be
-    /// waited for again then, or dropped at any time; see
+    /// Waits in place, without an executor, until the view is there or `timeout` is over. The
+    /// future can be waited for again then, or dropped at any time; see
     /// [`Task::wait_timeout`](crate::cache::Task::wait_timeout).
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Future for Ready {
         if self.handle.core.cache.is_served_here()
             || reentry::is_in_other_store_calls(self.handle.core.address())
         {
-            // A request's turn would come after whatever waits for it here.
+            // Another thread cannot serve the request before this one goes on.
             let known = self.request.as_ref().and_then(|of| of.take_result());
             let result = known.unwrap_or_else(|| self.handle.view(range, Wait::Yes));
             self.forget_request();
@@ -197,8 +197,8 @@ impl Future for Ready {
                 false => self.queue(&request, &range),
             }
         }
-        // What was filled, or closed, between the first look and the registration; or here, with
-        // nobody left to do it.
+        // Serves fills and closes between the first look and the registration, and does the work
+        // here if nobody else is left to do it.
         core.cache.serve_waiting_if_abandoned();
         match self.look(&range) {
             Poll::Ready(result) => {
@@ -228,7 +228,7 @@ impl Drop for Ready {
     fn drop(&mut self) {
         match self.handle.core.check_process() {
             Ok(()) => self.forget_request(),
-            // A lock of the parent's may be held for good.
+            // A lock of the parent's may be held for ever.
             Err(_) => std::mem::forget((self.request.take(), self.lane.take())),
         }
     }

@@ -1,5 +1,5 @@
-//! What the files of one memory share: the error list, dirty counts per group, and the work that a
-//! service thread, or `tick()`, does for them.
+//! State that the files of one memory share (the error list, dirty counts per group), and the work
+//! that a service thread, or `tick()`, does for them.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -30,7 +30,7 @@ const CLOSE_WAIT: Duration = Duration::from_millis(20);
 /// How long a caller that finds no memory waits for a request to land.
 const LANDING_WAIT: Duration = Duration::from_millis(20);
 
-/// Lanes of futures that are kept before those are looked for that nobody has any more.
+/// Lanes of futures that are kept before unused ones are looked for.
 const QUEUE_LEAST: usize = 16;
 
 /// Rounds of background writes one tick makes.
@@ -40,18 +40,18 @@ const TICK_FLUSHES: usize = 16;
 // Not the shim's `Arc`: a model checker's makes no trait objects of closures.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 
-/// A file that is not closed. What it is open as can be told with locks held, where a reference
-/// must not be taken: it might become the last one.
+/// A file that is not closed. Its identity can be read with locks held, where no reference may be
+/// taken: it might become the last one.
 struct Entry {
     identity: Option<Identity>,
     core: Weak<FileCore>,
-    /// Of its store: see `FileCore::in_use`.
+    /// Its store's: see `FileCore::in_use`.
     in_use: Weak<()>,
 }
 
 impl Entry {
-    /// Whether it is there still. One that panicked when it was closed may never have said that it
-    /// went.
+    /// Whether it is still there. A file that panicked while it was closed may not have removed
+    /// itself.
     fn is_there(&self) -> bool {
         self.core.strong_count() > 0 || self.in_use.strong_count() > 0
     }
@@ -61,13 +61,13 @@ impl Entry {
     }
 }
 
-/// The cache of one memory: everything its files have in common.
+/// The cache of one memory: the state that its files share.
 pub(crate) struct Cache {
     pool: Arc<Pool>,
     root: Group,
     /// Failures that had no handle left to report them (P30).
     errors: ErrorLog,
-    /// The hook that is called for each, and the failures it was not called for yet.
+    /// The hook that is called for each failure, and the failures it was not called for yet.
     hook: Mutex<Option<ErrorHook>>,
     unheard: ErrorLog,
     /// A service thread comes by.
@@ -77,14 +77,14 @@ pub(crate) struct Cache {
     files: Mutex<Vec<Entry>>,
     /// Notified when a file has been closed; goes with `files`.
     closed: Condvar,
-    /// Dirty pages by group, those of the groups below counted in.
+    /// Dirty pages by group, including the groups below.
     dirty: Slab<AtomicU64>,
-    /// Pages in flight by group, those of the groups below counted in.
+    /// Pages in flight by group, including the groups below.
     in_flight: Slab<AtomicU64>,
     /// Notified when a request has landed, for callers that find no memory.
     landed: Condvar,
     landing: Mutex<()>,
-    /// What runs the calls that may wait.
+    /// The threads that run calls that may wait.
     workers: Workers,
     #[cfg(all(
         target_os = "linux",
@@ -94,11 +94,11 @@ pub(crate) struct Cache {
     flights: Arc<Flights>,
     /// No thread could be started for them: the service makes them.
     unserved: AtomicBool,
-    /// For calls of futures, by what they are about.
+    /// Lanes for the calls of futures, by the address of their object.
     task_lanes: Mutex<BTreeMap<usize, Weak<Lane>>>,
-    /// How many of those were in use when it was last asked.
+    /// How many of those were in use at the last look.
     task_lanes_left: AtomicUsize,
-    /// Jobs that have futures woken: beside the calls of stores, which may hang.
+    /// The lane of jobs that wake futures, apart from the calls of stores, which may hang.
     wake_lane: Lane,
     /// Wakers to be called where no lock is held.
     wakes: Mutex<Vec<Waker>>,
@@ -181,8 +181,8 @@ impl Cache {
 
     pub(super) fn log_error(&self, error: FileError) {
         if self.hook.lock().is_some() {
-            // A store that fails without end, where the hook is not called, has room for no more
-            // than the log.
+            // If a store fails without end and the hook is not called, the list must not grow
+            // beyond the log.
             if self.unheard.push(error.clone()).is_some() {
                 self.pool.counters.count(Event::ErrorUntold);
             }
@@ -193,15 +193,15 @@ impl Cache {
         }
     }
 
-    /// Has each failure from now on that no handle can report told to `hook`, too.
+    /// From now on reports each failure that no handle can report to `hook`, too.
     pub(crate) fn set_error_hook(&self, hook: ErrorHook) {
-        // Foreign, too: the one before is dropped with the lock released.
+        // Foreign code, too: the old hook is dropped with the lock released.
         let before = self.hook.lock().replace(hook);
         drop(before);
     }
 
-    /// Calls the wakers that were left to the service, and the hook for what it has not heard. No
-    /// lock is held.
+    /// Calls the wakers that were left to the service, and the hook for failures it has not heard
+    /// of. No lock is held.
     pub(crate) fn call_out(&self) {
         if StoreScope::is_any_open() {
             return;
@@ -229,7 +229,7 @@ impl Cache {
         }
     }
 
-    /// From now on a thread does what there is to do.
+    /// From now on a service thread does the work.
     pub(crate) fn begin_service(&self) {
         // Relaxed: before anybody has a file.
         self.served.store(true, Ordering::Relaxed);
@@ -240,14 +240,14 @@ impl Cache {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Closes what was let go, serves the futures and calls out for the last time: from now on the
-    /// threads that poll futures, or close files, do that.
+    /// Closes files whose close was deferred, serves the futures, and calls wakers and the hook for
+    /// the last time: from now on the threads that poll futures, or close files, do that.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the locks of the queues and of `unheard` are between. A thread that adds to one
+        // Relaxed: the locks of the queues and of `unheard` order it. A thread that adds to one
         // after it was looked at sees this.
         self.abandoned.store(true, Ordering::Relaxed);
-        // That of what is retired is not: its length is looked at without. Pairs with the fence
-        // when a file is closed.
+        // The queue of retired frames has no lock in between, since its length is read without.
+        // Pairs with the fence when a file is closed.
         fence(Ordering::SeqCst);
         let mut panics = Panics::default();
         panics.catch(|| self.pool.run_deferred());
@@ -255,8 +255,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// [`Cache::serve_waiting`], if no other thread will, for a thread that has queued a future;
-    /// whether it was done.
+    /// [`Cache::serve_waiting`], if no other thread will do it, for a thread that has queued a
+    /// future. Returns whether it was done.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
         let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
         if wanted {
@@ -265,10 +265,10 @@ impl Cache {
         wanted
     }
 
-    /// What a file leaves that was closed, if no service runs any more: frees what waits for a
-    /// grace period, and calls out.
+    /// Finishes the work of a closed file, if no service runs any more: frees frames that wait for
+    /// a grace period, and calls wakers and the hook.
     pub(super) fn end_if_abandoned(&self) {
-        // After it was retired: see `abandon`.
+        // After the frames were retired: see `abandon`.
         fence(Ordering::SeqCst);
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
@@ -276,16 +276,16 @@ impl Cache {
         }
     }
 
-    /// Frees what waits for a grace period, if no service runs any more: for a caller that has let
-    /// go of a file that is not cached. No lock is held.
+    /// Frees frames that wait for a grace period, if no service runs any more: for a caller that
+    /// has dropped a file that is not cached. No lock is held.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
         }
     }
 
-    /// Does what a tick would do for others, if there are no ticks any more: after a call of a
-    /// store, where no lock is held.
+    /// Does a tick's work for others, if there are no ticks any more: after a call of a store,
+    /// where no lock is held.
     #[inline]
     pub(super) fn serve_if_abandoned(&self) {
         // Relaxed: a thread that sees it too late leaves it to the next.
@@ -313,16 +313,16 @@ impl Cache {
         reentry::is_serving(std::ptr::from_ref(self) as usize)
     }
 
-    /// Calls a waker. Where locks may be held (in a call of a store, below reclaim, with a file
-    /// locked) the service is left to call it. That is so in a job, too: an operation that has a
-    /// file locked and finds no memory runs jobs that free some.
+    /// Calls a waker. If locks may be held (in a call of a store, below reclaim, with a file
+    /// locked) it is left to the service. That is so in a job, too: an operation that has a file
+    /// locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, waker: Waker) {
         if StoreScope::is_any_open() || !reentry::is_outermost() {
             self.wakes.lock().push(waker);
             self.pool.kick();
             return;
         }
-        // A worker calls it when its job is over: it may take as long as it likes then.
+        // A worker calls it when its job is over: it may take any time then.
         let Err(waker) = wake_after(waker) else {
             return;
         };
@@ -343,7 +343,7 @@ impl Cache {
 
     pub(super) fn remove_file(&self, file: &FileCore) {
         let mut files = self.files.lock();
-        // A call of the store may be under way: the file is not closed before that lets go of it.
+        // A call of the store may be under way: the file is not closed before that releases it.
         files.retain(|other| {
             !std::ptr::eq(other.core.as_ptr(), file) || other.in_use.strong_count() > 0
         });
@@ -352,14 +352,14 @@ impl Cache {
     }
 
     /// Waits until no file on this store is being closed: until then its unwritten data is on the
-    /// way, and its locks are held. For opening the store again, after the last handle of the old
+    /// way, and its locks are held. For opening the store again after the last handle of the old
     /// file is gone.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
-            // The last reference may wait for a grace period, or have gone where a file cannot be
-            // closed.
+            // The last reference may wait for a grace period, or have been dropped where a file
+            // cannot be closed.
             self.pool.run_deferred();
-            // In a call of a store the others have to wait, but this one is wanted.
+            // In a call of a store other files have to wait, but this one is wanted.
             for file in self.files() {
                 if file.id.identity == Some(identity) {
                     self.pool.run_deferred_calls_of(file.id.owner);
@@ -374,8 +374,8 @@ impl Cache {
         }
     }
 
-    /// Whether [`Cache::wait_closed`] would wait, for one at least. The table of files may be
-    /// locked: no file goes here.
+    /// Whether [`Cache::wait_closed`] would wait for any file. The table of files may be locked: no
+    /// file is dropped here.
     pub(crate) fn is_closing(&self, identity: Identity) -> bool {
         let files = self.files.lock();
         files.iter().any(|file| file.is_open_as(identity))
@@ -390,7 +390,7 @@ impl Cache {
             .collect()
     }
 
-    /// What runs the calls that may wait.
+    /// The threads that run calls that may wait.
     pub(super) fn workers(&self) -> &Workers {
         &self.workers
     }
@@ -405,7 +405,7 @@ impl Cache {
         self.is_served().then(|| self.flights.clone())
     }
 
-    /// Queues a job that has futures woken. It calls no store and holds up no other: its wakers are
+    /// Queues a job that wakes futures. It calls no store and delays no other: its wakers are
     /// called when it is over.
     pub(super) fn push_wake(&self, job: Box<dyn Job>) {
         self.push(&self.wake_lane, Turn::Shared, job);
@@ -418,8 +418,8 @@ impl Cache {
         }
     }
 
-    /// Has the service, or the next tick, run jobs: no thread could be started for them, or one had
-    /// to wait for its turn.
+    /// Leaves jobs to the service, or the next tick: no thread could be started for them, or one
+    /// had to wait for its turn.
     fn leave_jobs_to_service(&self) {
         self.unserved.store(true, Ordering::Release);
         self.pool.kick();
@@ -484,8 +484,8 @@ impl Cache {
         files
     }
 
-    /// Has one file other than `except`, paid for by one of `groups`, write something; blocks
-    /// written.
+    /// Makes one file other than `except`, paid for by one of `groups`, write some blocks. Returns
+    /// how many.
     pub(super) fn write_some_of(&self, groups: &[GroupId], except: &FileCore) -> u64 {
         self.paid_by(groups)
             .iter()
@@ -495,8 +495,8 @@ impl Cache {
             .unwrap_or(0)
     }
 
-    /// Why nothing of what `groups` pay for can be written: `None` while a write is under way, or
-    /// no store fails.
+    /// Why none of the dirty blocks that `groups` pay for can be written. `None` while a write is
+    /// under way, or no store fails.
     pub(super) fn unwritten_error(&self, groups: &[GroupId]) -> Option<FileError> {
         let files = self.paid_by(groups);
         if files.iter().any(|file| file.is_writing()) {
@@ -505,8 +505,8 @@ impl Cache {
         files.iter().find_map(|file| file.unwritten_error())
     }
 
-    /// Asks for a step that writes what the groups have too much of. Cheap when it was asked for
-    /// already, or was no use at this tick: what is dirty is held back, or its store fails.
+    /// Asks for a step that writes dirty blocks of groups that have too many. Cheap if it was asked
+    /// for already, or was no use at this tick: the blocks are held back, or their store fails.
     #[inline]
     pub(super) fn want_flush(&self) {
         let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.now() + 1;
@@ -516,7 +516,8 @@ impl Cache {
         }
     }
 
-    /// Has each file of a group with too much dirty write a run, so that none waits for the others.
+    /// Makes each file of a group with too much dirty write a run, so that none waits for the
+    /// others.
     fn run_flushes(&self) -> Step {
         if !self.flush_wanted.swap(false, Ordering::Acquire) {
             return Step::Idle;
@@ -527,7 +528,7 @@ impl Cache {
             if !file.has_too_much_dirty() || !file.may_call_unasked() {
                 continue;
             }
-            // A store that hangs keeps no other file's from being written.
+            // A store that hangs does not keep other files from being written.
             match has_threads {
                 true => file.flush_in_its_lane(),
                 false => written += file.write_some(),
@@ -536,7 +537,7 @@ impl Cache {
         if has_threads {
             return Step::Idle;
         }
-        // In a call of a store, files are skipped that can be written as soon as it ends.
+        // In a call of a store, some files are skipped that can be written as soon as it ends.
         if written == 0 && StoreScope::is_any_open() {
             self.flush_wanted.store(true, Ordering::Release);
             self.pool.kick();
@@ -562,7 +563,7 @@ impl Cache {
         self.pool.kick();
     }
 
-    /// The lane for the calls of futures about whatever is at `address`, of which `limit` run at a
+    /// The lane for the calls of futures on the object at `address`, of which `limit` run at a
     /// time. It lasts as long as one of them.
     pub(super) fn task_lane(&self, address: usize, limit: u32) -> Arc<Lane> {
         if self.is_foreign() {
@@ -592,8 +593,8 @@ impl Cache {
         self.workers.queued()
     }
 
-    /// A bounded piece of work for the files and for the pool below them. No section is open, no
-    /// lock held. A panic on the way does not keep the rest from being done.
+    /// Does a bounded piece of work for the files and for the pool below them. No section is open,
+    /// no lock held. A panic does not keep the rest from being done.
     pub(crate) fn step(&self) -> Step {
         if self.is_foreign() {
             return Step::Idle;
@@ -615,8 +616,8 @@ impl Cache {
         }
     }
 
-    /// One tick of the clock: everything that is due, in the calling thread (P31). A panic on the
-    /// way does not keep the rest from being done.
+    /// Does everything that is due at a tick of the clock, in the calling thread (P31). A panic
+    /// does not keep the rest from being done.
     pub(crate) fn tick(&self) {
         if self.is_foreign() {
             return;
@@ -653,7 +654,7 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Runs the jobs that are queued now, where no thread does.
+    /// Runs the jobs that are queued now, if no thread does.
     pub(super) fn run_jobs(&self) {
         if StoreScope::is_any_open() || reentry::callback_depth() > 0 {
             return;
@@ -666,8 +667,8 @@ impl Cache {
                 self.workers.run_one();
             });
         }
-        // One that had to wait for another of its lane, which has ended since, perhaps in this
-        // thread.
+        // A job may have had to wait for another of its lane, which has ended since, perhaps in
+        // this thread.
         if self.workers.is_ready() {
             self.leave_jobs_to_service();
         }
@@ -714,7 +715,7 @@ impl Cache {
         self.workers.wait_quiet();
     }
 
-    /// Recomputes what is counted here; the files must not be in use.
+    /// Recomputes the counts; the files must not be in use.
     pub(crate) fn validate(&self) {
         self.wait_quiet();
         let files = self.files();

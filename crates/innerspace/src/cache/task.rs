@@ -1,18 +1,18 @@
 //! A call as a future: [`Task`].
 //!
-//! `defer` of a file or a space takes what is to be called, and makes a task of it. One type serves
-//! every call, so a call needs no second form to be made in the background.
+//! `defer` of a file or a space takes a closure, and makes a task of it. One type serves every
+//! call, so a call needs no second form to be made in the background.
 //!
-//! **A task's way.** The first poll queues the call in the lane of what it is about
-//! ([`crate::exec`]); a job makes it there once, in the blocking way, and wakes the task. Dropped
-//! before that, the task takes the call with it; a call under way runs to its end. The call holds
-//! its file or space: its writes need an owner.
+//! **A task's way.** The first poll queues the call in the lane of its file or space
+//! ([`crate::exec`]); a job makes it there once, in the blocking way, and wakes the task. A task
+//! that is dropped before that takes the call with it; a call under way runs to its end. The call
+//! holds its file or space, since its writes need an owner.
 //!
-//! **The calling thread** is one of the memory's, or the one that ticks; where there is neither any
-//! more, the one that polls. The first poll makes the call itself where nobody else could: in a
-//! thread that does the memory's work, or that is in a call of another file's store.
+//! **The calling thread** is one of the memory's, or the one that ticks; if there is neither any
+//! more, the one that polls. The first poll makes the call itself if nobody else could: in a thread
+//! that does the memory's work, or that is in a call of another file's store.
 //!
-//! [`Ready`](super::Ready) differs: it asks for bytes that anybody may bring.
+//! [`Ready`](super::Ready) differs: any operation may bring its bytes.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -118,8 +118,8 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T: Send, E: Send> Call<T, E> {
-    /// Makes the call here, in a child of fork(2): nobody else would, and the call itself says that
-    /// it is refused.
+    /// Makes the call here, in a child of fork(2): nobody else would, and the call itself reports
+    /// that it is refused.
     fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
         let is_new = match &self.state.lock().stage {
             Stage::New(_) => true,
@@ -144,16 +144,16 @@ impl<T: Send, E: Send> Call<T, E> {
 /// **Order.** Calls of one file or space are made in the order in which they were first polled, one
 /// at a time unless they may be shared
 /// ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)). A call that waits long, for a
-/// slow store, delays those behind it and no others.
+/// slow store, delays only those after it.
 ///
-/// **Thread.** A thread of the memory's makes the call, or with
+/// **Thread.** A thread of the memory makes the call, or with
 /// [`Threads::None`](crate::Threads::None) the thread that calls
 /// [`Memory::tick`](crate::Memory::tick) or waits in [`Task::wait_timeout`]; after the `Memory` is
-/// gone, the thread that polls. Code that runs in such a thread itself (a store, an error hook, a
-/// waker, another task's call) may poll a task for the first time, which makes the call there and
-/// then. It must not wait for a task that was first polled elsewhere, whose turn may come after its
-/// own. In a child of fork(2) the first poll makes the call: its own code runs, and what it asks of
-/// the file or the space is refused.
+/// gone, the thread that polls. If code that runs in such a thread (a store, an error hook, a
+/// waker, another task's call) polls a task for the first time, that makes the call there and then.
+/// It must not wait for a task that was first polled elsewhere, whose turn may come after its own.
+/// In a child of fork(2) the first poll makes the call: its own code runs, and its calls of the
+/// file or the space are refused.
 ///
 /// # Panics
 /// When the call panicked, and when polled again after it gave its result; in a child of fork(2),
@@ -161,7 +161,7 @@ impl<T: Send, E: Send> Call<T, E> {
 #[must_use = "futures do nothing unless polled"]
 pub struct Task<T, E = FileError> {
     cache: Arc<Cache>,
-    /// Names the file or space that the call is about.
+    /// The address of the file or space that the call is about.
     address: usize,
     lane: Arc<Lane>,
     turn: Turn,
@@ -210,8 +210,8 @@ impl<T: Send + 'static, E: Send + 'static> Task<T, E> {
     /// With [`Threads::None`](crate::Threads::None) this thread makes the call, and those that were
     /// polled before it, unless another thread is in a `tick()`; it also calls the wakers and the
     /// error hook that are due. A store that hangs in a call made here blocks it for longer than
-    /// `timeout`. In the handler of a [`Device`](crate::Device) this thread makes its own call
-    /// alone, if that was not polled before.
+    /// `timeout`. In the handler of a [`Device`](crate::Device) this thread makes only its own
+    /// call, if that was not polled before.
     ///
     /// ```
     /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};

@@ -1,5 +1,5 @@
-//! Taking parts of a file away: truncation, punching, discarding, invalidating. All of it with the
-//! file to itself.
+//! Taking parts of a file away: truncation, punching, discarding, invalidating. All with the file
+//! held exclusively.
 //!
 //! Order (I9): fills and writes are kept out (`alone`); no write back begins past the new end
 //! ([`Cutting`]); those under way end; the store; the size; blocks out of the index under their
@@ -32,10 +32,10 @@ use crate::units::{PAGE_SIZE, PageCount};
 /// While it lives, no write back of a block that is being cut off begins.
 ///
 /// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length
-/// taken from the size under that lock. One that begins before this is waited for, before the store
-/// is cut. One that would begin later does not: should the store refuse, the block is as dirty as
-/// before. This ends after every block it is about was removed, or had its tail cleared, under its
-/// lock; so a thread that locks one after that takes its length from the new size.
+/// taken from the size under that lock. A write back that began before this is waited for, before
+/// the store is cut. One that would begin later does not begin: if the store refuses, the block is
+/// as dirty as before. This ends after every block concerned was removed, or had its tail cleared,
+/// under its lock; so a thread that locks one after that takes its length from the new size.
 #[must_use = "the cut ends when this is dropped"]
 struct Cutting<'f>(&'f FileCore);
 
@@ -45,8 +45,8 @@ impl Drop for Cutting<'_> {
     }
 }
 
-/// Locked blocks that the store is punching. Dropped, the punch has failed, half-way perhaps, or
-/// panicked.
+/// Locked blocks that the store is punching. If this is dropped, the punch has failed, perhaps
+/// half-way, or panicked.
 struct Punching<'f> {
     file: &'f FileCore,
     batch: Vec<Locked<'f>>,
@@ -62,7 +62,8 @@ impl Drop for Punching<'_> {
 pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     core.check_writable()?;
     core.check_range(new, 0)?;
-    // An append goes where the end was when it began, and is over before the end moves.
+    // An append writes at the end as it was when the append began, and is over before the end
+    // moves.
     let appending = core.locks.append();
     let alone = core.locks.alone(&core.blocks.index);
     let old = core.size();
@@ -76,8 +77,7 @@ pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     result
 }
 
-/// Does `work` with the file to itself, and then, with nothing held, what comes after an
-/// operation.
+/// Does `work` with the file held exclusively, and then, with nothing held, ends the operation.
 fn while_alone<T>(core: &FileCore, work: impl FnOnce(&InvalidateGuard<'_>) -> T) -> T {
     let alone = core.locks.alone(&core.blocks.index);
     let result = work(&alone);
@@ -135,8 +135,8 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
     cleared
 }
 
-/// Clears what was cut off of the last block. If that is viewed, and there is no memory to move
-/// it, it is cleared later: before the file grows again, or a mapping shows it.
+/// Clears the part of the last block that was cut off. If that is viewed, and there is no memory to
+/// move it, it is cleared later: before the file grows again, or a mapping shows it.
 fn cut_tail<'p>(
     core: &'p FileCore,
     size: u64,
@@ -147,7 +147,7 @@ fn cut_tail<'p>(
         return cleared;
     }
     core.blocks.tail_left.store(true, Ordering::Release);
-    // Faults look at that with the file steady, and install with the block locked.
+    // Faults look at that with `invalidate` held shared, and install with the block locked.
     let block = size >> core.block_shift();
     if let Ok(Got::Locked(locked)) = core.get_page(block, Get::LOCK)
         && locked.meta().hold.load().mapped() > 0
@@ -184,7 +184,7 @@ fn spare_for_tail(core: &FileCore, size: u64) -> Result<Option<PoolFrame<'_>>, F
     }
 }
 
-/// Takes the mappings of holes in these pages away. The size says already that they are gone.
+/// Takes the mappings of holes in these pages away. The size has been lowered already.
 fn end_holes(core: &FileCore, pages: Range<u64>) {
     core.move_hole_epoch();
     if !core.mappers.is_empty() {
@@ -194,13 +194,13 @@ fn end_holes(core: &FileCore, pages: Range<u64>) {
     }
 }
 
-/// Makes a range read as zeros. What lies past the end of the file is left out.
+/// Makes a range read as zeros, up to the end of the file.
 pub(super) fn punch(core: &FileCore, range: Range<u64>) -> Result<(), FileError> {
     core.check_writable()?;
     core.make_room_for_punch()?;
     let result =
         core.with_room(|| punch_alone(core, range.clone(), &core.locks.alone(&core.blocks.index)));
-    // Users are woken, whose requests are no part of what is tried.
+    // Users are woken here, outside the attempt that may be repeated.
     core.end_operation();
     result
 }
@@ -230,7 +230,8 @@ fn punch_alone(
         write_zeros(core, range.start..border, alone)?;
         return write_zeros(core, border..range.end, alone);
     }
-    // What made the file longer may go unwritten: the store has to know the length by itself.
+    // The blocks that made the file longer may go unwritten: the store has to get the length by
+    // itself.
     if range.end == size && core.blocks.stored.load(Ordering::Acquire) < size {
         resize_store(core, size)?;
     }
@@ -243,9 +244,9 @@ fn punch_alone(
     result
 }
 
-/// Takes whole blocks away, in the store first: where that fails, unwritten data is still in
-/// the cache. The blocks' locks keep the writing back of old bytes out from before the store's
-/// part until they are gone.
+/// Takes whole blocks away, in the store first: if that fails, unwritten data is still in the
+/// cache. The blocks' locks prevent old bytes from being written back between the store's punch and
+/// their removal.
 fn punch_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -258,7 +259,7 @@ fn punch_blocks(
             file: core,
             batch: lock_batch(core, &mut next, blocks.end),
         };
-        // A write that failed may have left more in the store than is known of.
+        // A write that failed may have left more in the store than is known.
         let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
         let known = match punching.batch.iter().any(has_failed) {
             true => u64::MAX,
@@ -270,8 +271,8 @@ fn punch_blocks(
     Ok(())
 }
 
-/// A punch of locked blocks has not come to its end: of what the cache has, nothing may differ
-/// from the store and be clean.
+/// A punch of locked blocks did not succeed: no cached block may be clean and differ from the
+/// store.
 fn show_what_is_left(core: &FileCore, mut batch: Vec<Locked<'_>>) {
     batch.retain(|one| !one.meta().flags.load().contains(FlagSet::DIRTY));
     let is_unsynced = |one: &Locked<'_>| core.dirty().is_unsynced(one.block());
@@ -295,10 +296,10 @@ fn write_zeros(
     core.write_part(range.start, Source::Zeros(len), steady, Wait::Yes)
 }
 
-/// Forgets all unwritten data: the file is what the store has.
+/// Forgets all unwritten data: the file is then as the store has it.
 pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
     core.check_writable()?;
-    // What a failed sync left in doubt is unwritten, too; what was punched is not to come back.
+    // Blocks that a failed sync left in doubt are unwritten, too; punched ones must not come back.
     core.punch_again();
     core.take_doubted_back(LockMode::Sleep);
     while_alone(core, |alone| discard_alone(core, alone))
@@ -307,13 +308,13 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
 fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
     let _cutting = cut_from(core, 0, alone);
     core.wait_landed(&(0..u64::MAX));
-    // A store that does not answer is met before anything goes: after it, the file would be
-    // longer than what it has.
+    // A store that does not answer fails here, before anything is forgotten: later, the file would
+    // be longer than the store.
     let told = store_len(core)?;
     let (given_up, is_over_unsynced) = core.dirty().all_dirty();
     if is_over_unsynced {
-        // The store has older bytes, which could not be written again. What this leaves in
-        // doubt was written, and stays.
+        // The store has older bytes, which could not be written again. Blocks that this leaves in
+        // doubt were written, and stay.
         core.sync_store(SyncWhat::Data)?;
     }
     let mut blocks = given_up.into_iter().flatten();
@@ -331,24 +332,24 @@ fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), Fil
     adopt_store_len(core, unwritten_end(core), Some(told))
 }
 
-/// Where the last block ends that the store may not have, or the file does: what is being
-/// written counts, for the store may be asked for its length before it has the bytes.
+/// The end of the last block that the store may not have, or of the file. Blocks being written
+/// count, since the store may be asked for its length before it has the bytes.
 fn unwritten_end(core: &FileCore) -> u64 {
     let last = core.dirty().last_unwritten();
     let end = last.map_or(0, |block| (block + 1) << core.block_shift());
     end.min(core.size())
 }
 
-/// Forgets what is cached of a range of blocks and not dirty, and takes the store's length
-/// over. Blocks with unwritten data stay: they are newer than any change from outside. So do
-/// those that the store may lose yet. Pages dropped.
+/// Forgets cached blocks of a range that are not dirty, and takes over the store's length. Blocks
+/// with unwritten data stay: they are newer than any change from outside. So do blocks that the
+/// store may still lose. Returns the pages dropped.
 pub(super) fn invalidate(core: &FileCore, blocks: Range<u64>) -> Result<PageCount, FileError> {
     core.check_not_reentrant()?;
-    // A good sync does not bring back what the store may have lost before it.
+    // A good sync does not bring back writes that the store may have lost before it.
     core.punch_again();
     core.take_doubted_back(LockMode::Sleep);
-    // What no sync has covered may be dropped by the store yet, and would be gone for good: it
-    // is synced, or dirty again.
+    // The store may still drop blocks that no sync has covered, and they would be lost: they are
+    // synced, or become dirty again.
     let is_unsynced = core.dirty().unsynced(blocks.clone()).next().is_some();
     if is_unsynced || core.blocks.extents.lock().punched.meets(blocks.clone()) {
         core.sync_store(SyncWhat::Data)?;
@@ -367,21 +368,22 @@ fn invalidate_alone(
     Ok(PageCount(dropped << core.id.order))
 }
 
-/// Makes the file as long as the store is now, but at least `kept` bytes. `told`: what it said
-/// before, good if it does not answer now.
+/// Makes the file as long as the store is now, but at least `kept` bytes. `told` is the store's
+/// earlier answer, used if it does not answer now.
 fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), FileError> {
     let or_told = |len: Result<u64, FileError>| len.or_else(|error| told.ok_or(error));
     let (len, old) = (or_told(store_len(core))?, core.size());
     failpoint!(LengthRead);
     core.blocks.extents.lock().clear();
     let noted = core.blocks.stored.swap(len, Ordering::AcqRel);
-    // A write back that ended since may have noted more than was asked for: that is lost now,
-    // and the store has it. One that ends from here on notes it afterwards.
+    // A write back that ended since the query may have raised the noted length. That is overwritten
+    // now, but the store has the bytes, so it is asked again. One that ends from here on notes it
+    // afterwards.
     let again = or_told(store_len(core));
     let noted = again.as_ref().map_or(noted, |len| *len);
     core.blocks.stored.fetch_max(noted, Ordering::AcqRel);
     again?;
-    // What the store has, as it is noted: it may have grown between the two.
+    // The store's length as it is noted: it may have grown between the two.
     let new = core
         .blocks
         .stored
@@ -389,7 +391,7 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
         .min(MAX_SIZE)
         .max(kept);
     if new > old && core.inside_block(old) > 0 {
-        // The store has more of what was the last block than is cached. Where that is
+        // The store has more of the former last block than is cached. If the cached part is
         // unwritten, zeros follow it.
         let last = old >> core.block_shift();
         forget_clean(core, last..last + 1);
@@ -413,7 +415,7 @@ fn store_len(core: &FileCore) -> Result<u64, FileError> {
     Ok(len.min(MAX_SIZE))
 }
 
-/// Takes what is past the new end out of the file.
+/// Takes blocks past the new end out of the file.
 fn cut_blocks(core: &FileCore, size: u64) {
     let cut = size.div_ceil(core.block_bytes())..u64::MAX;
     remove_blocks(core, cut.clone());

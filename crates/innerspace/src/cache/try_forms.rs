@@ -1,11 +1,11 @@
-//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which has a call made
-//! in the background.
+//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which makes a call in
+//! the background.
 //!
 //! A `try_` form is the call itself with [`Wait::No`]: where the call would sleep (for a call of
 //! the store, a lock of a block or of the file, a full group, a writeback under way, an access
-//! through a mapping) the form is an error instead ([`FileError::would_block`]). It has nobody else
-//! do what is missing: [`PagedFile::ready`] is for that, for bytes, and [`PagedFile::defer`] for
-//! calls. Where nothing else is said, a form that would block has changed nothing.
+//! through a mapping) the form is an error instead ([`FileError::would_block`]). It starts no work
+//! in the background: [`PagedFile::ready`] does that for bytes, and [`PagedFile::defer`] for calls.
+//! Unless its documentation says otherwise, a form that would block has changed nothing.
 
 use std::ops::{Range, RangeBounds};
 
@@ -22,11 +22,11 @@ use crate::units::PageCount;
 
 /// Calls in the background.
 impl PagedFile {
-    /// Has `call` made in the background, once, with this handle: see [`Task`].
+    /// Makes `call` in the background, once, with this handle: see [`Task`].
     ///
     /// This is how to make calls that may wait where waiting is not allowed. Calls of one file are
-    /// made in the order in which their tasks were first polled. Ranges are what they are when the
-    /// call is made: an open end is the end of the file then.
+    /// made in the order in which their tasks were first polled. Ranges are evaluated when the call
+    /// is made: an open end is the end of the file then.
     ///
     /// ```
     /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
@@ -68,8 +68,8 @@ impl PagedFile {
         self.task(Turn::Alone, call)
     }
 
-    /// Like [`PagedFile::defer`], for what only reads: shared calls that follow one another run
-    /// side by side, as many as the store serves at a time
+    /// Like [`PagedFile::defer`], for calls that only read: shared calls that follow one another
+    /// run side by side, as many as the store serves at a time
     /// ([`Limits::requests`](crate::store::Limits::requests)).
     pub fn defer_shared<T: Send + 'static, E: Send + 'static>(
         &self,
@@ -93,8 +93,7 @@ impl PagedFile {
 /// Forms that never wait. Where the call would, they fail with an error for which
 /// [`FileError::would_block`] holds, and [`PagedFile::defer`] makes the call in the background.
 impl PagedFile {
-    /// Like [`PagedFile::view`], but never waits. [`PagedFile::ready`] is a future of what would
-    /// block.
+    /// Like [`PagedFile::view`], but never waits. If it would block, wait for [`PagedFile::ready`].
     ///
     /// # Errors
     /// As [`PagedFile::view`], and [`FileError::WouldBlock`].
@@ -102,8 +101,8 @@ impl PagedFile {
         self.handle().view(self.bytes(range)?, Wait::No)
     }
 
-    /// Like [`PagedFile::read_at`], but never waits. What would block does not once
-    /// [`PagedFile::ready`] is done.
+    /// Like [`PagedFile::read_at`], but never waits. If it would block, wait for
+    /// [`PagedFile::ready`].
     ///
     /// # Errors
     /// As [`PagedFile::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
@@ -111,8 +110,8 @@ impl PagedFile {
         self.handle().read_at(buf, offset, Wait::No)
     }
 
-    /// Like [`PagedFile::read_exact_at`], but never waits. What would block does not once
-    /// [`PagedFile::ready`] is done.
+    /// Like [`PagedFile::read_exact_at`], but never waits. If it would block, wait for
+    /// [`PagedFile::ready`].
     ///
     /// # Errors
     /// As [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled
@@ -139,9 +138,9 @@ impl PagedFile {
         try_append(self.core(), bytes)
     }
 
-    /// Whether all data is durable, as after [`PagedFile::sync_data`]: succeeds where that would
-    /// have nothing to do, and writes nothing. It would block while something is unwritten or being
-    /// written, or was written and not synced since, through any handle; and before the first sync
+    /// Checks that all data is durable, as after [`PagedFile::sync_data`]: succeeds if that would
+    /// have nothing to do, and writes nothing. It would block while data is unwritten or being
+    /// written, or was written through any handle and not synced since; and before the first sync
     /// of a file, because nobody knows what was written before it was opened.
     ///
     /// # Errors
@@ -159,8 +158,8 @@ impl PagedFile {
         self.try_sync(0..self.core().end_block(), SyncWhat::All)
     }
 
-    /// As [`PagedFile::try_sync_data`], for [`PagedFile::sync_range`]: what is unwritten elsewhere
-    /// does not matter, what was written and not synced does.
+    /// As [`PagedFile::try_sync_data`], for [`PagedFile::sync_range`]: unwritten data elsewhere
+    /// does not matter, but data that was written and not synced does.
     ///
     /// # Errors
     /// As [`PagedFile::try_sync_data`].
@@ -175,7 +174,7 @@ impl PagedFile {
         outcome
     }
 
-    /// Like [`PagedFile::evict`], but never waits: blocks that are mapped stay, which is no error.
+    /// Like [`PagedFile::evict`], but never waits: mapped blocks stay, which is no error.
     ///
     /// # Errors
     /// [`FileError::BadRange`].

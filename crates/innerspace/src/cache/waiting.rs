@@ -1,13 +1,13 @@
 //! Waiting in place for a future, for a limited time: for callers that have no executor, and must
 //! not wait for ever for a store that hangs.
 //!
-//! The thread sleeps until the future wakes it or its time is over. Where no service thread makes
-//! the calls of futures, it makes them itself, and then sleeps only if another thread makes them
-//! (in a `tick()`): it is not notified when that one is done with the rest, so it looks again now
-//! and then. A store that it calls itself keeps it as long as that takes.
+//! The thread sleeps until the future wakes it or its time is over. If no service thread makes the
+//! calls of futures, it makes them itself. It sleeps only if another thread makes them (in a
+//! `tick()`): it is not notified when that thread is done, so it looks again now and then. A store
+//! that it calls itself may delay it for any time.
 //!
-//! In a device's handler it makes no calls of others, whom the space below would refuse what is
-//! theirs elsewhere: there it makes that of its own future alone, at the first poll.
+//! In a device's handler it makes no calls of others, which the space would refuse there: it makes
+//! only that of its own future, at the first poll.
 
 use std::future::Future;
 use std::io;
@@ -51,7 +51,7 @@ impl Wake for Bell {
     }
 }
 
-/// What the future comes to within `timeout`. No lock is held.
+/// The result of the future within `timeout`. No lock is held.
 pub(crate) fn wait_for<F: Future + Unpin>(
     future: &mut F,
     cache: &Cache,
@@ -82,7 +82,7 @@ pub(crate) fn wait_for<F: Future + Unpin>(
                 end.into_iter().chain(again).min()
             }
         };
-        // Woken by what was done here, it does not sleep.
+        // If the work done here has woken it, it does not sleep.
         let slept = sleeper.sleep(until);
         is_over = slept == SleepEnd::TimedOut && end.is_some_and(|end| Instant::now() >= end);
     }

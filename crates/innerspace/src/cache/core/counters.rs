@@ -1,4 +1,4 @@
-//! What a file counts, off the hit paths.
+//! A file's counters, off the hit paths.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

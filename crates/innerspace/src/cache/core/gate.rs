@@ -1,17 +1,16 @@
-//! Calls of stores: what a thread that is in one may ask of the file it belongs to, and which calls
-//! are made unasked.
+//! Calls of stores: what a thread in one may ask of its file, and which calls are made unasked.
 //!
-//! A store call may hold locks of the file's blocks, and the file itself steady. A callback that
-//! came back to the same file on the same thread would wait for itself; so what may wait is an
-//! error there. Other files are free to use: a store may well be made of one.
+//! A store call may hold locks of the file's blocks, and its `invalidate` lock. A callback that
+//! came back to the same file on the same thread would wait for itself; so any call that may wait
+//! is an error there. Other files may be used: a store may well be made of one.
 //!
 //! So files are locked from the top of such a stack downwards. An operation that needs memory,
 //! makes room for dirty blocks, or does the service's work calls stores of files that it is not
 //! about. These may stand anywhere: also above one that this thread has locked (its append, its
 //! `invalidate`, or a direct file's layout: [`FileLocked`](crate::exec::reentry::FileLocked)) or is
-//! in a call of. There only those stores are called that use no files, as far as they say or were
-//! seen to ([`FileCore::may_call_unasked`]). What the others have is written with nothing locked:
-//! an operation that found no memory gives its locks back, makes room, and tries again
+//! in a call of. There only stores are called that use no files, as far as they say or were seen to
+//! ([`FileCore::may_call_unasked`]). Dirty blocks of the others are written with nothing locked: an
+//! operation that found no memory gives its locks back, makes room, and tries again
 //! ([`with_room`]).
 
 use std::cell::Cell;
@@ -56,7 +55,8 @@ impl Drop for NoIo {
 /// How often an operation makes room for itself.
 pub(crate) const ROOMS: u32 = 8;
 
-/// Pages of such room beside two blocks: nodes of the index, and what others take meanwhile.
+/// Pages of such room beside two blocks: for nodes of the index, and for others that take some
+/// meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
 /// While it lives, this thread calls the store of a file.
@@ -68,7 +68,7 @@ pub(crate) struct StoreCall {
 }
 
 impl FileCore {
-    /// What names the file among those that are open.
+    /// The address that names the file among open ones.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -87,8 +87,8 @@ impl FileCore {
         reentry::is_in_store_call(self.address())
     }
 
-    /// Refuses everything to a child of fork(2): neither the bytes in memory nor the threads of the
-    /// memory are there, and the store is the parent's to write to.
+    /// Refuses every call in a child of fork(2): it has neither the bytes in memory nor the
+    /// memory's threads, and only the parent may write to the store.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), FileError> {
         match self.pool.foreign_maker() {
@@ -105,8 +105,8 @@ impl FileCore {
         }
     }
 
-    /// Refuses what may wait to a thread that is in a call of the file's store, and to a child of
-    /// fork(2).
+    /// Refuses calls that may wait to a thread that is in a call of the file's store, and to a
+    /// child of fork(2).
     pub(crate) fn check_not_reentrant(&self) -> Result<(), FileError> {
         self.check_process()?;
         match self.in_store_call() {
@@ -181,7 +181,7 @@ impl FileCore {
     }
 
     /// Memory is short. If requests in flight have some of the group's, waits a moment until one
-    /// has landed, whose blocks can be evicted then: whether to try again.
+    /// has landed, whose blocks can be evicted then. Returns whether to try again.
     fn wait_for_landing(&self, group: GroupId) -> bool {
         if self.cache.pages_in_flight(group) == 0 {
             return false;
@@ -197,10 +197,10 @@ impl FileCore {
     }
 }
 
-/// Does `work`, which locks files and wants memory. If it finds none (`is_full` says where), and
-/// has skipped files whose stores could not be called there, some is made with nothing locked,
-/// `pages` and a few more, and it is done again: it has to be such that it can be. The limit that
-/// it met is counted as one that failed somebody only if it is what the caller hears.
+/// Does `work`, which locks files and needs memory. If it finds none (`is_full` says where), and
+/// has skipped files whose stores could not be called there, makes room for `pages` and a few more
+/// with nothing locked, and does `work` again, which must allow that. The limit that it met counts
+/// as a failure only if the caller gets the error.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     pages: PageCount,

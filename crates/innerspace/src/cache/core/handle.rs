@@ -1,4 +1,4 @@
-//! What one handle on a file has for itself.
+//! The state of one handle on a file.
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorCursor, FileError};

@@ -7,7 +7,7 @@ use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteG
 
 /// See the module. Both are outside the locks of blocks.
 pub(crate) struct FileLocks {
-    /// Serialises appends, and keeps the end of the file where it is meanwhile.
+    /// Serialises appends, and keeps the length of the file the same meanwhile.
     append: Mutex<()>,
     /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`).
     /// Exclusive: truncate, punch, discard, invalidate.
@@ -23,7 +23,7 @@ pub(crate) enum InvalidateGuard<'f> {
         _guard: RwLockReadGuard<'f, ()>,
         _holding: FileLocked,
     },
-    /// No other thread may. Dropped in this order.
+    /// No other thread may fill or write. Dropped in this order.
     Alone {
         _cutting: CuttingMark<'f>,
         _guard: RwLockWriteGuard<'f, ()>,

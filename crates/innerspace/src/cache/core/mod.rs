@@ -57,7 +57,7 @@ pub(crate) struct FileCore {
     pub(crate) counters: FileCounters,
 }
 
-/// What never changes of a file.
+/// The properties of a file that never change.
 pub(crate) struct FileIdentity {
     /// The number frames carry.
     pub(crate) owner: OwnerId,
@@ -65,7 +65,7 @@ pub(crate) struct FileIdentity {
     pub(crate) own_name: Arc<str>,
     /// The same in messages.
     pub(crate) name: Arc<str>,
-    /// What the store calls itself.
+    /// The store's own name for itself.
     pub(crate) identity: Option<Identity>,
     /// Keeps the group; pays for blocks and index nodes.
     pub(crate) group: Group,
@@ -85,7 +85,7 @@ pub(crate) struct FileIdentity {
     pub(crate) accepted: Accepted,
 }
 
-/// A file's blocks, its length, and what is known of its holes.
+/// A file's blocks, its length, and its known holes.
 pub(crate) struct Blocks {
     /// The blocks, and under the same mutex which of them are dirty: a new block of a writer enters
     /// both at once.
@@ -93,15 +93,15 @@ pub(crate) struct Blocks {
     /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by
     /// `set_len`, under `invalidate`, exclusive.
     pub(crate) size: AtomicU64,
-    /// What the store holds: bytes at and after it are not read from there. Changes as `size` does,
-    /// and after a write.
+    /// The length of the store's bytes: nothing at or after it is read from there. Changes as
+    /// `size` does, and after a write.
     pub(crate) stored: AtomicU64,
     /// Moves when something may have stopped being a hole, under the mutex of `index`: see
     /// [`FileCore::hole_still`].
     pub(crate) hole_epoch: AtomicU64,
     /// Which blocks may be mapped as holes.
     pub(crate) visible_holes: VisibleHoles,
-    /// What is known of the store's holes. A leaf lock.
+    /// The known holes of the store. A leaf lock.
     pub(crate) extents: Mutex<Extents>,
     /// The last block has old bytes past the end of the file, which are viewed: to be cleared
     /// before the file grows.
@@ -222,7 +222,7 @@ impl FileCore {
         &self.id.name
     }
 
-    /// What may be done with the file.
+    /// Whether the file may be written.
     pub(crate) fn access(&self) -> FileAccess {
         self.id.access
     }
@@ -448,7 +448,7 @@ impl FileCore {
         self.mark_dirty_as(self.dirty_entry(), block, frame);
     }
 
-    /// What the dirty index notes of a write that happens now.
+    /// The entry of the dirty index for a write that happens now.
     #[inline]
     pub(crate) fn dirty_entry(&self) -> Dirty {
         Dirty {
@@ -517,12 +517,12 @@ impl FileCore {
 impl Drop for FileCore {
     fn drop(&mut self) {
         // Closing removes every block. If it panicked before that, views may still show one, and
-        // nothing will tell when they are gone: the memory stays for good, and the number in their
-        // tags is never reused.
+        // nothing will notice when they are gone: the memory is never freed, and the number in
+        // their tags is never reused.
         if self.blocks.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
         } else {
-            // Not before: a holder of the file, closed or not, seeks blocks by its number.
+            // Not earlier: a holder of the file, closed or not, looks blocks up by its number.
             self.pool.unregister_owner(self.id.owner);
         }
     }

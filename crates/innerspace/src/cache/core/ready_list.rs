@@ -1,4 +1,5 @@
-//! The futures of one file that wait for bytes: which are due to be woken, and what wakes them.
+//! The futures of one file that wait for bytes: which are due to be woken, and which operation
+//! wakes them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,9 +18,9 @@ use crate::units::PAGE_SIZE;
 #[derive(Debug)]
 pub(crate) struct Request {
     cache: Arc<Cache>,
-    /// Where the bytes are that are wanted.
+    /// The blocks with the wanted bytes.
     blocks: Range<u64>,
-    /// Set when it has to be woken by the next operation that ends.
+    /// Set when the next operation that ends has to wake it.
     due: Due,
     /// `None` once the future is gone: nothing is left here then, because the last reference may be
     /// dropped with a block locked.
@@ -33,7 +34,7 @@ struct State {
 }
 
 impl State {
-    /// Takes in the first result alone, and gives back the other.
+    /// Keeps the first result, and returns any other.
     fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
         if self.result.is_some() {
             return Some(result);
@@ -150,7 +151,7 @@ impl ReadyList {
         self.live_in(0..u64::MAX)
     }
 
-    /// Those that may want one of the blocks.
+    /// The requests that may want one of the blocks.
     fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
         let first = blocks.start.saturating_sub(MOST_BLOCKS);
         let requests = self.requests.lock();

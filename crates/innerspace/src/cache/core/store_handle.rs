@@ -1,8 +1,8 @@
 //! The store of an open file, shared by the file and the calls that are under way.
 //!
-//! A call that is under way as the file is closed has the store a moment longer, and with it what
-//! the store keeps others out by, a lock for one. So the file's entry in the table of open files
-//! stays until then: the next open of the same store waits, instead of meeting that lock.
+//! A call that is under way as the file is closed has the store a moment longer, and with it
+//! whatever keeps others out, such as a lock. So the file's entry in the table of open files stays
+//! until then: the next open of the same store waits, instead of meeting that lock.
 
 use std::ops::Deref;
 
@@ -43,18 +43,18 @@ impl Deref for StoreHandle {
 const DEFAULT_REQUEST: u64 = MIB;
 const MOST_REQUEST: u64 = 64 * MIB;
 
-/// What a file knows of its store.
+/// A file's knowledge of its store.
 pub(crate) struct FileStore {
     /// `None` once the file is closed. A leaf lock, held to clone it.
     handle: Mutex<Option<Arc<StoreHandle>>>,
-    /// Whether a call of the store may want other files.
+    /// Whether a call of the store may use other files.
     uses_files: Arc<AtomicBool>,
     at_a_time: u32,
     request_blocks: u64,
 }
 
 impl FileStore {
-    /// Of a file whose blocks have `1 << block_shift` bytes.
+    /// For a file whose blocks have `1 << block_shift` bytes.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         uses_files: bool,
@@ -92,7 +92,7 @@ impl FileStore {
         drop(handle);
     }
 
-    /// Whether a call of the store may want other files.
+    /// Whether a call of the store may use other files.
     pub(crate) fn may_use_files(&self) -> bool {
         self.uses_files.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ impl FileStore {
         self.uses_files.store(true, Ordering::Relaxed);
     }
 
-    /// Requests that the store serves at a time.
+    /// The number of requests that the store serves at a time.
     pub(crate) fn at_a_time(&self) -> u32 {
         self.at_a_time
     }

@@ -1,7 +1,7 @@
-//! What a store says of itself before it becomes a file.
+//! What a store says about itself before it becomes a file.
 //!
-//! A store may be made of other files, and open them when it is asked: nothing is locked then, and
-//! nothing where it is dropped because it cannot be opened.
+//! A store may be made of other files, and open them when it is asked: nothing is locked then, nor
+//! when it is dropped because it cannot be opened.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,14 @@ use crate::sync::Arc;
 /// The largest size of a file in bytes.
 pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 
-/// A store that can be opened, and what it said.
+/// A store that can be opened, and its answers.
 pub(crate) struct StoreProbe {
     pub(crate) store: Arc<dyn Store>,
     /// As it was given.
     pub(crate) own_name: Arc<str>,
     /// As it is in messages.
     pub(crate) name: Arc<str>,
-    /// The order of a block, which the options say.
+    /// The order of a block, from the options.
     pub(crate) order: u8,
     /// Bytes.
     pub(crate) len: u64,

@@ -1,4 +1,4 @@
-//! Which blocks of a file are dirty and which are being written: the dirty index, and which may be
+//! The dirty index: which blocks of a file are dirty, which are being written, and which may be
 //! written when.
 
 use std::ops::Range;
@@ -11,10 +11,10 @@ use crate::cache::errors::HeldReason;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum WriteOrder {
-    /// Whenever it suits: after a while, under memory pressure, on sync.
+    /// In the background: after a while, under memory pressure, and on sync.
     #[default]
     Background,
-    /// On sync and on the last drop alone. New writes are refused when half of the group's limit is
+    /// Only on sync and on the last drop. New writes are refused when half of the group's limit is
     /// unwritten.
     OnSync,
     /// Like `Background`, but a block written after `set_barrier(n)` stays until
@@ -37,8 +37,9 @@ pub(crate) enum WriteReason {
 }
 
 /// The dirty blocks of one file by number, and those whose write is under way. Kept under one
-/// mutex, which is inside the block lock and held for a few map operations: for each run of blocks
-/// of which the same is noted, and for each block of one write. Never for each block of a file.
+/// mutex, which is inside the block lock and held for a few map operations: one for each run of
+/// blocks with the same entry, and one for each block of a write; never one for each block of a
+/// file.
 ///
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly
 /// when it carries WRITEBACK.
@@ -62,9 +63,9 @@ pub(crate) struct DirtyIndex {
     cut: Option<u64>,
     /// Cuts that are over.
     cuts: u64,
-    /// Somebody has the file alone: no page comes in but by him.
+    /// A cut has locked the file: pages come in through it alone.
     cutting: bool,
-    /// The file is being closed: only the closing thread writes what is left.
+    /// The file is being closed: only the closing thread writes the rest.
     closing: bool,
 }
 
@@ -113,8 +114,8 @@ impl DirtyIndex {
         self.accepted.retain(|number| number > through);
     }
 
-    /// A sync has failed: whatever was accepted before the failure may be gone. Of a write under
-    /// way nobody knows whether the store has accepted it already.
+    /// A sync has failed: anything accepted before the failure may be gone. For a write under way,
+    /// nobody knows whether the store has accepted it already.
     pub(crate) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
         for (blocks, _) in accepted.all().chain(self.writing.all()) {
@@ -196,7 +197,7 @@ impl DirtyIndex {
             .max(self.doubted.last())
     }
 
-    /// Somebody has the file alone from now on, or no more.
+    /// The file is locked exclusively from now on, or no more.
     pub(crate) fn set_cutting(&mut self, cutting: bool) {
         debug_assert_ne!(self.cutting, cutting, "one thread has the file alone");
         self.cutting = cutting;
@@ -215,7 +216,7 @@ impl DirtyIndex {
         self.cut = Some(first);
     }
 
-    /// They are cut off, or stay.
+    /// The cut is over: the blocks are cut off, or stay.
     pub(crate) fn end_cut(&mut self) {
         self.cut = None;
         self.cuts += 1;
@@ -251,7 +252,7 @@ impl DirtyIndex {
     }
 
     /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let
-    /// go now.
+    /// be written now.
     pub(crate) fn next_run(
         &mut self,
         range: Range<u64>,
@@ -280,16 +281,15 @@ impl DirtyIndex {
             }
         }
         if everything && run.is_empty() {
-            // All were looked at: the flusher need not do that again before the oldest is old
-            // enough.
+            // All were looked at: the flusher need not do so again before the oldest is old enough.
             self.oldest = oldest;
         }
         run
     }
 
-    /// Moves the blocks that a range begins with, as far as the same is noted of them, from dirty
-    /// to being written if the rules let them go: up to which block, and what is noted, for the
-    /// case that the write fails. `None` for a first block that is not dirty, does not go, or is
+    /// Moves the first blocks of a range, as far as they have the same entry, from dirty to being
+    /// written if the rules allow it. Returns the block after them, and their entry, for the case
+    /// that the write fails. `None` if the first block is not dirty, may not be written, or is
     /// being cut off.
     pub(crate) fn begin_write_if(
         &mut self,
@@ -353,7 +353,8 @@ impl DirtyIndex {
         .min()
     }
 
-    /// Why blocks in `range` stay under `rules`: how many, and what would let the first of them go.
+    /// Why blocks in `range` may not be written under `rules`: how many, and what would release the
+    /// first of them.
     pub(crate) fn held(&self, range: Range<u64>, rules: &WriteRules) -> Option<(u64, HeldReason)> {
         let mut held = 0;
         let mut lowest = u64::MAX;
@@ -381,7 +382,7 @@ pub(crate) struct WriteRules {
 }
 
 impl WriteRules {
-    /// Whether the file's order lets the block go.
+    /// Whether the file's order lets the block be written.
     fn order_allows(&self, entry: &Dirty) -> bool {
         match self.order {
             WriteOrder::Background => true,

@@ -5,9 +5,9 @@ use crate::cache::dirty::index::WriteOrder;
 use crate::cache::errors::FileError;
 use crate::cache::wait::Wait;
 
-/// A group's limit divided by its dirty pages at which they are written in the background.
+/// A group's dirty pages are written in the background from this part of its limit on.
 const BACKGROUND_PART: u64 = 5;
-/// The same at which writers write themselves, and are refused where nothing can be written.
+/// Writers write themselves from this part on, and are refused if nothing can be written.
 const HARD_PART: u64 = 2;
 
 /// How much of a group is dirty.
@@ -102,7 +102,7 @@ impl FileCore {
             if let Some(error) = self.cache.unwritten_error(&self.id.groups) {
                 return Err(error);
             }
-            // Others are at it: the group's limit decides.
+            // Others are writing: the group's limit decides.
             break;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Punching the store, and punching again what a failed sync may have brought back: see
+//! Punching the store, and punching again blocks that a failed sync may have brought back: see
 //! [`punched`](crate::cache::dirty::punched).
 
 use std::ops::Range;
@@ -10,8 +10,8 @@ use crate::cache::lookup::batch::lock_batch;
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
 
-/// A punch made again. Dropped, what has become of it is in the error sequence; without an answer,
-/// the store panicked.
+/// A punch made again. A drop enters its result in the error sequence; without an answer, the store
+/// panicked.
 struct Again<'f> {
     file: &'f FileCore,
     result: Option<Result<(), FileError>>,
@@ -30,8 +30,8 @@ impl Drop for Again<'_> {
 }
 
 impl FileCore {
-    /// Has the store punch blocks as far as the file reaches, and what is `known` of the store. The
-    /// caller has the file to itself, and the locks of those that are cached.
+    /// Makes the store punch blocks, up to the end of the file and the `known` end of the store.
+    /// The caller has the file to itself, and the locks of cached blocks.
     pub(crate) fn punch_store(
         &self,
         blocks: Range<u64>,
@@ -61,8 +61,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Punches again what a failed sync may have brought back. A failure is left in the error
-    /// sequence. No lock is held.
+    /// Punches blocks again that a failed sync may have brought back. A failure is left in the
+    /// error sequence. No lock is held.
     pub(crate) fn punch_again(&self) {
         if !self.blocks.extents.lock().punched.has_lost() {
             return;
@@ -77,7 +77,7 @@ impl FileCore {
         again.result = Some(runs.try_for_each(|run| self.punch_lost(run, &alone)));
     }
 
-    /// The same of one range, a batch of cached blocks at a time.
+    /// The same for one range, a batch of cached blocks at a time.
     fn punch_lost(&self, run: Range<u64>, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
         let mut next = run.start;
         while next < run.end {
@@ -86,14 +86,14 @@ impl FileCore {
             // Writes that were under way may have taken blocks out.
             let lost = self.blocks.extents.lock().punched.lost_in(start..next);
             for part in lost {
-                // A sync that failed, or a write, may have left more in the store than is known of.
+                // A sync that failed, or a write, may have left more in the store than is known.
                 self.punch_store(part, u64::MAX, alone)?;
             }
         }
         Ok(())
     }
 
-    /// Makes durable what was punched, if no more can be noted. No lock is held.
+    /// Makes punches durable if no more can be noted. No lock is held.
     pub(crate) fn make_room_for_punch(&self) -> Result<(), FileError> {
         if !self.blocks.extents.lock().punched.is_full() {
             return Ok(());
@@ -107,7 +107,7 @@ impl FileCore {
         }
     }
 
-    /// Whether the store may not have all that the file is.
+    /// Whether the store may lack bytes of the file.
     pub(crate) fn has_unwritten(&self) -> bool {
         self.dirty().last_unwritten().is_some() || self.blocks.extents.lock().punched.has_lost()
     }

@@ -1,50 +1,51 @@
 //! Punches that a failed sync may undo (P18), and how they are made again.
 //!
-//! The store is told to punch, and perhaps answers by writing zeros. A sync that fails may drop
-//! those as it drops any write, and the old bytes are back. Of what was written the cache keeps the
-//! blocks until a sync has succeeded; of what was punched it keeps no block, so it notes the range.
-//! A noted block that is not cached is a hole, whatever the store says: the old bytes are never
-//! read, not even between the failed sync and the next punch.
+//! A store may punch by writing zeros. A sync that fails may drop those as it drops any write, and
+//! the old bytes are back. The cache keeps written blocks until a sync has succeeded; for punched
+//! ones it keeps no block, so it notes the range. A noted block that is not cached is a hole,
+//! whatever the store says: the old bytes are never read, not even between the failed sync and the
+//! next punch.
 //!
 //! - *Emptied*: the store has answered a punch. The number of the next sync is noted with it. A
 //!   good sync that began since ends the state; a failed sync makes it lost.
 //! - *Lost*: a sync failed, perhaps beside the punch, or a write into an emptied block may have
 //!   failed half-way. Punching again makes it emptied.
 //!
-//! From both: a write of the block that the store has accepted (from there on it is the cache's to
-//! keep), and a cut that takes the block off the file.
+//! Two events end both states: the store accepts a write of the block (from then on it is the
+//! cache's to keep), or a cut takes the block off the file.
 //!
 //! **Made again** by the next sync that a user asks for and by the close, before anything is
 //! written, and before an invalidation or a discard. The caller has the file to itself. It holds
-//! the locks of the cached blocks of a range while it checks again what is lost there and has it
-//! punched. So no write back is under way in it; one that has ended has taken its block out. A
-//! block in the range that is dirty is in no store anyway, and is written after. Should the store
-//! refuse, the range stays lost, and the sync fails.
+//! the locks of the cached blocks of a range while it checks again which of them are lost, and
+//! punches those. So no write back is under way in it; one that has ended has taken its block out.
+//! A dirty block in the range is written afterwards. If the store refuses, the range stays lost,
+//! and the sync fails.
 //!
 //! **Bounded.** A file has [`MOST`] ranges at most when a punch begins: it makes them durable
-//! first, and fails where that does. A write into an emptied range parts it, but its block stays
-//! cached until a good sync, which ends the range, too. A write into a lost range parts it as long
-//! as there are less than [`MOST`]. Later ones leave the range as it is, and their blocks are in
+//! first, and fails if that does. A write into an emptied range splits it, but its block stays
+//! cached until a good sync, which ends the range, too. A write into a lost range splits it as long
+//! as there are fewer than [`MOST`]. Later ones leave the range as it is, and their blocks are in
 //! doubt: they stay cached, and are written once more after the punch.
 //!
-//! A store that keeps what it has accepted (`Accepted::Kept`) has nothing noted. Lengths are not
-//! noted: that a sync which fails does not undo them is a rule of
-//! [`Store::set_len`](crate::store::Store::set_len).
+//! Nothing is noted for a store that keeps what it has accepted (`Accepted::Kept`), nor are
+//! lengths: it is a rule of [`Store::set_len`](crate::store::Store::set_len) that a failed sync
+//! does not undo them.
 
 use std::ops::Range;
 
 use crate::cache::dirty::runs::Runs;
 
-/// The most ranges that are noted of a file when a punch begins.
+/// The most ranges that are noted for a file when a punch begins.
 const MOST: usize = 256;
 
 /// The blocks that the store was told to punch and no sync has covered. Kept with the file's
 /// extents, under their mutex.
 #[derive(Debug, Default)]
 pub(crate) struct Punched {
-    /// Those that are holes in the store, if no sync fails, with how many syncs had begun.
+    /// Blocks that are holes in the store, if no sync fails, with the number of syncs that had
+    /// begun.
     emptied: Runs<u64>,
-    /// Those that a failed sync may have brought back.
+    /// Blocks that a failed sync may have brought back.
     lost: Runs<()>,
     /// Syncs begun.
     begun: u64,
@@ -58,7 +59,7 @@ impl Punched {
         self.emptied.contains(block) || self.lost.contains(block)
     }
 
-    /// Where the range ends that has the block.
+    /// The end of the range that has the block.
     pub(crate) fn end_of(&self, block: u64) -> Option<u64> {
         let emptied = self.emptied.run_end(block);
         emptied.or_else(|| self.lost.run_end(block))
@@ -74,12 +75,12 @@ impl Punched {
         self.lost.runs_in(blocks).next().is_some()
     }
 
-    /// Whether something has to be punched again.
+    /// Whether any block has to be punched again.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// What has to be punched again of a range.
+    /// The parts of a range that have to be punched again.
     pub(crate) fn lost_in(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
         self.lost.runs_in(blocks).map(|(run, ())| run).collect()
     }
@@ -88,12 +89,12 @@ impl Punched {
         self.emptied.runs() + self.lost.runs() >= MOST
     }
 
-    /// The store has punched blocks, asked when `failed` syncs had failed.
+    /// The store has punched blocks; the call began when `failed` syncs had failed.
     pub(crate) fn note(&mut self, blocks: Range<u64>, failed: u64) {
         self.forget(blocks.clone());
         match self.failed == failed {
             true => self.emptied.note_run(blocks, self.begun),
-            // Their order is unknown.
+            // The order of punch and failure is unknown.
             false => self.lost.note_run(blocks, ()),
         }
     }
@@ -104,8 +105,8 @@ impl Punched {
         self.lost.remove_all(blocks);
     }
 
-    /// The store has accepted what was written to blocks; false if they are to be punched again all
-    /// the same.
+    /// The store has accepted a write to blocks; false if they are to be punched again all the
+    /// same.
     #[must_use]
     pub(crate) fn written(&mut self, blocks: Range<u64>) -> bool {
         self.emptied.remove_all(blocks.clone());
@@ -125,7 +126,7 @@ impl Punched {
         }
     }
 
-    /// A sync begins; what it is to be called when it has succeeded.
+    /// A sync begins. Returns its number, for [`Punched::synced`].
     pub(crate) fn begin_sync(&mut self) -> u64 {
         self.begun += 1;
         self.begun - 1
@@ -144,7 +145,7 @@ impl Punched {
         }
     }
 
-    /// Checks what is noted of a file of so many blocks at rest.
+    /// Checks the entries for a file of so many blocks at rest.
     pub(crate) fn validate(&self, blocks: u64) {
         let lost = self.lost.all().map(|(run, ())| run);
         let emptied = self.emptied.all().map(|(run, _)| run);

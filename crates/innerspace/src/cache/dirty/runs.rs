@@ -1,5 +1,5 @@
-//! Sets of blocks as runs of neighbours of which the same is noted: a file that is written from
-//! front to back has one run, and another block of it makes that one longer.
+//! Sets of blocks as runs of neighbours with the same note: a file that is written from front to
+//! back has one run, which its next block makes longer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub(crate) struct Dirty {
     pub(crate) barrier: u64,
 }
 
-/// What is noted of each block of a set.
+/// The notes for the blocks of a set.
 #[derive(Debug)]
 pub(crate) struct Runs<T> {
     /// The runs by their first blocks. They do not overlap; neighbours of the same note may stay
@@ -52,7 +52,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.run_of(block).is_some()
     }
 
-    /// What is noted of a block.
+    /// The note for a block.
     pub(crate) fn get(&self, block: u64) -> Option<T> {
         self.run_of(block).map(|(_, run)| run.note)
     }
@@ -109,8 +109,8 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.take_run(block..block + 1).map(|(_, note)| note)
     }
 
-    /// Takes out what a range begins with as far as the same is noted of it: up to which block, and
-    /// what. `None` where its first block is not there.
+    /// Takes out the first blocks of a range as far as they have the same note. Returns the block
+    /// after them, and the note. `None` if the first block is not in the set.
     pub(crate) fn take_run(&mut self, blocks: Range<u64>) -> Option<(u64, T)> {
         let (start, run) = self.run_of(blocks.start)?;
         let end = run.end.min(blocks.end);
@@ -135,17 +135,17 @@ impl<T: Copy + PartialEq> Runs<T> {
         }
     }
 
-    /// What the first run that reaches into a range has of it.
+    /// The part of a range that its first run covers.
     fn first_part(&self, range: Range<u64>) -> Option<Range<u64>> {
         self.runs_in(range).next().map(|(blocks, _)| blocks)
     }
 
-    /// Where the run ends that a block is in.
+    /// The end of the run that a block is in.
     pub(crate) fn run_end(&self, block: u64) -> Option<u64> {
         self.run_of(block).map(|(_, run)| run.end)
     }
 
-    /// Takes out the blocks of whose note `keep` says no.
+    /// Takes out the blocks whose note `keep` refuses.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
         let blocks = &mut self.blocks;
         self.runs.retain(|start, run| {

@@ -1,4 +1,4 @@
-//! What a file knows of its unwritten data beside the dirty index.
+//! A file's state of unwritten data beside the dirty index.
 
 use crate::cache::dirty::sync_turns::Syncs;
 use crate::cache::dirty::write_backoff::WriteBackoff;

@@ -3,13 +3,13 @@
 //! A kernel that writes behind may drop what it accepted when it cannot write it; the sync that
 //! fails says so once, and the next one succeeds. So a block that was written and not synced since
 //! is kept in memory although it is clean: eviction passes it over, or syncs first. A sync that
-//! succeeds releases what was accepted before it began. One that fails leaves all that was accepted
-//! in doubt; what is in doubt becomes dirty again, and is written again. Every handle hears of it,
-//! also by a good sync of its own that had waited for this one: what it has written may be lost. Of
-//! what was punched there is no block to keep: that is noted, and punched again
-//! ([`punched`](crate::cache::dirty::punched)).
+//! succeeds releases the blocks accepted before it began. One that fails leaves all accepted blocks
+//! in doubt; those become dirty and are written again. Every handle hears of it, also by a good
+//! sync of its own that had waited for this one: its writes may be lost. For a punch there is no
+//! block to keep: it is noted, and made again ([`punched`](crate::cache::dirty::punched)). The
+//! argument is in `docs/protocols/durability.md`.
 //!
-//! `sync_turns` has one sync of a file run at a time.
+//! `sync_turns` lets one sync of a file run at a time.
 
 use std::io;
 use std::ops::Range;
@@ -31,8 +31,8 @@ use crate::units::FrameId;
 /// How long eviction waits for a sync that others began: a store may hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// A call of the store that makes durable what it has accepted. Dropped, it has failed; without an
-/// error, it panicked.
+/// A call of the store that makes accepted blocks durable. If this is dropped, it has failed;
+/// without an error, it panicked.
 struct Unsure<'f> {
     file: &'f FileCore,
     error: Option<io::Error>,
@@ -41,7 +41,7 @@ struct Unsure<'f> {
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
         if self.file.id.accepted == Accepted::UntilSync {
-            // Also what was accepted since it began: the store may have dropped any of it.
+            // Also blocks accepted since it began: the store may have dropped any of them.
             self.file.dirty().doubt_accepted();
             self.file.blocks.extents.lock().punched.sync_failed();
         }
@@ -63,7 +63,7 @@ impl FileCore {
         }
         self.check_not_reentrant()?;
         let rules = self.rules(WriteReason::Sync);
-        // In one look: what is released in between may be written by others then, and not be
+        // Under one lock: blocks released in between might be written by others then, and not be
         // durable.
         let (first, held) = {
             let dirty = self.dirty();
@@ -83,8 +83,8 @@ impl FileCore {
         held.map_or(Ok(()), |held| Err(self.held(held)))
     }
 
-    /// Makes what the store has accepted durable. A failure is left in the error sequence, and what
-    /// it leaves in doubt is dirty again. No block is locked.
+    /// Makes accepted blocks durable. A failure is left in the error sequence, and blocks that it
+    /// leaves in doubt become dirty again. No block is locked.
     pub(crate) fn sync_store(&self, what: SyncWhat) -> Result<(), FileError> {
         if let Some(running) = self.writes.syncs.begin(what, None) {
             self.run_sync(running, what, LockMode::Sleep)?;
@@ -119,7 +119,7 @@ impl FileCore {
             }
             Err(error) => {
                 unsure.error = Some(error);
-                // Before others sync: theirs may be good, and they have to hear of this one.
+                // Before others sync: their syncs may succeed, and they have to hear of this one.
                 drop(unsure);
                 drop(running);
                 failpoint!(SyncFailed);
@@ -142,15 +142,15 @@ impl FileCore {
         let doubted = self.dirty().doubted();
         failpoint!(DoubtListed);
         for block in doubted.into_iter().flatten() {
-            // Otherwise it was removed from the file meanwhile, and is in doubt no more; or its
-            // lock is taken.
+            // Otherwise the block was removed from the file meanwhile, and is in doubt no more; or
+            // its lock is taken.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
-                // Somebody else may have taken it back, or another block may be in its place; only
-                // under the lock it stays so.
+                // Another thread may have taken it back, or another block may be in its place. This
+                // is only stable under the lock.
                 if !self.dirty().is_doubted(block) {
                     continue;
                 }
-                // Nothing holds these bytes back: the store had them already.
+                // The write order does not hold these bytes back: the store had them already.
                 let entry = Dirty {
                     barrier: 0,
                     ..self.dirty_entry()
@@ -161,8 +161,7 @@ impl FileCore {
         }
     }
 
-    /// Leaves out those of locked, stable blocks that are clean and yet the only copy that can be
-    /// relied on.
+    /// Takes blocks out of `locked` that are clean and yet the only reliable copy. All are stable.
     pub(crate) fn retain_synced(&self, locked: &mut Vec<Locked<'_>>) {
         if self.id.accepted == Accepted::UntilSync {
             let dirty = self.dirty();
@@ -170,7 +169,7 @@ impl FileCore {
         }
     }
 
-    /// Makes the sync that a thread asked for which could not make it. For the service, which does
+    /// Makes the sync that a thread wanted and could not make itself. For the service, which does
     /// not wait long for other syncs.
     pub(crate) fn sync_if_wanted(&self) -> Result<(), FileError> {
         if !self.writes.syncs.is_wanted() {
@@ -187,8 +186,8 @@ impl FileCore {
         }
     }
 
-    /// Before frames are evicted: syncs, if some of them hold what no sync has covered. A thread
-    /// that may not do I/O asks for a background sync instead.
+    /// Syncs before frames are evicted, if some of them are accepted and not synced. A thread that
+    /// may not do I/O asks for a background sync instead.
     pub(crate) fn sync_before_eviction(&self, frames: &[FrameId]) {
         if self.id.accepted == Accepted::Kept {
             return;
@@ -211,7 +210,7 @@ impl FileCore {
         self.sync_for_room();
     }
 
-    /// Has what is written be evictable. Does not wait long for the syncs of others.
+    /// Makes written blocks evictable. Does not wait long for the syncs of others.
     pub(crate) fn sync_for_room(&self) {
         if self.id.accepted == Accepted::Kept {
             return;

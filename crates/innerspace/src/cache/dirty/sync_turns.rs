@@ -1,4 +1,4 @@
-//! The order of a file's syncs, and what the syncs so far have covered.
+//! The order of a file's syncs, and the changes that they have covered.
 //!
 //! One sync of a file runs at a time: of two at once, one could take the other's error along. A
 //! caller that comes meanwhile waits for the running sync to end, and takes part in the next.
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl State {
-    /// Whether a sync that began after the first `arrived` has done what is wanted.
+    /// Whether a good sync of this kind began after the first `arrived`.
     fn has_done(&self, what: SyncWhat, arrived: u64) -> bool {
         match what {
             SyncWhat::Data => self.good > arrived,
@@ -57,11 +57,11 @@ impl State {
     }
 }
 
-/// A sync under way; dropped, it has ended, and has failed unless it was noted as good.
+/// A sync under way. A drop ends it, as a failure unless it was noted as good.
 pub(crate) struct Running<'s> {
     syncs: &'s Syncs,
     number: u64,
-    /// What it has made durable, and how many changes of the store came before it.
+    /// Its kind, if it has succeeded, and how many changes of the store came before it.
     pub(crate) good: Option<(SyncWhat, u64)>,
 }
 
@@ -80,8 +80,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A call that may change the store, and has when this is dropped, also if it panics: before
-/// anybody is told that it is over.
+/// A call that may change the store. A drop counts the change, also after a panic, before any other
+/// thread learns that the call is over.
 #[must_use = "the change is noted when this is dropped"]
 pub(crate) struct Changing<'s>(&'s Syncs);
 
@@ -93,7 +93,7 @@ impl Drop for Changing<'_> {
 }
 
 impl Syncs {
-    /// Begins a sync when none is running; `None` when another did meanwhile what is wanted, or
+    /// Begins a sync when none is running. `None` if another has done what is wanted meanwhile, or
     /// took longer than `patience`.
     pub(crate) fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
         let mut state = self.state.lock();
@@ -151,7 +151,7 @@ impl Syncs {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// What was asked for is done from here on.
+    /// The wanted sync begins here.
     pub(crate) fn take_wanted(&self) {
         self.wanted.store(false, Ordering::Relaxed);
     }

@@ -7,10 +7,10 @@
 
 use crate::sync::Mutex;
 
-/// log2 of the attempts left out at most, plus 1.
+/// log2 of the most attempts left out, plus 1.
 const MOST_FAILURES: u32 = 10;
 
-/// One file's. A leaf lock, held for a look.
+/// The state of one file. A leaf lock, held briefly.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBackoff(Mutex<State>);
 
@@ -18,7 +18,7 @@ pub(crate) struct WriteBackoff(Mutex<State>);
 struct State {
     /// Attempts in a row that wrote nothing and failed.
     failures: u32,
-    /// Attempts to leave out yet.
+    /// Attempts still to be left out.
     left_out: u32,
     /// The tick of the last failure.
     at: u64,
@@ -35,7 +35,7 @@ impl WriteBackoff {
         false
     }
 
-    /// How an attempt at tick `now` went, in blocks.
+    /// Notes the result of an attempt at tick `now`, in blocks.
     pub(crate) fn note(&self, written: u64, failed: u64, now: u64) {
         if written == 0 && failed == 0 {
             return;

@@ -1,7 +1,7 @@
 //! Several runs of dirty blocks on their way to the store at once.
 //!
-//! A sync of more than one run has jobs in the file's lane write beside the caller: as many as the
-//! store takes calls at a time, and as far as the memory that they hold stays a small part of the
+//! In a sync of more than one run, jobs in the file's lane write beside the caller: as many as the
+//! store serves calls at a time, as long as the memory that they hold stays a small part of the
 //! nearest limit. Each claims the next run, which no other job gets, and writes it as if it were
 //! alone. The caller claims runs too, so all get written even if no thread is free. At the end it
 //! waits for runs that others have claimed, and for no job that has not begun. A file whose writes
@@ -19,7 +19,7 @@ use crate::sync::{Arc, Condvar, Mutex};
 /// Jobs that write beside the caller, at most: more keep no disk busier.
 const MOST_HELPERS: u64 = 7;
 
-/// What a caller and its helpers write.
+/// The work that a caller shares with its helpers.
 struct Spread {
     state: Mutex<State>,
     /// Notified when a run that was claimed has ended.
@@ -36,7 +36,7 @@ struct State {
     total: RunEnd,
 }
 
-/// A run that is the holder's to write. Dropped, it has ended.
+/// A run that is the holder's to write. A drop ends it.
 struct Claim<'s> {
     spread: &'s Spread,
     blocks: Range<u64>,
@@ -154,7 +154,7 @@ impl FileCore {
         }
     }
 
-    /// Jobs that are worth to have beside the caller, for so many dirty blocks in runs of `run`.
+    /// How many jobs are worth starting for so many dirty blocks in runs of `run`.
     fn helpers(&self, run: u64, dirty: u64) -> u64 {
         if self.id.write_order == WriteOrder::Ordered || !self.cache.workers().has_threads() {
             return 0;

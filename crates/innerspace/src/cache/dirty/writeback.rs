@@ -32,14 +32,14 @@ const MAX_RUN: u64 = MIB;
 /// device is faster with more at once.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
 
-/// More than [`MAX_RUN`] is this part of every limit at most: what is being written can be neither
-/// changed nor evicted.
+/// A run longer than [`MAX_RUN`] is at most this part of every limit, since a block that is being
+/// written can be neither changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
 
-/// Runs that a flusher writes before it looks again whether it has to.
+/// Runs that a flusher writes before it checks again whether it has to.
 const FLUSH_RUNS: u64 = 8;
 
-/// Failed calls of the store after which a run is given up that no sync asks for.
+/// Failed calls of the store after which a run is given up, unless a sync asks for it.
 const PATIENCE: u32 = 4;
 
 /// Why a block stays dirty when its bytes cannot be pinned for the store.
@@ -54,7 +54,7 @@ pub(crate) enum LockMode {
     Try,
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RunEnd {
     /// Blocks written.
@@ -69,7 +69,7 @@ pub(crate) struct RunEnd {
 struct InFlight<'f> {
     held: BlockRef<'f>,
     pinned: Option<Pinned<Pool>>,
-    /// What the dirty index said.
+    /// Its entry in the dirty index.
     entry: Dirty,
     /// Bytes of the block that are inside the file.
     len: usize,
@@ -82,12 +82,12 @@ impl InFlight<'_> {
         &pinned[..self.len]
     }
 
-    /// Whether `next` is the block behind this one, and ended in the same way.
+    /// Whether `next` is the block after this one, and ended in the same way.
     fn goes_on(&self, next: &Self) -> bool {
         self.held.block + 1 == next.held.block && self.failed == next.failed
     }
 
-    /// The write was good. The flag is set by a write that failed alone, and one is under way at a
+    /// The write was good. Only a write that failed sets the flag, and only one is under way at a
     /// time: this one.
     fn clear_error(&self) {
         let flags = &self.held.meta().flags;
@@ -101,7 +101,7 @@ impl InFlight<'_> {
 struct InFlights<'f> {
     file: &'f FileCore,
     blocks: Vec<InFlight<'f>>,
-    /// The store has answered, and what it refused is known to all handles.
+    /// The store has answered, and all handles know about its failures.
     answered: bool,
 }
 
@@ -109,8 +109,8 @@ impl Drop for InFlights<'_> {
     fn drop(&mut self) {
         let file = self.file;
         if let (false, [first, .., last] | [first @ last]) = (self.answered, &self.blocks[..]) {
-            // A panic since the writes began. The store is called there, and little else is done:
-            // it is what is named.
+            // A panic since the writes began. Little else than the store's call happens there, so
+            // the store is blamed.
             let offset = first.held.block << file.block_shift();
             let end = (last.held.block << file.block_shift()) + last.len as u64;
             let (what, error) = (StoreAction::Write, store_panicked());
@@ -144,8 +144,8 @@ impl Drop for InFlights<'_> {
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
         }
-        // A block that a writer took for a hole before this may be evicted soon, and is a hole no
-        // more.
+        // A writer may have taken the block for a hole before this. It is a hole no more, and may
+        // be evicted soon.
         file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
         drop(dirty);
         for one in &self.blocks {
@@ -156,8 +156,9 @@ impl Drop for InFlights<'_> {
 }
 
 impl FileCore {
-    /// Writes every block in `blocks` that is dirty now and may go; returns blocks written and
-    /// failed. What no sync asks for is left out for a while after a failure.
+    /// Writes every block in `blocks` that is dirty now and may be written; returns the counts of
+    /// written and failed blocks. Unless a sync asks for it, a file is skipped for a while after a
+    /// failure.
     pub(crate) fn write_range(
         &self,
         blocks: Range<u64>,
@@ -228,20 +229,22 @@ impl FileCore {
         total
     }
 
-    /// A writer's share: up to one run of whatever may go. Blocks written.
+    /// A writer's share: up to one run of blocks that may be written. Returns the blocks written.
     pub(crate) fn write_some(&self) -> u64 {
         let reason = WriteReason::Pressure;
         self.write_onwards(reason, self.max_run(reason)).written
     }
 
-    /// A flusher's share: as many runs as are in flight at once, at most. Blocks written.
+    /// A flusher's share: at most as many runs as are in flight at once. Returns the blocks
+    /// written.
     fn write_more(&self) -> u64 {
         let reason = WriteReason::Pressure;
         let most = FLUSH_RUNS * self.max_run(reason);
         self.write_onwards(reason, most).written
     }
 
-    /// Has a job of the file's lane write until no group has too much dirty, if none is at it.
+    /// Starts a job of the file's lane that writes until no group has too much dirty, unless one is
+    /// running.
     pub(crate) fn flush_in_its_lane(&self) {
         let Some(core) = self.me.upgrade() else {
             return;
@@ -274,14 +277,14 @@ impl FileCore {
             let may_sleep = locked.is_empty() && mode == LockMode::Sleep;
             match self.lock_dirty(block, may_sleep) {
                 Some(Some(one)) => locked.push(one),
-                // Not dirty any more: the run ends here, or begins later.
+                // The block is not dirty any more: the run ends here, or begins later.
                 Some(None) if locked.is_empty() => {}
                 _ => break,
             }
             next = block + 1;
         }
         if locked.is_empty() {
-            // A block that could not be locked is passed over, so that the caller gets on.
+            // A block that could not be locked is passed over, so that the caller makes progress.
             return RunEnd {
                 next: next.max(run[0] + 1),
                 ..RunEnd::default()
@@ -341,20 +344,20 @@ impl FileCore {
         }
     }
 
-    /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. What must not go after all is left
-    /// as it is.
+    /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. Blocks that must not be written
+    /// after all are left as they are.
     fn begin_writes<'f>(&'f self, locked: Vec<Locked<'f>>, rules: &WriteRules) -> InFlights<'f> {
         let mut ready = Vec::with_capacity(locked.len());
         for one in locked {
             let start = one.block() << self.block_shift();
             let len = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
             if len == 0 {
-                // It is being cut off, and its write would not begin.
+                // The block is being cut off, and its write would not begin.
                 continue;
             }
             match Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize) {
                 Some(pinned) => ready.push((one, pinned, len)),
-                // Another time; but a sync must not say that it is written.
+                // It is written another time; but a sync must not say that it was.
                 None if rules.reason == WriteReason::Sync => {
                     let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
                     let error = self.store_error(StoreAction::Write, start, len as u64, error);
@@ -385,8 +388,8 @@ impl FileCore {
         in_flight
     }
 
-    /// Turns DIRTY into WRITEBACK for locked blocks, ascending, in one step for the dirty index;
-    /// what was noted of each that may go.
+    /// Turns DIRTY into WRITEBACK for locked blocks, ascending, in one step for the dirty index.
+    /// Returns the entry of each block that may be written.
     fn begin_in_index(
         &self,
         ready: &[(Locked<'_>, Pinned<Pool>, usize)],
@@ -449,7 +452,7 @@ impl FileCore {
 
     /// Writes adjacent blocks; where that fails, half by half, so that a bad block does not take
     /// its neighbours along. Each failure takes from the patience; with none left the rest is not
-    /// tried. Blocks written.
+    /// tried. Returns the blocks written.
     fn write_split(&self, run: &mut [InFlight<'_>], patience: &mut u32) -> u64 {
         if *patience == 0 {
             return 0;
@@ -490,9 +493,9 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes what is dirty in `blocks` now, waits for the writes others have under way there,
-    /// tries those again that failed, and then, with `what`, makes the store durable. Failures are
-    /// left in the error sequence; what may not be written is an error.
+    /// Writes the blocks in `blocks` that are dirty now, waits for writes of others there, retries
+    /// those that failed, and then, with `what`, makes the store durable. Failures are left in the
+    /// error sequence; a block that may not be written is an error.
     pub(crate) fn sync_blocks(
         &self,
         blocks: Range<u64>,
@@ -502,7 +505,8 @@ impl FileCore {
             return Ok(());
         }
         self.check_not_reentrant()?;
-        // In this order: what is written into a range that is punched again may be in doubt for it.
+        // In this order: blocks written into a range that is punched again may be in doubt because
+        // of that.
         self.punch_again();
         self.take_doubted_back(LockMode::Sleep);
         // Blocks released from here on may be written too late for this sync.
@@ -515,19 +519,18 @@ impl FileCore {
         let put_off = self.dirty().was_put_off(cuts);
         if put_off {
             failpoint!(PutOff);
-            // When the cut is over. No other one comes between this time: a sync ends.
+            // After the cut. No other cut comes in between this time, so the sync ends.
             let _steady = self.locks.shared();
             unwritten += self.write_dirty_now(&blocks).failed;
         }
-        // Before the writes of others are waited for: what is not dirty here is written by their
-        // end.
+        // Before waiting for the writes of others: a block that is not dirty here is written by
+        // their end.
         let mut held = self.held_in(blocks.clone(), &rules);
         failpoint!(OwnWritten);
         self.wait_written(blocks.clone());
         failpoint!(OthersWritten);
         if self.dirty().unwritten() != unwritten {
-            // Writes that others had under way, and that failed. They may have given up where a
-            // sync does not.
+            // Retries writes of others that failed. They may have given up where a sync does not.
             self.write_dirty_now(&blocks);
             held = self.held_in(blocks.clone(), &rules);
             failpoint!(OwnWritten);
@@ -539,20 +542,20 @@ impl FileCore {
         held.map_or(Ok(()), Err)
     }
 
-    /// Writes what is dirty in `blocks` now. What is appended meanwhile is left: it may come as
-    /// fast as it can be written.
+    /// Writes the blocks in `blocks` that are dirty now. Appended blocks are left: they may come as
+    /// fast as they can be written.
     fn write_dirty_now(&self, blocks: &Range<u64>) -> RunEnd {
         let end = self.dirty().last().map_or(0, |last| last + 1);
         let blocks = blocks.start..blocks.end.min(end);
         self.write_in_depth(blocks, WriteReason::Sync, u64::MAX)
     }
 
-    /// The error for a writer that finds everything held back, if that is so.
+    /// The error for a writer if all dirty blocks are held back.
     pub(crate) fn held_error(&self) -> Option<FileError> {
         self.held_in(0..u64::MAX, &self.rules(WriteReason::Pressure))
     }
 
-    /// The error for a caller whose blocks are held back, if some are.
+    /// The error for a caller if some of its blocks are held back.
     fn held_in(&self, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
         let held = self.dirty().held(blocks, rules);
         held.map(|held| self.held(held))
@@ -567,7 +570,7 @@ impl FileCore {
         }
     }
 
-    /// The error for a writer that finds the store refusing what is unwritten, if that is so.
+    /// The error for a writer if the store refuses the unwritten blocks.
     pub(crate) fn unwritten_error(&self) -> Option<FileError> {
         let blocks = self.dirty_blocks();
         if blocks == 0 || !self.writes.backoff.is_on() {
@@ -590,8 +593,8 @@ impl FileCore {
         }
     }
 
-    /// Stores through mappings take the slow path again, so that they carry the barrier number of
-    /// now, which the caller has set.
+    /// Makes stores through mappings take the slow path again, so that they carry the current
+    /// barrier number, which the caller has set.
     ///
     /// No block is locked. A fault marks its block with the number, and makes the page writable
     /// later, in a section in which it looks at the number again. A section that does not see the

@@ -44,14 +44,15 @@ macro_rules! elements {
 
 elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
-/// The largest element in bytes. Their sizes are powers of two, and each lies at a multiple of its
-/// own: none is in two blocks.
+/// The largest element in bytes. Sizes are powers of two, and each element lies at a multiple of
+/// its size, so none is in two blocks.
 const MAX_ELEMENT: usize = 16;
-/// Bytes that a write makes of its elements at once, or a block, if that is more.
+/// The bytes into which a write converts elements at a time, or a block, if that is more.
 const PIECE: u64 = 64 * KIB;
 
-/// A file seen as numbers stored one behind the other, little-endian. Made by [`PagedFile::array`];
-/// its length is the file's at that moment, and stays: an array does not make its file longer.
+/// A file seen as numbers stored one behind the other, little-endian. Made by [`PagedFile::array`].
+/// Its length is the file's at that moment and does not change: an array does not make its file
+/// longer.
 ///
 /// ```
 /// use innerspace::{MIB, Memory};
@@ -125,8 +126,8 @@ impl<T: Element> Array<T> {
         self.element(index, Wait::Yes)
     }
 
-    /// Like [`Array::get`], but never waits. What would block is there when [`PagedFile::ready`] is
-    /// done for its bytes.
+    /// Like [`Array::get`], but never waits. If it would block, wait for [`PagedFile::ready`] of
+    /// its bytes.
     ///
     /// # Errors
     /// As [`Array::get`], and [`FileError::WouldBlock`].
@@ -151,8 +152,8 @@ impl<T: Element> Array<T> {
         self.elements(first, into, Wait::Yes)
     }
 
-    /// Like [`Array::read`], but never waits. What would block is there when [`PagedFile::ready`]
-    /// is done for its bytes.
+    /// Like [`Array::read`], but never waits. If it would block, wait for [`PagedFile::ready`] of
+    /// its bytes.
     ///
     /// # Errors
     /// As [`Array::get`], and [`FileError::WouldBlock`]; `into` may be partly filled then.
@@ -193,7 +194,7 @@ impl<T: Element> Array<T> {
     fn no_such(&self, first: u64) -> FileError {
         FileError::NoSuchElement {
             file: self.file.name().into(),
-            // The first that is not there.
+            // The first that does not exist.
             index: first.max(self.len),
             len: self.len,
         }
@@ -202,15 +203,16 @@ impl<T: Element> Array<T> {
     /// Sets the element with number `index`. A sync of the file makes it durable.
     ///
     /// # Errors
-    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] where the file was cut since, and those
-    /// of [`PagedFile::write_at`]. The element is as it was then.
+    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] if the file was cut since, and those of
+    /// [`PagedFile::write_at`]. The element is unchanged.
     pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
         self.set_element(index, value, Wait::Yes)
     }
 
-    /// Like [`Array::set`], but never waits: where the element's block is cached and nobody views
-    /// it. Else [`PagedFile::ready`] for its bytes reads it; drop the view before you try again.
-    /// Where so much is unwritten that a writer has to write some itself, it is for [`Array::set`].
+    /// Like [`Array::set`], but never waits: it works if the element's block is cached and nobody
+    /// views it. Otherwise wait for [`PagedFile::ready`] of its bytes, and drop the view before you
+    /// try again. If so much is unwritten that a writer has to write some itself, use
+    /// [`Array::set`].
     ///
     /// # Errors
     /// As [`Array::set`], and [`FileError::WouldBlock`].
@@ -231,20 +233,19 @@ impl<T: Element> Array<T> {
     }
 
     /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them
-    /// durable. Takes memory for up to 64 KiB of them, or for a block of the file, of the program's
-    /// own.
+    /// durable. Takes memory on the heap for up to 64 KiB of them, or for a block of the file.
     ///
     /// # Errors
-    /// As [`Array::set`]; [`FileError::NoMemory`]. Where not all of them are in the array nothing
-    /// is written; else those before the failure may have been.
+    /// As [`Array::set`]; [`FileError::NoMemory`]. If some of them are beyond the array nothing is
+    /// written; else those before the failure may have been.
     pub fn write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
         let Range { start, end } = self.bytes_of(first, from.len())?;
         let (size, piece) = (size_of::<T>(), self.file.block_size().max(PIECE));
         let mut bytes = self.buffer(piece.min(end - start))?;
         let (mut at, mut rest) = (start, from);
         loop {
-            // Pieces end with blocks, so that none but the first and the last has to be read for
-            // its other part.
+            // Pieces end with blocks, so that only the first and the last block may have to be read
+            // for their other part.
             let left = (piece - at % piece).min(end - at) as usize;
             let (now, later) = rest.split_at(left / size);
             let bytes = &mut bytes[..left];
@@ -257,10 +258,10 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Like [`Array::write`], but never waits: inside one cached block that nobody views, or
-    /// nothing. Else [`PagedFile::ready`] for its bytes reads it; drop the view before you try
-    /// again. Elements of two blocks, or where so much is unwritten that a writer has to write some
-    /// itself, are for [`Array::write`].
+    /// Like [`Array::write`], but never waits: it writes all, inside one cached block that nobody
+    /// views, or nothing. Otherwise wait for [`PagedFile::ready`] of its bytes, and drop the view
+    /// before you try again. If the elements are in two blocks, or so much is unwritten that a
+    /// writer has to write some itself, use [`Array::write`].
     ///
     /// # Errors
     /// As [`Array::write`], and [`FileError::WouldBlock`].
@@ -279,7 +280,7 @@ impl<T: Element> Array<T> {
         if len > 0 && offset + len > size {
             return Err(self.file.core().past_end(offset, len, size));
         }
-        // That makes no file longer.
+        // This does not make the file longer.
         self.file.try_write_at(bytes, offset)
     }
 

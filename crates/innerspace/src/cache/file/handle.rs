@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is
-//! written, blocks are freed, the store is let go. Futures keep the [`FileCore`] alone. Views keep
-//! nothing while their file has their block; when it loses the block, or ends, the block and the
-//! memory are theirs (`frame::Keeper`).
+//! written, blocks are freed, the store is dropped. Futures keep only the [`FileCore`]. Views keep
+//! nothing while their file has their block; when it loses the block, or ends, they keep the block
+//! and the memory (`frame::ViewOwner`).
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
@@ -35,14 +35,14 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, failpoint};
 use crate::units::PageCount;
 
-/// An open file: what handles and mappings share. Dereferences to its [`FileCore`].
+/// An open file, shared by handles and mappings. Dereferences to its [`FileCore`].
 #[derive(Debug)]
 pub(crate) struct FileInner {
     core: Arc<FileCore>,
 }
 
 impl FileInner {
-    /// Opens a store as a file of `cache`. The caller sees to it that no other file is open on the
+    /// Opens a store as a file of `cache`. The caller ensures that no other file is open on the
     /// same store (P27).
     pub(crate) fn open(
         cache: &Arc<Cache>,
@@ -56,7 +56,7 @@ impl FileInner {
         ))
     }
 
-    /// The same, of a store that was asked before. It is not called, so that locks may be held.
+    /// The same, for a store that has been probed. It is not called, so locks may be held.
     pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe, options: &FileOptions) -> PagedFile {
         let core = FileCore::new(cache, asked, options);
         PagedFile::new(&Arc::new(FileInner { core }))
@@ -83,7 +83,7 @@ impl Deref for FileInner {
 
 impl Drop for FileInner {
     fn drop(&mut self) {
-        // A child of fork(2) keeps what it has: to end it would take threads, and write to the
+        // A child of fork(2) keeps the file: closing it would need threads, and write to the
         // parent's file.
         if self.core.check_process().is_err() {
             std::mem::forget(self.core.clone());
@@ -105,9 +105,9 @@ impl FileCore {
         self.ready.is_closed()
     }
 
-    /// The last handle is gone: writes what is unwritten and frees the blocks. What cannot be
-    /// written is lost, and said so in the memory's error list. No section is open and no lock
-    /// held. Panics of foreign code go on when the file is closed.
+    /// The last handle is gone: writes what is unwritten and frees the blocks. Data that cannot be
+    /// written is lost, and the memory's error list says so. No section is open and no lock held.
+    /// Panics of foreign code resume when the file is closed.
     fn close(&self) {
         self.ready.begin_close();
         // A thread that found the file open under this mutex has put its blocks in by now.
@@ -128,14 +128,14 @@ impl FileCore {
         self.blocks.index.write().drop_shadows(self.frames(), 0);
         panics.catch(|| self.store.close());
         self.cache.remove_file(self);
-        // Now that the store can be opened again, which is what they may do at once.
+        // Only now, when the store can be opened again, which woken futures may do at once.
         self.ready.wake_closed(&self.closed(), &mut panics);
         panics.catch(|| self.cache.end_if_abandoned());
         panics.go_on();
     }
 
-    /// Writes what is left of a file that is being closed, once more and without others, whose
-    /// failures may be among the reasons why it is left. Now what is not written is lost.
+    /// Writes the rest of a file that is being closed, once more and with no other writer, whose
+    /// failures may be a reason for the rest. Data that cannot be written now is lost.
     fn write_last(&self, panics: &mut Panics) {
         self.dirty().begin_closing();
         self.wait_written(0..u64::MAX);
@@ -159,7 +159,7 @@ impl FileCore {
 ///
 /// Clones are handles of their own on the same file: each hears of a failed write once. All
 /// operations may be called from many threads; a read that overlaps a write of another thread may
-/// see part of it, and so may the copy that a view over several blocks is (a [`View`] inside one
+/// see part of it, and so may a view over several blocks, which is a copy (a [`View`] inside one
 /// block never does). The last handle (and mapping) to be dropped writes unwritten data back, but
 /// does not make it durable: use [`PagedFile::sync_all`].
 ///
@@ -212,11 +212,11 @@ impl Drop for PagedFile {
         if last.core.check_process().is_err() {
             return;
         }
-        // From inside its store, or one that its own may want, it is closed later: see
+        // From inside its store, or a store that its own may use, it is closed later: see
         // `FileInner::drop`.
         if !last.core.in_store_call() && last.core.may_call_unasked() {
             last.core.close();
-            // After the last of the memory nobody may come by any more.
+            // After the memory's last handle, nobody may do the deferred work any more.
             last.core.pool.run_deferred_calls();
         }
     }
@@ -232,12 +232,12 @@ impl PagedFile {
         }
     }
 
-    /// What handles and mappings share.
+    /// The state that handles and mappings share.
     pub(crate) fn inner(&self) -> &Arc<FileInner> {
         self.inner.as_ref().expect("taken by `drop` alone")
     }
 
-    /// The same handle once more: what one hears of is told once.
+    /// The same handle once more: both together hear of each failure once.
     pub(crate) fn same_handle(&self) -> PagedFile {
         PagedFile {
             inner: Some(self.inner().clone()),
@@ -299,7 +299,7 @@ impl PagedFile {
         self.core().block_bytes()
     }
 
-    /// What may be done with the file.
+    /// Whether the file may be written.
     pub fn access(&self) -> FileAccess {
         self.core().id.access
     }
@@ -314,19 +314,18 @@ impl PagedFile {
         &self.core().id.group
     }
 
-    /// What the file holds and has done.
+    /// The file's contents and events in numbers.
     pub fn stats(&self) -> FileStats {
         FileStats::of(self.core())
     }
 
     /// An immutable view of a range, which must be inside the file as a whole. Inside one block it
-    /// is not copied; over several blocks it is, into memory charged to the file's group, and can
-    /// be at most 2 MiB long; what is copied may be part of what another thread writes at the same
-    /// time.
+    /// is not copied. Over several blocks it is a copy, in memory charged to the file's group, of
+    /// at most 2 MiB; the copy may have part of a concurrent write.
     ///
     /// # Errors
-    /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or what the store
-    /// said.
+    /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or the store's
+    /// error.
     #[inline(always)]
     pub fn view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
         self.handle.view(self.bytes(range)?, Wait::Yes)
@@ -335,7 +334,7 @@ impl PagedFile {
     /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it.
     ///
     /// # Errors
-    /// [`FileError::Limit`], or what the store said.
+    /// [`FileError::Limit`], or the store's error.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         self.handle.read_at(buf, offset, Wait::Yes)
     }
@@ -389,7 +388,7 @@ impl PagedFile {
     /// Hands the bytes of a range to `each`, in order, in pieces of at most a block. The fastest
     /// way to read much.
     ///
-    /// There is no `try_` form, which could not say how far it came: [`PagedFile::try_view`] takes
+    /// There is no `try_` form, which could not say how far it got: [`PagedFile::try_view`] takes
     /// the pieces one by one.
     ///
     /// # Errors
@@ -437,14 +436,14 @@ impl PagedFile {
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`], [`FileError::Held`],
-    /// or what the store said when a partly written block had to be read first. A part before the
+    /// or the store's error when a partly written block had to be read first. A part before the
     /// failure may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.core().write_at(bytes, offset)
     }
 
     /// Writes all of `bytes` at the end of the file, in one piece among appends and
-    /// [`PagedFile::set_len`]; returns where they are. A write past the end beside it may take the
+    /// [`PagedFile::set_len`]; returns their offset. A concurrent write past the end may take the
     /// same place.
     ///
     /// # Errors
@@ -458,22 +457,22 @@ impl PagedFile {
     /// There is no `try_` form: it calls the store.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] where a block has to
-    /// be moved away from its views, or what the store said; then nothing has changed.
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] if a block has to be
+    /// moved away from its views, or the store's error; then nothing has changed.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
         truncate::set_len(self.core(), len)
     }
 
     /// Makes a range read as zeros and gives its room in the store back, as far as the store can.
-    /// The length stays. After 256 ranges that lie apart and that no sync has covered, what was
-    /// punched is made durable first.
+    /// The length stays. If there are 256 separate punched ranges that no sync has covered, those
+    /// are made durable first.
     ///
     /// There is no `try_` form: it calls the store. [`PagedFile::try_write_at`] can clear parts of
     /// blocks.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::Limit`], or what the store said; then parts of the
-    /// range may be zero already.
+    /// [`FileError::ReadOnly`], [`FileError::Limit`], or the store's error; then parts of the range
+    /// may be zero already.
     pub fn punch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         truncate::punch(self.core(), self.bytes(range)?)
     }
@@ -499,7 +498,7 @@ impl PagedFile {
 
     /// Like [`PagedFile::sync_data`] for the blocks of a range: those alone are written, and only
     /// their writes are waited for. The sync of the store that follows has no range: it makes
-    /// durable whatever the store has taken, and is waited for in full.
+    /// durable all that the store has accepted, and is waited for in full.
     ///
     /// # Errors
     /// As [`PagedFile::sync_data`].
@@ -515,33 +514,33 @@ impl PagedFile {
         outcome
     }
 
-    /// Gives all unwritten data of the file up, on purpose: it is as the store has it. Where that
-    /// is older bytes which the store may lose yet, because no sync has covered them, it is synced
-    /// first; should that fail, every handle hears of it by its next sync.
+    /// Gives up all unwritten data of the file, on purpose: the file is then as the store has it.
+    /// If the store has older bytes that it may still lose, because no sync has covered them, it is
+    /// synced first; if that fails, every handle hears of it by its next sync.
     ///
     /// There is no `try_` form: it asks the store for its length.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], or what the store said when asked for its length.
+    /// [`FileError::ReadOnly`], or the store's error when asked for its length.
     pub fn discard(&self) -> Result<(), FileError> {
         truncate::discard(self.core())
     }
 
-    /// Forgets what is cached of a range, for stores that others change, and takes the store's
-    /// length over. What is unwritten stays, as does what was written and no sync has covered;
+    /// Forgets the cached blocks of a range, for stores that others change, and takes over the
+    /// store's length. Unwritten blocks stay, and so do written ones that no sync has covered;
     /// views keep what they show. Returns how much was forgotten.
     ///
     /// There is no `try_` form: it asks the store for its length.
     ///
     /// # Errors
-    /// What the store said when asked for its length.
+    /// The store's error when asked for its length.
     pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
         truncate::invalidate(self.core(), self.core().blocks_of(self.bytes(range)?))
     }
 
-    /// Evicts what can be evicted of a range at once: clean blocks that are neither viewed nor in
-    /// use, and that a sync has covered if their store may lose what none has. Returns how much.
-    /// Where blocks are mapped, it waits until no access uses them.
+    /// Evicts blocks of a range that can be evicted at once: clean ones that are neither viewed nor
+    /// in use, and that a sync has covered if their store may lose unsynced writes. Returns how
+    /// much. If blocks are mapped, it waits until no access uses them.
     ///
     /// # Errors
     /// [`FileError::BadRange`].
@@ -551,12 +550,12 @@ impl PagedFile {
         Ok(self.core().evict_range(blocks, Evicting::All))
     }
 
-    /// Reads a range into the cache ahead of use. A hint: what does not fit is left.
+    /// Reads a range into the cache ahead of use. A hint: blocks that do not fit are skipped.
     ///
-    /// There is no `try_` form: to read is all it does.
+    /// There is no `try_` form: reading is all it does.
     ///
     /// # Errors
-    /// What the store said.
+    /// The store's error.
     pub fn prefetch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         let bytes = self.bytes(range)?;
         let bytes = bytes.start..bytes.end.min(self.len());

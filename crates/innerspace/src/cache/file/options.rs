@@ -6,10 +6,10 @@ use crate::group::Group;
 use crate::sync::Arc;
 use crate::units::{KIB, MIB, PAGE_SHIFT, PAGE_SIZE};
 
-/// What may be done with a file.
+/// Whether a file may be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FileAccess {
-    /// Reads alone.
+    /// Only reads.
     #[default]
     ReadOnly,
     /// Reads and writes.
@@ -48,7 +48,7 @@ impl FileOptions {
         self
     }
 
-    /// Reads alone, or writes too.
+    /// Only reads, or writes too.
     pub(crate) fn access(mut self, access: FileAccess) -> FileOptions {
         self.access = access;
         self
@@ -78,7 +78,7 @@ impl FileOptions {
         self
     }
 
-    /// Says what is wrong with them for a file at `path`, before it is opened.
+    /// Checks the options for a file at `path`, before it is opened.
     #[cfg(not(target_family = "wasm"))]
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {
         let name = match &self.name {

@@ -7,7 +7,7 @@ use crate::frame::FlagSet;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{ByteSize, Grouped, PageCount};
 
-/// What a file holds and has done. Sizes in pages of 4 KiB, events in blocks.
+/// A file's contents and events. Sizes in pages of 4 KiB, events in blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub struct FileStats {
     pub writeback: PageCount,
     /// Cached and mapped by a space.
     pub mapped: PageCount,
-    /// Cached and viewed; what views keep of removed blocks is not counted here.
+    /// Cached and viewed; removed blocks that views keep are not counted here.
     pub viewed: PageCount,
     /// Index nodes.
     pub index_nodes: PageCount,
@@ -81,7 +81,7 @@ impl fmt::Display for FileStats {
 }
 
 impl FileStats {
-    /// The file's counters; walks the index for what blocks know about themselves.
+    /// The file's counters, and figures from a walk over its blocks.
     pub(crate) fn of(file: &FileCore) -> FileStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = file.blocks.index.counts();

@@ -13,13 +13,13 @@
 //! The root word is a node, or the word of block 0 itself: a file of one block needs no node.
 //!
 //! **Readers** walk inside a section and take no lock: a node is unlinked, then a grace period
-//! passes, then its frame is reused. What a reader finds can be gone a moment later, so it takes a
-//! reference on the frame and reads the same slot again (I10). **Writers** hold the index mutex
-//! ([`Index::write`]); the nodes an insertion may need are allocated before. They keep the tags of
-//! the frames in step with the words, for readers who guess where a block is (`frame::tag`). A node
-//! goes when its last block goes, with the shadows left in it: shadows never cost a node of their
-//! own. The memory keeps so many of all its files and has the oldest taken out
-//! (`Pool::shadows_left`).
+//! passes, then its frame is reused. A block that a reader finds can be gone a moment later, so the
+//! reader takes a reference on the frame and reads the same slot again (I10). **Writers** hold the
+//! index mutex ([`Index::write`]); the nodes an insertion may need are allocated before. They keep
+//! the tags of the frames in step with the words, for readers that guess where a block is
+//! (`frame::tag`). A node goes when its last block goes, with the shadows left in it: shadows never
+//! cost a node of their own. The memory keeps a fixed number of shadows for all its files, and the
+//! oldest go first (`Pool::shadows_left`).
 
 pub(crate) mod spare_nodes;
 mod writer;
@@ -84,14 +84,15 @@ impl Word {
         }
     }
 
-    /// The first frame of the block that a word names; if it names none, what is in no arena.
+    /// The first frame of the block that a word names; if it names none, an offset outside every
+    /// arena.
     #[inline(always)]
     pub(crate) fn block_at(word: u64) -> FrameOffset {
         FrameOffset::in_form(word, TAG_BLOCK)
     }
 }
 
-/// Where nodes live.
+/// The memory in which nodes live.
 pub(crate) trait Nodes {
     /// The words of a node.
     #[inline]
@@ -99,7 +100,7 @@ pub(crate) trait Nodes {
         let words = self.words_at(FrameOffset::of(node));
         words.unwrap_or_else(|| panic!("node {node:?} is outside the arena"))
     }
-    /// The same, where a word names the node; `None` where there can be none.
+    /// The same, for a node that a word names; `None` if there can be none.
     fn words_at(&self, node: FrameOffset) -> Option<&[AtomicU64; NODE_WORDS]>;
     /// The node's count of words that are blocks or nodes. Touched under the index mutex only.
     fn live(&self, node: FrameId) -> u32;
@@ -109,7 +110,7 @@ pub(crate) trait Nodes {
     fn set_tag(&self, frame: FrameId, tag: Tag);
 }
 
-/// See the module. Its mutex guards `beside` as well: what changes with the index, and would need a
+/// See the module. Its mutex also guards a `T`: state that changes with the index, and would need a
 /// mutex of its own.
 #[derive(Debug)]
 pub(crate) struct Index<T = ()> {
@@ -118,7 +119,7 @@ pub(crate) struct Index<T = ()> {
     writer: Mutex<Guarded<T>>,
 }
 
-/// What the mutex of an [`Index`] guards; dereferences to what is not the index's own.
+/// What the mutex of an [`Index`] guards; dereferences to the `T`.
 #[derive(Debug, Default)]
 pub(crate) struct Guarded<T> {
     counts: Counts,
@@ -147,7 +148,7 @@ impl Default for Index {
     }
 }
 
-/// What an index holds.
+/// The contents of an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) blocks: u64,
@@ -155,10 +156,10 @@ pub(crate) struct Counts {
     pub(crate) nodes: u64,
 }
 
-/// What became of an insertion.
+/// The result of an insertion.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// The block is in; the shadow it replaced.
+    /// The block is in. Has the shadow that it replaced.
     Done(Option<u64>),
     /// A block is there already; nothing was changed.
     Occupied(FrameId),
@@ -166,7 +167,7 @@ pub(crate) enum Inserted {
     NeedNodes(usize),
 }
 
-/// What became of the insertion of a run of blocks.
+/// The result of the insertion of a run of blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunInserted {
     /// Blocks that are in, from the first on.
@@ -176,7 +177,7 @@ pub(crate) struct RunInserted {
     pub(crate) need_nodes: Option<usize>,
 }
 
-/// The node of the given height that a word names; if it names none, what is in no arena.
+/// The node of the given height that a word names; if it names none, an offset outside every arena.
 #[inline(always)]
 fn node_of_height(word: u64, height: u32) -> FrameOffset {
     FrameOffset::in_form(word, Word::Node(FrameId(0), height).encode())
@@ -236,7 +237,7 @@ impl<T> Index<T> {
         Some(&nodes.words_at(bottom)?[block as usize & (NODE_WORDS - 1)])
     }
 
-    // Inlined: a call would have what it is called from save registers at each of its own.
+    // Inlined: with a call, the caller would have to save registers around it.
     #[inline(always)]
     fn slot_at_any_height<'a>(
         &'a self,
@@ -308,7 +309,7 @@ impl<T> Index<T> {
         }
     }
 
-    /// Locks the mutex for the sake of what it guards besides.
+    /// Locks the mutex for the `T` that it guards.
     #[inline]
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded<T>> {
@@ -320,8 +321,8 @@ impl<T> Index<T> {
         self.writer.lock().counts
     }
 
-    /// Recounts everything, and panics where a count or the form of the tree is wrong. Nobody may
-    /// be changing it.
+    /// Recounts everything, and panics if a count or the form of the tree is wrong. Nobody may be
+    /// changing it.
     pub(crate) fn validate(&self, nodes: &impl Nodes) {
         let writer = self.write();
         let mut found = Counts::default();

@@ -1,13 +1,12 @@
-//! Nodes for an index, allocated before they are wanted: who holds an index's lock, or is in a
-//! section, cannot allocate.
+//! Nodes for an index, allocated before they are needed: a thread that holds an index's lock, or is
+//! in a section, cannot allocate.
 
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::group::{GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool};
 use crate::units::FrameId;
 
-/// Nodes that are charged and zeroed, and linked nowhere. Those that are left are freed when it is
-/// dropped.
+/// Nodes that are charged and zeroed, and linked nowhere. The rest is freed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct SpareNodes<'p> {
     pool: &'p Pool,
@@ -16,7 +15,7 @@ pub(crate) struct SpareNodes<'p> {
 }
 
 impl<'p> SpareNodes<'p> {
-    /// None yet. The ones to come are charged to `group`.
+    /// None yet. Nodes will be charged to `group`.
     pub(crate) fn new(pool: &'p Pool, group: GroupId) -> SpareNodes<'p> {
         SpareNodes {
             pool,
@@ -45,7 +44,7 @@ impl<'p> SpareNodes<'p> {
 impl Drop for SpareNodes<'_> {
     fn drop(&mut self) {
         for node in self.nodes.drain(..) {
-            // Nobody can know it.
+            // No other thread can know the node.
             if self.pool.frames.meta(node).hold.put() == Dropped::Last {
                 self.pool.free(node);
             }

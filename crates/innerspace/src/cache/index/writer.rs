@@ -18,7 +18,7 @@ pub(crate) struct IndexWriter<'a, T = ()> {
 }
 
 impl<'a, T> IndexWriter<'a, T> {
-    /// What the index's mutex guards besides.
+    /// The `T` that the index's mutex guards.
     #[inline]
     pub(crate) fn guarded(&mut self) -> &mut T {
         &mut self.guarded
@@ -68,8 +68,8 @@ impl<'a, T> IndexWriter<'a, T> {
         Inserted::Done(shadow)
     }
 
-    /// Puts `frame` at `block`, where nothing is and a node is; false, and nothing changed, where
-    /// it takes more than that.
+    /// Puts `frame` at `block` if the slot is empty and its node exists. Otherwise returns false,
+    /// with nothing changed.
     #[inline]
     pub(crate) fn insert_without_nodes(
         &mut self,
@@ -90,8 +90,8 @@ impl<'a, T> IndexWriter<'a, T> {
         true
     }
 
-    /// Puts `frames` at `first` and behind, as far as no block is there: one way down for what lies
-    /// in one node. The shadows that they replace are added to `shadows`.
+    /// Puts `frames` at `first` and after it, as far as no block is there, with one walk down for
+    /// each node. The shadows that they replace are added to `shadows`.
     pub(crate) fn insert_run(
         &mut self,
         nodes: &impl Nodes,
@@ -212,7 +212,7 @@ impl<'a, T> IndexWriter<'a, T> {
         self.prune(nodes, block, freed);
     }
 
-    /// Forgets the shadow of `block` if `which` says so of it.
+    /// Forgets the shadow of `block` if `which` accepts it.
     pub(in crate::cache) fn drop_shadow(
         &mut self,
         nodes: &impl Nodes,

@@ -18,7 +18,7 @@ pub(crate) struct BlockRef<'f> {
     pub(crate) after: AfterUse,
 }
 
-/// What becomes of a block when its reference is dropped.
+/// What happens to a block when its reference is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AfterUse {
     /// It stays cached.
@@ -95,7 +95,7 @@ impl Drop for BlockRef<'_> {
 /// Unlocks when dropped.
 #[derive(Debug)]
 pub(crate) struct Locked<'f> {
-    /// Gone once the lock was given up in another way than by dropping this.
+    /// `None` once the lock was given up in another way than by a drop.
     held: Option<BlockRef<'f>>,
 }
 
@@ -139,9 +139,9 @@ impl<'f> Locked<'f> {
         }
     }
 
-    /// Bytes of the block were changed in place, by no mapping: what code was made of them is
-    /// stale. A page that nobody maps now is mapped by RMWs of the hold word that come after the
-    /// end of the write, so with the bytes.
+    /// A call has changed bytes of the block in place: code translated from them is stale. A page
+    /// that nobody maps now will be mapped by an RMW of the hold word that comes after the end of
+    /// the write, so with the new bytes.
     #[inline]
     pub(crate) fn written_in_place(&self, inside: &Range<usize>) {
         if self.meta().hold.load().mapped() > 0 {
@@ -197,7 +197,7 @@ impl Drop for Locked<'_> {
 /// takes it out again.
 pub(crate) struct NewBlock<'f> {
     held: Option<BlockRef<'f>>,
-    /// The right to the bytes; gone once the block is finished or has failed.
+    /// The right to the bytes; `None` once the block is finished or has failed.
     filling: Option<Filling<'f>>,
 }
 
@@ -224,7 +224,7 @@ impl<'f> NewBlock<'f> {
         self.held().frame
     }
 
-    /// The block's bytes: whatever was in the frame before.
+    /// The block's bytes, which are those that the frame had before.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.filling.as_mut().expect("not finished").bytes_mut()
     }
@@ -234,7 +234,7 @@ impl<'f> NewBlock<'f> {
         NewBlock::new(BlockRef::new(file, frame, block))
     }
 
-    /// The block's first frame, for a request that takes the right to its bytes over, and the
+    /// The block's first frame, for a request that takes over the right to its bytes, and the
     /// reference.
     pub(crate) fn into_frame(mut self) -> FrameId {
         self.filling = None;
@@ -254,7 +254,7 @@ impl<'f> NewBlock<'f> {
         taken.then(|| BlockRef::new(held.file, held.frame, held.block))
     }
 
-    /// The bytes are right: waiters go on.
+    /// The bytes are there: waiters go on.
     pub(crate) fn finish(self) -> BlockRef<'f> {
         let held = self.finish_unnoted();
         held.file.ready.filled(held.block..held.block + 1);
@@ -299,7 +299,7 @@ impl<'f> NewBlock<'f> {
 
 impl Drop for NewBlock<'_> {
     fn drop(&mut self) {
-        // After a panic of the store, or when the operation gave up, waiters try again themselves.
+        // After a panic of the store, or if the operation gave up, waiters try again themselves.
         self.abandon(None);
     }
 }
@@ -310,5 +310,5 @@ impl fmt::Debug for NewBlock<'_> {
     }
 }
 
-/// The hold of a block at rest but for one user: the index and the user.
+/// The hold of a block with one user: the index and the user.
 pub(crate) const INDEX_AND_USER: HoldState = HoldState::cached(2);

@@ -3,7 +3,7 @@
 //! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the
 //! slot again: if the word is still the same, the frame was this block when the reference was
 //! taken, and the reference keeps it from becoming anything else (I10). A small read guesses the
-//! frame first, and the frame's tag says the same (`frame::tag`). A lock taken afterwards proves
+//! frame first, and the frame's tag proves the guess (`frame::tag`). A lock taken afterwards proves
 //! nothing about the time in between, so it looks once more (P5).
 
 use std::hint::cold_path;
@@ -23,18 +23,18 @@ use crate::sync::raw;
 use crate::sync::{Backoff, interleave};
 use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
-/// What a lookup does with what it finds, and with what it does not.
+/// What a lookup does with a block that it finds, or that is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Get(u16);
 
 impl Get {
-    /// Find it, nothing more.
+    /// Only find it.
     pub(crate) const NONE: Get = Get(0);
-    /// Mark it accessed; a block that is made is born referenced.
+    /// Mark it accessed; a new block starts referenced.
     pub(crate) const ACCESSED: Get = Get(1 << 0);
     /// Return it locked.
     pub(crate) const LOCK: Get = Get(1 << 1);
-    /// The caller will dirty it: a refault is no activation.
+    /// The caller will make it dirty: a refault does not activate it.
     pub(crate) const WRITE: Get = Get(1 << 3);
     /// Never sleep.
     pub(crate) const NOWAIT: Get = Get(1 << 4);
@@ -44,7 +44,7 @@ impl Get {
     pub(crate) const STABLE: Get = Get(1 << 6);
     /// Evict it after use unless it was used in another way.
     pub(crate) const DONTCACHE: Get = Get(1 << 8);
-    /// It is made before anybody asked for it.
+    /// It is read ahead of any use.
     pub(crate) const AHEAD: Get = Get(1 << 9);
 
     /// Whether all of `other` is set.
@@ -53,7 +53,7 @@ impl Get {
         self.0 & other.0 == other.0
     }
 
-    /// What is set of `other`.
+    /// The flags of `other` that are set.
     pub(crate) fn of(self, other: Get) -> Get {
         Get(self.0 & other.0)
     }
@@ -85,8 +85,8 @@ impl BitOr for Get {
     }
 }
 
-/// What the bytes of a block that is being made take for granted about the store, which another
-/// thread may change as long as the block is not in the index.
+/// What a new block assumes about the store, which another thread may change as long as the block
+/// is not in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Basis {
     /// Nothing: the block is filled from the store afterwards, or covered as a whole.
@@ -100,7 +100,7 @@ pub(crate) enum Basis {
     },
 }
 
-/// What a lookup came back with.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(crate) enum Got<'f> {
     /// Nothing is cached there.
@@ -111,16 +111,15 @@ pub(crate) enum Got<'f> {
     Locked(Locked<'f>),
 }
 
-/// From so many bytes on, a copy takes its place in the processor's cache from what blocks are
-/// guessed by.
+/// A copy of at least so many bytes displaces the table of guesses from the processor's cache.
 const MUCH: usize = PAGE_SIZE / 4;
 
-/// What one look at the index found.
+/// The result of one look at the index.
 enum Looked {
     Absent,
     /// The block; the reference on it is the caller's.
     Held(FrameId),
-    /// A frame that is another block by now; the reference on it is the caller's.
+    /// A frame that belongs to another block by now; the reference on it is the caller's.
     Stale(FrameId),
     /// It is being evicted: its word goes next.
     Dying,
@@ -246,7 +245,7 @@ impl FileCore {
         word == Word::Block(frame)
     }
 
-    /// Does to a found block what `get` says; `None`: it went away meanwhile, look again.
+    /// Treats a found block as `get` says. `None`: it went away meanwhile, look again.
     fn take_found<'f>(
         &'f self,
         held: BlockRef<'f>,
@@ -371,7 +370,7 @@ impl FileCore {
     }
 
     /// Whether the basis of a new block still holds. Checked under the index mutex, with nothing at
-    /// the block's place: if a block was made there meanwhile, written and evicted again, the mark
+    /// the block's place: if a block was made there meanwhile, written and evicted again, the epoch
     /// moved before the block left the index.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
@@ -382,8 +381,8 @@ impl FileCore {
     }
 
     /// Puts a published, locked block with two references (the index's and the caller's) into the
-    /// index and on the LRU. If another is there, its basis is gone, a node cannot be had, or the
-    /// file is closed, the block is freed; the last two are errors.
+    /// index and on the LRU. If another is there, the basis does not hold, no node can be
+    /// allocated, or the file is closed, the block is freed; the last two are errors.
     pub(crate) fn insert(
         &self,
         block: u64,
@@ -412,8 +411,8 @@ impl FileCore {
                 Ok(true)
             }
             other => {
-                // Nobody found it through the index, but a lookup with an old word may hold it for
-                // a moment.
+                // Nobody has found it through the index, but a lookup with an old word may hold it
+                // for a moment.
                 let dropped = self.pool.uncache(frame);
                 debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
                 self.frames().unlock(frame);
@@ -436,14 +435,14 @@ impl FileCore {
         holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
     }
 
-    /// A block that comes back soon after its eviction was wanted: it starts on the active list,
-    /// unless it is only to be written (P10), or not to stay.
+    /// A block that comes back soon after its eviction starts on the active list, unless it is only
+    /// to be written (P10), or not to stay.
     fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
             return;
         };
         let decision = self.count_refault(evicted_at);
-        // What is read ahead is not used yet.
+        // A block that is read ahead is not used yet.
         let is_use = !get.has(Get::WRITE) && !get.has(Get::DONTCACHE) && !get.has(Get::AHEAD);
         if decision == Refault::Activate && is_use {
             self.frames().meta(frame).flags.set(FlagSet::ACTIVE);
@@ -452,7 +451,7 @@ impl FileCore {
         }
     }
 
-    /// Counts a block that comes back, and says where it belongs.
+    /// Counts a block that comes back, and says on which list it belongs.
     pub(crate) fn count_refault(&self, evicted_at: u64) -> Refault {
         count(&self.counters.refaulted, 1);
         let pages = PageCount(self.block_pages());

@@ -1,8 +1,8 @@
-//! What reclaim asks of a file: age, evict, clean, flush.
+//! The calls of reclaim: age, evict, clean, flush.
 //!
-//! Frames come named, not held: each may have become another block's by now. A reference on a
-//! cached frame, its owner and place, its lock without waiting, and the index once more: then it is
-//! the file's, and stays so.
+//! Frames are named, not held: each may belong to another block by now. So take a reference on a
+//! cached frame, check its owner and index, lock it without waiting, and check the file's index
+//! once more: then it is the file's, and stays so.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use crate::reclaim::{CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
-/// What is evicted of the blocks that are named.
+/// Which of the named blocks are evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicting {
     /// All that are clean and not viewed. Their translations are taken away, and a grace period is
     /// waited for.
     All,
-    /// The same but for those that are mapped; this never waits.
+    /// The same except for those that are mapped; this never waits.
     Unmapped,
     /// This block, which was not to be cached, under the same conditions. It leaves no shadow: its
     /// return is not a miss. A frame that has become another block's meanwhile stays.
@@ -38,7 +38,7 @@ impl FileCore {
         if !meta.hold.try_get_cached() {
             return None;
         }
-        // The reference keeps the frame's life: owner and index are of this life.
+        // The reference keeps the frame from being reused, so owner and index do not change.
         let held = BlockRef::new(self, frame, meta.index());
         if meta.owner() != self.id.owner.0 || !self.frames().try_lock(frame) {
             return None;
@@ -70,7 +70,7 @@ impl FileCore {
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
         for one in locked.iter().filter(is_mapped) {
             mapped.push(one.block());
-            // Used through the mapping, most likely: its loads come to no call.
+            // It was probably used through the mapping, whose loads make no call.
             one.meta().uses.clear(Uses::AHEAD);
         }
         // Mostly sorted: each mapper is called once for a run of adjacent blocks.
@@ -116,8 +116,8 @@ impl FileCore {
             self.count_unused();
         }
         let pages = PageCount(self.block_pages());
-        // A block that was never used is not missed: if it came back as active, streams would push
-        // one another out.
+        // A block that was never used leaves no shadow: if such blocks came back as active, streams
+        // would push one another out.
         let leaves_shadow = !matches!(which, Evicting::Uncached { .. }) && !is_unused;
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.id.group.id(), pages));
         self.unlink(block, frame, shadow);
@@ -132,8 +132,8 @@ impl FileCore {
         self.pool.counters.add(Event::PgReadAheadUnused, pages);
     }
 
-    /// Evicts a block that was only passing through, unless it was used meanwhile, or cut: the
-    /// frame may be another block's then.
+    /// Evicts a block of an uncached read, unless it was used meanwhile, or cut: its frame may be
+    /// another block's then.
     pub(crate) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
@@ -141,7 +141,7 @@ impl FileCore {
         }
     }
 
-    /// Evicts what can go of a range of blocks; pages freed.
+    /// Evicts the blocks of a range that can be evicted. Returns the pages freed.
     pub(crate) fn evict_range(&self, blocks: Range<u64>, which: Evicting) -> PageCount {
         let mut freed = 0;
         let mut next = blocks.start;

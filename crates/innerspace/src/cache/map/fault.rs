@@ -3,7 +3,7 @@
 //!
 //! A fault that must not wait ([`Wait::No`]) takes the same steps, and gives up before the first
 //! that would read the store, wait for a lock, for writeback or for a grace period, or evict. So it
-//! gets what is cached, and the holes that the store has told of.
+//! gets cached blocks, and holes that the store has reported.
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
@@ -23,7 +23,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::{FrameId, PAGE_SHIFT};
 use std::ops::Range;
 
-/// What the faulting access does to the file.
+/// Whether the faulting access reads or writes the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FaultKind {
     /// Loads, or copies the page for a private mapping.
@@ -32,7 +32,7 @@ pub(crate) enum FaultKind {
     Write,
 }
 
-/// What there is to map.
+/// The page to map.
 #[derive(Debug)]
 pub(crate) enum FaultPage {
     /// The page's block. While it is locked, nobody removes, moves or evicts it.
@@ -42,7 +42,7 @@ pub(crate) enum FaultPage {
     Hole(Hole),
 }
 
-/// Pages of a file that its store has nothing for, and when that was so.
+/// Pages of a file for which its store has nothing, and when that was so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Hole {
     epoch: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Hole {
 }
 
 impl Hole {
-    /// The page that was asked for, and what is known of its neighbours.
+    /// The wanted page, and the neighbours that are known to be holes.
     pub(crate) fn pages(&self) -> &Range<u64> {
         &self.pages
     }
@@ -62,8 +62,8 @@ pub(crate) struct LockedBlock {
     core: Arc<FileCore>,
     frame: FrameId,
     block: u64,
-    /// The barrier number that was current just before it was marked dirty for the store; `None`
-    /// for a load.
+    /// The barrier number that was current just before the block was marked dirty for a store;
+    /// `None` for a load.
     barrier: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl LockedBlock {
         }
     }
 
-    /// Whether a store that is let in now carries the barrier number that the block was marked
+    /// Whether a store that is allowed now carries the barrier number that the block was marked
     /// with. Checked inside the section in which the page is made writable: see
     /// [`FileCore::restamp_mappings`].
     pub(crate) fn carries_barrier(&self) -> bool {
@@ -145,8 +145,8 @@ impl FileCore {
     /// A hole comes with its neighbours `around`, as far as they are known to be holes, too.
     /// `reading` decides about read-ahead.
     ///
-    /// With [`FaultKind::Write`] the block is dirty, WMAPPED and not under writeback when it comes
-    /// back, and views of it keep another frame.
+    /// With [`FaultKind::Write`] the returned block is dirty, WMAPPED and not under writeback, and
+    /// views of it keep another frame.
     pub(crate) fn fault_block(
         &self,
         page: u64,
@@ -207,7 +207,7 @@ impl FileCore {
             // Not marked as used: the mapping's accessed bit will say so.
             match self.get_page(block, get)? {
                 Got::Locked(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
-                    // With nothing locked: the next window takes memory.
+                    // With nothing locked, since the next window takes memory.
                     let held = locked.unlock();
                     drop(steady);
                     self.note_ahead(&held, &self.stream);
@@ -273,8 +273,7 @@ impl FileCore {
         self.known_content(block) == Some(Content::Hole)
     }
 
-    /// Blocks around `block`, a hole's, that the store is known to have nothing for, in the pages
-    /// `around`.
+    /// Known holes of the store around `block`, which is one, in the pages `around`.
     fn known_holes(&self, block: u64, around: &Range<u64>) -> Range<u64> {
         let wanted = self.blocks_of_pages(around);
         let is_hole = |block: &u64| self.is_known_hole(*block);
@@ -283,8 +282,8 @@ impl FileCore {
         block - before.count() as u64..block + 1 + behind.count() as u64
     }
 
-    /// The pages around `page`, a hole's, in these blocks that have no block in the index. They are
-    /// visible as holes already: an insertion of a block there moves the epoch.
+    /// The pages around `page`, a hole's, in those of these blocks that are not in the index. They
+    /// are visible as holes already: an insertion of a block there moves the epoch.
     fn hole_pages(&self, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
         let block = page >> self.id.order;
         let section = self.pool.domain.reader();
@@ -300,8 +299,8 @@ impl FileCore {
         pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
     }
 
-    /// Makes a locked block ready for the fault, and says what barrier number a store has; `None`:
-    /// it is viewed, and a frame to move it to has to be allocated first.
+    /// Prepares a locked block for the fault, and returns the barrier number of a store. `None`: it
+    /// is viewed, and a frame to move it to has to be allocated first.
     fn prepare<'f>(
         &'f self,
         locked: Locked<'f>,
@@ -328,24 +327,23 @@ impl FileCore {
         Some((locked, Some(barrier)))
     }
 
-    /// Whether a hole that `fault_block` returned is one still. Checked inside the section in which
+    /// Whether a hole that `fault_block` returned still is one. Checked inside the section in which
     /// the zero frame is installed; never waits.
     pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
         self.blocks.hole_epoch.load(Ordering::SeqCst) == hole.epoch
     }
 
-    /// Whether the frame has this page of the file, whose block the caller has locked. The frame is
-    /// one that a word of a page table leads to, found in a section that is still open.
+    /// Whether the frame has this page of the file, whose block the caller has locked. The frame
+    /// comes from a word of a page table, found in a section that is still open.
     ///
-    /// While the word leads to the frame, what the metadata says does not change; a `true` stays
-    /// so, for the block is the one that is locked. Of a word that has been emptied meanwhile, the
-    /// answer means nothing.
+    /// While the word leads to the frame, its metadata does not change; a `true` stays true, since
+    /// that block is locked. If the word has been emptied meanwhile, the answer means nothing.
     pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
         self.head_of_page(page, frame).is_some()
     }
 
-    /// Whether a page of the file, found in this frame, is of a block that is dirty: of this
-    /// moment, if its block is not locked.
+    /// Whether a page of the file, found in this frame, belongs to a dirty block. That may change
+    /// at once unless the block is locked.
     pub(crate) fn is_dirty_in(&self, page: u64, frame: FrameId) -> bool {
         let head = self.head_of_page(page, frame);
         let flags = head.map(|head| self.frames().meta(head).flags.load());

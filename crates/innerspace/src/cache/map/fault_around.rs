@@ -1,14 +1,14 @@
-//! Blocks beside the one of a page fault, which it maps with its own if that costs neither waiting
-//! nor a mutex.
+//! Fault-around: blocks beside the one of a page fault, which are mapped with it if that needs
+//! neither waiting nor a mutex.
 //!
-//! What is taken is a block that is cached, up to date, not locked and not waited for: its lock,
-//! and a count of an installed page, which holds the frame as a reference would and goes into the
-//! page table with the page. So a neighbour is installed as the page of the fault is, under its
-//! block's lock: an operation that evicts, cuts off, punches or moves the block has the lock
+//! A block is taken if it is cached, up to date, not locked and not waited for. Taking means its
+//! lock, and a count of an installed page, which holds the frame as a reference would and goes into
+//! the page table with the page. So a neighbour is installed under its block's lock, like the page
+//! of the fault. An operation that evicts, cuts off, punches or moves the block has the lock
 //! before, and the block is skipped, or after, and finds the page.
 //!
 //! The locks are taken in the section in which the pages are installed, by one try that leaves the
-//! wait table alone, and let go after it, because unlocking may wake a thread.
+//! wait table alone, and released after it, because unlocking may wake a thread.
 
 use crate::cache::core::FileCore;
 use crate::cache::index::Word;
@@ -17,13 +17,13 @@ use crate::reclaim::{Pool, Retired};
 use crate::sync::{failpoint, interleave, raw};
 use crate::units::FrameId;
 
-/// What one fault has taken. [`FaultAround::release`] ends it.
+/// The blocks that one fault has taken. [`FaultAround::release`] unlocks them.
 #[derive(Debug)]
 pub(crate) struct FaultAround {
     /// First frames of locked blocks.
     taken: [FrameId; FaultAround::MOST],
     len: usize,
-    /// A bit for each whose count is to be given back: it was no block of the file any more when it
+    /// A bit for each whose count is to be given back, because the block had left the file when it
     /// was locked.
     strays: u32,
 }
@@ -50,8 +50,8 @@ impl FaultAround {
         stays.then_some(frame)
     }
 
-    /// Unlocks what was taken. With no section open. The frames are held by their installed pages,
-    /// if those are there still: `frame::lock` says why that is enough.
+    /// Unlocks the taken blocks. With no section open. Installed pages that are still there hold
+    /// the frames: `frame::lock` says why that is enough.
     #[inline]
     pub(crate) fn release(&mut self, pool: &Pool) {
         if self.len > 0 {
@@ -78,8 +78,8 @@ impl Drop for FaultAround {
     }
 }
 
-/// Locks the block if it is cached, up to date, free and not waited for, and counts a page of
-/// it; with whether it is the file's still.
+/// Locks the block if it is cached, up to date, free and not waited for, and counts a page of it.
+/// Also returns whether it is still the file's.
 fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
     let frames = core.frames();
     let slot = core.blocks.index.slot(frames, block)?;
@@ -105,8 +105,8 @@ fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
         return None;
     }
     interleave();
-    // Under the lock what is in the index stays there; filled blocks are up to date before they
-    // are unlocked.
+    // Under the lock a block in the index stays there; filled blocks are up to date before they are
+    // unlocked.
     let stays = slot.load(raw::Ordering::Acquire) == word;
     Some((
         frame,

@@ -14,9 +14,9 @@ pub(crate) enum Revoke {
     All,
     /// The same, and the tables that stand for holes of 2 MiB: the range is such holes, aligned.
     Tables,
-    /// What shows holes, and nothing else: that needs no block's lock. A block that is there may
-    /// lose its count of mapped pages under its lock alone, because eviction sees by the count
-    /// whether a grace period is needed.
+    /// Only translations of holes: that needs no block's lock. A block that is there may lose its
+    /// count of mapped pages only under its lock, because eviction sees by the count whether a
+    /// grace period is needed.
     Holes,
     /// The right to store.
     Write,
@@ -25,7 +25,7 @@ pub(crate) enum Revoke {
 /// A space that maps a file.
 ///
 /// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks
-/// (unless it only ages them, ends holes, or has stores take the slow path again:
+/// (unless it only ages them, ends holes, or makes stores take the slow path again:
 /// `FileCore::restamp_mappings`) and runs `Domain::synchronize` before it frees, cleans or reuses
 /// anything. The cache upgrades its weak reference for the call, so dropping the last strong one
 /// must be harmless wherever the cache is called from.
@@ -114,25 +114,25 @@ impl MapperList {
             .any(|mapper| mapper.has_locked(pages.clone()))
     }
 
-    /// Has every mapper take translations away.
+    /// Makes every mapper take translations away.
     pub(crate) fn revoke(&self, pages: Range<u64>, how: Revoke) {
         self.each(|mapper| mapper.revoke(pages.clone(), how));
     }
 
-    /// Has every mapper take the accessed state away.
+    /// Makes every mapper take the accessed state away.
     pub(crate) fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
         self.each(|mapper| mapper.age(pages.clone(), used));
     }
 
-    /// Asks every mapper.
+    /// Calls every mapper.
     fn each(&self, mut ask: impl FnMut(&dyn Mappers)) {
         if self.is_empty() {
             return;
         }
         let mut from = MapperId(0);
         // A fork registers the child while it shares the parent's leaves; a page may leave the
-        // parent's reach for the child's after the parent was asked. So those who came meanwhile
-        // are asked too, until nobody came. Parents stand before their children in the list.
+        // parent's reach for the child's after the parent was asked. So mappers that came meanwhile
+        // are asked too, until none came. Parents are before their children in the list.
         loop {
             let (touched, next) = self.registered_since(from);
             touched.iter().for_each(|mapper| ask(&**mapper));

@@ -1,5 +1,4 @@
-//! Blocks in address spaces: page faults, what is mapped around one, taking translations away, and
-//! eviction.
+//! Blocks in address spaces: page faults, fault-around, taking translations away, and eviction.
 
 pub(crate) mod evict;
 pub(crate) mod fault;

@@ -20,8 +20,8 @@ use crate::units::PageCount;
 
 const PAGE: u64 = 4096;
 
-/// A store that takes its time, once, before it punches or after it has looked for data: others get
-/// far meanwhile.
+/// A store that delays once, before it punches or after it has looked for data, so that other
+/// threads get far meanwhile.
 struct SlowStore {
     inner: MemoryStore,
     dawdled: AtomicBool,
@@ -69,7 +69,7 @@ impl Store for SlowStore {
     }
 }
 
-/// Schedules tried of each model.
+/// Schedules tried for each model.
 const ROUNDS: usize = 300;
 
 /// A file of `pages` pages full of ones, in a memory of `frames` frames.
@@ -169,13 +169,13 @@ fn shuttle_a_block_that_is_gone_is_not_guessed() {
     });
 }
 
-// An append keeps nobody from cutting: all that others see of it is one step.
+// An append keeps no cut away: others see it as one step.
 // spec: P15
 #[test]
 fn shuttle_an_append_beside_a_cut_is_before_or_after_it() {
     model(|| {
         let (cache, _store, file) = file(64, 2);
-        // There is a node: else the append is made the long way.
+        // This makes a node: without one the append takes the long way.
         drop(file.view(page(1)).unwrap());
         let cutter = {
             let file = file.clone();
@@ -355,7 +355,7 @@ fn shuttle_writes_beside_syncs_reach_the_store() {
 #[test]
 fn shuttle_long_writes_over_each_other_beside_a_sync() {
     model(|| {
-        // As large as it takes for pages to be had together.
+        // Large enough for pages to be allocated together.
         let (cache, store, file) = over(1_024, MemoryStore::new());
         let group = cache.root_group().id();
         assert!(

@@ -1,8 +1,8 @@
-//! Each operation beside each other one, from two threads: whatever meets, the file ends as if one
-//! had come after the other.
+//! Each operation beside each other one, from two threads: the file must end as if one had come
+//! after the other.
 //!
-//! What the two orders lead to is found by running them one after the other. Real threads run each
-//! pair a few times, shuttle's scheduler in many interleavings.
+//! The results of the two orders are found by running them one after the other. Real threads run
+//! each pair a few times, shuttle's scheduler in many interleavings.
 
 use crate::cache::core::FileCore;
 use crate::cache::{
@@ -129,12 +129,12 @@ fn view(file: &PagedFile) {
     assert_eq!(*seen, *before, "a view changed");
 }
 
-/// Behind the third page, or, when the file was cut, into the first and on; without waiting, as
-/// soon as that goes.
+/// Appends after the third page, or, if the file was cut, in the first and on; without waiting, as
+/// soon as that is possible.
 fn append(file: &PagedFile) {
     while let Err(error) = file.try_append(&[4; 1000]) {
         assert!(error.would_block(), "{error}");
-        // Brings the last block; by now there may be another.
+        // Reads the last block; by now there may be another.
         let last = file.len().saturating_sub(1);
         drop(file.view(last..last + 1));
         thread::yield_now();
@@ -183,8 +183,8 @@ impl World {
         World { cache, store, file }
     }
 
-    /// What the file shows in the end, which is what the store has after a sync; everything is
-    /// given back.
+    /// The content of the file in the end, which must be the store's after a sync. Checks that
+    /// everything is given back.
     fn end(self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let file = self.file;
@@ -249,8 +249,8 @@ fn side_by_side(first: Operation, second: Operation) {
 fn pairs() -> impl Iterator<Item = (Operation, Operation)> {
     let all = OPERATIONS.iter().enumerate();
     let pairs = all.flat_map(|(at, first)| OPERATIONS[at..].iter().map(|second| (*first, *second)));
-    // Of these two the append says that it may be written over: it does not keep others from making
-    // the file longer.
+    // The append documents that it may be overwritten in this pair: it does not keep others from
+    // making the file longer.
     pairs.filter(|(first, second)| [first.name, second.name] != ["write a new block", "append"])
 }
 

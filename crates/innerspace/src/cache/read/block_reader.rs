@@ -1,10 +1,10 @@
 //! Block lookups: a short memory in front of the index, for one thread that comes back to the same
 //! few blocks.
 //!
-//! Each of the last 16 blocks is kept by a reference, so its frame stays what it is while it is
-//! remembered. Its hold word (CACHED) says whether it is still the file's block: an operation that
-//! takes a block out of the file, or moves it, clears that before it returns. A hit therefore needs
-//! neither the index nor a section nor a reference of its own.
+//! A reference keeps each of the last 16 blocks, so its frame is not reused while it is remembered.
+//! Its hold word (CACHED) says whether it is still the file's block: an operation that takes a
+//! block out of the file, or moves it, clears that before it returns. A hit therefore needs neither
+//! the index nor a section nor a reference of its own.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,9 +28,9 @@ const RECENT: usize = 16;
 /// them costs no search and no write to shared memory. Use it when reads come back to the same few
 /// blocks, as with the upper nodes of a tree.
 ///
-/// Made by [`PagedFile::block_reader`]. What it remembers stays in memory, and charged: up to 16
-/// blocks, fewer where it finds no memory for another. Drop or [`clear`](BlockReader::clear) it
-/// when it will not be used for a while.
+/// Made by [`PagedFile::block_reader`]. Remembered blocks stay in memory, and charged: up to 16,
+/// fewer if it finds no memory for another. Drop or [`clear`](BlockReader::clear) it when it will
+/// not be used for a while.
 ///
 /// ```
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -86,8 +86,8 @@ impl BlockReader {
         self.read(buf, offset, Wait::Yes)
     }
 
-    /// Like [`BlockReader::read_at`], but never waits. What would block is there when
-    /// [`PagedFile::ready`] is done.
+    /// Like [`BlockReader::read_at`], but never waits. If it would block, wait for
+    /// [`PagedFile::ready`].
     ///
     /// # Errors
     /// As [`BlockReader::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
@@ -127,7 +127,8 @@ impl BlockReader {
         self.view_waiting(block, Wait::Yes)
     }
 
-    /// Like [`BlockReader::view`], but never waits. Use [`PagedFile::ready`] for what would block.
+    /// Like [`BlockReader::view`], but never waits. If it would block, wait for
+    /// [`PagedFile::ready`].
     ///
     /// # Errors
     /// As [`BlockReader::view`], and [`FileError::WouldBlock`].
@@ -201,8 +202,8 @@ impl Recent {
         Ok(Some(frame))
     }
 
-    /// Has a block that is not remembered; if there is no memory for it, at the cost of those that
-    /// are, the oldest first.
+    /// Finds a block that is not remembered. If there is no memory for it, remembered blocks go,
+    /// the oldest first.
     fn seek_with_room<'h>(
         &mut self,
         handle: &'h Handle,
@@ -226,7 +227,7 @@ impl Recent {
         }
     }
 
-    /// Takes a block's reference over, at the cost of the oldest.
+    /// Takes over a block's reference, at the cost of the oldest.
     fn remember(&mut self, core: &FileCore, held: BlockRef<'_>) -> FrameId {
         if self.0.len() == RECENT
             && let Some(oldest) = self.0.pop()

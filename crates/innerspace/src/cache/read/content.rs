@@ -1,4 +1,4 @@
-//! What the store has for blocks that are not cached, asked of it at most once.
+//! What the store has for blocks that are not cached, with at most one query each.
 
 use std::ops::Range;
 
@@ -37,8 +37,7 @@ impl FileCore {
         let next_data = store.next_data(bytes.start).map_err(wrap)?;
         let data_start = next_data.unwrap_or(u64::MAX);
         if data_start >= bytes.end {
-            // A store that was cut short has no data there either: that is for the read to find
-            // out.
+            // A store that was cut short has no data there either, which the read will find out.
             let len = store.len().map_err(wrap)?;
             if len < bytes.end {
                 return Ok(Content::Data);
@@ -48,13 +47,13 @@ impl FileCore {
             return Ok(Content::Hole);
         }
         let hole_start = store.next_hole(data_start).map_err(wrap)?;
-        // What lies between here and the data is a hole inside the block: read as zeros with the
+        // Between here and the data is a hole inside the block, which is read as zeros with the
         // rest.
         self.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);
         Ok(Content::Data)
     }
 
-    /// The first block that is not known to be all hole, from `block` on, which is.
+    /// The first block after `block`, which is a hole, that is not known to be one.
     pub(crate) fn end_of_hole(&self, block: u64) -> u64 {
         let bytes = self.stored_bytes(block);
         if bytes.is_empty() {

@@ -57,8 +57,8 @@ impl Handle {
         self.read_part_slowly(offset, into, wait, wanted)
     }
 
-    /// Copies bytes of one block if it is there. Nothing here is moved through memory: what would
-    /// have to be read back would wait for the locked instructions before it, and the copy with it.
+    /// Copies bytes of one block if it is there. No value here goes through memory: reading it back
+    /// would wait for the locked instructions before it, and the copy with it.
     #[inline]
     fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
         let core = &*self.core;
@@ -74,7 +74,8 @@ impl Handle {
                 core.pool.mark_accessed_at(frame, flags);
                 let uses = &core.frames().meta(frame).uses;
                 if uses.has(Uses::AHEAD) {
-                    // Given back also if the store panics as it takes the requests.
+                    // The reference is given back also if the store panics as it takes the
+                    // requests.
                     let held = BlockRef::new(core, frame, offset >> core.block_shift());
                     core.go_on(held.block, uses, &self.stream, Get::NONE, drop);
                     return true;
@@ -167,7 +168,7 @@ impl Handle {
     }
 }
 
-/// Reads the blocks of a range into the cache. Holes and what does not fit are skipped.
+/// Reads the blocks of a range into the cache. Holes and blocks that do not fit are skipped.
 pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     core.check_process()?;
     let stream = Stream::default();
@@ -181,7 +182,7 @@ pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileEr
                 left.start = left.start.max(core.end_of_hole(block)).min(left.end);
                 stream.expect(left.clone(), &core.tuning());
             }
-            // The file became shorter meanwhile, or there is no room: a hint is a hint.
+            // The file became shorter meanwhile, or there is no room: it was only a hint.
             Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
             Err(error) => return Err(error),
         }

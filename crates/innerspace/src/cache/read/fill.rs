@@ -2,10 +2,10 @@
 //! behind them, holes without frames.
 //!
 //! Order: memory is charged and allocated; the blocks are published locked and not up to date, so
-//! that others wait for them; what nobody waits for is put in flight
-//! ([`crate::cache::read::requests`]); the caller reads what it came for in its own thread. All of
-//! it with the file steady: a punch or truncation comes before it, or waits until what is in flight
-//! on its range has landed (P15, R17).
+//! that others wait for them; blocks that nobody waits for are put in flight
+//! ([`crate::cache::read::requests`]); the caller reads its own blocks in its own thread. All of it
+//! with `invalidate` held shared: a punch or truncation comes before it, or waits until the
+//! requests in flight on its range have landed (P15, R17).
 
 use std::ops::Range;
 
@@ -26,29 +26,29 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::{KIB, MIB};
 
-/// The largest window of read-ahead is this part of the nearest limit, but at most so many bytes;
-/// more where that is less than twice what the store prefers, or less than Linux's own, as far as
+/// The largest window of read-ahead is this part of the nearest limit, but at most [`MOST_WINDOW`];
+/// more if that is less than twice the store's preferred size, or less than Linux's own, as far as
 /// the larger part allows.
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
 const LARGE_PART: u64 = 8;
 
-/// What is read together, and used one after the other when all of it is there, is this part of
-/// every limit at most: more would push itself out.
+/// Blocks that are read together, and used one after the other when all are there, are at most this
+/// part of every limit: more would push each other out.
 const TOGETHER_PART: u64 = 2;
 
-/// A look for a block that may miss: whose it is, and what is known of what comes next.
+/// A lookup that may miss: its stream, and what is known of the next blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Miss<'s> {
     pub(crate) stream: &'s Stream,
     pub(crate) reading: Reading,
-    /// Blocks that are wanted from the one that is missed on.
+    /// The number of blocks wanted, from the missing one on.
     pub(crate) wanted: u64,
 }
 
 impl<'s> Miss<'s> {
-    /// Of one block.
+    /// A miss of one block.
     pub(crate) fn of(stream: &'s Stream) -> Miss<'s> {
         Miss {
             stream,
@@ -57,22 +57,22 @@ impl<'s> Miss<'s> {
         }
     }
 
-    /// The same of several, from the first on.
+    /// A miss of several, from the first on.
     pub(crate) fn wanting(self, wanted: u64) -> Miss<'s> {
         Miss { wanted, ..self }
     }
 }
 
-/// What was found, or made, where a block was wanted.
+/// The block found or made, or a hole.
 #[derive(Debug)]
 pub(crate) enum Present<'f> {
     /// The block, up to date.
     Block(BlockRef<'f>),
-    /// Nothing is cached and the store has zeros alone.
+    /// Nothing is cached and the store has only zeros.
     Hole,
 }
 
-/// What an attempt to fill came to.
+/// The result of an attempt to fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filled {
     /// The block was read, or another thread has made it: look again.
@@ -82,8 +82,8 @@ pub(crate) enum Filled {
 }
 
 impl FileCore {
-    /// The block at `offset`, filled from the store if need be. Without waiting: the block if it is
-    /// there, or the hole if it is known to be one.
+    /// The block at `offset`, filled from the store if necessary. Without waiting: the block if it
+    /// is there, or the hole if it is known.
     pub(crate) fn read_block(
         &self,
         offset: u64,
@@ -160,7 +160,7 @@ impl FileCore {
         self.read_ahead(stream, ahead, get, &mut keep);
     }
 
-    /// What bounds the windows of read-ahead.
+    /// The bounds of read-ahead windows.
     pub(crate) fn tuning(&self) -> Tuning {
         let limit = self.nearest_limit();
         let preferred = 2 * (self.store.request_blocks() << self.block_shift());
@@ -186,9 +186,9 @@ impl FileCore {
             && self.known_content(block) == Some(Content::Hole)
     }
 
-    /// Makes and fills a block that is not cached, with others that are wanted behind it, and puts
-    /// in flight what the stream says. Reading is no use of the block: the caller looks it up, and
-    /// marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
+    /// Makes and fills a block that is not cached, with others that are wanted after it, and puts
+    /// the stream's next blocks in flight. Reading is no use of the block: the caller looks it up,
+    /// and marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
     pub(crate) fn fill_absent(
         &self,
         block: u64,
@@ -229,7 +229,7 @@ impl FileCore {
             let follows = more[0].block() == block + 1;
             match follows {
                 true => run.extend(more),
-                // Dropped, they are absent again.
+                // A drop makes them absent again.
                 false => drop(more),
             }
         }
@@ -250,8 +250,8 @@ impl FileCore {
     }
 
     /// Makes blocks that are absent and have data, as far as memory is there without I/O: runs of
-    /// neighbours of at most one request, `most` blocks in all; and the block at which that ended
-    /// too early. Never fails.
+    /// neighbours of at most one request, `most` blocks in all. Also returns the block at which
+    /// memory ran out. Never fails.
     fn make_runs<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -288,8 +288,8 @@ impl FileCore {
         (runs, None)
     }
 
-    /// Puts blocks in flight that are wanted soon, as far as there is room: the block at which
-    /// there was none.
+    /// Puts blocks in flight that are wanted soon. Returns the block at which there was no more
+    /// room.
     fn put_in_flight<'f>(
         &'f self,
         blocks: impl IntoIterator<Item = u64>,
@@ -323,8 +323,8 @@ impl FileCore {
         }
         let get = get | Get::AHEAD;
         let rest = match ahead.range() {
-            // Ascending, so that neighbours make one request. Downwards the nearest come last: if
-            // there is no memory for them they are misses.
+            // Ascending, so that neighbours make one request. In a downward stream the nearest come
+            // last: if there is no memory for them they are misses.
             Some(range) if ahead.step < 0 => {
                 self.put_in_flight(range, get, keep);
                 None
@@ -360,8 +360,8 @@ impl FileCore {
         }
     }
 
-    /// Puts the absent blocks of a range in flight, for a future that waits for them: whether all
-    /// of them are, or are there already. Waits for nothing.
+    /// Puts the absent blocks of a range in flight, for a future that waits for them. Returns
+    /// whether all are in flight or there already. Waits for nothing.
     pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         if self.in_store_call() {
             return false;
@@ -385,8 +385,8 @@ impl FileCore {
         held.any(|held| !held.is_up_to_date())
     }
 
-    /// New blocks may stand where the store has told of a hole before: it says what it has in steps
-    /// of its own, and a write nearby moves them.
+    /// New blocks may be where the store has reported a hole before: it reports ranges in steps of
+    /// its own, and a write nearby moves their ends.
     pub(crate) fn end_visible_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
         let visible = |block: &u64| self.blocks.visible_holes.meet(&(*block..*block + 1));
@@ -396,13 +396,13 @@ impl FileCore {
         self.move_hole_epoch();
         if !self.mappers.is_empty() {
             self.pool.domain.synchronize();
-            // At once, with those between: a hole that is not one of these faults in again.
+            // In one range, with those in between: a hole that is not one of these faults in again.
             self.revoke_and_wait(first..last + 1, crate::cache::map::mappers::Revoke::Holes);
         }
     }
 
-    /// Reads a run of new blocks in this thread; the first comes back. Its error is the caller's;
-    /// those behind it fail for themselves.
+    /// Reads a run of new blocks in this thread, and returns the first. An error of the first is
+    /// the caller's; the others fail for themselves.
     fn read_run<'f>(&'f self, run: Vec<NewBlock<'f>>) -> Result<BlockRef<'f>, FileError> {
         self.end_visible_holes(&run);
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
@@ -435,7 +435,7 @@ impl FileCore {
         first.expect("a run has a block")
     }
 
-    /// What came of each block; empty: all are there.
+    /// The error of each block that has one; empty: all are there.
     fn read_into(&self, store: &dyn Store, run: &[NewBlock<'_>]) -> Vec<Option<FileError>> {
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
         let bytes = self.stored_range(&blocks);
@@ -457,7 +457,7 @@ impl FileCore {
         errors
     }
 
-    /// Checks what a read of `wanted` bytes at `offset` came to.
+    /// Checks the result of a read of `wanted` bytes at `offset`.
     pub(crate) fn check_read(
         &self,
         store: &dyn Store,
@@ -476,7 +476,7 @@ impl FileCore {
         got.map_err(|error| self.store_error(StoreAction::Read, offset, wanted as u64, error))
     }
 
-    /// What a block is made on where the store has nothing, by what was found at `epoch`.
+    /// The basis of a new block where the store has nothing, from a query at `epoch`.
     pub(crate) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
         let start = block << self.block_shift();
         if self.blocks.stored.load(Ordering::Acquire) <= start {
@@ -488,8 +488,8 @@ impl FileCore {
 
     /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when
     /// another thread made the block first. Mappings of the hole are revoked before the bytes can
-    /// change. The file is at least `end` bytes long then: write back takes the block's length from
-    /// that.
+    /// change. Afterwards the file is at least `end` bytes long, since write back takes the block's
+    /// length from that.
     pub(crate) fn create_over_hole(
         &self,
         block: u64,
@@ -524,13 +524,12 @@ impl FileCore {
         self.end_hole_moved(blocks);
     }
 
-    /// The same, where the epoch was moved under the mutex under which the blocks came into the
-    /// index.
+    /// The same, if the epoch was moved under the mutex under which the blocks came into the index.
     #[inline]
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
         let start = blocks.start << self.block_shift();
-        // Of what lies past its end the store was never asked; what it is asked after it has grown
-        // is cut when it has.
+        // The store was never asked about the range past its end; once it has grown, that range is
+        // cut from what it says.
         if start < self.blocks.stored.load(Ordering::Acquire) {
             self.blocks
                 .extents

@@ -1,5 +1,4 @@
-//! Where the store's holes are, as far as it was asked: one data range and one hole, the last of
-//! each.
+//! The store's holes as far as they are known: one data range and one hole, the last of each.
 
 use std::ops::Range;
 
@@ -7,14 +6,14 @@ use crate::cache::dirty::punched::Punched;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The last data range and the last hole that the store reported, in bytes. A data range that
-/// became a hole is harmless (zeros are read from the store); a hole that became data is not, so it
-/// is cut when a block is made there, for what was asked before, and again when the block has been
-/// written, for what was asked in between.
+/// became a hole is harmless (zeros are read from the store); a hole that became data is not. So it
+/// is cut when a block is made there, because of earlier queries, and again when the block has been
+/// written, because of queries in between.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     pub(crate) data: Range<u64>,
     pub(crate) hole: Range<u64>,
-    /// What was punched and no sync has covered: holes, whatever the store says.
+    /// Punched ranges that no sync has covered: holes, whatever the store says.
     pub(crate) punched: Punched,
     /// Counts cuts: an answer of the store from before one is not remembered after it.
     pub(crate) cuts: u64,
@@ -47,8 +46,7 @@ impl VisibleHoles {
             && blocks.start < self.to.load(Ordering::SeqCst)
     }
 
-    /// What there is now. What the caller then looks up, and finds to be a hole, may be mapped as
-    /// one.
+    /// The range now. A block in it that the caller then finds to be a hole may be mapped as one.
     pub(crate) fn now(&self) -> Range<u64> {
         let from = self.from.load(Ordering::SeqCst);
         if from == u64::MAX {
@@ -59,7 +57,7 @@ impl VisibleHoles {
         from..to
     }
 
-    /// Adds blocks. The caller looks again whether they are holes.
+    /// Adds blocks. The caller checks again whether they are holes.
     pub(crate) fn add(&self, blocks: &Range<u64>) {
         self.from.fetch_min(blocks.start, Ordering::SeqCst);
         self.to.fetch_max(blocks.end, Ordering::SeqCst);
@@ -67,7 +65,7 @@ impl VisibleHoles {
 }
 
 impl Extents {
-    /// Forgets what the store said.
+    /// Forgets the store's answers.
     pub(crate) fn clear(&mut self) {
         self.cuts += 1;
         self.data = 0..0;
@@ -82,7 +80,7 @@ impl Extents {
         }
     }
 
-    /// Remembers what the store said when there had been `cuts` cuts.
+    /// Remembers the store's answer, from when there had been `cuts` cuts.
     pub(crate) fn remember_hole(&mut self, hole: Range<u64>, cuts: u64) {
         if self.cuts == cuts {
             self.hole = hole;

@@ -1,10 +1,10 @@
 //! Read-ahead: which blocks to put in flight before they are asked for.
 //!
 //! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
-//! flight. A stream is known by its misses: neighbours upwards or downwards from the second on, a
-//! fixed stride from the third. Its window doubles each time the reader enters the one that is
-//! there, up to a share of the memory; it halves when blocks that were read ahead are evicted
-//! unused. A reader that jumps about has no stream, and nothing is read ahead for it.
+//! flight. A stream is recognised by its misses: neighbours upwards or downwards at the second, a
+//! fixed stride at the third. Its window doubles each time the reader enters the latest one, up to
+//! a share of the memory; it halves when blocks that were read ahead are evicted unused. A reader
+//! that jumps about has no stream, and nothing is read ahead for it.
 //!
 //! The words here are relaxed atomics without a protocol: threads that share a handle may disturb
 //! each other's figures, which costs a wrong guess and nothing else.
@@ -13,13 +13,13 @@ use std::ops::Range;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What is known of how the pages of a mapping are going to be read.
+/// How the pages of a mapping are going to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) enum Reading {
-    /// Nothing: misses show it.
+    /// Unknown: misses tell.
     #[default]
     Normal,
-    /// In no order: nothing is read ahead, nor mapped beside what is asked for.
+    /// In no order: nothing is read ahead, and there is no fault-around.
     Random,
     /// In order: all of a window is read ahead from the first miss on.
     Sequential,
@@ -31,13 +31,14 @@ const STREAMS: usize = 8;
 /// The longest stride, in blocks.
 const MOST_STRIDE: u64 = 512;
 
-/// Blocks that may have been cached already behind what was asked for, without ending the stream.
+/// So many blocks may have been cached already after the blocks asked for, without ending the
+/// stream.
 const SLACK: u64 = 8;
 
-/// The first window of a stream, in blocks; less where the largest is less.
+/// The first window of a stream, in blocks; less if the largest is less.
 const FIRST_WINDOW: u64 = 4;
 
-/// What bounds and shrinks the windows of a file.
+/// The bounds of a file's windows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// The largest window, in blocks.
@@ -78,7 +79,7 @@ impl Ahead {
     }
 }
 
-/// Watches the misses of one handle, or of the mappings of a file, which have none.
+/// Watches the misses of one handle, or of the mappings of a file, which have no handle.
 #[derive(Debug)]
 pub(crate) struct Stream {
     one: [One; STREAMS],
@@ -94,16 +95,16 @@ impl Default for Stream {
     }
 }
 
-/// One stream: a reader at `last`, everything before `frontier` asked for. Or one miss that may
-/// become one.
+/// One stream: its reader is at `last`, and all blocks before `frontier` were asked for. Or a
+/// single miss that may become one.
 #[derive(Debug)]
 struct One {
-    /// The block that was wanted last; of a read of several, the last in the stream's direction.
+    /// The block that was wanted last; for a read of several, the last in the stream's direction.
     last: AtomicU64,
     /// From each block to the next; 0: one miss so far.
     step: Signed,
-    /// Of one miss: its first block, and how far that is from the nearest miss before it: a stride,
-    /// if it comes again. 0: there was none near.
+    /// For a single miss: its first block, and how far that is from the nearest miss before it,
+    /// which is a stride if it comes again. 0: there was none near.
     low: AtomicU64,
     distance: Signed,
     /// The first block that was not asked for yet.
@@ -178,14 +179,14 @@ impl One {
         if step == 0 {
             return None;
         }
-        // Wrapping: what is expected from block 0 on has its last block before that.
+        // Wrapping: a stream that is expected from block 0 on has its last block before that.
         let distance = block.wrapping_sub(get(&self.last)) as i64;
         let fits = distance.signum() == step.signum() && distance % step == 0;
         fits.then(|| (distance / step) as u64)
     }
 
-    /// Whether a miss at `block` is the stream's: what was asked for, what comes next, or a little
-    /// more, because some of it was cached already.
+    /// Whether a miss at `block` belongs to the stream: a block that was asked for, the next one,
+    /// or one a little further, because some were cached already.
     fn continues_with(&self, block: u64) -> bool {
         let Some(steps) = self.steps_to(block) else {
             return false;
@@ -209,7 +210,7 @@ impl One {
         self.step() == 0 && get(&self.used) > 0
     }
 
-    /// Of a single miss: the step of the stream that it becomes with a miss of `block` to `high`,
+    /// For a single miss: the step of the stream that it becomes with a miss of `block` to `high`,
     /// if they are neighbours, or as far from one another as it was from the miss before it.
     fn becomes(&self, block: u64, high: u64) -> Option<(&One, i64)> {
         if !self.is_single() {
@@ -248,7 +249,7 @@ impl One {
         set(&self.wasted, tuning.wasted);
         let next = last.wrapping_add_signed(step);
         let known = get(&self.frontier);
-        // Going on behind what was asked for, unless the reader has come past it.
+        // Goes on after the blocks asked for, unless the reader has come past them.
         let is_past = match step > 0 {
             true => known < next,
             false => known > next,
@@ -303,7 +304,8 @@ impl Stream {
         }
     }
 
-    /// A miss at `block`, of `wanted` blocks from there on: what to put in flight behind them.
+    /// Notes a miss at `block`, of `wanted` blocks from there on. Returns the blocks to put in
+    /// flight after them.
     pub(crate) fn miss(&self, block: u64, wanted: u64, reading: Reading, tuning: &Tuning) -> Ahead {
         let tuning = &self.bounded(tuning);
         if reading == Reading::Random || tuning.most == 0 {
@@ -317,8 +319,8 @@ impl Stream {
             self.note_use(one);
             let mut window = one.next_window(tuning);
             if one.has_asked_for(block) {
-                // Once more from here on, or each miss would send the frontier a window further
-                // ahead of a reader that finds nothing of it.
+                // Start again from here, or each miss would move the frontier a window further
+                // ahead of a reader that finds none of it.
                 set(&one.frontier, last_of(step).wrapping_add_signed(step));
                 window = window.min(get(&one.window));
             }
@@ -337,7 +339,7 @@ impl Stream {
         Ahead::default()
     }
 
-    /// A block that was read ahead is used for the first time: what to put in flight now.
+    /// Notes the first use of a block that was read ahead. Returns the blocks to put in flight now.
     pub(crate) fn used(&self, block: u64, tuning: &Tuning) -> Ahead {
         let Some(one) = self.one.iter().find(|one| one.enters_with(block)) else {
             return Ahead::default();
@@ -347,8 +349,7 @@ impl Stream {
         one.ask(block, one.step(), one.next_window(tuning), tuning)
     }
 
-    /// Of what was asked for, only the blocks before `block` could be put in flight: the others are
-    /// asked for again.
+    /// Only the blocks before `block` could be put in flight: the others will be asked for again.
     pub(crate) fn fell_short(&self, ahead: &Ahead, block: u64) {
         let end = (ahead.first).wrapping_add_signed(ahead.step * ahead.count as i64);
         let asked = |one: &&One| one.step() == ahead.step && get(&one.frontier) == end;
@@ -360,13 +361,13 @@ impl Stream {
         }
     }
 
-    /// Whether [`Stream::used`] would ask for something.
+    /// Whether [`Stream::used`] would ask for blocks.
     pub(crate) fn is_due(&self, block: u64) -> bool {
         self.one.iter().any(|one| one.enters_with(block))
     }
 
-    /// The blocks in `blocks` are going to be read in order: the next miss there is one of a stream
-    /// at full width, which ends with them.
+    /// The blocks in `blocks` are going to be read in order: the next miss there starts a stream at
+    /// full width, which ends with them.
     pub(crate) fn expect(&self, blocks: Range<u64>, tuning: &Tuning) {
         let tuning = &self.bounded(tuning);
         let before = blocks.start.wrapping_sub(1);
@@ -377,8 +378,8 @@ impl Stream {
         set(&one.end, blocks.end);
     }
 
-    /// One miss, of the blocks from `low` to `high`, in the place of the stream that was used
-    /// longest ago.
+    /// Notes a single miss, of the blocks from `low` to `high`, in place of the stream that was
+    /// used longest ago.
     fn begin(&self, low: u64, high: u64, distance: i64) -> &One {
         let by_use = self.one.iter().min_by_key(|one| get(&one.used));
         let one = by_use.expect("there are some");
@@ -422,7 +423,7 @@ mod tests {
         stream.miss(block, 1, Reading::Normal, &TUNING).count
     }
 
-    /// Reads blocks in this order as a cache would, and says how long each window was.
+    /// Reads blocks in this order as a cache would, and returns the length of each window.
     fn windows(stream: &Stream, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let mut cached = std::collections::BTreeSet::new();
         let mut windows = Vec::new();
@@ -536,7 +537,7 @@ mod tests {
     fn blocks_that_were_cached_already_do_not_end_a_stream() {
         let stream = Stream::default();
         assert_eq!((miss(&stream, 0), miss(&stream, 1)), (0, 4));
-        // 6 to 8 were there, and nobody asks about those.
+        // Blocks 6 to 8 were cached, so nobody misses those.
         let ahead = stream.miss(9, 1, Reading::Normal, &TUNING);
         assert_eq!(ahead.range(), Some(10..18));
     }
@@ -562,7 +563,7 @@ mod tests {
         stream.expect(0..1_000, &TUNING);
         assert_eq!(miss(&stream, 0), 32);
         assert_eq!(stream.used(1, &TUNING).range(), Some(33..65));
-        // Of 20 to 64 nothing is left.
+        // Blocks 20 to 64 are gone.
         let again = |block| stream.miss(block, 1, Reading::Normal, &TUNING).range();
         assert_eq!(again(20), Some(21..53));
         assert_eq!(again(21), Some(22..54));

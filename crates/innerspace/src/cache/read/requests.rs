@@ -63,13 +63,13 @@ pub(crate) struct Fill {
     request: Arc<Entry<Box<dyn Job>>>,
     /// Taken by the end.
     fills: Option<Fills<Pool>>,
-    /// Bytes that the store has for them.
+    /// Bytes that the store has for the blocks.
     wanted: usize,
     /// Bytes that are there.
     done: usize,
     /// Blocks are read one by one: together they could not be.
     singly: bool,
-    /// Nobody has asked for them yet.
+    /// Nobody has asked for the blocks yet.
     is_ahead: bool,
     /// In use until the request is over: the next open of the same store waits for that.
     store: Option<Arc<StoreHandle>>,
@@ -130,7 +130,7 @@ impl Fill {
         self.request.blocks().end - self.first()
     }
 
-    /// Takes the store's answer. What is missing is left to a thread that makes the store's calls:
+    /// Takes the store's answer. Missing bytes are left to a thread that makes the store's calls:
     /// the store may hold its own locks here.
     fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
         match result {
@@ -138,8 +138,8 @@ impl Fill {
                 self.done = count;
                 return self.end(Vec::new());
             }
-            // Short transfers are the store's right. More than was asked for is not: the bytes are
-            // unknown then.
+            // A store may transfer less. If it reports more than was asked for, the bytes are
+            // unknown.
             Ok(count) => self.done = if count < self.wanted { count } else { 0 },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // It was not tried.
@@ -172,7 +172,7 @@ impl Fill {
         self.core.store_error(StoreAction::Read, offset, len, error)
     }
 
-    /// Reads what is missing by the store's plain calls, in this thread.
+    /// Reads the missing bytes by the store's plain calls, in this thread.
     fn read_here(mut self) {
         let core = self.core.clone();
         let store = match core.store() {
@@ -197,7 +197,7 @@ impl Fill {
         self.end(errors);
     }
 
-    /// What came of each block; empty: all are there.
+    /// The error of each block that has one; empty: all are there.
     fn read(&mut self, core: &FileCore, store: &dyn Store) -> Vec<Option<FileError>> {
         let (first, blocks) = (self.first(), self.blocks());
         let fills = self.fills.as_mut().expect("not over");
@@ -212,7 +212,7 @@ impl Fill {
         core.read_singly(store, fills, first, self.wanted)
     }
 
-    /// Ends the request: each block is the file's, up to date, or taken out for the reason at its
+    /// Ends the request: each block is the file's and up to date, or taken out for the error at its
     /// place. Wakers of futures are left to be called where no lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
         let Some(fills) = &mut self.fills else {
@@ -245,8 +245,8 @@ impl Fill {
         core.wake_due_elsewhere();
     }
 
-    /// Ends the request, if it has not ended: `settle` gets each block that is the file's. Dropped,
-    /// it is taken out, and its waiters try again themselves.
+    /// Ends the request, if it has not ended: `settle` gets each block that is the file's. A block
+    /// that it drops is taken out, and its waiters try again themselves.
     fn leave(&mut self, mut settle: impl FnMut(u64, NewBlock<'_>)) {
         let Some(fills) = self.fills.take() else {
             return;
@@ -273,8 +273,8 @@ impl Drop for Fill {
             self.leave(|_, new| drop(new));
             self.core.wake_due_elsewhere();
         }
-        // A file that was closed meanwhile has let go of its store. That may be anything, and this
-        // any thread, also one of the store's own, in a completion.
+        // A file that was closed meanwhile has dropped its store. The last drop may run any code,
+        // and this may be any thread, also one of the store's own, in a completion.
         let last = self.store.take().and_then(Arc::into_inner);
         if let Some(store) = last {
             let core = &self.core;
@@ -336,8 +336,8 @@ impl FileCore {
         Request::new(Operation::Read, bytes.start, fill)
     }
 
-    /// Hands requests to the store. If it panics, what it drops has failed, and is read by plain
-    /// calls: the caller may have come for something else.
+    /// Hands requests to the store. If it panics, requests that it drops have failed, and are read
+    /// by plain calls: the caller may have come for another one.
     pub(crate) fn submit(&self, batch: Batch) {
         if batch.remaining() == 0 {
             return;
@@ -382,7 +382,7 @@ impl FileCore {
         self.check_read(store, offset, wanted, got)
     }
 
-    /// Reads neighbouring blocks one by one; what came of each.
+    /// Reads neighbouring blocks one by one. Returns the result of each.
     pub(crate) fn read_singly(
         &self,
         store: &dyn Store,
@@ -421,22 +421,22 @@ impl FileCore {
         }
     }
 
-    /// Waits until no request has a block of the range. Nothing else may begin one meanwhile: the
-    /// file is the caller's alone.
+    /// Waits until no request has a block of the range. No other thread may begin one meanwhile:
+    /// the caller holds the file exclusively.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>) {
         self.requests
             .in_flight
             .wait_landed(blocks, |fill| fill.run());
     }
 
-    /// The same for all requests, until they have let go of their blocks, too.
+    /// The same for all requests, until they have released their blocks, too.
     pub(crate) fn wait_all_landed(&self) {
         self.wait_landed(&(0..u64::MAX));
         self.requests.in_flight.wait_quiet();
     }
 
-    /// The file is being closed: gives up what no store has begun, and takes the blocks of the
-    /// others out of the file.
+    /// The file is being closed: gives up requests that no store has begun, and takes the blocks of
+    /// the others out of the file.
     pub(crate) fn detach_requests(&self) {
         // A thread that put a block in before the file was closed holds `invalidate` shared until
         // the request is in the table.
@@ -458,7 +458,7 @@ impl FileCore {
         drop(BlockRef::new(self, frame, 0));
     }
 
-    /// Has futures woken that are due, with no lock held: after the job under way, or by a job.
+    /// Wakes due futures where no lock is held: after the job under way, or by a job.
     pub(crate) fn wake_due_elsewhere(&self) {
         if !self.ready.is_any_due() {
             return;

@@ -1,4 +1,4 @@
-//! Taking views of a file: a hit in the caller, and everything else behind one call.
+//! Taking views of a file: a hit is inlined in the caller, and everything else is one call.
 
 use std::hint::cold_path;
 use std::ops::Range;
@@ -23,19 +23,19 @@ use crate::sync::raw;
 use crate::sync::{Arc, failpoint};
 use crate::units::PAGE_SIZE;
 
-/// What a second look at the index said of a block.
+/// The result of a second look at the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
-    /// It is there still.
+    /// The block is still there.
     Still,
-    /// Something else is, or nothing.
+    /// Another block is there, or none.
     Changed,
 }
 
 impl Handle {
-    /// A view of `range`, which is inside the file's size at some moment of the call. What a hit
-    /// takes is compiled into the caller, so that the view's parts stay in registers: moved through
-    /// memory they cost more than the look-up.
+    /// A view of `range`, which is inside the file's size at some moment of the call. A hit is
+    /// compiled into the caller, so that the view's parts stay in registers: moved through memory
+    /// they cost more than the look-up.
     #[inline(always)]
     pub(crate) fn view(
         self: &Arc<Handle>,
@@ -45,8 +45,8 @@ impl Handle {
         if let Some(pinned) = self.hit(&range) {
             return Ok(View(pinned));
         }
-        // The length, which a caller often knows when it is compiled, and the error, which has to
-        // be told from a view: so that checking either after a hit costs nothing.
+        // The length, which a caller often knows at compile time, and the error, which has to be
+        // told from a view, are here, so that checking either after a hit costs nothing.
         let len = (range.end - range.start) as usize;
         match Pinned::of_len(len, move || self.view_missed(range, wait)) {
             Ok(pinned) => Ok(View(pinned)),
@@ -56,8 +56,8 @@ impl Handle {
 
     /// A view of a range of one block that is there and hot.
     ///
-    /// How many views a processor has under way at once depends on their instructions, which are
-    /// counted (see `BENCHMARKS.md`). Whatever is unusual is left to a call.
+    /// How many views a processor has under way at once depends on the number of instructions,
+    /// which are counted (see `BENCHMARKS.md`). Every unusual case is left to a call.
     #[inline(always)]
     fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
@@ -77,7 +77,7 @@ impl Handle {
         })
     }
 
-    /// What is not a hit.
+    /// A view that misses.
     #[cold]
     #[inline(never)]
     fn view_missed(
@@ -146,7 +146,7 @@ impl Handle {
         }
     }
 
-    /// Like [`Handle::hit`], where a section takes more.
+    /// Like [`Handle::hit`], with more done in a section.
     fn pin_slowly(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
         Pinned::find(
@@ -163,7 +163,7 @@ impl Handle {
         )
     }
 
-    /// A view of a range of one block that is not simply there: without waiting, of a hole alone.
+    /// A view of a range of one block that did not hit. Without waiting, only of a hole.
     #[cold]
     fn view_slowly(self: &Arc<Handle>, range: Range<u64>, wait: Wait) -> Result<View, FileError> {
         let core = &self.core;
@@ -230,8 +230,8 @@ impl Handle {
         }
         count(&core.counters.copied_views, 1);
         core.pool.counters.add(Event::ViewCopy, pages);
-        // Published as a block of no file, viewed, and taken out again: what is left is kept by the
-        // view alone.
+        // Published as a block of no file, viewed, and taken out again: then only the view keeps
+        // it.
         copy.set_flags(FlagSet::UPTODATE);
         copy.set_kind(Kind::Cached);
         let frame = copy.publish(HoldState::cached(1));
@@ -245,8 +245,8 @@ impl Handle {
     }
 }
 
-/// The view from `inside` bytes in the block that was sought and found, which is marked used, and
-/// hot where there was no mark to make; `None` if it is not up to date.
+/// The view from `inside` bytes in the found block, which is marked used, and hot if there was no
+/// mark to make. `None` if it is not up to date.
 #[inline]
 fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
     let (pool, frame, flags) = (taken.owner(), taken.frame(), taken.flags());
@@ -257,8 +257,7 @@ fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, P
 }
 
 impl FileCore {
-    /// A view from `start`, which is inside the file, of the block there, if it can be had without
-    /// waiting.
+    /// A view from `start`, which is inside the file, of the block there, if that needs no waiting.
     fn cool_hit<'id>(&self, pool: Here<'id, Pool>, start: u64) -> Option<Grip<'id, Pool>> {
         let inside = self.inside_block(start) as usize;
         let tag = self.blocks.index.tags().sought(start / PAGE_SIZE as u64);
@@ -277,7 +276,7 @@ impl FileCore {
         self.take_seen(taken, seen, block, inside)
     }
 
-    /// The view from `inside` bytes in the block that the index led to, if it was there still. The
+    /// The view from `inside` bytes in the block that the index led to, if it was still there. The
     /// next lookup guesses its frame.
     fn take_seen<'id>(
         &self,
@@ -324,8 +323,9 @@ impl FileCore {
         }
     }
 
-    /// Clears what was stored past the end of the file through mappings of a locked block, whose
-    /// right to store has just been taken away. WMAPPED is still set, so there is no view of it.
+    /// Clears bytes that were stored past the end of the file through mappings of a locked block,
+    /// whose right to store has just been taken away. WMAPPED is still set, so there is no view of
+    /// it.
     pub(crate) fn zero_past_end(&self, locked: &Locked<'_>) {
         let start = locked.block() << self.block_shift();
         let inside = self.size().saturating_sub(start).min(self.block_bytes()) as usize;

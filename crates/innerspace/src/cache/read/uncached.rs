@@ -1,14 +1,14 @@
 //! Reading without caching (DONTCACHE): bytes that are wanted once leave nothing behind.
 //!
-//! A block that is cached is used where it is, and not marked: the read did not bring it. The
-//! blocks that such a read brings, the one that it wants and those read ahead behind it, are held
-//! until they are used. Then they are evicted without a shadow, unless they were used in another
-//! way meanwhile: marked with a use, held, viewed, mapped or written.
+//! A cached block is used where it is, and not marked, since the read did not bring it. Blocks that
+//! such a read brings, the wanted one and those read ahead after it, are held until they are used.
+//! Then they are evicted without a shadow, unless they were used in another way meanwhile: marked
+//! with a use, held, viewed, mapped or written.
 //!
-//! Two cases are decided by what a frame's word shows at that moment, for there is no bit left to
-//! remember more in. A block that was only prefetched meanwhile is unmarked by then: it goes. If
-//! two of these reads use a block at the same time, both hold it, and the one that brought it takes
-//! the other for a use: it stays.
+//! Two cases are decided by the frame's word at that moment, since there is no bit left to remember
+//! more in. A block that was only prefetched meanwhile is unmarked by then: it goes. If two of
+//! these reads use a block at the same time, both hold it, and the one that brought it takes the
+//! other for a use: it stays.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -27,12 +27,12 @@ use crate::sync::Arc;
 use crate::units::MIB;
 
 impl PagedFile {
-    /// Like [`PagedFile::read_at`] for bytes that are wanted once: what was not cached before is
-    /// not cached afterwards, unless it was read in another way, viewed, mapped or written
-    /// meanwhile. A prefetch meanwhile is not enough. A block that is in use at the very moment
-    /// when this read drops it stays as well, even if the user is a read of this kind: two that go
-    /// over the same bytes at the same time may leave something in the cache, to be evicted like
-    /// everything else.
+    /// Like [`PagedFile::read_at`] for bytes that are wanted once: a block that was not cached
+    /// before is not cached afterwards, unless it was read in another way, viewed, mapped or
+    /// written meanwhile. A prefetch meanwhile is not enough. A block that is in use at the very
+    /// moment when this read drops it stays as well, even if the user is a read of this kind: two
+    /// that go over the same bytes at the same time may leave something in the cache, to be evicted
+    /// like everything else.
     ///
     /// # Errors
     /// As [`PagedFile::read_at`].
@@ -43,7 +43,7 @@ impl PagedFile {
     }
 
     /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a
-    /// scrub: what was not cached before is not cached afterwards, with the exceptions that
+    /// scrub: a block that was not cached before is not cached afterwards, with the exceptions that
     /// [`PagedFile::read_at_uncached`] names. It takes memory for two windows of read-ahead at a
     /// time, each 1 MiB or a thirty-second of the limit, whichever is less, or for one block.
     ///
@@ -80,7 +80,7 @@ const MOST_WINDOW: u64 = MIB;
 struct UncachedRead<'f> {
     file: &'f FileCore,
     stream: Stream,
-    /// What it has brought and not used, ascending.
+    /// The blocks that it has brought and not used, ascending.
     brought: VecDeque<BlockRef<'f>>,
 }
 
@@ -95,12 +95,12 @@ impl<'f> UncachedRead<'f> {
         }
     }
 
-    /// The block, which comes behind those that it was asked for before.
+    /// Reads the block, which comes after all earlier ones.
     fn read_block(&mut self, block: u64) -> Result<Present<'f>, FileError> {
         let file = self.file;
         loop {
             while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
-                // It was cut off, or moved, or taken for an older one.
+                // If not, it was cut off, or moved, or another block was evicted in its place.
                 if held.block == block && held.meta().hold.load().is_cached() {
                     self.go_on(&held);
                     file.check_not_reentrant()?;
@@ -159,7 +159,7 @@ impl<'f> UncachedRead<'f> {
 
 impl Drop for UncachedRead<'_> {
     fn drop(&mut self) {
-        // What is in flight cannot be let go before it has landed.
+        // A block in flight cannot be released before it has landed.
         for held in &self.brought {
             let _ = self.file.wait_filled(held);
         }

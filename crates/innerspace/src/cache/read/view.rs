@@ -17,11 +17,11 @@ use crate::units::{FrameId, MIB, PAGE_SIZE};
 pub(crate) const MAX_COPY: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
 const _: () = assert!(MAX_COPY == 2 * MIB);
 
-/// What a hole looks like. Never written, so the host backs it with one page of its own.
+/// The bytes of a hole. Never written, so the host backs it with one page of its own.
 static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 
-/// Bytes of a file that stay as they are while the view lives, even if the file is written,
-/// truncated, evicted or dropped.
+/// Bytes of a file that do not change while the view lives, even if the file is written, truncated,
+/// evicted or dropped.
 ///
 /// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long:
 /// drop views soon, or the group fills up with them.
@@ -47,7 +47,7 @@ impl View {
         View(Pinned::of_static(&ZEROS[..len]))
     }
 
-    /// A view of part of a block that the caller holds; `None` when it is not the file's any more,
+    /// A view of part of a block that the caller holds; `None` if it is not the file's any more, is
     /// being written, or mapped writable.
     pub(crate) fn of_frame(pool: &Arc<Pool>, frame: FrameId, inside: Range<usize>) -> Option<View> {
         let pinned = Pinned::try_new(pool, frame, inside)?;

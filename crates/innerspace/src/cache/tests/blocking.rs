@@ -75,7 +75,7 @@ fn a_view_that_needs_a_copy_waits_for_no_eviction_to_make_room_for_it() {
     let cache = memory(256);
     let group = cache.root_group().child("tenant", 16 * 4096).unwrap();
     let file = open(&cache, &patterned(1 << 20), &options(4096).group(&group));
-    // What was read last is cached, and the group full of pages that could go.
+    // The last reads are cached, and the group is full of pages that could be evicted.
     let read = |block: u64| file.read_exact_at(&mut [0; 10], block * 4096).unwrap();
     (0..64).for_each(read);
     (0..16)

@@ -61,7 +61,7 @@ fn a_hit_moves_to_the_front_and_the_seventeenth_evicts_the_oldest() {
     // Each is held once, the one that fell out not at all.
     assert!(order.iter().all(|block| state(&file, *block).2 == 1));
     assert_eq!(state(&file, 1).2, 0);
-    // What was read ahead lands.
+    // Blocks that were read ahead land.
     cache.tick();
     file.evict(..).unwrap();
     assert_eq!(file.stats().cached.0, 16, "what is held stays");
@@ -114,7 +114,7 @@ fn readers_fill_a_small_memory_with_what_they_hold_and_it_says_so() {
     let mut readers: Vec<_> = (0..4).map(|_| file.block_reader()).collect();
     for block in 0..64 {
         let reader = &mut readers[block as usize / 16];
-        // The last one gives up what it remembers for what it is asked.
+        // The last one forgets blocks to make room for the one it is asked for.
         assert_eq!(reader.read_at(&mut [0], block * 4096).unwrap(), 1);
     }
     // A reader with nothing to give up is refused.
@@ -137,12 +137,12 @@ fn what_readers_remember_is_right_at_rest() {
     let mut others = file.block_reader();
     (2..6).for_each(|block| touch(&mut others, block));
     cache.validate();
-    // Remembered still, and in the file no more.
+    // Still remembered, but no longer in the file.
     file.punch(3 * 4096..4 * 4096).unwrap();
     cache.validate();
     cache.pool().validate();
     drop((blocks, others));
-    // Nobody can hold one now but the index.
+    // Only the index can hold one now.
     let held = core(&file).lookup(4).unwrap();
     let validated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.validate()));
     validated.unwrap_err();

@@ -1,4 +1,4 @@
-//! Completions of requests: what they may do, and whom they find waiting.
+//! Completions of requests: what they may do, and which waiters they find.
 
 use std::collections::VecDeque;
 use std::io;
@@ -72,7 +72,7 @@ fn who_came_before_the_request_was_queued_is_not_left_asleep() {
         // Preempted here, until the other one sleeps.
         std::thread::sleep(Duration::from_millis(300));
     }));
-    // A stream: what is behind is put in flight, and this thread needs nothing of it.
+    // A stream: the next blocks are put in flight, and this thread needs none of them.
     file.view(4096..4097).unwrap();
     let result = over.recv_timeout(Duration::from_secs(5));
     let asleep = result.is_err();
@@ -321,7 +321,7 @@ fn who_waits_for_what_has_landed_is_woken_beside_a_call_that_hangs() {
     assert_eq!(rung, 1, "its bytes are there");
 }
 
-/// Says when it is dropped; its requests are elsewhere.
+/// Reports when it is dropped; its requests are kept elsewhere.
 #[derive(Default)]
 struct Leaving {
     requests: Arc<Mutex<VecDeque<Request>>>,

@@ -141,7 +141,7 @@ fn a_read_that_began_before_a_punch_leaves_no_old_bytes() {
 fn a_cut_through_a_viewed_block_needs_no_memory_or_changes_nothing() {
     let size = 2 << 20;
     for is_dirty in [false, true] {
-        // For two blocks, and then for none that one could move to.
+        // Room for two blocks, and then for none to move to.
         let cache = memory(4 * 512 - 64);
         let store = patterned(2 * size);
         let file = open(&cache, &store, &options(size));
@@ -212,7 +212,7 @@ fn a_punch_takes_away_what_a_write_that_failed_has_left_in_the_store() {
         let found = store.inner().to_vec()[start as usize..].to_vec();
         assert_eq!(found[..100], pattern(start..start + 100), "it was torn");
         file.punch(start..start + block_size).unwrap();
-        // Now the store has what lies behind it.
+        // Now the store has the bytes after it.
         file.sync_all().unwrap();
         let view = file.view(start..start + 100).unwrap();
         assert_eq!(view[..], [0; 100], "what was punched is back");
@@ -256,7 +256,7 @@ fn a_refused_cut_loses_nothing_beside_it() {
             })
         };
         let synced = syncer.join();
-        // For a sync that did not wait.
+        // A sync that did not wait would end here.
         store.release(Release::Fail(Failure::Io));
         cutter.join().unwrap().unwrap_err();
         synced.unwrap();
@@ -328,7 +328,7 @@ fn a_cut_waits_for_writes_that_had_begun() {
                 drop(there);
             })
         };
-        // For a cut that does not wait, there is time to show it.
+        // Time for a cut that does not wait to show it.
         for _ in 0..1000 {
             if passed.load(Ordering::Acquire) {
                 break;
@@ -389,8 +389,7 @@ fn what_a_punch_that_failed_half_way_may_have_taken_is_written_again() {
         let file = open(&cache, &store, &options(size));
         file.write_at(&[7; 100], size).unwrap();
         core(&file).flush(&EVERYTHING);
-        // No sync has covered the second block; the third is in the store for good, and the last
-        // unwritten.
+        // No sync has covered the second block; the third is durable, and the last unwritten.
         file.view(2 * size..2 * size + 1).unwrap();
         file.write_at(&[9; 100], 3 * size).unwrap();
         store.inner().punch(size, size).unwrap();
@@ -420,7 +419,7 @@ fn what_was_cut_off_costs_no_frame_when_the_file_is_long_again() {
     // It is known where the data is.
     file.view(0..8).unwrap();
     file.set_len(size).unwrap();
-    // By a write: a change of the length forgets what is known, too.
+    // By a write: a change of the length would also forget what is known.
     file.write_at(&[1], 4 * size - 1).unwrap();
     file.sync_all().unwrap();
     file.evict(..).unwrap();

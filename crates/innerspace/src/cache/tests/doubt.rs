@@ -1,4 +1,4 @@
-//! What a sync that failed may have dropped, after the store had accepted it.
+//! Blocks that the store had accepted, and a failed sync may have dropped.
 
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
@@ -35,7 +35,7 @@ fn what_a_failed_sync_may_have_dropped_is_written_again() {
         file.sync_all().unwrap();
         let stored = store.inner().to_vec();
         assert_eq!((stored[0], stored[2 * size as usize]), (1, 2));
-        // What a good sync has covered is in doubt no more.
+        // A block that a good sync has covered is in doubt no more.
         file.write_at(&[3; 100], 0).unwrap();
         lose(&store, 1);
         store.add(fail_sync());
@@ -128,7 +128,7 @@ fn an_invalidation_keeps_what_is_in_doubt() {
     let _ = file.sync_all();
     assert_eq!(faulty.inner().to_vec()[4096], 1);
     core(&file).validate();
-    // Another sync has failed, and what it leaves in doubt is not dirty yet.
+    // Another sync has failed, and the blocks it leaves in doubt are not dirty yet.
     file.write_at(&[2; 100], 4096).unwrap();
     core(&file).flush(&EVERYTHING);
     faulty.add(fail_sync());
@@ -150,7 +150,7 @@ fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
         lose(&store, 1);
         core(&file).flush(&EVERYTHING);
         store.add(fail_sync());
-        // The sync waits for nobody's lock: the block stays as it is.
+        // The sync does not wait for the lock: the block stays as it is.
         let locked = core(&file).find_lock(1).unwrap().unwrap();
         core(&file).sync_before_eviction(&[locked.frame()]);
         drop(locked);

@@ -1,4 +1,4 @@
-//! Stores that fail: what the caller hears, and what is left.
+//! Stores that fail: what the caller hears, and which data stays.
 
 use std::io;
 
@@ -152,8 +152,8 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
     }
 }
 
-/// A thread that found a frame by an old word, of this file or of another, may hold it for a moment
-/// of its next life, and be the last to let go.
+/// A thread that found a frame by an old word, of this file or another, may hold it for a moment
+/// after it was reused, and be the last to release it.
 // spec: P20
 #[test]
 fn the_error_of_a_fill_goes_with_the_block_whoever_held_it_last() {
@@ -356,7 +356,7 @@ impl Rude {
         let Some(file) = self.file.lock().clone() else {
             return;
         };
-        // Cached bytes can be viewed, and let go of.
+        // Cached bytes can be viewed, and evicted.
         assert_eq!(file.view(8192..8200).unwrap()[..], [7; 8]);
         let mut byte = [0; 1];
         assert_eq!((file.read_at(&mut byte, 8192).unwrap(), byte), (1, [7]));
@@ -434,7 +434,7 @@ fn a_store_that_comes_back_to_its_file_gets_what_is_cached_and_is_told_off() {
             outcomes[0].to_string(),
             "data.bin: its store came back to it from inside a call"
         );
-        // Nothing is held: from outside all of it works.
+        // No lock is held: from outside all of it works.
         file.write_at(&[1; 10], 0).unwrap();
         file.sync_all().unwrap();
         drop((own, file));
@@ -465,7 +465,7 @@ fn a_handle_that_its_store_drops_last_is_closed_later() {
     assert_empty(&cache);
 }
 
-/// Where it is tried again with success, it is none.
+/// If the retry succeeds, it is no failure.
 #[test]
 fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
     let cache = memory(256);

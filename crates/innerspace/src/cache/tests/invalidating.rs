@@ -1,4 +1,4 @@
-//! Discarding what is unwritten, and invalidating what is cached.
+//! Discarding unwritten data, and invalidating the cache.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -66,7 +66,7 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     assert_eq!(file.view(0..4).unwrap()[..], [9; 4]);
     assert_eq!(file.view(4096..4104).unwrap()[..4], [7; 4]);
     assert_eq!(file.view(12_288..12_292).unwrap()[..], *b"more");
-    // Shorter, too: but not shorter than what is unwritten.
+    // Shorter, too, but not shorter than the unwritten data.
     store.inner().set_len_externally(100).unwrap();
     file.invalidate(..).unwrap();
     assert_eq!(file.len(), 8192);
@@ -86,7 +86,7 @@ fn invalidate_of_a_part_shows_what_others_put_behind_the_end() {
         inner.change_externally(&pattern(old..new), old).unwrap();
         file.invalidate(0..1).unwrap();
         assert!(contents(&file) == pattern(0..new));
-        // What is unwritten stays.
+        // Unwritten data stays.
         file.write_at(&[7; 10], new - 10).unwrap();
         inner.change_externally(&[9; 50], new).unwrap();
         file.invalidate(0..1).unwrap();
@@ -107,7 +107,7 @@ fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
         file.append(&vec![2; size as usize]).unwrap();
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
         let syncer = Rc::new(Cell::new(None));
-        // Nothing is being written, and the discard looks for what is dirty next.
+        // Nothing is being written, and next the discard looks for dirty blocks.
         let there = failpoint::on("Cutting", {
             let (file, store, syncer) = (file.clone(), store.clone(), syncer.clone());
             move || {
@@ -180,7 +180,7 @@ fn invalidate_keeps_what_is_being_written() {
             let file = file.clone();
             thread::spawn(move || file.invalidate(0..1))
         };
-        // It need not wait; if it cut the file, it would wait for the write.
+        // It need not wait. If it cut the file, it would have to wait for the write.
         while !invalidator.is_finished() && file.len() == 2 * size {
             thread::yield_now();
         }

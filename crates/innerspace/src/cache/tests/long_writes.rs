@@ -1,4 +1,4 @@
-//! Writes of many pages: what is taken together, and what is left where it ends half-way.
+//! Writes of many pages: taking memory for several at once, and ending half-way.
 
 use super::*;
 use crate::cache::{FileError, HeldReason, WriteOrder};
@@ -109,7 +109,7 @@ fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
         let cache = memory(16_384);
         let group = cache.root_group().child("tenant", 64 * PAGES).unwrap();
         let options = options(4096).group(&group);
-        // Viewed pages stay, and what is written stays too, since the store refuses it.
+        // Viewed pages stay, and so do written ones, since the store refuses them.
         let viewed = open(&cache, &patterned(40 * PAGES), &options);
         let pages = (0..40).map(|page| page * PAGES..(page + 1) * PAGES);
         let views: Vec<_> = pages.map(|page| viewed.view(page).unwrap()).collect();
@@ -163,7 +163,7 @@ fn what_is_had_together_goes_back_together() {
     assert_eq!(pool.totals().usage, 1);
     drop(first);
     assert_empty(&cache);
-    // Near a limit there is nothing to be had so, and nobody was refused.
+    // Near a limit, no memory is to be had in this way, and nobody was refused.
     let tenant = cache.root_group().child("tenant", 10 * PAGES).unwrap();
     assert!(pool.alloc_some(tenant.id(), 8).is_none());
     assert_eq!(pool.totals().charge_refused, 0);

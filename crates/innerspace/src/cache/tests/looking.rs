@@ -113,7 +113,7 @@ fn a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file() {
         while !locked.meta().flags.load().contains(FlagSet::WAITERS) {
             thread::yield_now();
         }
-        // What a truncation does to a block, with the waiter between its lookup and its lock.
+        // As a truncation does, with the waiter between its lookup and its lock.
         core.unlink(0, locked.frame(), None);
         let dropped = core.pool.uncache(locked.frame());
         assert_eq!(dropped, crate::frame::Dropped::Held);
@@ -196,7 +196,7 @@ fn grab_nowait_is_no_use_of_the_page() {
         assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
         drop(find_or_create(core(&file), 0).unwrap());
         assert!(flags(&file, 0).contains(FlagSet::REFERENCED));
-        // Born referenced: set before anybody could see it; one more use makes it active.
+        // New blocks are referenced before anybody can see them; one more use makes them active.
         let Made::New(new) = grab_for_write(core(&file), 1).unwrap() else {
             panic!("not made")
         };
@@ -229,8 +229,8 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
                 .filter(|held| !held.meta().hold.load().is_cold())
                 .count()
         };
-        // Referenced, active, active and referenced; or referenced, and used again. Then seen to
-        // have nothing to mark.
+        // Referenced, active, active and referenced; or referenced, and used again. After that
+        // there is nothing to mark.
         let rounds = match policy {
             EvictionPolicy::S3Fifo => [0, 32, 32, 32],
             _ => [0, 0, 32, 32],
@@ -245,7 +245,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
         assert!(count_hot() < 28, "{policy:?}");
         (0..4).for_each(|_| view_all());
         assert_eq!(count_hot(), 32, "{policy:?}");
-        // A writer finds it as it finds others.
+        // A writer finds it like any block.
         file.write_at(&[1], 0).unwrap();
         assert_eq!((file.view(0..1).unwrap()[0], count_hot()), (1, 32));
     }
@@ -483,7 +483,7 @@ fn a_block_that_went_or_moved_is_not_guessed_where_it_was() {
     assert_empty(&cache);
 }
 
-// Each has the number of the one before.
+// Each file has the number of the one before.
 #[test]
 fn files_one_after_the_other_do_not_guess_each_others_blocks() {
     let cache = memory(64);

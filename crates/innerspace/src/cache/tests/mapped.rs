@@ -1,4 +1,4 @@
-//! A mapper with a table of its own, as a space is one.
+//! A mapper with a table of its own, as a stand-in for a space.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::frame::Dropped;
 use crate::sync::{Mutex, Weak};
 use crate::units::FrameId;
 
-/// What a space would have: page of the file to its block's first frame, page, and rights.
+/// The table: page of the file to its block's first frame, page, and rights.
 pub(super) struct Table {
     pub(super) pool: Arc<Pool>,
     pub(super) pages: Mutex<BTreeMap<u64, Entry>>,

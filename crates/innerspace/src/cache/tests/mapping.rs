@@ -84,7 +84,7 @@ fn what_ends_holes_leaves_the_counts_of_blocks_alone() {
         let mapped = Mapped::new(&cache, &file);
         let last = 2 * size / PAGE as u64 - 1;
         mapped.map(last, FaultKind::Read);
-        // No lock of the block is held: who evicts it goes by the count.
+        // No lock of the block is held: eviction goes by the count.
         file.invalidate(0..size).unwrap();
         core(&file).end_hole(0..2);
         assert_eq!(mapped.rights(last), Some(false));
@@ -110,7 +110,7 @@ fn mapped_streams_are_read_ahead_also_when_they_mix() {
         "{} reads of the store",
         stats.store_reads
     );
-    // Jumps read nothing but what they want.
+    // Jumps read only their own block.
     cache.tick();
     let before = file.stats().filled;
     for page in [250, 105, 230, 118] {
@@ -172,7 +172,7 @@ fn stores_through_a_mapping_reach_the_store() {
         assert_eq!(core(&file).dirty_blocks(), 0);
         mapped.map(page, FaultKind::Write);
         mapped.store(page, 2);
-        // And by copy beside it.
+        // And by a write call.
         file.write_at(&[3; 4], size + 100).unwrap();
         assert_eq!(mapped.rights(page), Some(true));
         file.sync_all().unwrap();
@@ -220,7 +220,7 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
     }
 }
 
-/// Writeback knows its length.
+/// Writeback takes the right length.
 // spec: P16
 #[test]
 fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole() {
@@ -306,7 +306,7 @@ fn truncation_and_punching_take_translations_away() {
                 "past the end, in the last block"
             );
         }
-        // What is stored past the end through the last page does not show up when the file grows.
+        // Bytes stored past the end through the last page do not show up when the file grows.
         mapped.map(2 * per_block, FaultKind::Write);
         mapped.store(2 * per_block, 7);
         file.set_len(2 * size + 4).unwrap();
@@ -330,8 +330,8 @@ fn stores_past_the_end_are_gone_when_their_mapping_is() {
         mapped.map(0, FaultKind::Write);
         let head = core(&file).lookup(0).unwrap().frame;
         cache.pool().frames.store_for_test(head, 2_000, &[7; 8]);
-        // Cleaned by a writeback, or by a view, and then unmapped: nobody knows any more that
-        // somebody could store there.
+        // Cleaned by a writeback, or by a view, and then unmapped: no record is left that a mapping
+        // could store there.
         if round == 0 {
             file.sync_all().unwrap();
         } else {

@@ -45,7 +45,7 @@ use crate::units::{PAGE_SIZE, PageCount};
 
 const PAGE: usize = PAGE_SIZE;
 
-/// All that is dirty.
+/// All dirty blocks.
 const EVERYTHING: FlushRequest = FlushRequest {
     dirtied_by: u64::MAX,
     pages: PageCount(1 << 20),
@@ -59,7 +59,7 @@ fn memory(frames: u32) -> Arc<Cache> {
     Cache::new(&Pool::new(&PoolOptions::new(frames)).expect("small arenas can be had"))
 }
 
-/// A memory with frames for so many blocks of `size` bytes, and what goes with them.
+/// A memory with frames for so many blocks of `size` bytes, and for their index.
 fn memory_of(blocks: u64, size: u64) -> Arc<Cache> {
     memory((blocks * size / PAGE as u64) as u32)
 }
@@ -103,7 +103,7 @@ fn core(file: &PagedFile) -> &Arc<FileCore> {
     file.inner().core()
 }
 
-/// Others write what is dirty, and their write hangs in the store.
+/// Another thread writes the dirty blocks, and its write hangs in the store.
 fn hanging_flush(core: &Arc<FileCore>, store: &Faulty) -> thread::JoinHandle<()> {
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
     let core = core.clone();

@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// The file, what it should hold, and views with what they showed when they were taken.
+/// The file, its expected bytes, and views with their bytes when they were taken.
 struct World {
     cache: Arc<Cache>,
     store: Arc<Faulty>,
@@ -87,7 +87,7 @@ impl World {
         let bytes: Vec<u8> = (0..len).map(|at| value.wrapping_add(at as u8)).collect();
         match self.file.write_at(&bytes, offset) {
             Ok(()) => {}
-            // Views hold most of the memory: let go of them.
+            // Views hold most of the memory: drop them.
             Err(FileError::Limit(_)) => {
                 self.views.clear();
                 self.file

@@ -1,4 +1,4 @@
-//! Write orders: what may be written when, and which writers are refused meanwhile.
+//! Write orders: when blocks may be written, and which writers are refused meanwhile.
 
 use super::*;
 use crate::cache::{FileError, HeldReason, WriteOrder};
@@ -136,7 +136,7 @@ fn a_page_is_never_in_the_store_before_its_log() {
         log.append(&number.to_le_bytes()).unwrap();
         pages.set_barrier(number);
         pages.write_at(&number.to_le_bytes(), page * 4096).unwrap();
-        // Everything that may write at any time does so, after every single write.
+        // All background writers run, after every single write.
         core(&pages).flush(&EVERYTHING);
         if number % 10 == 0 {
             log.sync_data().unwrap();
@@ -233,7 +233,7 @@ fn a_writer_at_the_hard_limit_writes_what_others_of_its_group_have_dirty() {
         block += 1;
     }
     assert_eq!(stores.each_ref().map(|store| written(store)), [0; 3]);
-    // It has nothing of its own to write.
+    // It has no block of its own that may be written.
     second.write_at(&[2; 4096], 0).unwrap();
     assert!(written(&stores[0]) > 0);
     assert_eq!((written(&stores[1]), written(&stores[2])), (0, 0));

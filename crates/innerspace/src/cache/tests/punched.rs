@@ -1,4 +1,4 @@
-//! What was punched, and a sync that failed may have brought back.
+//! Punched ranges that a failed sync may have brought back.
 
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync};
@@ -7,7 +7,7 @@ use crate::cache::{FileError, StoreAction};
 use crate::reclaim::Owner;
 use crate::sync::failpoint;
 
-/// The next sync fails, and what was accepted since the last good one is gone.
+/// The next sync fails, and writes accepted since the last good one are gone.
 fn forget() -> Rule {
     Rule::new(Fault::Forget(Failure::Io))
 }
@@ -54,7 +54,7 @@ fn what_a_failed_sync_has_brought_back_is_punched_again() {
 fn zeros_that_were_written_for_a_punch_are_written_again() {
     let cache = memory(64);
     let faulty = patterned(8 * 4096);
-    // It has no punch of its own.
+    // The store has no punch of its own.
     let store = Panicking::new(&faulty, Times::default());
     let file = open(&cache, &store, &options(4096));
     file.punch(2 * 4096..6 * 4096).unwrap();
@@ -167,7 +167,7 @@ fn a_sync_that_cannot_punch_again_fails() {
         expected[..100].fill(7);
         assert!(contents(&file) == expected);
     }
-    // A good sync for somebody else's sake makes nothing of it good.
+    // A good sync for another caller does not make up for it.
     core(&file).sync_store(crate::store::SyncWhat::All).unwrap();
     store.add(fail(OperationKind::Punch).forever());
     drop(file);
@@ -240,7 +240,7 @@ fn an_invalidation_shows_what_others_wrote_where_a_punch_was() {
     let mut expected = punched(4096);
     expected[3 * 4096..4 * 4096].fill(5);
     assert!(contents(&file) == expected);
-    // What a failed sync has brought back is none of others' making.
+    // Bytes that a failed sync has brought back are not changes by others.
     file.punch(3 * 4096..4 * 4096).unwrap();
     store.add(forget());
     file.invalidate(..).unwrap();

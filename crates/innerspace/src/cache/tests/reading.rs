@@ -97,7 +97,7 @@ fn many_readers_of_one_block_make_one_read() {
             })
             .collect();
         store.wait_hanging(1);
-        // The block is there for all to find: those that come now wait for the one read.
+        // The block is in the index: readers that come now wait for the one read.
         let held = core(&file).lookup(0);
         let held = held.expect("the block is published while it is read");
         assert!(held.is_being_filled());
@@ -149,8 +149,8 @@ fn many_small_reads_in_a_row_mark_a_page_once() {
     for offset in (0..4096).step_by(64) {
         file.read_at(&mut buf, offset).unwrap();
     }
-    // Born referenced by the miss and marked by that first read at most; 63 more would have made it
-    // active in any case, so begin again with a clean page.
+    // The miss makes it referenced, and the first read marks it at most once; 63 more would have
+    // made it active in any case, so begin again with a clean page.
     core(&file)
         .lookup(0)
         .unwrap()
@@ -319,7 +319,7 @@ fn prefetch_reads_what_fits() {
     file.prefetch(..).unwrap();
 }
 
-/// What is asked for is no matter of blocks: there are 2^34 of them.
+/// Prefetch does not go block by block: there are 2^34 of them.
 #[test]
 fn prefetch_goes_over_holes_as_one() {
     let data = 1 << 45;
@@ -394,7 +394,7 @@ fn a_hole_remembered_beside_unwritten_data_does_not_hide_it() {
     let store = Arc::new(MemoryStore::with_len(4 * 4096));
     let file = open(&cache, &store, &options(4096));
     file.write_at(b"data", 2 * 4096).unwrap();
-    // The store says: a hole up to the end. Of the block in the cache it does not know yet.
+    // The store reports a hole up to the end. It does not know about the block in the cache yet.
     let mut bytes = [9; 4];
     file.read_exact_at(&mut bytes, 4096).unwrap();
     assert_eq!(bytes, [0; 4]);
@@ -477,10 +477,10 @@ fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
         (sum, stream.stats().store_reads)
     });
     slow.wait_hanging(1);
-    // All that the stream has ahead is locked now.
+    // All blocks that the stream has read ahead are locked now.
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
-    // The block that is wanted first, then each time as many as are an eighth of the group.
+    // First the wanted block, then each time as many as are an eighth of the group.
     let (sum, reads) = streaming.join().unwrap();
     assert_eq!(sum, 100 * 4096);
     assert!((33..=50).contains(&reads), "{reads} reads");

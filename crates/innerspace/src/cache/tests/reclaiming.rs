@@ -52,7 +52,7 @@ fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
     let cache = memory(64);
     let most = cache.pool().most_shadows() as u64;
     let files = [1, 2].map(|_| open(&cache, &patterned(1 << 20), &options(4096)));
-    // A block of each stays, and with it the node that shadows stand in.
+    // A block of each stays, and with it the node that has the shadows.
     let kept: Vec<_> = files
         .iter()
         .map(|file| file.view(255 * 4096..256 * 4096).unwrap())
@@ -78,7 +78,7 @@ fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
     for turn in 0..most + MORE {
         assert_eq!(is_left(turn), turn >= MORE, "eviction {turn}");
     }
-    // What came back and was evicted again is as new as its last eviction.
+    // A block that came back and was evicted again is as new as its last eviction.
     evict(MORE);
     for turn in most + MORE..2 * most + MORE - 1 {
         assert!(is_left(MORE));
@@ -89,7 +89,7 @@ fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
     evict(2 * most + MORE - 1);
     assert!(!is_left(MORE), "the bound counts evictions");
     cache.validate();
-    // A file that closes leaves places in the queue, and nobody to ask.
+    // A file that closes leaves entries in the queue.
     drop(kept);
     let [first, second] = files;
     drop(first);
@@ -316,7 +316,7 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
     assert_empty(&cache);
 }
 
-/// A store may tick: what stands above it is passed over there, and not taken for what cannot be
+/// A store may tick: files above it are skipped there, and not taken for files that cannot be
 /// written.
 #[test]
 fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
@@ -325,7 +325,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     core(&file).store.note_use();
-    // More than is left alone, and less than writers write themselves.
+    // More than the background limit, and less than the hard one.
     file.write_at(&[1; 20 * PAGE], 0).unwrap();
     let dirty = || cache.dirty_pages(group.id());
     assert_eq!(dirty(), PageCount(20));
@@ -344,7 +344,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     assert_empty(&cache);
 }
 
-/// The same of what reclaim wants written.
+/// The same for blocks that reclaim wants written.
 #[test]
 fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
     let cache = memory(1024);
@@ -405,7 +405,7 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
             |()| Some(GroupId::ROOT),
             || {
                 times += 1;
-                // Refused on the way, also where it succeeds in the end.
+                // Refused on the way, though it may succeed in the end.
                 pool.charge(full.id(), PageCount(17), AllocMode::Wait)
                     .unwrap_err();
                 StoreScope::note_skipped();

@@ -1,4 +1,5 @@
-//! Requests in flight: what reaches the store, in what order it may come back, and whom it holds.
+//! Requests in flight: which ones reach the store, in what order they may complete, and which
+//! callers they delay.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,10 +18,10 @@ use crate::store::faulty::Release;
 use crate::store::{Batch, Limits, Request};
 use crate::sync::Mutex;
 
-/// For the case that nobody comes: no test waits so long otherwise.
+/// A bound for failures: no test waits so long otherwise.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
-/// A store with a completion form, which keeps its requests until the test lets them go.
+/// A store with a completion form, which keeps its requests until the test releases them.
 #[derive(Default)]
 struct Holding {
     bytes: Vec<u8>,
@@ -38,13 +39,13 @@ impl Holding {
         })
     }
 
-    /// What is there for a range.
+    /// The bytes of a range.
     fn stored(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset as usize).min(self.bytes.len());
         &self.bytes[start..(start + len).min(self.bytes.len())]
     }
 
-    /// Completes the oldest request, or the latest; whether there was one.
+    /// Completes the oldest request, or the latest. Returns whether there was one.
     fn complete(&self, which: fn(&mut VecDeque<Request>) -> Option<Request>) -> bool {
         let taken = which(&mut self.requests.lock());
         let Some(mut request) = taken else {
@@ -111,7 +112,7 @@ fn neighbours_that_one_call_wants_are_one_request() {
     assert_eq!(reads(OperationKind::Read), 1);
     assert_eq!(store.log().last().unwrap().len, 1 << 20);
     assert_eq!(file.stats().filled, 256, "nothing besides");
-    // Around what is cached already: two requests, neither with what is there.
+    // Around a cached block: two requests, neither of which has it.
     file.evict(..).unwrap();
     file.read_exact_at(&mut [0; 10], (3 << 20) + (512 << 10))
         .unwrap();
@@ -124,8 +125,8 @@ fn neighbours_that_one_call_wants_are_one_request() {
     assert_empty(&cache);
 }
 
-/// Reads pages 0 to `pages` in order by `read`, while the store answers whatever it was asked
-/// before each of them: how many times the reader had to call the store itself.
+/// Reads pages 0 to `pages` in order by `read`; before each, the store answers all its requests.
+/// Returns how many times the reader had to call the store itself.
 fn misses(pages: u64, mut read: impl FnMut(u64), store: &Holding) -> usize {
     for page in 0..pages {
         store.complete_all();
@@ -275,8 +276,7 @@ fn ten_thousand_futures_have_no_thread_and_leave_nothing() {
         assert!(poll(future.as_mut(), &bell).is_pending());
     }
     assert_eq!((store.held(), cache.workers().threads()), (10_000, 0));
-    // Half of them are not wanted any more, and are no less the store's until it has completed
-    // them.
+    // Half of them are not wanted any more, but stay the store's until it has completed them.
     futures.truncate(5_000);
     store.complete_all();
     let woken = || futures.len() == bell.rung();
@@ -303,7 +303,7 @@ fn a_store_that_is_late_writes_to_no_frame_of_others() {
     assert!(store.held() > 0, "it is read ahead");
     drop(file);
     assert!(store.held() > 0, "the store has not heard of that");
-    // All memory that there is has other bytes now.
+    // All the memory has other bytes now.
     let other = open(&cache, &patterned(0), &options(4096));
     let mut pages = 0;
     while other.write_at(&[0xaa; 4096], pages * 4096).is_ok() && pages < 50 {
@@ -511,10 +511,10 @@ fn without_threads_whoever_waits_makes_the_calls() {
     let reads = || store.log().len();
     let before = reads();
     assert_eq!(core(&file).requests.in_flight(), 1);
-    // The reader meets what is queued, and makes the call.
+    // The reader meets the queued request, and makes the call.
     file.view(2 * 4096..2 * 4096 + 1).unwrap();
     assert_eq!(reads(), before + 1);
-    // What the reader has just put in flight waits for a tick.
+    // The request that the reader has just put in flight waits for a tick.
     assert_eq!(core(&file).requests.in_flight(), 1);
     cache.tick();
     assert_eq!((core(&file).requests.in_flight(), reads()), (0, before + 2));
@@ -545,7 +545,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
         let in_flight = cache.pages_in_flight(group.id());
         assert!(in_flight <= 256 / 8, "{in_flight} pages");
     }
-    // Those for which there was no room come to their turn.
+    // Futures for which there was no room get their turn.
     let mut left = futures.len();
     while left > 0 {
         store.complete_all();
@@ -555,7 +555,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
         left = futures.len();
     }
     drop((futures, file, group));
-    // What was read ahead in the end was the store's until now.
+    // The last blocks read ahead were the store's until now.
     store.complete_all();
     assert_empty(&cache);
 }
@@ -563,7 +563,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
 // spec: R13
 #[test]
 fn a_store_that_fills_nothing_shows_nothing_old() {
-    /// Says that it has read, and has not; or looks at what is there.
+    /// A store that says it has read, and has not; or that looks at the buffer.
     struct Empty(mpsc::Sender<bool>);
     impl Store for Empty {
         fn len(&self) -> io::Result<u64> {
@@ -582,7 +582,7 @@ fn a_store_that_fills_nothing_shows_nothing_old() {
     drop(secret);
     let (looked, looks) = mpsc::channel();
     let file = open(&cache, &Arc::new(Empty(looked)), &read_only(4096));
-    // The first alone, several together, and what is in flight by itself.
+    // The first alone, several together, and a request in flight.
     assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);
     let mut bytes = vec![1; 31 * 4096];
     file.read_exact_at(&mut bytes, 4096).unwrap();
@@ -653,7 +653,7 @@ fn a_panic_as_a_window_is_put_in_flight_is_no_business_of_its_reader() {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 0).unwrap();
     file.read_exact_at(&mut byte, 4096).unwrap();
-    // What is read ahead lands.
+    // Blocks read ahead land.
     cache.tick();
     store.0.store(true, Ordering::Relaxed);
     for page in 2..100u64 {

@@ -26,7 +26,7 @@ fn file_of(pages: u64) -> Option<(tempfile::TempDir, FileStore)> {
     None
 }
 
-/// Opens a file for each batch, and then others: a descriptor that was closed is soon another
+/// A store that opens a file for each batch, and then others: a closed descriptor is soon another
 /// file's.
 struct Opens {
     dir: PathBuf,

@@ -1,4 +1,4 @@
-//! Syncs at once, syncs that fail, and syncs of a part. What is in doubt after one that failed:
+//! Syncs at once, syncs that fail, and syncs of a part. Blocks in doubt after a failed sync:
 //! [`doubt`](super::doubt).
 
 use std::sync::mpsc;
@@ -116,7 +116,7 @@ fn a_store_that_panics_has_failed() {
         std::panic::catch_unwind(sync).unwrap_err();
         core(&file).validate();
         assert_eq!(file.evict(..).unwrap().0, 0, "{times:?}: the only copy");
-        // A caller that waited for that write or sync has nothing to rely on.
+        // A caller that waited for that write or sync cannot rely on it.
         let error = other.sync_all().unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
         let _ = later.sync_all();
@@ -159,7 +159,7 @@ fn a_sync_on_the_way_makes_room() {
     }
     core(&file).flush(&EVERYTHING);
     other.scan(.., |_| {}).unwrap();
-    // Read-ahead may not call a store; it has asked for the sync that it met the need of.
+    // Read-ahead may not call a store; it has asked for a sync that it needs.
     cache.tick();
     other.scan(.., |_| {}).unwrap();
     assert!(file.stats().cached.0 == 0, "{}", file.stats());
@@ -296,7 +296,7 @@ fn a_sync_waits_for_the_writes_of_others() {
         let own = failpoint::on("OwnWritten", {
             let (store, passed) = (store.clone(), passed.clone());
             move || {
-                // For a sync that does not wait, there is time to show it.
+                // Time for a sync that does not wait to show it.
                 thread::spawn(move || {
                     for _ in 0..1000 {
                         if passed.load(Ordering::Acquire) {
@@ -339,7 +339,7 @@ fn a_sync_waits_for_no_write_that_began_after_it() {
         thread::spawn(move || {
             let there = failpoint::on("Awaiting", move || {
                 tell.send(()).unwrap();
-                // It may come round again, and then it still waits.
+                // It may check again, and then it still waits.
                 std::mem::forget(failpoint::on("Awaiting", move || tell.send(()).unwrap()));
             });
             std::mem::forget(there);
@@ -427,7 +427,7 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
         &patterned(16 * 4096),
         &options(4096).name("other.bin"),
     );
-    // Its index is there, and it is known where its data is.
+    // Its index is there, and its data ranges are known.
     other.view(15 * 4096..16 * 4096).unwrap();
     let pool = cache.pool();
     let group = pool.root_group();

@@ -13,7 +13,7 @@ use crate::exec::Turn;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
 
-/// What the store has.
+/// The store's bytes.
 fn stored(store: &Faulty) -> Vec<u8> {
     let mut bytes = vec![0; store.inner().len().expect("it tells its length") as usize];
     let got = store.inner().read_at(&mut bytes, 0);
@@ -97,7 +97,7 @@ fn futures_that_are_dropped_leave_no_queue_behind() {
     let cache = memory(64);
     let file = open(&cache, &patterned(65_536), &options(4096));
     let bell = Arc::new(Bell::default());
-    // Some live on among them, and have their turn.
+    // Some of them live on, and get their turn.
     let mut reads = Vec::new();
     let mut views = Vec::new();
     for number in 0..10_000 {
@@ -448,7 +448,7 @@ fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
     let ticking = {
         let cache = cache.clone();
         std::thread::spawn(move || {
-            // Made before what the tick makes for the thread, and gone after it.
+            // Made before the thread's own values, so dropped after them.
             AT_THE_END.with_borrow_mut(|last| last.0 = Some(cache.clone()));
             cache.tick();
             begun.send(()).unwrap();
@@ -459,7 +459,7 @@ fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
     assert!(poll(cut.as_mut(), &bell).is_pending());
     end.send(()).unwrap();
     ticking.join().unwrap();
-    // It does not know any more whether it is in a call of a store.
+    // The thread does not know any more whether it is in a call of a store.
     assert!(poll(cut.as_mut(), &bell).is_pending());
     cache.tick();
     assert!(matches!(poll(cut.as_mut(), &bell), Poll::Ready(Ok(()))));

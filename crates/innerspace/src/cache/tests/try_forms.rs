@@ -1,4 +1,4 @@
-//! The `try_` forms: what is there at once, and what would block.
+//! The `try_` forms: what they do at once, and what would block.
 
 use std::pin::pin;
 
@@ -18,7 +18,7 @@ fn would_block<T: std::fmt::Debug>(result: Result<T, FileError>, offset: u64) {
     }
 }
 
-/// Somebody reads the block, and that hangs in the store.
+/// Another thread reads the block, and hangs in the store.
 fn hanging_read(file: &PagedFile, store: &Faulty, block: u64) -> thread::JoinHandle<()> {
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
     let file = file.clone();
@@ -70,7 +70,7 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
         would_block(file.try_read_exact_at(&mut bytes, 3 * size - 6), 3 * size);
         would_block(blocks.try_read_at(&mut bytes, 3 * size - 6), 3 * size);
         file.set_len(10 * size).unwrap();
-        // What the store has not told of is no hole yet.
+        // A range that the store has not reported is no hole yet.
         would_block(file.try_view(9 * size..9 * size + 12), 9 * size);
         file.view(9 * size..9 * size + 12).unwrap();
         file.try_read_exact_at(&mut bytes, 9 * size).unwrap();
@@ -154,7 +154,7 @@ fn an_append_goes_where_nothing_has_to_be_waited_for() {
         store.clear_log();
         assert_eq!(file.try_append(&[]).unwrap(), at);
         assert_eq!(file.try_append(&[1; 10]).unwrap(), at);
-        // Not on into a new block; up to its beginning, and from there on.
+        // Not across into a new block, but up to its beginning, and from there on.
         would_block(file.try_append(&[2; 41]), at + 10);
         assert_eq!(file.try_append(&[2; 40]).unwrap(), at + 10);
         assert_eq!(file.try_append(&vec![3; size as usize]).unwrap(), 2 * size);
@@ -306,7 +306,7 @@ fn a_sync_with_nothing_to_do_is_done_and_any_other_would_block() {
         cache.tick();
         file.try_sync_all().unwrap();
         file.try_sync_range(size..2 * size).unwrap();
-        // What else changes the store.
+        // Other changes of the store.
         file.set_len(3 * size).unwrap();
         would_block(file.try_sync_all(), 0);
         file.sync_all().unwrap();
@@ -340,7 +340,7 @@ fn a_sync_that_would_block_waits_for_no_write_and_no_other_sync() {
     };
     store.wait_hanging(1);
     would_block(file.try_sync_data(), 0);
-    // Not what that sync covers.
+    // That sync does not cover this write.
     file.write_at(&[8; 10], 4096).unwrap();
     core(&file).flush(&EVERYTHING);
     store.release(Release::Proceed);

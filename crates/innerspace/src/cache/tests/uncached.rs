@@ -32,7 +32,7 @@ fn what_was_not_there_before_is_not_there_afterwards() {
         let store = patterned(8 * size - 100);
         let file = open(&cache, &store, &options(size));
         file.view(3 * size..3 * size + 10).unwrap();
-        // Read ahead by somebody, and not used yet.
+        // Read ahead, and not used yet.
         file.prefetch(5 * size..6 * size).unwrap();
         let before = [marks(&file, 3), marks(&file, 5)];
         assert!(scanned(&file, 10..8 * size - 100) == pattern(10..8 * size - 100));
@@ -45,7 +45,7 @@ fn what_was_not_there_before_is_not_there_afterwards() {
         assert_eq!(file.stats().shadows, 0);
         let past = file.scan_uncached(7 * size..9 * size, |_| {});
         assert!(matches!(past, Err(crate::cache::FileError::PastEnd { .. })));
-        // Holes, of which nothing was cached anyway.
+        // Holes, which are never cached.
         file.set_len(9 * size).unwrap();
         assert!(scanned(&file, 8 * size..9 * size) == vec![0; size as usize]);
         drop(file);

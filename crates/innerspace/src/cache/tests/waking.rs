@@ -1,4 +1,4 @@
-//! What is woken does as it likes: it may use the very file, whoever wakes it, and wherever.
+//! A waker may run any code: it may use the same file, whichever thread wakes it, and wherever.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::group::Reclaimer;
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 
-/// Does something at once when it is woken, as an executor does that polls in `wake`.
+/// A waker that acts at once, like an executor that polls in `wake`.
 struct AtOnce<F> {
     work: F,
     woken: AtomicUsize,
@@ -35,7 +35,7 @@ impl<F: Fn() + Send + Sync + 'static> AtOnce<F> {
     }
 }
 
-/// Takes each lock of the file's that a call waits for.
+/// Takes each lock of the file that a call may wait for.
 fn use_in_every_way(file: &PagedFile) {
     let len = file.append(b"more").expect("there is room");
     file.set_len(len).expect("as it was");
@@ -242,7 +242,7 @@ fn a_future_that_goes_takes_its_waker_and_its_view_along() {
         let mut ready = Box::pin(file.ready(4096..4106));
         let polled = ready.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
-        // As who fills a block has them, with that locked.
+        // As an operation that fills a block has them, with the block locked.
         let held = core(&file).ready.live();
         if comes_late {
             drop(ready);

@@ -83,7 +83,7 @@ fn read_on_and_heal(cache: &Arc<Cache>, file: PagedFile, store: &Faulty) {
     assert_empty(cache);
 }
 
-/// The window has landed: all of it but the bad block is there, and is what has been counted.
+/// The window has landed: all of it but the bad block is there, and counted.
 fn assert_bad_block_alone_is_missing(file: &PagedFile, window: &Range<u64>) {
     assert_eq!(core(file).requests.in_flight(), 0);
     let stats = file.stats();

@@ -82,8 +82,7 @@ fn writers_move_away_from_views() {
 
 #[test]
 fn appends_of_many_threads_do_not_overlap() {
-    // Over several pages, so that one who comes in between finds the file longer, and not at its
-    // end.
+    // Over several pages, so that an append in between finds the file longer, and not at its end.
     const LEN: usize = 100_000;
     const EACH: usize = 50;
     let cache = memory(8_192);
@@ -151,7 +150,7 @@ fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
             array.set(len, 1),
             Err(FileError::NoSuchElement { .. })
         ));
-        // A file that was cut since stays as short, and one that got longer as long.
+        // A file that was cut since stays short, and one that grew stays long.
         file.set_len(size).unwrap();
         for error in [
             array.set(size / 8, 1).unwrap_err(),
@@ -303,7 +302,7 @@ fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
                 other.join().unwrap();
             }
         };
-        // The block's whole life is beside the one write.
+        // The block is made and evicted during the one write.
         let made = failpoint::on(
             "NotCached",
             beside(|file, size| file.write_at(&vec![3; size as usize], 0).unwrap()),
@@ -331,7 +330,7 @@ fn an_append_that_has_written_nothing_is_tried_again_though_the_file_is_longer()
     let group = cache.root_group().child("both", 32 * 4096).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
-    // Where a file is locked, reclaim passes both over.
+    // If a file is locked, reclaim skips both.
     for file in [&file, &other] {
         core(file).store.note_use();
     }

@@ -1,9 +1,10 @@
-//! Appending, which is one piece among appends and changes of the length: waiting for whatever it
-//! needs, or not at all.
+//! Appending, which is atomic among appends and changes of the length: with any wait it needs, or
+//! without waiting.
 //!
 //! An append that does not wait is one step for others: bytes in the file's last block, under its
-//! lock, where the end is still the end; or a new block, complete before it enters the index, which
-//! makes the file longer in the same step. What goes on from one block into the next would be two.
+//! lock, if the file's end has not moved; or a new block, complete before it enters the index,
+//! which makes the file longer in the same step. Bytes that go on from one block into the next
+//! would be two steps.
 
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
@@ -20,12 +21,12 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::FrameId;
 
-/// Writes all of `bytes` at the end of the file; returns where that was. If it finds no memory
-/// half-way, it goes on with what its own blocks give: only a store that fails, or an order of
-/// writes, leaves a part of it there.
+/// Writes all of `bytes` at the end of the file; returns their offset. If it finds no memory
+/// half-way, it goes on with memory from its own blocks: only a store that fails, or an order of
+/// writes, can leave a part of the bytes there.
 pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
-    // An append that failed half-way is not repeated: the rest would not come behind it.
+    // An append that failed half-way is not repeated: the rest would not follow the first part.
     let mut failed = None;
     let offset = core.with_room(|| {
         let _appending = core.locks.append();
@@ -40,7 +41,7 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     })?;
     if let Some(error) = failed {
         if let FileError::Limit(full) = &error {
-            // It counted as one that is resolved.
+            // It was counted as resolved.
             note_failure(&core.pool, full.details().id);
         }
         return Err(error);
@@ -49,9 +50,9 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     Ok(offset)
 }
 
-/// Writes `bytes` from what is done on, with `append` locked. Reclaim may have skipped the file
-/// for that; so a write that has got some bytes in and finds no memory makes some from the
-/// file's own blocks.
+/// Writes the rest of `bytes`, with `append` locked. Reclaim may have skipped the file because of
+/// that lock; so a write that has stored some bytes and finds no memory makes some from the file's
+/// own blocks.
 fn append_all(
     core: &FileCore,
     bytes: &[u8],
@@ -112,7 +113,7 @@ fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileEr
 fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
     failpoint!(Appending);
     let last = try_lock_last(core, offset)?;
-    // A write may have gone there since, and made the file longer.
+    // A write may have made the file longer since.
     if core.size() != offset {
         return Err(core.would_block(offset));
     }
@@ -123,7 +124,7 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     writing.write(inside, bytes);
     let mut end = inside + bytes.len();
     if core.blocks.tail_left.swap(false, Ordering::AcqRel) {
-        // Clearing it for the size of before clears nothing now.
+        // Clearing the tail for the old size would clear nothing now.
         writing.zero(end..core.block_bytes() as usize);
         end = core.block_bytes() as usize;
     }
@@ -148,13 +149,13 @@ fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, Fi
     into.copy_from_slice(bytes);
     rest.fill(0);
     let frame = core.publish_complete(owned, offset >> core.block_shift());
-    // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+    // Reclaim may find it from here on, and see that it is not (yet) in the index.
     core.pool.lru_add(frame);
     Ok(frame)
 }
 
-/// The file's last block, if it is there and its lock free. Nothing was stored past the end of
-/// the file through a mapping, and would have to be cleared.
+/// The file's last block, if it is there, its lock is free, and no bytes past the end of the file,
+/// stored through a mapping, have to be cleared.
 fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> {
     let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
     match core.get_page(offset >> core.block_shift(), get)? {
@@ -163,15 +164,15 @@ fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> 
     }
 }
 
-/// Puts a complete block at `offset`, and makes the file `end` bytes long. Not where another
-/// thread was first, the store has more than that, or a mapping has come: it may have shown a
-/// hole there.
+/// Puts a complete block at `offset`, and makes the file `end` bytes long. Fails if another thread
+/// was first, the store has more than that, or a mapping has come, which may have shown a hole
+/// there.
 fn put_behind(core: &FileCore, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
     let block = offset >> core.block_shift();
     let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
     let shadow = loop {
         let mut writer = core.blocks.index.write();
-        // Checked here, all of it stays so until the block is in.
+        // Under the mutex, all of this stays true until the block is in.
         let may =
             !core.is_closed() && core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
         if !may {
@@ -190,7 +191,7 @@ fn put_behind(core: &FileCore, frame: FrameId, offset: u64, end: u64) -> Result<
         }
     };
     if let Some(evicted_at) = shadow {
-        // To be written, so it stays inactive, wherever a read of it would be.
+        // It is to be written, so it stays inactive, even if a read would make it active.
         core.count_refault(evicted_at);
     }
     if offset < core.blocks.stored.load(Ordering::Acquire) {

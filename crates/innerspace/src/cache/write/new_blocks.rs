@@ -1,30 +1,28 @@
 //! New blocks of a writer: complete before anybody can see them, up to date, referenced, dirty, and
 //! not locked.
 //!
-//! What the lock would keep others from, the mutex of the index does, which is that of the dirty
-//! index, too: the blocks are in the index first, then the file is long enough for them, then they
-//! are in the dirty index. Nobody writes them back before that, and since they are flagged DIRTY
-//! all the time, nobody evicts them. Another writer of one finds it dirty; if that one syncs, it
-//! waits here.
+//! The mutex of the index, which is also that of the dirty index, does the work of the lock: the
+//! blocks enter the index first, then the file becomes long enough for them, then they enter the
+//! dirty index. Nobody writes them back before that, and since they are flagged DIRTY all the time,
+//! nobody evicts them. Another writer of one finds it dirty; if that one syncs, it waits here.
 //!
-//! **Appends.** A page that lies at or past the end of the file is all but never cached: it is made
-//! with no look-up before, and if another thread made it first, the insertion finds it. Nor is
-//! the file kept steady, for all that others can see is one step under the mutex of the index,
-//! where an exclusive lock of the file is noted (`DirtyIndex::is_cutting`): the page comes wholly
-//! before or wholly after a cut, and then it makes the file longer again, as a later write would.
-//! Where one step does not do (a node is missing, a block is there, the last page is not whole, a
-//! mapping has come) the page is given back, and written the long way.
+//! **Appends.** A page at or past the end of the file is almost never cached: it is made without a
+//! look-up, and if another thread made it first, the insertion finds it. Nor is `invalidate` held:
+//! others see only one step under the mutex of the index, where an exclusive lock of the file is
+//! noted (`DirtyIndex::is_cutting`). So the page comes wholly before or wholly after a cut, and in
+//! the latter case makes the file longer again, as a later write would. If one step is not enough
+//! (a node is missing, a block is there, the last page is not whole, a mapping has come) the page
+//! is given back, and written the long way.
 //!
-//! **Runs.** A long write takes what it needs for up to [`MOST_SINGLES`] whole pages at once:
-//! charge, frames, places in the index, in the dirty index and on the list. Where it cannot be had
-//! without more ado, the first of the pages is written by itself, and waits, reclaims or fails for
-//! itself: so a write that fails half-way has made what came before the page that it failed at, and
-//! no more.
+//! **Runs.** A long write takes resources for up to [`MOST_SINGLES`] whole pages at once: charge,
+//! frames, places in the index, in the dirty index and on the list. If these are not to be had at
+//! once, the first of the pages is written by itself, and waits, reclaims or fails for itself: so a
+//! write that fails half-way has written the pages before the failing one, and no more.
 //!
-//! **Past the caches.** The bytes of a write that would fill a core's cache, with the frames that
-//! they go to, are copied into the frames of a run by stores that neither read a line before they
-//! fill it nor drive others out ([`Caches::Past`]). They are in no order with others, so they are
-//! waited for once a run, before the first of its frames is published.
+//! **Past the caches.** If the bytes of a write and their frames would fill a core's cache, they
+//! are copied by stores that neither read a line before they fill it nor evict others
+//! ([`Caches::Past`]). These stores are not ordered with others, so they are fenced once for each
+//! run, before the first of its frames is published.
 
 use std::ops::Range;
 
@@ -50,7 +48,7 @@ struct NewRun<'a> {
 }
 
 impl NewRun<'_> {
-    /// Where the next one belongs.
+    /// The place of the next one.
     fn next(&self) -> u64 {
         self.first + self.done as u64
     }
@@ -61,7 +59,7 @@ impl NewRun<'_> {
 }
 
 impl FileCore {
-    /// Makes a block where there is nothing to read, with `source` in it and zeros around.
+    /// Makes a block over a hole, with `source` in it and zeros around.
     pub(crate) fn write_over_hole(
         &self,
         block: u64,
@@ -112,7 +110,7 @@ impl FileCore {
         insert(self.publish_complete(owned, block))
     }
 
-    /// Makes a block of one page: what `fill` makes of a frame, put where it belongs by `insert`.
+    /// Makes a block of one page: `fill` fills a frame, and `insert` puts it in its place.
     #[inline(always)]
     fn write_new_page(
         &self,
@@ -120,7 +118,7 @@ impl FileCore {
         fill: impl FnOnce(&mut [u8]),
         insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
     ) -> Result<bool, FileError> {
-        // Two ways from here, so that what is at hand stays in registers.
+        // Two ways from here, so that a frame from the thread's magazine stays in registers.
         match self.pool.alloc_page_from_thread_cache(self.id.group.id()) {
             Some((page, next)) => self.fill_new_page(page, next, block, fill, insert),
             None => self.write_new_page_otherwise(block, fill, insert),
@@ -166,8 +164,8 @@ impl FileCore {
         made
     }
 
-    /// Writes the one whole page that `bytes` begins with, if it lies at or past the end of the
-    /// file; false, and nothing is written, where that takes more than one step.
+    /// Writes the first whole page of `bytes`, if it lies at or past the end of the file. Returns
+    /// false, with nothing written, if that takes more than one step.
     #[inline]
     pub(crate) fn append_page(&self, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
         let size = self.size();
@@ -185,14 +183,14 @@ impl FileCore {
         self.write_new_page(block, fill, insert)
     }
 
-    /// Puts a complete page where it belongs, if that is one step under the mutex of the index. If
-    /// not, it is freed.
+    /// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
+    /// it is freed.
     #[inline(always)]
     fn insert_appended(&self, block: u64, frame: FrameId) -> bool {
         // Reclaim may find it from here on, and see that it is not (yet) what the index says.
         self.pool.lru_add(frame);
         let mut writer = self.blocks.index.write();
-        // Checked here, all of it stays so until the page is in.
+        // Under the mutex, all of this stays true until the page is in.
         let is_steady = !writer.guarded().is_cutting()
             && !self.is_closed()
             && self.inside_block(self.size()) == 0
@@ -223,8 +221,8 @@ impl FileCore {
         }
     }
 
-    /// Writes the whole pages that `bytes` begins with, as many as go at once, if they are not
-    /// cached; returns the bytes written. 0 where the first of them has to be written by itself.
+    /// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached.
+    /// Returns the bytes written: 0 if the first page has to be written by itself.
     pub(crate) fn write_new_run(
         &self,
         offset: u64,
@@ -292,14 +290,14 @@ impl FileCore {
         owned.publish(HoldState::cached(1))
     }
 
-    /// Under the mutex of the index, into which these blocks of a writer just came: the file is
-    /// `end` bytes long at least, they are dirty, and no holes.
+    /// Notes new blocks of a writer, under the mutex of the index, which they have just entered:
+    /// the file is at least `end` bytes long, they are dirty, and no holes.
     #[inline(always)]
     pub(crate) fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
         self.grow_locked(end);
         self.count_dirty((blocks.end - blocks.start) as usize);
         dirty.insert_run(blocks, self.dirty_entry());
-        // Release: a thread that finds what comes after sees it. All changes are made under this
+        // Release: a thread that sees a later step sees this. All changes are made under this
         // mutex.
         let epoch = self.blocks.hole_epoch.load(Ordering::Relaxed);
         self.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
@@ -308,15 +306,15 @@ impl FileCore {
     /// Blocks of a writer are in the index.
     #[inline]
     fn made_new(&self, blocks: Range<u64>) {
-        // For a mapping that came up meanwhile; a hole that is not mapped costs nothing.
+        // For a mapping that was made meanwhile; a hole that is not mapped costs nothing.
         self.end_hole_moved(blocks.clone());
         self.ready.filled(blocks);
     }
 
-    /// Puts complete blocks where `first` and those behind it belong, and makes the file as long as
-    /// they are, or `end` bytes if the last is shorter. Returns how many went in: not all where
-    /// another thread has made one, `basis` does not hold any more, or (that is the error) a node
-    /// could not be had. The others are freed.
+    /// Puts complete blocks at `first` and after it, and makes the file as long as they are, or
+    /// `end` bytes if the last is shorter. Returns how many went in: not all if another thread has
+    /// made one, `basis` does not hold any more, or (which is the error) no node could be
+    /// allocated. The others are freed.
     fn insert_complete(
         &self,
         first: u64,
@@ -324,7 +322,7 @@ impl FileCore {
         end: u64,
         basis: Basis,
     ) -> (usize, Result<(), FileError>) {
-        // Reclaim may find them from here on, and see that they are not (yet) what the index says.
+        // Reclaim may find them from here on, and see that they are not (yet) in the index.
         self.pool.lru_add_run(frames);
         let mut run = NewRun {
             first,
@@ -337,7 +335,8 @@ impl FileCore {
             self.take_back(*frame);
         }
         for shadow in shadows {
-            // To be written, so it stays inactive: its frame, which may be gone, is not touched.
+            // It is to be written, so it stays inactive: its frame, which may be gone, is not
+            // touched.
             let _where_a_read_would_be = self.count_refault(shadow);
         }
         if run.done > 0 {

@@ -26,7 +26,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::PAGE_SIZE;
 
-/// What is put into a part of a block.
+/// The new content of a part of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'b> {
     /// These bytes.
@@ -45,11 +45,11 @@ pub(crate) enum Caches {
 }
 
 impl Caches {
-    /// From here on, in bytes: what is written and where it goes fill a core's second cache, which
-    /// is a mebibyte or two. (On a Zen 4 with one, into 16 or 128 MiB of frames by calls of 512 KiB
-    /// and 1 MiB, writing takes 185 to 217 ns a page in place of 385 to 493, and together with
-    /// reading it back, at once or in the end, 487 to 561 in place of 591 to 854. Shorter writes
-    /// whose frames are the same few again and again, 2 MiB say, are faster through the caches.)
+    /// From this many bytes on, source and destination fill a core's second-level cache of one or
+    /// two MiB. (On a Zen 4 with 1 MiB, writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes
+    /// 185 to 217 ns a page in place of 385 to 493, and together with reading it back, at once or
+    /// in the end, 487 to 561 in place of 591 to 854. Shorter writes that reuse the same few
+    /// frames, 2 MiB for example, are faster through the caches.)
     const LONG: usize = match cfg!(any(shuttle, miri)) {
         true => 2 * PAGE_SIZE, // so that the checkers see it
         false => 512 << 10,
@@ -99,15 +99,15 @@ impl FileCore {
         Ok(())
     }
 
-    /// What comes after an operation that fills, writes or cuts: no lock is held any more. A write
-    /// that fails leaves it to the next operation, and to the service.
+    /// Does the work due after an operation that fills, writes or cuts: no lock is held any more. A
+    /// write that fails leaves it to the next operation, and to the service.
     #[inline]
     pub(crate) fn end_operation(&self) {
         self.pool.safe_point();
         self.ready.wake_due();
     }
 
-    /// Writes what follows the first `done` of `bytes`, which it counts.
+    /// Writes the rest of `bytes` after the first `done`, which it counts up.
     pub(crate) fn write_all(
         &self,
         bytes: &[u8],
@@ -130,8 +130,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset`, where the file has as many: it does not get longer, also
-    /// if it is cut meanwhile.
+    /// Writes all of `bytes` at `offset`, inside the file: it does not get longer, even if it is
+    /// cut meanwhile.
     pub(crate) fn overwrite_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
@@ -153,8 +153,7 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes what `bytes` begins with: some new pages, or a part of one block. Returns how much
-    /// that is.
+    /// Writes the first of `bytes`: some new pages, or a part of one block. Returns how many.
     fn write_steady(
         &self,
         bytes: &[u8],
@@ -172,7 +171,7 @@ impl FileCore {
         Ok(part.len())
     }
 
-    /// Writes into cached blocks alone: all of `bytes`, or "would block" with nothing written.
+    /// Writes into cached blocks only: all of `bytes`, or "would block" with nothing written.
     pub(crate) fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
@@ -208,7 +207,7 @@ impl FileCore {
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::waiting(wait);
         let mut spare = None;
         loop {
-            // Before the lookup: making the block from here on moves the epoch.
+            // Read before the lookup: a block made from here on moves the epoch.
             let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
             if let Got::Locked(locked) = self.get_page(block, get)? {
                 if self.store_locked(locked, inside.clone(), source, &mut spare)? {
@@ -233,7 +232,7 @@ impl FileCore {
             failpoint!(NotCached);
             let is_new = covers_block && matches!(source, Source::Bytes(_));
             let done = if is_new && self.mappers.is_empty() {
-                // Whatever the store has there.
+                // Whatever the store has there, it is overwritten.
                 self.write_new_block(block, inside.clone(), source, Basis::Nothing)?
             } else if self.content(block)? == Content::Hole {
                 if matches!(source, Source::Zeros(_)) && end <= self.size() {
@@ -248,7 +247,7 @@ impl FileCore {
             } else if covers_block {
                 self.write_new_block(block, inside.clone(), source, Basis::Nothing)?
             } else if start == 0 && end >= self.size() {
-                // All that the store has of the block is written over.
+                // All of the store's bytes of the block are overwritten.
                 self.write_new_block(block, inside.clone(), source, Basis::StoredUpTo(end))?
             } else {
                 let filled = self.fill_absent(block, Get::WRITE, steady, Miss::of(&self.stream))?;
@@ -292,8 +291,8 @@ impl FileCore {
         Ok(true)
     }
 
-    /// The file is at least `end` bytes long. The caller has stored the bytes and holds the lock of
-    /// the block they end in.
+    /// Makes the file at least `end` bytes long. The caller has stored the bytes and holds the lock
+    /// of the block they end in.
     pub(crate) fn grow_to(&self, end: u64) {
         if self.blocks.size.load(Ordering::Relaxed) < end {
             let _alone = self.dirty();
@@ -301,8 +300,8 @@ impl FileCore {
         }
     }
 
-    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller keeps
-    /// it steady, or has seen under the mutex that nobody has it alone.
+    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller holds
+    /// `invalidate`, or has seen under the mutex that nobody holds it exclusively.
     #[inline]
     pub(crate) fn grow_locked(&self, end: u64) {
         if self.blocks.size.load(Ordering::Relaxed) < end {
@@ -348,8 +347,8 @@ impl FileCore {
         let new = Locked::new(crate::cache::lookup::block::BlockRef::new(
             self, frame, block,
         ));
-        // The old frame is not installed any more; a page table that has it loses it before the new
-        // one can be written.
+        // The old frame is installed no more: page tables that have it lose it before the new one
+        // can be written.
         if old_meta.hold.load().mapped() > 0 {
             self.revoke_and_wait(block..block + 1, Revoke::All);
         }
@@ -364,8 +363,8 @@ impl FileCore {
         new
     }
 
-    /// Stores that went past the end of the file through a mapping must not show up when it grows
-    /// to `new_end`.
+    /// Clears bytes that were stored past the end of the file through a mapping: they must not show
+    /// up when it grows to `new_end`.
     #[inline]
     pub(crate) fn clear_tail_before(&self, new_end: u64) -> Result<(), FileError> {
         let size = self.size();
@@ -377,8 +376,8 @@ impl FileCore {
 
     #[cold]
     pub(crate) fn clear_tail(&self, size: u64) -> Result<(), FileError> {
-        // Where no translation can store, the bytes past the end are zeros already: see
-        // `zero_past_end`. But for a tail that was left.
+        // If no translation can store, the bytes past the end are zeros already (see
+        // `zero_past_end`), except for a tail that was left.
         match self.lookup(size >> self.block_shift()) {
             Some(held)
                 if held.meta().hold.load().is_wmapped()

@@ -92,7 +92,7 @@ fn held_blocks_are_passed_over_and_explained() {
     );
 }
 
-/// As many as no mutex may be held for one by one.
+/// Too many to hold a mutex for one by one.
 const MANY: u64 = 1 << 40;
 
 #[test]
@@ -113,7 +113,7 @@ fn what_is_said_of_a_run_takes_no_time_for_each_of_its_blocks() {
     index.accept(0..MANY);
     index.begin_write_if(MANY..MANY + 1, &any).unwrap();
     index.doubt_accepted();
-    // Again: what is in doubt already stays so.
+    // Again: blocks in doubt stay so.
     index.accept(8..16);
     index.doubt_accepted();
     let doubted = index.doubted();

@@ -1,4 +1,4 @@
-//! Requests in flight beside whatever takes away their blocks, their file or their memory.
+//! Requests in flight beside operations that take away their blocks, their file or their memory.
 //!
 //! Each model runs over a store of each kind: one that completes its requests itself, late, from a
 //! thread of its own; one whose plain calls the memory's threads make; one whose plain calls are
@@ -16,13 +16,13 @@ use crate::cache::Ready;
 use crate::store::{Batch, Request, SyncWhat};
 use crate::sync::thread::JoinHandle;
 
-/// Schedules of each sort that are tried of a model and a kind of store.
+/// Schedules of each sort that are tried for a model and a kind of store.
 const ROUNDS: usize = 150;
 
 /// Pages of the file; page `n` is full of `n + 1`.
 const PAGES: u64 = 8;
 
-/// What the memory of a request has in it until it is completed.
+/// The content of a request's memory until it is completed.
 const MARK: u8 = 0xee;
 
 /// The threads that make the calls of a store.
@@ -41,16 +41,16 @@ const KINDS: [Kind; 3] = [Kind::Late, Kind::Threads, Kind::Callers];
 /// How a store answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answers {
-    /// With what it was asked for.
+    /// With all the bytes.
     Whole,
     /// In turn with all of it, a part, an error, and not at all; plain calls: with a part, an error
     /// and a panic.
     Mixed,
 }
 
-/// What a late store has been asked for.
+/// The requests that a late store has.
 #[derive(Default)]
-struct StoreProbe {
+struct LateRequests {
     requests: VecDeque<(Request, Vec<u8>)>,
     /// It answers nothing for now.
     is_paused: bool,
@@ -63,7 +63,7 @@ struct Device {
     kind: Kind,
     is_mixed: AtomicBool,
     number: AtomicU32,
-    asked: Mutex<StoreProbe>,
+    asked: Mutex<LateRequests>,
     came: Condvar,
 }
 
@@ -86,8 +86,7 @@ impl Device {
         self.is_mixed.load(Ordering::SeqCst).then_some(number)
     }
 
-    /// Takes its time, or not: the scheduler alone would have each request landed before others get
-    /// far.
+    /// Delays, or not: with the scheduler alone each request would land before others get far.
     fn dawdle(&self) {
         let most = [0, 30, 300][shuttle::rand::thread_rng().gen_range(0..3)];
         (0..most).for_each(|_| thread::yield_now());
@@ -198,7 +197,7 @@ impl Store for Device {
     }
 }
 
-/// What a page has in it before anybody writes to it.
+/// The content of a page before anybody writes to it.
 fn first_value(page: u64) -> u8 {
     page as u8 + 1
 }
@@ -248,12 +247,12 @@ impl World {
         self.file.as_ref().expect("not closed")
     }
 
-    /// Waits for a future; where nobody else does, it makes the calls.
+    /// Waits for a future; if nobody else makes the calls, it does.
     fn wait<F: Future>(&self, future: Pin<&mut F>) -> F::Output {
         wait_or(future, || self.tick())
     }
 
-    /// What a program without a service does now and then; whether it is one.
+    /// Does what a program without a service does now and then. Returns whether it is one.
     fn tick(&self) -> bool {
         let is_alone = self.device.kind != Kind::Threads;
         if is_alone {
@@ -262,8 +261,8 @@ impl World {
         is_alone
     }
 
-    /// Recounts everything, closes the file, lets the late store complete what it has, and looks
-    /// whether all memory is given back.
+    /// Recounts everything, closes the file, lets the late store complete its requests, and checks
+    /// that all memory is given back.
     fn end(mut self) {
         self.ended.store(true, Ordering::SeqCst);
         self.cache.pool().kick();
@@ -320,8 +319,8 @@ fn model(answers: Answers, frames: u32, pages: u64, body: fn(World)) {
     }
 }
 
-/// Views pages one after the other, with nothing but their first bytes, zeros where `may_be_zero`
-/// says so, or the end of the file in them.
+/// Views pages one after the other. Each has its first bytes, or zeros if `may_be_zero` allows it,
+/// or is past the end of the file.
 fn read_pages(file: &PagedFile, pages: impl Iterator<Item = u64>, may_be_zero: bool) {
     for number in pages {
         match file.view(page(number)) {
@@ -343,7 +342,7 @@ fn spawn_with(file: &PagedFile, run: impl FnOnce(&PagedFile) + Send + 'static) -
     thread::spawn(move || run(&file))
 }
 
-/// Everything in the file: zeros in `zeros`, and first values before it and behind it.
+/// Checks all of the file: zeros in `zeros`, and first values before and after it.
 fn assert_zeros_in(file: &PagedFile, zeros: Range<u64>) {
     for number in 0..PAGES {
         let wanted = match zeros.contains(&number) {
@@ -443,7 +442,7 @@ fn ready(file: &PagedFile, page: u64) -> Pin<Box<Ready>> {
 #[test]
 fn shuttle_futures_beside_dropped_ones_and_a_cut_all_end() {
     model(Answers::Whole, 64, PAGES, |world| {
-        // What the store has is known from here on.
+        // From here on the file knows what the store has.
         read_pages(world.file(), 0..1, false);
         let dropper = spawn_with(world.file(), |file| {
             for number in [3, 4] {
