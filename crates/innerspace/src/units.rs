@@ -96,7 +96,7 @@ impl std::ops::SubAssign<u64> for VirtAddr {
 impl std::ops::Sub for VirtAddr {
     type Output = u64;
 
-    /// The bytes from `start` up to this address; wraps at 64 bits where it lies before.
+    /// The bytes from `start` up to this address; wraps at 64 bits if `start` is larger.
     fn sub(self, start: VirtAddr) -> u64 {
         self.0.wrapping_sub(start.0)
     }

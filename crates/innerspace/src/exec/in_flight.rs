@@ -235,14 +235,14 @@ impl<W> InFlight<W> {
     /// new requests meanwhile.
     pub(crate) fn detach_all(&self, mut take_out: impl FnMut(&Range<u64>)) {
         while let Some(entry) = self.first_in(&(0..u64::MAX)) {
-            // No store has it.
+            // No store has the request.
             let queued = entry.take();
             if queued.is_some() {
                 continue;
             }
             let mut stage = entry.stage.lock();
             if *stage != Stage::Attached {
-                // About to end: it leaves the table without waiting.
+                // The request is about to end: it leaves the table without waiting.
                 drop(stage);
                 thread::yield_now();
                 continue;

@@ -416,7 +416,7 @@ impl Drop for Running<'_> {
 impl Lane {
     /// Queues a job.
     pub(crate) fn push(&self, turn: Turn, job: Box<dyn Job>) -> Served {
-        // A child of fork(2) runs none. Its callers are refused before they come here.
+        // A child of fork(2) runs no jobs. Its callers are refused before they come here.
         if !self.workers.0.maker.is_current() {
             return Served::ByCallers;
         }
@@ -495,7 +495,7 @@ mod tests {
 
     use super::*;
 
-    /// For the case that nobody comes: no test waits so long otherwise.
+    /// A bound for failures: no test waits so long otherwise.
     const LONG: Duration = Duration::from_secs(20);
 
     fn threaded() -> Workers {
@@ -552,7 +552,7 @@ mod tests {
             let (order, inner, workers) = (order.clone(), inner.clone(), workers.clone());
             push(&lane, turn, move || {
                 order.lock().unwrap().push(at);
-                // While 2 runs 3 may begin, and nothing else.
+                // While job 2 runs, job 3 may begin, and no other.
                 if at < 4 && workers.run_one() {
                     order.lock().unwrap().push(10 + at);
                 }
@@ -610,7 +610,7 @@ mod tests {
         while workers.threads() > 0 {
             std::thread::yield_now();
         }
-        // And come again.
+        // New threads are started again.
         push(&lane, Turn::Shared, move || done.send(()).unwrap());
         over.recv_timeout(LONG).unwrap();
     }

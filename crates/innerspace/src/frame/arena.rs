@@ -1,7 +1,7 @@
 //! The arena: one mapping that holds the bytes of all frames, frame 0 (the zero frame) first.
 //!
-//! The host backs it as it is touched, with huge pages where it can. It computes addresses; who may
-//! touch which frame's bytes is decided elsewhere.
+//! The host backs it as it is touched, with huge pages where it can. It only computes addresses;
+//! other modules decide which thread may touch a frame's bytes.
 
 use std::hint::cold_path;
 use std::io;
@@ -56,14 +56,14 @@ impl FrameOffset {
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Mapping,
-    /// As wide as what it is compared with, so that it is compared where it lies.
+    /// As wide as the values it is compared with, so that a compare reads it from memory.
     frames: u64,
 }
 
 impl Arena {
     /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) has
     /// zeros there, as in the metadata: it would be a second owner of everything. Zeros lead to
-    /// nothing, so whatever it looks for is a miss, which it is refused.
+    /// nothing, so each lookup misses, and misses are refused there.
     pub(super) fn new(frames: u32) -> io::Result<Arena> {
         // More than there are addresses: nothing may be cut off here, since frames are told from
         // others by their number.
@@ -93,17 +93,17 @@ impl Arena {
         unsafe { self.memory.base().add(id.index() << PAGE_SHIFT) }
     }
 
-    /// The address where the first byte of a frame would be, of any number: for hints.
+    /// The address where the first byte of a frame with any number would be: for hints.
     #[inline(always)]
     pub(super) fn hint(&self, id: FrameId) -> *const u8 {
         self.memory.base().wrapping_add(id.index() << PAGE_SHIFT)
     }
 
-    /// The address of the first byte of a frame, if it is inside the arena. No panic: who looks
-    /// with a section open would have to be ready to leave it.
+    /// The address of the first byte of a frame, if it is inside the arena. Does not panic: a
+    /// caller with a section open would have to be ready to leave it.
     #[inline(always)]
     pub(super) fn start_of(&self, at: FrameOffset) -> Option<NonNull<u8>> {
-        // What is in the low bits makes it a large number.
+        // Low bits that are set make it a large number.
         if at.0.rotate_right(PAGE_SHIFT) >= self.frames {
             cold_path();
             return None;
@@ -115,7 +115,7 @@ impl Arena {
     /// The same of a frame that is known to be inside.
     ///
     /// # Safety
-    /// It is.
+    /// The frame is inside the arena.
     #[inline(always)]
     pub(super) unsafe fn start_unchecked(&self, id: FrameId) -> NonNull<u8> {
         // SAFETY: the caller's promise: inside the mapping.
@@ -141,7 +141,7 @@ impl Arena {
     }
 }
 
-/// By value: a reference would have every caller keep the number in memory.
+/// By value: with a reference every caller would have to keep the number in memory.
 #[cold]
 #[inline(never)]
 fn outside(id: FrameId, frames: u32) -> ! {

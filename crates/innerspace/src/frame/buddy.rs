@@ -268,7 +268,7 @@ mod tests {
         (metas, buddy)
     }
 
-    /// One with all frames out but these.
+    /// An allocator with only these frames free.
     fn with_free(free: &[FrameId]) -> (ZeroedArray<Meta>, Buddy) {
         let (metas, mut buddy) = arena();
         while buddy.take(&metas, 0).is_some() {}
@@ -349,7 +349,7 @@ mod tests {
         let (metas, mut buddy) = arena_of(256);
         let mut used = [FrameId::ZERO; 64];
         assert_eq!(buddy.take_singles(&metas, &mut used), 64);
-        // Pieces of one.
+        // Pieces of one block.
         used.iter()
             .step_by(2)
             .for_each(|id| buddy.give(&metas, *id, 0));

@@ -19,7 +19,7 @@ pub(crate) const HALF: usize = CAPACITY / 2;
 /// four cache lines.
 const MOST: usize = 64;
 
-/// Half of what a magazine holds, from the first place on.
+/// Half of a magazine's frames, from the first place on.
 pub(super) type Half = [FrameId; HALF];
 
 /// Half magazines of free frames, in the order in which they were given.

@@ -175,7 +175,7 @@ impl Frames {
         Some((self.begin(id, 0), next))
     }
 
-    /// Makes a block owned that was just taken from the allocator.
+    /// Makes a block that was just taken from the allocator owned.
     #[inline(always)]
     fn begin(&self, id: FrameId, order: u8) -> OwnedFrame<'_> {
         let meta = self.meta(id);
@@ -231,7 +231,7 @@ impl Frames {
     /// Prefetches the metadata of a free frame.
     #[inline(always)]
     pub(super) fn prefetch_meta(&self, id: FrameId) {
-        // A hint is right for every address.
+        // A prefetch is allowed for every address.
         copy::prefetch_line(self.metas.as_ptr().wrapping_add(id.index()).cast());
     }
 
@@ -266,7 +266,7 @@ impl Frames {
         self.allocator.give_to_lists(&self.metas, ids);
     }
 
-    /// Makes a block owned again, which the caller has frozen or whose last hold it dropped.
+    /// Makes a block owned again that the caller has frozen, or whose last hold it dropped.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
         let meta = self.meta(id);
@@ -276,8 +276,8 @@ impl Frames {
         OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
     }
 
-    /// Returns the free frames of all magazines to the buddy lists. `alloc` does it before it gives
-    /// up, where that may help.
+    /// Returns the free frames of all magazines to the buddy lists. `alloc` does so before it gives
+    /// up, if that may help.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn drain_magazines(&self) {
         drop(self.allocator.drain_magazines(&self.metas));
@@ -517,7 +517,7 @@ impl Frames {
             .put_and_wait(bit, || self.meta(id).hold.put())
     }
 
-    /// Has `waker` called once when the bit clears; `None` if it is clear now.
+    /// Registers `waker` to be called once when the bit clears; `None` if it is clear now.
     #[cfg_attr(
         not(test),
         expect(

@@ -211,7 +211,7 @@ pub(crate) enum Dropped {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the owner of a detached block's views has to be notified"]
 pub(crate) enum PutView {
-    /// In its file, which keeps the block.
+    /// The block is in its file, which keeps it.
     Kept,
     /// The block had left its file: the views' owner has to be notified ([`super::detached`]).
     /// Owner and frame stay until then.
@@ -417,7 +417,7 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
-        // All zeros: a child of fork(2), as the owner knows.
+        // All zeros in a child of fork(2), which the owner knows.
         debug_assert!(
             HoldState(before).views() > 0 || before == 0,
             "put of a view that nobody had: {:?}",

@@ -86,7 +86,7 @@ mod models {
             self.listed.store(Listing { place, group });
         }
 
-        /// As who frees it.
+        /// As a thread that frees the frame.
         fn remove(&self) {
             loop {
                 let seen = self.listed.load();
@@ -99,7 +99,7 @@ mod models {
             }
         }
 
-        /// As who drains the batch for the sake of its number.
+        /// As a thread that drains the batch and finds the frame's number in it.
         fn drain(&self) {
             let seen = self.listed.load();
             if seen.place != WAITS {
@@ -118,7 +118,8 @@ mod models {
         }
     }
 
-    // It waits for the first group, for the second, and is about to come to the first again.
+    // The frame is on a list of the first group, then of the second, and then comes back to the
+    // first.
     #[test]
     fn a_frame_of_three_lives_is_never_taken_for_one_of_another() {
         let mut builder = Builder::new();

@@ -412,7 +412,7 @@ impl<'a> FrameLock<'a> {
         // to the waiters woken here.
         let now = self.byte().load(Ordering::Acquire);
         if now & bit.flag().0 != 0 {
-            // Set again by a thread whose release will see WAITERS, and that woke no waiter.
+            // A thread has set it again. It woke no waiter, and its release will see WAITERS.
             let wake = queue.take_cleared(key);
             self.tidy(&queue);
             drop(queue);
@@ -461,7 +461,7 @@ impl<'a> FrameLock<'a> {
         dropped
     }
 
-    /// Has `waker` called once when the bit clears; `None` if it is clear now.
+    /// Registers `waker` to be called once when the bit clears; `None` if it is clear now.
     pub(super) fn wait_waker(&self, bit: Bit, waker: &Waker) -> Option<WakeToken> {
         let ticket = self.enqueue_shared(bit, || Shared::Waker(waker.clone()))?;
         Some(WakeToken {

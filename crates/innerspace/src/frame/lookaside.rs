@@ -62,7 +62,7 @@ impl Lookaside {
         })
     }
 
-    /// Bytes.
+    /// The size of the tables in bytes.
     pub(super) fn size(&self) -> u64 {
         ((self.words.len() + self.runs.len()) * size_of::<AtomicU32>()) as u64
     }

@@ -216,7 +216,7 @@ impl Allocator {
     }
 
     /// Takes single frames in one turn at the thread's magazine, which is filled when it is empty.
-    /// Returns how many: none where [`Allocator::take`] has to go to the lists.
+    /// Returns how many: none if [`Allocator::take`] has to go to the lists.
     pub(super) fn take_singles(&self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         if self.capacity == 0 {
             return 0;
@@ -253,8 +253,8 @@ impl Allocator {
             && !short
             && self
                 .with_magazine(|magazine, number| {
-                    // The first on top: frames that were freed in order come out in order, upwards
-                    // as a rule (see `take_half`).
+                    // The first on top: frames that were freed in order come out in order, usually
+                    // upwards (see `take_half`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
                             self.give_half(metas, magazine, number);

@@ -152,7 +152,7 @@ pub(crate) struct Meta {
 const _: () = assert!(size_of::<Meta>() == 64 && align_of::<Meta>() == 64);
 
 impl Meta {
-    /// The metadata that all-zero bytes are: inside a block without an owner.
+    /// The metadata of all-zero bytes: inside a block, without an owner.
     #[cfg(any(loom, shuttle))]
     pub(super) fn new() -> Meta {
         Meta {
@@ -205,8 +205,7 @@ impl Meta {
             .fetch_xor(u64::from(old.0 ^ new.0), Ordering::Release);
     }
 
-    /// What the frame is used for. Acquire: a thread that sees the kind sees everything set before
-    /// it.
+    /// The frame's use. Acquire: a thread that sees the kind sees everything set before it.
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         Kind::from_byte(self.kind.load(Ordering::Acquire))
@@ -242,8 +241,8 @@ impl Meta {
         Tag(self.tag.load(Ordering::Acquire))
     }
 
-    /// Keeps the tag in step with the index, whose mutex the caller has; see [`super::tag`] for the
-    /// order.
+    /// Keeps the tag in step with the index, whose mutex the caller holds; see [`super::tag`] for
+    /// the order.
     #[inline]
     pub(crate) fn set_tag(&self, tag: Tag) {
         self.tag.store(tag.0, Ordering::Release);
@@ -260,7 +259,7 @@ impl Meta {
         self.fresh.store(u8::from(fresh), Ordering::Relaxed);
     }
 
-    /// Whether they still are; from now on they are not.
+    /// Takes that note: returns whether they still are, and from now on they are not.
     #[inline]
     pub(super) fn take_fresh(&self) -> bool {
         let fresh = self.fresh.load(Ordering::Relaxed) != 0;

@@ -235,7 +235,7 @@ impl<'f> OwnedFrame<'f> {
 }
 
 impl Drop for OwnedFrame<'_> {
-    // As that of a charge (`group::charge`).
+    // Out of line, like the drop of a charge (`group::charge`).
     #[inline(always)]
     fn drop(&mut self) {
         self.frames.free(self.id);

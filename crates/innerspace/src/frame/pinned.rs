@@ -53,9 +53,9 @@ pub(crate) trait ViewOwner: Send + Sync + 'static {
 /// stays in registers.
 pub(crate) struct Pinned<K: ViewOwner> {
     bytes: NonNull<[u8]>,
-    /// The block's first frame; `None`: not of a block.
+    /// The block's first frame; `None`: the bytes are not of a block.
     block: Option<NonNull<Meta>>,
-    /// Of a block: its owner, a `K`. Else null where the bytes stay for ever, or a `Box` of a
+    /// For a block: its owner, a `K`. Otherwise null if the bytes stay for ever, or a `Box` of a
     /// `Copied`.
     owner: *const (),
     _of: PhantomData<K>,
@@ -131,7 +131,8 @@ pub(crate) enum Try {
     Again,
 }
 
-/// A view just taken of whatever block is there. Dropping it does not drop the view.
+/// A view just taken of the block that is there, whichever it is. Dropping it does not drop the
+/// view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Taken<'id, K> {
     meta: &'id Meta,

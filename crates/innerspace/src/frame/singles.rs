@@ -15,10 +15,10 @@ pub(crate) const MOST: usize = 16;
 pub(crate) struct Singles<'f> {
     frames: &'f Frames,
     ids: [FrameId; MOST],
-    /// Those before are owned.
+    /// The frames before this one are owned.
     next: usize,
     len: usize,
-    /// They were filled, as many as there were pages for.
+    /// Whether the frames were filled, as many as there were pages for.
     filled: bool,
 }
 
@@ -34,8 +34,8 @@ impl<'f> Singles<'f> {
         }
     }
 
-    /// Copies pages into the next frames, one each, past the caches, as far as there are both;
-    /// false, and nothing is copied, where that gains nothing.
+    /// Copies pages into the next frames, one each, past the caches, as far as there are both.
+    /// Returns false, with nothing copied, if that gains nothing.
     pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
         let Some(streaming) = Streaming::begin() else {
             return false;
@@ -66,7 +66,7 @@ impl<'f> Singles<'f> {
         if let [next, soon, ..] = self.ids[self.next..self.len]
             && !self.filled
         {
-            // The caller fills this one now, which gives the next time to arrive.
+            // The caller fills this one now, so there is time to fetch the next.
             self.frames.prefetch_meta(soon);
             self.frames.prefetch_to_write(next);
         }

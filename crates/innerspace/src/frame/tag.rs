@@ -3,7 +3,7 @@
 //! It lets a reader find a block without a walk through the index: by a guess
 //! ([`super::lookaside`]) that the tag proves.
 //!
-//! **Writers.** Whoever changes an index keeps the tags in step with it, under the index's mutex:
+//! **Writers.** Every change of an index keeps the tags in step with it, under the index's mutex:
 //!
 //! - A block comes ([`fill`]): its slot is stored, then its tag.
 //! - A block goes ([`empty`]): its tag is cleared, then its slot.
@@ -14,29 +14,29 @@
 //! is published gets none before it is in an index.
 //!
 //! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and
-//! look at the tag again (`Meta::try_hot_view_of`, `Meta::try_view_of`, `Meta::try_get_of`).
-//! If it is the one they sought, the frame was that block when it was held already, and the hold
-//! keeps it from becoming anything else: what reading the slot again says of a block that was found
-//! through the index (I10). They need no section, for metadata lives as long as the arena, and they
-//! look at nothing else.
+//! look at the tag again (`Meta::try_hot_view_of`, `Meta::try_view_of`, `Meta::try_get_of`). If it
+//! is the one they sought, the frame was that block when it was held already, and the hold keeps it
+//! from becoming anything else: this is what reading the slot again shows for a block that was
+//! found through the index (I10). They need no section: metadata lives as long as the arena, and
+//! they look at nothing else.
 //!
-//! **Orderings.** The hold is taken with Acquire, which pairs with `publish`: who holds a frame in
-//! one life does not see the tag of the life before. A tag is cleared before the slot changes by a
-//! Release: who has seen the change (Acquire) does not see the tag any more. It is set by a Release
-//! after the slot: who sees it (Acquire) finds the slot set.
+//! **Orderings.** The hold is taken with Acquire, which pairs with `publish`: a thread that holds a
+//! frame in one life does not see the tag of the life before. A tag is cleared before the slot
+//! changes by a Release: a thread that has seen the change (Acquire) does not see the tag any more.
+//! It is set by a Release after the slot: a thread that sees it (Acquire) finds the slot set.
 //!
-//! Files of larger blocks have no tags, nor have those that were ever longer than [`TAGGED_BYTES`],
-//! nor those beyond 2^23 owners at once.
+//! Files of larger blocks have no tags, nor do files that were ever longer than [`TAGGED_BYTES`],
+//! or files beyond 2^23 owners at once.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{interleave, raw};
 use crate::units::PAGE_SHIFT;
 
-/// log2 of the blocks of a file that have tags; and of the numbers at which they start.
+/// log2 of the number of blocks of a file that have tags, and of the start numbers.
 const BLOCK_BITS: u32 = 39;
 /// The bits of a tag below the file's number: the sum of both.
 const NUMBER_SHIFT: u32 = BLOCK_BITS + 1;
-/// Of a file without tags. The sign: no tag has it.
+/// The value for a file without tags. It is the sign bit, which no tag has.
 const NOWHERE: u64 = 1 << 63;
 
 /// The most bytes of a file whose blocks have tags: 2 PiB.
@@ -47,16 +47,16 @@ pub(crate) const TAGGED_BYTES: u64 = 1 << (BLOCK_BITS + PAGE_SHIFT);
 pub(crate) struct Tag(pub(super) u64);
 
 impl Tag {
-    /// Of a frame that is in no index, or in that of a file without tags.
+    /// The tag of a frame that is in no index, or in that of a file without tags.
     pub(crate) const NONE: Tag = Tag(0);
 
-    /// Whether there may be a frame with this tag: not, of a block in a file without tags.
+    /// Whether there may be a frame with this tag: false for a block of a file without tags.
     #[inline]
     pub(crate) fn is_somewhere(self) -> bool {
         self.0 & NOWHERE == 0
     }
 
-    /// As a number.
+    /// The tag as a number.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn number(self) -> u64 {
         self.0
@@ -66,24 +66,25 @@ impl Tag {
 /// The tags of one file's blocks.
 #[derive(Debug)]
 pub(crate) struct Tags {
-    /// That of block 0: the file's number, and below it a number at which its blocks start, so that
-    /// those of several files do not share words of the lookaside table. NOWHERE for none.
+    /// The tag of block 0: the file's number, and below it a number at which its blocks start, so
+    /// that the blocks of several files do not share words of the lookaside table. NOWHERE for
+    /// none.
     first: AtomicU64,
 }
 
 impl Tags {
-    /// Of no block.
+    /// Tags of no block.
     pub(crate) fn none() -> Tags {
         Tags {
             first: AtomicU64::new(NOWHERE),
         }
     }
 
-    /// Those of the file with this number, which no other has as long as there are frames with its
-    /// tags, or somebody who seeks them.
+    /// The tags of the file with this number, which no other file has as long as there are frames
+    /// with its tags, or threads that look for them.
     pub(crate) fn of_file(number: u32) -> Tags {
         let number = u64::from(number);
-        // Multiples of an odd number: those of numbers in a row differ in the lower bits, which
+        // Multiples of an odd number: for consecutive numbers they differ in the lower bits, which
         // name a word, and lie apart.
         let start = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << BLOCK_BITS) - 1);
         let has_tags = number != 0 && number < NOWHERE >> NUMBER_SHIFT;
@@ -95,16 +96,16 @@ impl Tags {
         }
     }
 
-    /// What `block` is sought by, which was inside the file when its size was read. No frame has
-    /// it, if the file's have no tags.
+    /// The tag by which `block` is looked up, which was inside the file when its size was read. No
+    /// frame has it if the file has no tags.
     #[inline(always)]
     pub(crate) fn sought(&self, block: u64) -> Tag {
         // Relaxed: the size was read with Acquire, and `end` comes before a size for which there
-        // are none. Of NOWHERE the sign stays.
+        // are no tags. The sign of NOWHERE stays.
         Tag(self.first.load(Ordering::Relaxed).wrapping_add(block))
     }
 
-    /// What the frame gets that comes to `block`. The caller has the index's mutex.
+    /// The tag for the frame that comes to `block`. The caller holds the index's mutex.
     #[inline]
     pub(crate) fn given(&self, block: u64) -> Tag {
         let first = self.first.load(Ordering::Relaxed);
@@ -115,7 +116,7 @@ impl Tags {
     }
 
     /// The file is about to be longer than [`TAGGED_BYTES`]. Frames keep the tags that they have,
-    /// and nobody seeks them.
+    /// and nobody looks for them.
     #[cold]
     pub(crate) fn end(&self) {
         self.first.store(NOWHERE, Ordering::Relaxed);
@@ -147,7 +148,7 @@ pub(crate) fn fill(slot: &impl Slot, word: u64, tag: impl Fn()) {
     tag();
 }
 
-/// A block goes from a slot: `untag` clears its frame's tag. Answers with the word that was there.
+/// A block goes from a slot: `untag` clears its frame's tag. Returns the word that was there.
 #[inline(always)]
 pub(crate) fn empty(slot: &impl Slot, word: u64, untag: impl Fn()) -> u64 {
     untag();
@@ -166,13 +167,13 @@ pub(crate) fn refill(slot: &impl Slot, word: u64, untag: impl Fn(), tag: impl Fn
     before
 }
 
-/// What came of taking a hold on a frame for its tag's sake.
+/// The result of taking a hold on a frame because of its tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a hold on another block has to be dropped"]
 pub(crate) enum HeldOf {
     /// The caller has a hold on the block that was sought.
     Sought,
-    /// The caller has a hold on something else, which the frame has just become.
+    /// The caller has a hold on another block, which the frame has just become.
     Other,
     /// The caller has none: the frame is another block, or cannot be held.
     Refused,

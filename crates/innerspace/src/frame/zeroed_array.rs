@@ -1,4 +1,4 @@
-//! What there is one of for each frame: arrays, zeroed by the host as they are touched.
+//! Arrays with an element for each frame, zeroed by the host as they are touched.
 
 use std::io;
 #[cfg(not(shuttle))]
@@ -10,13 +10,13 @@ use crate::sync::raw::AtomicU32;
 #[cfg(not(shuttle))]
 use crate::sys::memory::Mapping;
 
-/// What may be an element.
+/// A type that may be an element.
 ///
 /// # Safety
 /// The host's zero bytes are a value, aligned to 4096 at the most; it has nothing to drop, and any
 /// thread may use it.
 pub(super) unsafe trait Zeroed: Sync {
-    /// As zero bytes have it.
+    /// The value of zero bytes.
     #[cfg(shuttle)]
     fn zeroed() -> Self;
 }

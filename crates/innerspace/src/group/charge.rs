@@ -77,11 +77,11 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Inlined, and calls take values: a charge whose address is taken lies in memory, and is read
+    // Inlined, and calls take values: a charge whose address is taken is kept in memory, and read
     // back from there each time it moves.
     #[inline(always)]
     fn drop(&mut self) {
-        // Otherwise all of it was split off.
+        // If it is 0, all of it was split off.
         if self.pages.0 > 0 {
             self.tree.give_back(self.group, self.pages, self.over_high);
         }

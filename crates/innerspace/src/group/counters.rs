@@ -66,7 +66,7 @@ pub(super) struct Added {
     /// The usage that each level reached, from the group charged up.
     reached: [u64; MAX_LEVELS],
     levels: usize,
-    /// For some level that is a new peak.
+    /// For some level this is a new peak.
     rises: bool,
     /// The nearest group that is over its `high` now.
     over_high: Option<GroupId>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::units::{ByteSize, Grouped, PageCount};
 
-/// What happened to a group, counted from its beginning. `Display` prints one line.
+/// The events of a group, counted from its beginning. `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -38,7 +38,7 @@ impl fmt::Display for GroupEvents {
     }
 }
 
-/// What a group has and what happened to it. `Display` prints one line.
+/// The state and events of a group. `Display` prints one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -65,7 +65,7 @@ pub struct GroupStats {
     pub refusals: u64,
     /// Requests that had to be granted over its limit.
     pub forced: u64,
-    /// Everything that was counted.
+    /// All events so far.
     pub events: GroupEvents,
     /// Pages of page-table and index nodes charged to it alone.
     pub tables: PageCount,

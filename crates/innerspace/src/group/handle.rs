@@ -12,9 +12,9 @@ use crate::units::PageCount;
 
 /// A memory group: a name, a limit, and everything charged to it.
 ///
-/// Clones name the same group. The last clone deletes it: what is still charged (pages of files and
-/// spaces that outlive it, views) counts for the parent from then on. A group keeps the groups
-/// above it alive.
+/// Clones name the same group. Dropping the last clone deletes it: pages still charged (of files
+/// and spaces that outlive it, of views) count for the parent from then on. A group keeps the
+/// groups above it alive.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Map, Memory};
@@ -48,7 +48,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // In a child of fork(2) the lock of the tree may be held for good.
+        // In a child of fork(2) the lock of the tree may be held for ever.
         if self.parent.is_some() && self.tree.maker.is_current() {
             let removed = self.tree.remove(self.id);
             debug_assert!(
@@ -149,7 +149,7 @@ impl Group {
 
     /// Protects the group's pages from being evicted for others. While the group has no more than
     /// `low` bytes (rounded down to whole pages), its pages are evicted for others only when these
-    /// have no unprotected pages left. Protection is bounded by that of the groups above; where
+    /// have no unprotected pages left. Protection is bounded by that of the groups above; if
     /// children ask for more than their parent has, they share it in proportion to what they use of
     /// theirs. `None`, the default, gives no protection.
     ///
@@ -191,7 +191,7 @@ impl Group {
         self.0.tree.take_peak(self.0.id).bytes()
     }
 
-    /// What happened to the group so far.
+    /// The events of the group so far.
     pub fn events(&self) -> GroupEvents {
         self.0.tree.events(self.0.id)
     }
@@ -201,7 +201,7 @@ impl Group {
         self.0.tree.pressure(self.0.id)
     }
 
-    /// A handle to wait for events with.
+    /// A handle with which to wait for events.
     pub fn watch(&self) -> GroupWatch {
         self.watch_with(None)
     }

@@ -13,7 +13,7 @@
 //! pages freed: `reclaim` implements it. [`LimitError`] says which group is full and what holds its
 //! memory.
 //!
-//! - `handle`, `events`, `watch`, `stall`: what a user has: the handle; figures; notification of
+//! - `handle`, `events`, `watch`, `stall`: the user's side: the handle; figures; notification of
 //!   events; the record of stalls
 //! - `tree`, `node`, `slab`: the shape of the tree and the counters of each group, which never move
 //! - `charge`, `counters`: charging, by way of the stock; the hierarchical counter

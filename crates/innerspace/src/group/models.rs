@@ -64,7 +64,7 @@ fn charges_beside_each_other_never_pass_a_limit() {
                 .map(|thread| thread.join().unwrap())
                 .sum();
             assert_eq!(tree.usage(tree.root()).0, granted);
-            // 4 + 7 do not fit together, 7 + 3 and 4 + 3 do: at least one pair always gets in.
+            // 4 + 7 do not fit together, but 7 + 3 and 4 + 3 do: at least one pair always gets in.
             assert!(granted >= 7, "{granted}");
         },
         3_000,

@@ -26,9 +26,9 @@ struct Apart;
 /// known before the first contended line has arrived.
 #[repr(C, align(128))]
 pub(crate) struct Node {
-    /// Pages charged to this node and to all below it, what their stocks hold included.
+    /// Pages charged to this node and to all below it, including those in their stocks.
     pub(super) usage: AtomicU64,
-    /// Pages charged to this node itself, what its stocks hold included.
+    /// Pages charged to this node itself, including those in its stocks.
     pub(super) own: AtomicU64,
     /// The highest `usage` of a charge that succeeded, stocks taken off, up to when
     /// [`super::GroupTree::take_peak`] was last called.
@@ -58,7 +58,7 @@ pub(crate) struct Node {
     pub(super) stalls: Mutex<Option<Box<Stalls>>>,
 }
 
-/// What happened to a group; see [`GroupEvents`].
+/// The events of a group; see [`GroupEvents`].
 #[derive(Default)]
 pub(super) struct EventCounters {
     pub(super) refused: AtomicU64,
@@ -179,7 +179,7 @@ impl Node {
         limit(&self.high)
     }
 
-    /// Whether `usage` is more than was noted so far.
+    /// Whether `usage` is higher than any noted so far.
     #[inline]
     pub(super) fn is_peak(&self, usage: u64) -> bool {
         usage > self.recent_peak.load(Ordering::Relaxed)

@@ -26,8 +26,8 @@ impl GroupTree {
     /// Notes a change of the usage or the limit of a group that is over it, or may be.
     #[cold]
     pub(super) fn note_over(&self, node: &Node) {
-        // The thread that changes them next looks again. One that finds them changed since the flag
-        // was looks once more.
+        // The next thread that changes usage or limit looks again. A thread that finds them changed
+        // since the flag was set looks once more.
         loop {
             let is_over = || node.usage.load(Ordering::SeqCst) > node.max.load(Ordering::SeqCst);
             let now = is_over();

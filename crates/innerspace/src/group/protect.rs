@@ -3,8 +3,8 @@
 //! After the published rules of Linux's `memory.low` and `memory.min`
 //! (Documentation/admin-guide/cgroup-v2.rst, with `memory_recursiveprot`): a group's protection is
 //! bounded by that of the groups above it, up to the one that is shrunk, whose own does not count.
-//! Children who ask for more than there is get it in proportion to what they use of what they ask
-//! for. What children leave over is shared in proportion to what is not protected yet.
+//! Children that ask for more than there is get shares in proportion to their use of it, up to what
+//! they asked for. The rest is shared in proportion to the pages that are not protected yet.
 
 use super::tree::Shape;
 use super::{GroupId, GroupTree};

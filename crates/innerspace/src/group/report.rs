@@ -69,13 +69,13 @@ impl GroupTree {
         PageCount(self.node(id).take_recent_peak(usage.0)).max(usage)
     }
 
-    /// What happened to the group so far.
+    /// The events of the group so far.
     pub(crate) fn events(&self, id: GroupId) -> GroupEvents {
         self.node(id).events.load()
     }
 
-    /// The group's name; of a deleted group, the nearest live one above it, which its pages count
-    /// for.
+    /// The group's name; for a deleted group, that of the nearest live one above it, for which its
+    /// pages count.
     pub(crate) fn name(&self, id: GroupId) -> String {
         let shape = self.shape.lock();
         self.path(id)
@@ -85,7 +85,7 @@ impl GroupTree {
             .unwrap_or_default()
     }
 
-    /// The names from the root to the group, joined by `/`; of a deleted group, those of the
+    /// The names from the root to the group, joined by `/`; for a deleted group, those of the
     /// nearest live one above it.
     pub(crate) fn path_name(&self, id: GroupId) -> String {
         self.full_name(&self.shape.lock(), id)
@@ -141,7 +141,7 @@ impl GroupTree {
         })
     }
 
-    /// The error for a refusal by `id`, with the holders counted if a reclaimer is at hand.
+    /// The error for a refusal by `id`, with the holders counted if there is a reclaimer.
     pub(crate) fn limit_error(
         &self,
         id: GroupId,

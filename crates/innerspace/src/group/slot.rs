@@ -67,14 +67,14 @@ const COUNT: u32 = 48;
 pub(super) const FIELD: u64 = 0xffff;
 
 impl Slot {
-    /// A settled one.
+    /// A settled slot.
     pub(super) fn new(group: GroupId, count: u32, most: u32) -> Slot {
         debug_assert!(u64::from(count.max(most)) <= FIELD);
         let (count, most) = (u64::from(count), u64::from(most));
         Slot(u64::from(group.0) | count << LOW | most << MOST | count << COUNT)
     }
 
-    /// One with nothing in it: its batches begin anew.
+    /// An empty slot: its batches begin anew.
     pub(super) fn emptied(group: GroupId) -> Slot {
         Slot::new(group, 0, 0)
     }
@@ -89,8 +89,8 @@ impl Slot {
         (self.0 >> COUNT) as u32
     }
 
-    /// The lowest count since it was last settled. Charges leave the field alone: of those in a row
-    /// the last has the lowest count.
+    /// The lowest count since it was last settled. Charges leave the field alone: after several in
+    /// a row, the last one has the lowest count.
     pub(super) fn low(self) -> u32 {
         ((self.0 >> LOW & FIELD) as u32).min(self.count())
     }

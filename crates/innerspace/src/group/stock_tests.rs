@@ -145,7 +145,7 @@ fn batches_grow_while_every_limit_is_far_and_what_is_full_gives_back_half() {
         (0..batch).for_each(|_| charge(&tree, 0, near, 1));
         assert_eq!(seen(&tree, near).0, seen(&tree, near).1, "{batch}");
     }
-    // Where a mark is nearer, that.
+    // If a mark is nearer, the distance to that counts.
     let high = pages(tree.usage(near).0 + 100);
     tree.set_protection(near, Protection::High, Some(high))
         .unwrap();
@@ -175,7 +175,7 @@ fn what_other_threads_have_in_stock_is_no_reason_to_refuse() {
         charge(&tree, stripe, leaf, 1);
     }
     assert_eq!(seen(&tree, group), (192, 3));
-    // 197 pages are free, most of them in the stocks of others, and of a group below.
+    // 197 pages are free, most of them in the stocks of others and of a group below.
     charge(&tree, 0, group, 197);
     assert_eq!(seen(&tree, group), (200, 200));
     assert_eq!(tree.events(group).refused, 0);
@@ -487,7 +487,7 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     assert_eq!(group.events().refused, 1);
 }
 
-/// Frees nothing itself; meanwhile another thread does what it was stalled for.
+/// Frees nothing itself; meanwhile another thread frees what the request is waiting for.
 struct Beside(Arc<Barrier>);
 
 impl Reclaimer for Beside {

@@ -191,9 +191,9 @@ impl GroupTree {
         self.reclaimer.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Changes the limit, then frees what is over it. The new limit stays even if that fails: the
-    /// error says what could not be freed. This ends whatever other threads charge meanwhile: they
-    /// are refused, and the number of rounds is bounded (M8).
+    /// Changes the limit, then frees pages over it. The new limit stays even if that fails: the
+    /// error says which pages could not be freed. This ends whatever other threads charge
+    /// meanwhile: they are refused, and the number of rounds is bounded (M8).
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
         let node = {
             let shape = self.shape.lock();

@@ -1,4 +1,4 @@
-//! Notification of what happens to a group.
+//! Notification of a group's events.
 //!
 //! Charging and reclaim only count, and set a flag. The service thread (or `tick`) looks at the
 //! flag, and calls the watchers of groups that have changed, with no lock held.
@@ -109,8 +109,8 @@ impl Watchers {
         }
     }
 
-    /// Forgets the watchers of a group about to be deleted, whose number may then be another's at
-    /// any time.
+    /// Forgets the watchers of a group about to be deleted, whose number may then be reused at any
+    /// time.
     pub(super) fn forget(&self, group: GroupId) {
         self.change(|list| list.retain(|watcher| watcher.group != group));
     }
@@ -170,7 +170,7 @@ mod tests {
                 watch.watcher.changed.notify_all();
                 sleeps
             };
-            // Asleep, and again after it was woken, unless that was its end.
+            // The waiter sleeps, is woken, and sleeps again, unless its time is over.
             for _ in 0..100 {
                 while !wake() && !waiting.is_finished() {
                     thread::yield_now();

@@ -1,5 +1,5 @@
-//! The pool: where frames come from, which group pays for each, and which frames go when there are
-//! none left.
+//! The pool: where frames come from, which group pays for each, and which are evicted when there
+//! are none left.
 //!
 //! **What it is.** One [`Pool`] per memory ties frames, groups and the domain of sections together.
 //! The layers above ask it for frames and hand them back. When a group (or the arena) is full, the
@@ -9,15 +9,15 @@
 //! |---|---|
 //! | [`alloc`] | requests for frames and charges: the hit, the cold path; freeing in runs |
 //! | [`background`] | the service thread's steps: watermarks, old dirty blocks |
-//! | [`check`] | validation, and what holds a full group's memory |
+//! | [`check`] | validation, and the holders of a full group's memory |
 //! | [`evict`] | reclaim: passes, clusters, aging, rounds |
 //! | [`pool`] | [`Pool`], a set of components; freeing, and the small calls of the layers above |
-//! | [`uses`] | what a use of a block does to its marks |
+//! | [`uses`] | the effect of a use of a block on its marks |
 //! | [`lists`] | each group's lists, batches, refaults, eviction policies |
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners; the shadows they left |
 //! | [`defer`] | work that waits for a grace period, or for a place where it may be done |
 //! | [`sampling`] | the miss curve: what a larger or smaller memory would find |
-//! | [`scope`] | what this thread is doing for a pool: calling a store, trying something |
+//! | [`scope`] | this thread's state for a pool: calling a store, trying something |
 //! | [`watched`] | pages of files that code was fetched from |
 //!
 //! Rooms use those below them in this table, never those above.

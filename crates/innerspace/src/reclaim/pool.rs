@@ -429,7 +429,7 @@ impl Pool {
         if self.retired.len() == 0 {
             return 0;
         }
-        // Others that are short of memory wait for this rather than fail.
+        // Other threads that are short of memory wait for this rather than fail.
         let _working = self.progress.begin();
         self.run_retired()
     }
@@ -462,8 +462,8 @@ impl Pool {
         self.kick();
     }
 
-    /// Does all work left by [`Pool::defer`], and what that defers. Outside every section, with no
-    /// lock held. Does nothing in a call of a store, whose caller may hold locks.
+    /// Does all work left by [`Pool::defer`], and any work that this defers in turn. Outside every
+    /// section, with no lock held. Does nothing in a call of a store, whose caller may hold locks.
     pub(crate) fn run_deferred_calls(&self) {
         if self.deferred.is_empty() || StoreScope::is_any_open() {
             return;
@@ -488,13 +488,13 @@ impl Pool {
     /// was released before is gone then.
     pub(crate) fn run_deferred(&self) {
         self.flush_retired();
-        // A mapping that went then may have been the last to keep a direct access file, whose
-        // entries are retired in turn.
+        // A mapping that was released then may have been the last to keep a direct access file,
+        // whose entries are retired in turn.
         self.flush_retired();
         self.run_deferred_calls();
     }
 
-    /// The number of ticks so far: the time stamp of what becomes dirty.
+    /// The number of ticks so far: the time stamp of dirty blocks.
     pub(crate) fn now(&self) -> u64 {
         self.background.now()
     }

@@ -1,4 +1,4 @@
-//! Which share of the uses would miss with more memory, or with less: from a sample.
+//! The miss curve, from a sample: the share of uses that would miss with more memory, or with less.
 //!
 //! The method is SHARDS, after C. Waldspurger, N. Park, A. Garthwaite and I. Ahmad, "Efficient MRC
 //! Construction with SHARDS", FAST 2015. A block is in the sample if its hash is below a threshold,

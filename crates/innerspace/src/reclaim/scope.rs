@@ -1,4 +1,5 @@
-//! What this thread is doing for a pool: calling a store, or trying something that may be refused.
+//! The state of this thread for a pool: whether it is calling a store, or trying something that may
+//! be refused.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -68,7 +69,7 @@ impl Drop for StoreScope {
     }
 }
 
-/// What becomes of a refusal of this thread's requests.
+/// The fate of a refusal of this thread's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusals {
     /// It is counted at once.

@@ -35,7 +35,7 @@ impl Pool {
         if meta.is_marked() && !self.samples() {
             meta.warm();
             // A stretch of samples that began meanwhile may have passed this block before. A thread
-            // that sees what the stretch did to the word sees that sampling is on.
+            // that sees the stretch's change of the word sees that sampling is on.
             if self.samples() {
                 meta.hold.cool();
             }
@@ -72,8 +72,8 @@ impl Pool {
         }
     }
 
-    /// Has the next use of each block by a call be seen, and that of each sampled page that is
-    /// mapped.
+    /// Makes the next use of each block by a call visible, and the next use of each sampled page
+    /// that is mapped.
     fn age_samples(&self) {
         for meta in self.frames.metas() {
             meta.hold.cool();

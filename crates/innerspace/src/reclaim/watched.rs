@@ -36,8 +36,8 @@ fn keep_live(generations: &mut Vec<Weak<AtomicU64>>) -> bool {
 }
 
 impl WatchedPages {
-    /// From now on, stores to the page advance `generation`. A store that was let in before is over
-    /// after a grace period.
+    /// From now on, stores to the page advance `generation`. A store that was allowed before is
+    /// over after a grace period.
     pub(crate) fn watch(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut watched = self.pages.lock();
         let known = watched.pages.entry((file, page)).or_default();

@@ -110,7 +110,7 @@ impl From<StoreError> for io::Error {
     }
 }
 
-/// What went wrong in a store, as far as a caller can act on it.
+/// The kind of a store's failure, as far as a caller can act on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StoreErrorKind {

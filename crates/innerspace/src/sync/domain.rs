@@ -459,7 +459,7 @@ impl Domain {
 pub(crate) struct Sections {
     participant: Arc<Participant>,
     domain: Arc<Domain>,
-    /// The domain's, at hand.
+    /// A copy of the domain's.
     mode: BarrierMode,
     /// The value of `participant.state` in the last section: odd, and different in each.
     last: u64,
@@ -542,9 +542,9 @@ impl Sections {
         self.participant.visible()
     }
 
-    /// The word that `shown` looks at; as long-lived as the participant.
+    /// The word that `visible` looks at; it lives as long as the participant.
     #[cfg(all(feature = "layout", not(any(loom, shuttle))))]
-    pub(crate) fn shown_word(&self) -> &AtomicPtr<()> {
+    pub(crate) fn visible_word(&self) -> &AtomicPtr<()> {
         &self.participant.pending
     }
 

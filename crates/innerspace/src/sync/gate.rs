@@ -122,8 +122,8 @@ impl<T> Gate<T> {
     }
 
     /// Whether the gate is open at all of these addresses, to the end of the section. A caller that
-    /// changes words beside the one it came for needs this: being inside one address says nothing
-    /// of the next.
+    /// changes words beside its own needs this: being inside one address says nothing about the
+    /// next.
     ///
     /// # Panics
     /// As for `is_open`.

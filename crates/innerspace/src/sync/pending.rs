@@ -87,7 +87,7 @@ impl<const N: usize> Pending<N> {
     #[inline]
     pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Relaxed);
-        // Those before the last that was a multiple of `N` were drained then.
+        // Entries before the last multiple of `N` were drained then.
         let first = number.saturating_sub(1) / N as u64 * N as u64;
         (first..number)
             .map(|at| self.place(at).load(Ordering::Relaxed))
@@ -126,7 +126,7 @@ mod models {
 
     struct World {
         pending: Pending<2>,
-        /// Of the things with these numbers, of which 0 is none.
+        /// The marks of the items with these numbers; number 0 is none.
         marks: [AtomicU8; 4],
         list: Mutex<Vec<u32>>,
         seen: Mutex<Seen>,
@@ -200,7 +200,7 @@ mod models {
                 theirs.drain();
             });
             owner(&world);
-            // Complete whoever else drains.
+            // Complete, whichever thread drains beside it.
             world.drain();
             world.validate(expected);
             drainer.join().unwrap();

@@ -190,7 +190,7 @@ mod models {
     struct World {
         drains: Drains,
         owned: [PerThread<Plain>; 1],
-        /// The pages taken out, and those that an owner that was kept away brought here itself.
+        /// The pages taken out, and those that an owner brought here itself while it was kept away.
         out: Mutex<u32>,
     }
 
@@ -211,7 +211,7 @@ mod models {
         }
     }
 
-    /// An owner beside a drainer; everything that was put there is there, or was taken out once.
+    /// An owner beside a drainer: each page is still in the slot, or was taken out once.
     fn owner_beside_drainer(owner: impl Fn(&World) + Send + Sync + 'static) {
         let mut builder = Builder::new();
         builder.preemption_bound = Some(3);

@@ -117,13 +117,13 @@ macro_rules! const_unless_loom {
     };
 }
 
-/// The guard of a lock whatever became of earlier holders.
+/// The guard of a lock, whether or not an earlier holder panicked.
 #[inline(always)]
 fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The same of a try, if the lock was free.
+/// The same for a try, if the lock was free.
 #[inline(always)]
 fn try_unpoisoned<G>(result: TryLockResult<G>) -> Option<G> {
     match result {
@@ -336,7 +336,7 @@ pub(crate) enum WaitEnd {
 ///
 /// std's asks the system to wake threads each time, this one only if some wait. A waiter counts
 /// itself with the mutex held, before it stops looking at its condition. The thread that changes
-/// the condition does it with the mutex held, or takes the mutex afterwards, and then notifies. So
+/// the condition does so with the mutex held, or takes the mutex afterwards, and then notifies. So
 /// either the waiter sees the change, or that thread sees the waiter.
 #[derive(Default)]
 pub(crate) struct Condvar {

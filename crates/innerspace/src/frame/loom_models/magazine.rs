@@ -36,7 +36,7 @@ impl Free {
         taken.map(|id| id.0).or_else(|| self.take_listed())
     }
 
-    /// As `Allocator::take_load`.
+    /// As `Allocator::take_half`.
     fn fill(&self, magazine: &Stack) -> Option<FrameId> {
         let mut listed = self.listed.lock();
         let start = listed.len() - listed.len().min(CAPACITY);

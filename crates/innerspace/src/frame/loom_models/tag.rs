@@ -101,7 +101,7 @@ fn a_tag_is_in_step_with_the_index() {
     });
 }
 
-// The same of a block that moves to another frame.
+// The same for a block that moves to another frame.
 #[test]
 fn a_tag_moves_in_step_with_the_index() {
     loom::model(|| {

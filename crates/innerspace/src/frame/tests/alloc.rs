@@ -8,7 +8,7 @@ use crate::PAGE_SIZE;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 
-/// Such an arena, of which little is left, and the largest blocks of it, which are what is taken.
+/// An arena of which little is left, and its largest blocks, which are allocated.
 fn crowded() -> (Arc<Frames>, Vec<FrameId>) {
     let frames = Arc::new(arena(WITH_MAGAZINES));
     let order = if cfg!(miri) { 5 } else { MAX_ORDER };
@@ -81,7 +81,7 @@ fn every_order_is_aligned_and_named_by_its_first_frame() {
     for order in 0..=largest {
         let block = frames.alloc(order, Source::Ordinary).unwrap();
         assert_eq!(block.id().0 % (1 << order), 0);
-        // The base is aligned like this where the arena is at least as large.
+        // The base is aligned like this if the arena is at least as large.
         let misaligned = frames.host(block.id()) as usize % (PAGE_SIZE << order);
         assert!(cfg!(miri) || misaligned == 0, "{block:?}");
         assert_eq!(block.bytes().len(), PAGE_SIZE << order);
@@ -100,8 +100,8 @@ fn blocks_split_and_merge_again() {
     let blocks = 16;
     let total = (blocks << largest) - 1;
     let options = ArenaOptions {
-        // No more than the frames beside the whole blocks, or an ordinary allocation could not have
-        // all of these.
+        // No more than the frames beside the whole blocks: otherwise ordinary allocations could not
+        // take all of these.
         reserve: (1 << largest) - 1,
         ..ArenaOptions::new(total)
     };
@@ -272,8 +272,7 @@ fn random_use_agrees_with_a_model() {
     }
 }
 
-/// The bytes of a block that are looked at: all of its first frame, where that does not take for
-/// ever.
+/// The bytes of a block that are looked at: all of its first frame, unless that takes too long.
 const CHECKED: usize = if cfg!(miri) { 8 } else { PAGE_SIZE };
 
 /// Several threads allocate, check that the bytes are theirs alone, pass frames on, and free.
@@ -361,7 +360,7 @@ fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
         let threads: Vec<_> = (0..7).map(|number| thread::spawn(work(number))).collect();
         all_there.wait();
         all_there.wait();
-        // Numbers of threads that differ may share a magazine, when other tests have many threads.
+        // Threads with different numbers may share a magazine, when other tests have many threads.
         let in_use = frames.magazines_in_use();
         assert!(in_use >= 2, "{in_use} magazines have frames");
         all_are_had();
@@ -398,7 +397,7 @@ fn idle_threads_keep_no_more_than_a_quarter_in_their_magazines() {
             .collect();
         all_there.wait();
         all_there.wait();
-        // And a sixteenth in loads, which are of use to all.
+        // And a sixteenth in the depot, which all threads use.
         let apart = total - frames.listed_frames();
         assert!(apart <= total / 4 + total / 16 + 1, "{apart} of {total}");
         all_there.wait();

@@ -139,7 +139,7 @@ fn the_lock_and_writeback_are_waited_for_separately() {
     assert_eq!((again.calls(), flags(&frames, id)), (1, FlagSet::EMPTY));
 }
 
-// An unlocker may be anywhere between its release and the queue for as long as it likes.
+// An unlocker may take any time between its release and the queue.
 // spec: L7
 #[test]
 fn who_may_not_pass_the_first_hands_it_the_lock() {
@@ -170,8 +170,8 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
     }
 }
 
-/// One waiter, and a thief that takes the lock back each time it has released it: how often that
-/// works.
+/// One waiter, and a thief that takes the lock back each time it has released it. Returns how often
+/// that works.
 fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
     let frames = Arc::new(patient(patience));
     let id = published(&frames);
@@ -456,10 +456,10 @@ fn put_and_wait_frees_what_it_held_last() {
     frames.validate();
 }
 
-/// A waiter's entry dies with its wake-up, while the waker may still be at it: threads that end,
-/// with all that was theirs, the moment they are woken, handed the lock, or out of time. What this
-/// shows it shows under ThreadSanitizer and Miri (`cargo xtask tsan`, `cargo xtask miri`); natively
-/// only that no waiter is forgotten.
+/// A waiter's entry dies with its wake-up, while the waker may still use it: threads end, with all
+/// their values, the moment they are woken, handed the lock, or out of time. ThreadSanitizer and
+/// Miri (`cargo xtask tsan`, `cargo xtask miri`) find a bad access here; a native run shows only
+/// that no waiter is forgotten.
 // spec: L10
 #[test]
 fn a_wait_entry_dies_right_after_it_is_unlinked() {

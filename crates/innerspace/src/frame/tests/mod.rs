@@ -1,4 +1,4 @@
-//! The layer through its own interface: allocation, of several frames at once too, the hold word,
+//! The layer through its own interface: allocation, also of several frames at once, the hold word,
 //! the lock, tags.
 
 mod alloc;
@@ -10,8 +10,8 @@ mod tag;
 use super::*;
 use crate::FrameId;
 
-/// Frames of an arena that is large enough for magazines; under Miri just so, for there each look
-/// at the metadata takes as long as there is much of it.
+/// Frames of an arena that is large enough for magazines; under Miri only just, since there each
+/// look at the metadata takes time in proportion to its size.
 const WITH_MAGAZINES: u32 = if cfg!(miri) { 127 } else { 8_000 };
 
 /// An arena of `frames` usable frames, with the usual options.

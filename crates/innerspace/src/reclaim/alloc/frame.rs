@@ -8,7 +8,7 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
-/// An owned frame with its charge. Dropped, both go back; published, both stay.
+/// An owned frame with its charge. A drop gives both back; after publishing, both stay.
 #[must_use = "dropping a frame frees it and gives its charge back"]
 #[derive(Debug)]
 pub(crate) struct PoolFrame<'p> {
@@ -50,7 +50,7 @@ impl<'p> DerefMut for PoolFrame<'p> {
 }
 
 impl PoolFrame<'_> {
-    /// Has the root group pay in place of the group that the frame was requested for: for frames
+    /// Lets the root group pay in place of the group that the frame was requested for: for frames
     /// that serve all groups.
     pub(crate) fn paid_by_root(self) -> Self {
         let (pool, pages) = (self.pool, self.charge.pages());
@@ -97,14 +97,14 @@ impl PoolFrame<'_> {
     }
 }
 
-/// Frames of one page each with their charges, allocated together. Those that are left when this is
-/// dropped go back.
+/// Frames of one page each with their charges, allocated together. The rest goes back when this is
+/// dropped.
 #[must_use = "the frames go back when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct PoolFrames<'p> {
     // Dropped in this order, as in `PoolFrame`.
     frames: Singles<'p>,
-    /// Of the frames that are left.
+    /// The charge of the frames that are left.
     charge: Charge<'p>,
     pool: &'p Pool,
 }
@@ -129,7 +129,7 @@ impl<'p> PoolFrames<'p> {
         self.frames.stream_in(pages)
     }
 
-    /// One of them.
+    /// Takes one of the frames.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<PoolFrame<'p>> {
         let frame = self.frames.next()?;

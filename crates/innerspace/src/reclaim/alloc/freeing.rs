@@ -1,5 +1,4 @@
-//! Freeing many frames at once: one change of the books and one access to the magazine for each run
-//! of them.
+//! Freeing many frames at once: one uncharge and one access to the magazine for each run of them.
 
 use crate::frame::{Dropped, HALF, Kind};
 use crate::group::GroupId;
@@ -33,8 +32,8 @@ impl<'p> Freeing<'p> {
         }
     }
 
-    /// Drops a reference that the caller has as an owner of a frame in no file. Frees the block if
-    /// that was the last hold.
+    /// Drops the caller's owner's reference on a frame in no file. Frees the block if that was the
+    /// last hold.
     #[inline]
     pub(crate) fn put(&mut self, id: FrameId) {
         let meta = self.pool.frames.meta(id);

@@ -2,7 +2,7 @@
 //!
 //! [`request`] has the two levels of every request: a hit, and one cold path. [`frame`] is what a
 //! request returns, [`heap`] the charge for structures on the heap, [`freeing`] dropping references
-//! in runs, and [`trial`] what keeps refusals back that may be mended.
+//! in runs, and [`trial`] keeping back refusals that may be mended.
 
 mod frame;
 mod freeing;

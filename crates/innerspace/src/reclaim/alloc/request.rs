@@ -1,7 +1,7 @@
 //! Requests for memory: the hit, and what to do when it fails.
 //!
-//! A hit takes a charge and a frame from what the thread has in stock. Everything else is one cold
-//! path, [`Pool::finish`]:
+//! A hit takes a charge and a frame from the thread's stock and magazine. Everything else is one
+//! cold path, [`Pool::finish`]:
 //!
 //! ```text
 //!   attempted --- got, below `high` ---------------------------------> Ok
@@ -38,8 +38,8 @@ const HIGH_PAGES: u64 = 128;
 /// of `high`.
 const HIGH_SLACK: u64 = 64;
 
-/// Pages over a limit up to which single pages are granted to calls of stores of other memories:
-/// what such a call takes before it can be freed.
+/// Pages over a limit up to which single pages are granted to calls of other memories' stores,
+/// which take some before they can free any.
 const STORE_SLACK: u64 = 16;
 
 /// How far a request for memory may go.
@@ -96,7 +96,7 @@ impl From<Refused> for Stuck {
     }
 }
 
-/// What a request may do that did not succeed at once.
+/// What a request may do if it did not succeed at once.
 #[derive(Clone, Copy, Debug)]
 enum Effort {
     Refuse,
@@ -117,7 +117,8 @@ enum Attempt {
 
 /// Requests and their hits.
 impl Pool {
-    /// A block of `1 << order` frames charged to `group`. Its bytes are what its last user left.
+    /// A block of `1 << order` frames charged to `group`. Its bytes are those that its last user
+    /// left.
     ///
     /// # Errors
     /// The group, or one above it, is full (or the arena has no such block) and stayed so within
@@ -140,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// Charges pages that are in no frame: for what a layer above keeps on the heap.
+    /// Charges pages that are in no frame: for memory that a layer above keeps on the heap.
     ///
     /// # Errors
     /// As [`Pool::alloc`]; [`AllocMode::Must`] never fails.
@@ -283,7 +284,7 @@ impl Pool {
         })
     }
 
-    /// What is left of a request after its first attempt; see the module's documentation.
+    /// The rest of a request after its first attempt; see the module's documentation.
     #[cold]
     fn finish<T>(
         &self,
@@ -317,7 +318,7 @@ impl Pool {
         let mut rounds = Rounds::new();
         loop {
             let room = self.make_room(stuck.group(), self.need(stuck, pages), io, &mut rounds);
-            // Also where there was no room: others may have freed some before we looked for them.
+            // Also if no room was made: others may have freed some before we looked for them.
             match attempt(Attempt::Again) {
                 Ok(got) => return Ok(got),
                 Err(still) => stuck = still,
@@ -375,9 +376,9 @@ impl Pool {
         Ok(())
     }
 
-    /// What a mode allows where the request is made. A store's own requests to another pool may
-    /// reclaim there, but files that may stand above the store are skipped: if that is not enough,
-    /// a few single pages come from the reserve ([`Attempt::LittleOver`]).
+    /// What a mode allows at this place. A store's own requests to another pool may reclaim there,
+    /// but files that may stand above the store are skipped: if that is not enough, a few single
+    /// pages come from the reserve ([`Attempt::LittleOver`]).
     fn effort(&self, mode: AllocMode) -> Effort {
         match mode {
             AllocMode::NoWait => Effort::Refuse,
@@ -417,7 +418,7 @@ impl Pool {
         Some(frame)
     }
 
-    /// Pages to free: what is missing and a little more, less in small groups.
+    /// Pages to free: the missing ones and a little more, less in small groups.
     fn need(&self, stuck: Stuck, pages: PageCount) -> PageCount {
         let group = stuck.group();
         let usage = self.groups.charged(group).0;

@@ -24,7 +24,7 @@ impl<'p> Trial<'p> {
         Trial { pool, before }
     }
 
-    /// Ends the trial: no refusal has failed it, or it is tried again.
+    /// Ends the trial: no refusal has failed it, or the work is tried again.
     #[inline]
     pub(crate) fn forget(self) {
         Refusals::Kept(None).set();

@@ -1,4 +1,4 @@
-//! What a service thread (or `tick`) does between requests.
+//! The work of the service thread (or `tick`) between requests.
 //!
 //! [`state`] has the watermarks, the clock and the sleep of the service thread; [`steps`] the work
 //! itself.

@@ -1,4 +1,4 @@
-//! The state of the background work: watermarks, clock, what was asked for, and the sleep of the
+//! The state of the background work: watermarks, clock, requests for work, and the sleep of the
 //! service thread.
 
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Background {
         self.last_owner.store(id.0, Ordering::Relaxed);
     }
 
-    /// Has the next step bring groups under their `high`.
+    /// Makes the next step bring groups under their `high`.
     pub(super) fn note_over_high(&self) {
         self.high_wanted.store(true, Ordering::Relaxed);
     }
@@ -117,7 +117,7 @@ impl Background {
     /// Asks for a step, and wakes the service thread if there is one.
     #[cold]
     pub(crate) fn kick(&self) {
-        // Release: the thread that takes this finds what it is to do.
+        // Release: the thread that takes this finds its work.
         if !self.wanted.swap(true, Ordering::Release) {
             // Taken so that a thread between its check and its sleep is not missed.
             drop(self.sleep.lock());

@@ -9,16 +9,16 @@ use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-/// Pages one step evicts at most.
+/// The most pages that one step evicts.
 const STEP_PAGES: u64 = 512;
 
-/// Pages one step has one owner write at most.
+/// The most pages that one step makes one owner write.
 const FLUSH_PAGES: u64 = 256;
 
 /// Ticks after which a dirty block is written.
 const DIRTY_TICKS: u64 = 30;
 
-/// Steps one tick makes at most.
+/// The most steps of one tick.
 const TICK_STEPS: u32 = 64;
 
 /// Whether a step left something for the next.
@@ -44,8 +44,8 @@ impl Pool {
         PageCount(self.max_pages().saturating_sub(used.0).min(frames.into()))
     }
 
-    /// Free pages, counting those in stock where that makes them enough. Those in stock are given
-    /// back then, or a step would be asked for again.
+    /// Free pages, counting those in stock if that makes them enough. Those in stock are given back
+    /// then, or a step would be asked for again.
     fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
         let free = self.free_pages();
         if is_enough(free) {
@@ -120,7 +120,7 @@ impl Pool {
                 self.background.note_over_high();
                 step = Step::More;
             } else if StoreScope::is_any_open() {
-                // What was skipped can be freed as soon as the call ends.
+                // Pages that were skipped can be freed as soon as the call ends.
                 self.background.want_under_high();
             }
         }
@@ -149,7 +149,7 @@ impl Pool {
         }
         let free = self.free_with_stocks(|free| free.0 >= background.high).0;
         let more = shrunk.freed.0 > 0 && free < background.high;
-        // What was skipped in a call of a store can be freed as soon as the call ends.
+        // Pages that were skipped in a call of a store can be freed as soon as the call ends.
         let later = !more && free < background.high && StoreScope::is_any_open();
         background.evicting.store(more || later, Ordering::Relaxed);
         if later {
@@ -192,7 +192,7 @@ impl Pool {
                 return Step::More;
             }
         }
-        // In a call of a store, owners skip what they can write as soon as the call ends.
+        // In a call of a store, owners skip blocks that they can write as soon as the call ends.
         if StoreScope::is_any_open() {
             if wanted {
                 background.want_flush();

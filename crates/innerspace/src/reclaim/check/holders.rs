@@ -1,4 +1,4 @@
-//! What holds the memory of a group, counted when a request has failed.
+//! The holders of a group's memory, counted when a request has failed.
 
 use crate::frame::{FlagSet, Kind, Meta};
 use crate::group::{GroupId, Holders};
@@ -8,7 +8,7 @@ use crate::reclaim::pool::Pool;
 /// Frames looked at in one group at most; the list lock is held meanwhile.
 const WALK_MAX: u32 = 1 << 18;
 
-/// Counts what keeps the pages of `group` and below from being evicted.
+/// Counts the holders that keep the pages of `group` and below from being evicted.
 pub(crate) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
     pool.settle_lists();
     let mut holders = Holders::default();

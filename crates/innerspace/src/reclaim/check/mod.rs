@@ -1,5 +1,5 @@
-//! Looking at everything the pool has: [`validate`] for tests and fuzzers, [`holders`] for the
-//! error of a request that has failed.
+//! Checks of everything in the pool: [`validate`] for tests and fuzzers, [`holders`] for the error
+//! of a request that has failed.
 
 mod holders;
 mod validate;

@@ -16,7 +16,7 @@ impl Pool {
     /// Checks lists, states, batches, charges and frames against each other.
     ///
     /// # Panics
-    /// Where they disagree, naming the frame or group.
+    /// If they disagree, naming the frame or group.
     pub(crate) fn validate(&self) {
         self.frames.validate();
         self.groups
@@ -28,7 +28,7 @@ impl Pool {
         }
         for (number, id) in self.lru.waiting() {
             let state = LruState::Batch(number);
-            // Otherwise it was taken out. It may have come twice.
+            // Otherwise it was taken out. It may be there twice.
             if LruState::load(self.frames.meta(id)) == state {
                 let before = listed.insert(id, state).unwrap_or(state);
                 assert_eq!(before, state, "{id:?} is in two places");

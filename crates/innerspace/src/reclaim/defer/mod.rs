@@ -1,4 +1,4 @@
-//! Work that cannot be done where it becomes due.
+//! Work that cannot be done at the point where it becomes due.
 //!
 //! [`retire`]: a queue of things that are unreachable already and wait for a grace period. It may
 //! be run wherever memory is wanted. [`work`]: calls of stores and wakers, which may be made only

@@ -1,9 +1,9 @@
 //! Calls of stores and wakers, deferred by threads that could not make them where they were.
 //!
 //! The last reference to a file may be dropped in an odd place: below reclaim, with a block locked,
-//! in a call of the file's own store. To close the file there would wait for what that very thread
-//! holds. So closing is deferred to where no lock is held and no store is being called: to the
-//! service, and to the end of calls that release files (an unmapping, a space that ends). Where
+//! in a call of the file's own store. To close the file there would wait for locks that the same
+//! thread holds. So closing is deferred to where no lock is held and no store is being called: to
+//! the service, and to the end of calls that release files (an unmapping, a space that ends). If
 //! there is neither a service nor a memory that could be ticked, reads that missed and syncs do it,
 //! too.
 
@@ -14,7 +14,7 @@ use crate::sync::Mutex;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// What was deferred, oldest first.
+/// The deferred calls, oldest first.
 #[derive(Default)]
 pub(crate) struct DeferredWork(Mutex<VecDeque<Deferred>>);
 

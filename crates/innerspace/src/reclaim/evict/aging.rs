@@ -1,9 +1,9 @@
 //! Looking at mapped pages before memory is full.
 //!
 //! A page that a fault brought in has its accessed bit set, and so has a page that was used a
-//! thousand times since. If reclaim looked at them only when it needs a page, it would know nothing
-//! of either, and take the older. So once a group is half full, each batch of new pages has twice
-//! as many looked at from the tail of its inactive list. Those that were used go to the head,
+//! thousand times since. If reclaim looked at them only when it needs a page, it could not tell the
+//! two apart, and would take the older. So once a group is half full, each batch of new pages has
+//! twice as many looked at from the tail of its inactive list. Those that were used go to the head,
 //! referenced; those used again by the next look become active. The rest stay at the tail, to be
 //! evicted first.
 

@@ -24,11 +24,11 @@ pub(crate) enum Io {
 pub(super) enum Effort {
     /// Frames that were used since reclaim last looked at them stay.
     Spare,
-    /// Every frame that can go goes.
+    /// Every frame that can be evicted is evicted.
     Force,
 }
 
-/// What one call of [`Pool::shrink`] did.
+/// The result of one call of [`Pool::shrink`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shrunk {
     /// Pages freed.
@@ -46,7 +46,7 @@ pub(crate) struct Shrunk {
 }
 
 impl Shrunk {
-    /// Remembers what a request that finds nothing else could wait for.
+    /// Remembers a block for which a request that finds nothing else could wait.
     fn note_wait(&mut self, id: FrameId, meta: &Meta) {
         let flags = meta.flags.load();
         if flags.contains(FlagSet::WRITEBACK) {
@@ -60,10 +60,10 @@ impl Shrunk {
     }
 }
 
-/// What becomes of an isolated frame.
+/// The fate of an isolated frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// Back to the head of the list its flags say.
+    /// Back to the head of the list that its flags name.
     Keep,
     /// The same, because it would have to be written first.
     KeepDirty,
@@ -79,15 +79,14 @@ enum Verdict {
 pub(super) struct Cluster<'p> {
     pool: &'p Pool,
     pub(super) taken: Vec<FrameId>,
-    /// Of each that is taken: whether it was used through a mapping since reclaim last looked at
-    /// it.
+    /// For each taken frame: whether it was used through a mapping since reclaim last looked at it.
     used: Vec<bool>,
-    /// Those that are mapped: owner, index in it, position among the taken.
+    /// The mapped ones: owner, index in it, position among the taken.
     mapped: Vec<(OwnerId, u64, usize)>,
     judged: Judged,
 }
 
-/// Taken frames by what is to become of them.
+/// Taken frames by their fate.
 #[derive(Default)]
 struct Judged {
     keep: Vec<FrameId>,
@@ -173,7 +172,7 @@ impl<'p> Cluster<'p> {
         }
     }
 
-    /// Decides about each of the taken frames, and has it done. Frames that stay are put back.
+    /// Decides the fate of each taken frame and carries it out. Frames that stay are put back.
     pub(super) fn reclaim(&mut self, effort: Effort, io: Io, done: &mut Shrunk) {
         let pool = self.pool;
         self.age(|meta| effort == Effort::Spare && !is_in_use(meta.hold.load(), meta.flags.load()));
@@ -257,7 +256,7 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
     }
 }
 
-/// Has the owners write and evict isolated frames. Those that did not go are put back.
+/// Makes the owners write and evict isolated frames. Those that stay are put back.
 fn evict_chosen(pool: &Pool, judged: &mut Judged, done: &mut Shrunk) {
     let Judged { evict, clean, .. } = judged;
     // A store may panic: isolated frames are put back all the same.

@@ -33,7 +33,7 @@ const CLUSTER_PART: u64 = 64;
 /// The last pass moves this part of an active list at a time, as often as it has to. So most of a
 /// loop slightly larger than memory, all of which is active after some rounds, stays in memory: the
 /// loop finds 28 % of its pages by halves of the list, 36 % by eighths, 29 % by sixteenths, 27 % if
-/// all is moved at once, and none if only as many pages move as have to go.
+/// all is moved at once, and none if only as many pages move as have to be freed.
 const FORCED_PART: u64 = 8;
 
 /// Passes before the last one.
@@ -50,7 +50,7 @@ struct Scan<'p> {
     done: Shrunk,
 }
 
-/// What a pass is to do with one group.
+/// The work of a pass on one group.
 #[derive(Clone, Copy)]
 struct Share {
     group: GroupId,
@@ -156,7 +156,7 @@ impl Scan<'_> {
             return;
         }
         let before = self.done.freed.0;
-        // Of a protected group no page more than may go; of others a whole cluster at a time.
+        // A protected group loses no page more than it may; others a whole cluster at a time.
         let (enough, cluster) = match portion.spared.0 {
             0 => {
                 let whole = (size / CLUSTER_PART).clamp(CLUSTER as u64, MOST_CLUSTER);
@@ -187,8 +187,8 @@ impl Scan<'_> {
     }
 
     /// Looks at the whole of both lists, until enough pages are freed. Active blocks are used most:
-    /// they go after all others, even after those used of late, and a part at a time, so that the
-    /// rest keep their places.
+    /// they are evicted after all others, even recently used ones, and a part at a time, so that
+    /// the rest keep their places.
     fn force(&mut self, share: Share) {
         let sizes = self.pool.lru.sizes(share.group);
         self.shrink_inactive(share, sizes.inactive.0);
@@ -202,7 +202,8 @@ impl Scan<'_> {
             active = active.saturating_sub(moved);
             self.shrink_inactive(share, moved);
         }
-        // Those scans may have met other frames, which cannot go and are in front of those moved.
+        // Those scans may have met other frames, which cannot be evicted and are in front of those
+        // moved.
         let inactive = self.pool.lru.sizes(share.group).inactive.0;
         self.shrink_inactive(share, inactive);
     }

@@ -54,7 +54,7 @@ pub(crate) enum Room {
 /// How a wait for memory ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waited {
-    /// A block that could not go was unlocked or written, and seems able to go now.
+    /// A block that could not be evicted was unlocked or written, and may be evictable now.
     BlockCameFree,
     /// Other threads may have freed something.
     Perhaps,
@@ -130,8 +130,8 @@ impl Pool {
             && self.frames.meta(id).hold.try_get_cached()
         {
             let end = self.frames.wait_timeout(id, bit, OTHERS_WAIT);
-            // A block that failed to be written can go no more than before, and would be tried
-            // again and again: a store may take its time to fail.
+            // A block whose write failed can still not be evicted, and would be tried again and
+            // again: a store may take its time to fail.
             let flags = self.frames.meta(id).flags.load();
             let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);

@@ -1,4 +1,4 @@
-//! The accessed state of a frame: what a use does to it.
+//! The accessed state of a frame, and the effect of a use on it.
 //!
 //! | before | after a use |
 //! |---|---|
@@ -58,7 +58,7 @@ impl Lru {
         };
         meta.flags.set(FlagSet::ACTIVE);
         meta.take_mark(FlagSet::REFERENCED);
-        // From a batch, or after isolation, the frame gets to the list that its flags say.
+        // From a batch, or after isolation, the frame gets to the list that its flags name.
         if state == LruState::List(ListKind::Inactive) {
             locked.take(metas, id, ListKind::Inactive);
             locked.insert(metas, id, ListKind::Active, End::Head);

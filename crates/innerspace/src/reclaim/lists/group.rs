@@ -14,7 +14,7 @@ pub(super) struct Lists {
     pub(super) isolated: u64,
 }
 
-/// A group's lists, and what may be read without their lock.
+/// A group's lists, and the figures that may be read without their lock.
 pub(super) struct GroupLists {
     lists: Mutex<Lists>,
     /// Pages on each list; written under the lock.

@@ -220,8 +220,8 @@ impl Lru {
         }
     }
 
-    /// Moves a frame to the unevictable list, or from there to the list its flags say. A frame in a
-    /// batch gets to that list anyway.
+    /// Moves a frame to the unevictable list, or from there to the list that its flags name. A
+    /// frame in a batch gets to that list anyway.
     pub(crate) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -273,13 +273,13 @@ impl Lru {
         pages
     }
 
-    /// Puts isolated frames back at the head of the list their flags say, or of the unevictable
-    /// one.
+    /// Puts isolated frames back at the head of the list that their flags name, or of the
+    /// unevictable one.
     pub(crate) fn put_back(&self, frames: &Frames, ids: &[FrameId], to: Evictable) {
         self.put_back_to(frames, ids, End::Head, |meta| list_for(meta, to));
     }
 
-    /// Puts isolated frames back at the tail of the list their flags say, in this order.
+    /// Puts isolated frames back at the tail of the list that their flags name, in this order.
     pub(crate) fn put_back_at_tail(&self, frames: &Frames, ids: &[FrameId]) {
         self.put_back_to(frames, ids, End::Tail, ListKind::by_flags);
     }

@@ -1,8 +1,8 @@
-//! Which block goes when one has to: the choices in which eviction algorithms differ.
+//! Which block is evicted when one has to be: the choices in which eviction algorithms differ.
 //!
 //! All policies share the mechanism: two lists for each group, frames isolated in clusters, owners
-//! that age, write and evict. A policy says what a second use does, which list gives frames, and
-//! what becomes of a frame at the tail of either. It keeps no state: it decides by flags, uses and
+//! that age, write and evict. A policy decides the effect of a second use, which list gives frames,
+//! and the fate of a frame at the tail of either. It keeps no state: it decides by flags, uses and
 //! list sizes alone.
 //!
 //! S3-FIFO is after J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You
@@ -16,7 +16,8 @@
 //! | frequency | one bit in either queue: used since it came, used since reclaim last looked |
 //!
 //! The paper counts up to three uses. One bit is what the flags have, and the paper's own
-//! measurements find little difference. Unlike the paper's, what M drops leaves a shadow, too.
+//! measurements find little difference. Unlike in the paper, a block that M drops leaves a shadow,
+//! too.
 
 use super::state::ListSizes;
 use crate::units::PageCount;
@@ -34,7 +35,7 @@ pub enum EvictionPolicy {
     S3Fifo,
 }
 
-/// What a second use of a block on the inactive list does.
+/// The effect of a second use of a block on the inactive list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SecondUse {
     /// The block moves to the active list now.
@@ -43,8 +44,8 @@ pub(crate) enum SecondUse {
     Remember,
 }
 
-/// What becomes of a frame at the tail of the active list that was not used since reclaim last
-/// looked at it.
+/// The fate of a frame at the tail of the active list that was not used since reclaim last looked
+/// at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Demotion {
     /// It passes through the inactive list once more.
@@ -87,7 +88,7 @@ impl EvictionPolicy {
     /// list.
     ///
     /// With two lists: had the active list been shorter by the distance, the block would have
-    /// stayed, so it competes with what is active. The same holds for a distance that is short
+    /// stayed, so it competes with the active ones. The same holds for a distance that is short
     /// compared with both lists: a loop slightly larger than memory has nothing active, and it is
     /// better to keep some part of it than none.
     pub(super) fn missed(self, distance: PageCount, sizes: &ListSizes) -> bool {
@@ -103,7 +104,7 @@ impl EvictionPolicy {
 mod tests {
     use super::*;
 
-    /// Lists of so many pages, beside others that cannot go.
+    /// Lists of so many pages, beside others that cannot be evicted.
     fn sizes(inactive: u64, active: u64) -> ListSizes {
         ListSizes {
             inactive: PageCount(inactive),
@@ -128,7 +129,7 @@ mod tests {
             EvictionPolicy::TwoLists.missed(PageCount(distance), &sizes(inactive, active))
         };
         assert!(missed(49, 50, 50) && !missed(50, 50, 50));
-        // Nothing is active: an eighth of all there is.
+        // No page is active: short is an eighth of all pages.
         assert!(missed(9, 80, 0) && !missed(10, 80, 0));
         assert!(!missed(0, 0, 0));
     }

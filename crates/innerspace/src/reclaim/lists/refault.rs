@@ -1,4 +1,4 @@
-//! Refaults: what an evicted block leaves behind, and what its return says.
+//! Refaults: the shadow that an evicted block leaves behind, and the meaning of its return.
 //!
 //! After the published idea of refault distances (J. Weiner, "Thrash detection-based file cache
 //! sizing", 2012, and LWN's account of it): a group's clock counts its evictions and activations in
@@ -15,7 +15,7 @@ use crate::units::PageCount;
 pub(crate) const CLOCK_BITS: u32 = 40;
 const CLOCK_MASK: u64 = (1 << CLOCK_BITS) - 1;
 
-/// Bits of a shadow: what an index must be able to keep.
+/// Bits of a shadow, which an index must be able to keep.
 #[cfg(all(test, not(shuttle)))]
 pub(crate) const SHADOW_BITS: u32 = CLOCK_BITS + 16;
 

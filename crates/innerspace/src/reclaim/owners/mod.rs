@@ -1,7 +1,8 @@
 //! Owners: the files that frames belong to, as reclaim sees them.
 //!
 //! [`owner`] is the upcall to the layer above, [`table`] the registered owners by number, and
-//! [`shadows`] the queue that bounds what evicted blocks leave in their files' indexes.
+//! [`shadows`] the queue that bounds the shadows which evicted blocks leave in their files'
+//! indexes.
 
 mod owner;
 mod shadows;

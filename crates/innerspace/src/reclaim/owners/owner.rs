@@ -14,17 +14,17 @@ impl OwnerId {
     pub(crate) const NONE: OwnerId = OwnerId(0);
 }
 
-/// What [`Owner::evict`] did.
+/// The result of [`Owner::evict`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EvictCount {
     /// Pages given back to the pool.
     pub(crate) freed: PageCount,
-    /// Frames (blocks) that could not go: locked, viewed, pinned, dirty again, or no longer the
-    /// owner's.
+    /// Frames (blocks) that could not be evicted: locked, viewed, pinned, dirty again, or no longer
+    /// the owner's.
     pub(crate) busy: u32,
 }
 
-/// What [`Owner::clean`] or [`Owner::flush`] did.
+/// The result of [`Owner::clean`] or [`Owner::flush`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct CleanCount {
     /// Pages written.
@@ -33,7 +33,7 @@ pub(crate) struct CleanCount {
     pub(crate) errors: u32,
 }
 
-/// What the background step asks an owner to write, oldest first.
+/// A request of the background step to an owner to write blocks, oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlushRequest {
     /// Blocks that became dirty at this tick or before; `u64::MAX` for any.
@@ -64,8 +64,7 @@ impl LeftShadow {
     }
 }
 
-/// Something that frames belong to: a file. Called with no lock of this layer held, never inside a
-/// section.
+/// The owner of frames: a file. Called with no lock of this layer held, never inside a section.
 ///
 /// Frames are *named, not held*: since reclaim picked them, any of them may have been freed and
 /// used again by another owner. The owner takes each by `try_lock` and re-checks that the frame is
@@ -82,7 +81,7 @@ pub(crate) trait Owner: Send + Sync {
     fn evict(&self, frames: &[FrameId]) -> EvictCount;
 
     /// Takes these shadows, the oldest of all, out of the index if they are still there. An owner
-    /// that leaves no shadows needs not implement it.
+    /// that leaves no shadows need not implement it.
     fn forget(&self, _shadows: &[LeftShadow]) {}
 
     /// The last hold on a block that could not be filled is gone. The last holder may have been
@@ -92,8 +91,8 @@ pub(crate) trait Owner: Send + Sync {
     /// Writes dirty blocks back. They stay cached.
     fn clean(&self, frames: &[FrameId]) -> CleanCount;
 
-    /// Writes back what the background step asks for, oldest first. An owner that is never dirty
-    /// needs not implement it.
+    /// Writes back blocks that the background step asks for, oldest first. An owner that is never
+    /// dirty need not implement it.
     fn flush(&self, _request: &FlushRequest) -> CleanCount {
         CleanCount::default()
     }

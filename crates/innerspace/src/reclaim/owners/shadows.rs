@@ -1,16 +1,15 @@
-//! The shadows that evicted blocks left in the indexes of their files, oldest first, and no more of
-//! them than say something.
+//! The shadows that evicted blocks left in the indexes of their files, oldest first, and only as
+//! many as are of use.
 //!
 //! A shadow is a word of an index node that exists anyway, but a file whose nodes live long would
 //! collect them for ever. A shadow older than half the memory's worth of evictions says nothing: no
 //! active list is longer than that. So the pool keeps a queue of the latest shadows of all files
 //! together. An eviction appends its shadows; the owner of a shadow that is dropped at the front
 //! takes it out of its index, if it is still there. The entry of a block that came back, or went
-//! with its node, stays in the queue until then. So there are never more shadows than entries, but
-//! for those of evictions under way.
+//! with its node, stays in the queue until then. So there are never more shadows than entries,
+//! except for evictions under way.
 //!
-//! The queue is one allocation, made with the pool and part of the memory each frame is said to
-//! take.
+//! The queue is one allocation, made with the pool, and counted in the stated overhead of a frame.
 
 use std::collections::VecDeque;
 

@@ -112,7 +112,7 @@ fn a_batch_is_drained_when_full_and_gives_up_single_frames() {
     file.truncate(0);
     pool.validate();
     assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, PageCount(0));
-    // The frames that went may be used again, which changes nothing.
+    // The evicted frames may be used again, which changes nothing.
     file.bring(100, PLAIN, AllocMode::Wait).unwrap();
     let left = PageCount(BATCH_LEN as u64 - 2);
     assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, left);

@@ -178,7 +178,7 @@ fn who_may_not_wait_is_not_refused_at_the_mark_for_what_is_in_stock() {
     charge_by_four_numbers(&pool, tenant);
     let stocked = pool.groups.charged(tenant).0 - 28;
     assert_eq!(pool.groups.usage(tenant).0, 28);
-    // Far over the mark with what is in stock, under it without.
+    // Far over the mark with the pages in stock, under it without them.
     assert!(stocked + 28 + 400 > 600 + 64, "{stocked} pages in stock");
     let charge = pool.charge(tenant, PageCount(400), AllocMode::NoWait);
     let charge = charge.expect("428 of 600 pages");
@@ -207,7 +207,7 @@ fn nothing_is_evicted_for_what_is_in_stock() {
     assert_eq!(file.resident(0..read), read as usize);
     let free = pool.free_pages().0;
     assert!(free > 124, "{free} pages: a step will be asked for again");
-    // A group is over its mark with what is in stock: 28 + 10 + 23 pages in use, 5 in stock.
+    // A group is over its mark with the pages in stock: 28 + 10 + 23 pages in use, 5 in stock.
     set(&pool, tenant, Protection::High, 16);
     let own = MockFile::new(&pool, tenant, 0);
     (0..10).for_each(|index| own.read(index).unwrap());
@@ -241,7 +241,7 @@ fn a_store_that_fails_is_asked_ever_more_rarely_until_the_next_tick() {
     assert!(in_vain <= 20 * 32, "{in_vain} pages were tried");
     pool.alloc(tenant, 0, AllocMode::Wait).unwrap_err();
     assert!(tried() - in_vain <= 32);
-    // The store works again, and is asked after a tick at the latest.
+    // The store works again, and is tried after a tick at the latest.
     file.failures.store(0, Ordering::Relaxed);
     pool.tick();
     pool.alloc(tenant, 0, AllocMode::Wait).map(drop).unwrap();

@@ -246,7 +246,7 @@ fn every_kind_of_holder_is_named() {
          failing to be written, 100.0 dirty, 80.0 locked or in use, 60.0 page tables and index nodes, 100.0 anonymous; nothing can be evicted. \
          Sync or discard the dirty files, or raise the limit"
     );
-    // The store works again: the dirty blocks can go now.
+    // The store works again: the dirty blocks can be evicted now.
     file.failures.store(0, Ordering::Relaxed);
     drop(pool.alloc(group, 0, AllocMode::Wait).unwrap());
     tables

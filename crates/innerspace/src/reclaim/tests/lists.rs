@@ -1,4 +1,4 @@
-//! Which pages go first.
+//! Which pages are evicted first.
 
 use super::mock::*;
 use crate::frame::FlagSet;
@@ -172,7 +172,8 @@ fn a_page_missed_soon_comes_back_active() {
         .filter(|index| file.peek(*index).is_none())
         .collect();
     assert_eq!(gone.len(), 10);
-    // The distances, 0 for the last to go and 9 for the first, are less than the 50 active pages.
+    // The distances, 0 for the last one evicted and 9 for the first, are less than the 50 active
+    // pages.
     file.read(gone[0]).unwrap();
     assert!(file.is(gone[0], FlagSet::ACTIVE));
     // After as many evictions as there are active pages it is too late.
@@ -200,7 +201,7 @@ fn with_s3_fifo_uses_move_nothing_until_the_tail() {
     pool.lru.drain_batches(&pool.frames);
     assert_eq!(pool.list_sizes(GroupId::ROOT).active.0, 0);
     // A stream of ten times the memory: blocks used again go to the main queue and stay, the others
-    // go.
+    // are evicted.
     (1000..5000).for_each(|index| file.read(index).unwrap());
     assert_eq!(file.resident(0..100), 100);
     assert!(file.is(0, FlagSet::ACTIVE));

@@ -92,7 +92,7 @@ impl TranslationLayout {
     /// Where generated code finds what a hit in `translator` reads.
     pub(crate) fn of(translator: &Translator) -> TranslationLayout {
         TranslationLayout {
-            current: translator.sections.shown_word().as_ptr().cast(),
+            current: translator.sections.visible_word().as_ptr().cast(),
             tags: translator.tags().cast(),
             words: translator.places(),
         }

@@ -60,7 +60,7 @@ pub(crate) struct Tags {
 }
 
 /// The remembered leaves, with one array for each field: a hit reads one tag and one place. A
-/// translator finds them by a pointer of its participant, which leads to [`SHOWN_WITH_MAIL`] in
+/// translator finds them by a pointer of its participant, which leads to [`EMPTY_LEAVES`] in
 /// place of its own while there is mail.
 #[repr(C)]
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub(super) const NO_LEAVES: Leaves = Leaves {
 };
 
 /// The leaves that every translator sees while there is mail for it.
-pub(super) static SHOWN_WITH_MAIL: Leaves = NO_LEAVES;
+pub(super) static EMPTY_LEAVES: Leaves = NO_LEAVES;
 
 // SAFETY: it has pointers, which the owner of the translator uses only inside its section; those of
 // the static lead nowhere.
@@ -186,7 +186,7 @@ impl Look<'_> {
     #[inline(always)]
     pub(super) unsafe fn in_session<'t>(visible: *mut ()) -> Look<'t> {
         // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long
-        // as it and are written only through an exclusive borrow of it, and `SHOWN_WITH_MAIL`.
+        // as it and are written only through an exclusive borrow of it, and `EMPTY_LEAVES`.
         let leaves = unsafe { &*visible.cast::<Leaves>() };
         Look {
             leaves,
@@ -304,7 +304,7 @@ impl SessionBinding {
 impl Translator {
     pub(crate) fn new(domain: &Arc<Domain>) -> Translator {
         let leaves = LeavesPlace::new();
-        let binding = CacheBinding::new(leaves.0.as_ptr(), &raw const SHOWN_WITH_MAIL);
+        let binding = CacheBinding::new(leaves.0.as_ptr(), &raw const EMPTY_LEAVES);
         Translator {
             sections: Domain::register_at(domain, binding),
             leaves,

@@ -9,7 +9,7 @@ use super::super::{Store, read_exact_or_eof, write_all_at};
 use super::SECTOR;
 use super::plan::Dice;
 
-/// What becomes of unsynced changes when the power is cut.
+/// The fate of unsynced changes when the power is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsynced {
     /// All had reached the medium.

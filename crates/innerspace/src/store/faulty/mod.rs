@@ -96,7 +96,7 @@ enum Power {
     Off,
 }
 
-/// What becomes of hanging operations when they are released.
+/// The fate of hanging operations when they are released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
     /// They go on as if nothing had happened.

@@ -33,19 +33,17 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::sys::file::{self as sys, Keep};
 
-/// After so many bytes written, the pages that they left in the page cache are dropped without
-/// waiting for a sync. Several times what one call writes: the device is at work while the next is
-/// copied.
+/// Several times the size of one call: the device works while the next is copied.
 const DROP_EVERY: u64 = 16 << 20;
 
-/// What a transfer through the page cache leaves there.
+/// The pages that a transfer leaves in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cached {
     /// As much as the kernel likes.
     Kept,
-    /// Nothing: the kernel sees to it (RWF_DONTCACHE).
+    /// None: the kernel takes care of it (RWF_DONTCACHE).
     Nothing,
-    /// Nothing: the range is dropped afterwards.
+    /// None: the range is dropped afterwards.
     Dropped,
 }
 
@@ -281,7 +279,7 @@ struct Span {
     bytes: u64,
 }
 
-/// What becomes of a span that is due to be dropped.
+/// The fate of a span that is due to be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OnceDue {
     /// It stays: dropping skips pages that are being written out.
@@ -315,7 +313,7 @@ impl Written {
         due.then_some((new.begin, new.end - new.begin))
     }
 
-    /// Offset and length of all that was written since the last sync and not forgotten.
+    /// Offset and length of the span written since the last sync and not forgotten.
     fn take(&self) -> Option<(u64, u64)> {
         self.span
             .lock()
@@ -413,7 +411,7 @@ mod tests {
             let rest = DROP_EVERY - (2 << 20);
             let whole = Some((1 << 20, 80 << 20));
             assert_eq!(add(2 << 20, rest), whole);
-            // What dropping has left is known to the sync, and when something is due again.
+            // Pages that dropping has left are known to the sync, and when pages are due again.
             let kept = whole.filter(|_| once_due == OnceDue::Keep);
             assert_eq!(add(90 << 20, DROP_EVERY - 1), None);
             let end = (90 << 20) + DROP_EVERY - 1;

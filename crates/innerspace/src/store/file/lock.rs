@@ -64,7 +64,8 @@ impl Drop for LockedFile {
         // A child of fork(2) has the handle too, but the lock is its parent's.
         if self.locked_by.is_some_and(Process::is_current) {
             // Closing it would not be enough: a child that another thread is spawning shares the
-            // description until it runs its program. If unlocking fails, that is what is left.
+            // description until it runs its program. If unlocking fails, closing is all that can be
+            // done.
             let _ = self.file.unlock();
         }
     }

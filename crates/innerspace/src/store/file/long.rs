@@ -46,7 +46,8 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Pages and one more, of which the bytes tell the place, and where in them a page begins.
+    /// Bytes that tell their place, for so many pages and one more, and the offset of the first
+    /// page boundary in them.
     fn pages(count: usize) -> (Vec<u8>, usize) {
         let bytes: Vec<u8> = (0..(count + 1) * PAGE).map(|at| (at / 7) as u8).collect();
         let begin = bytes.as_ptr().addr().wrapping_neg() & (PAGE - 1);

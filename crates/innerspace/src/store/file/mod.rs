@@ -21,7 +21,7 @@
 //! changes anything, and keeps it until the store is dropped. A read-only open takes none. A shared
 //! lock would let any reader keep the file's owner out for as long as it likes; a read-only medium
 //! may not have one; and it would promise a stillness that programs without locks do not keep.
-//! Readers learn from [`Store::version`](super::Store::version) that the file changes under them.
+//! Readers learn from [`Store::version`](super::Store::version) that the file changes.
 //!
 //! **What a sync means.** Only [`Store::sync`](super::Store::sync) makes data durable. When it
 //! fails, the kernel may have dropped the bytes of earlier writes, and will not report that again.

@@ -121,7 +121,7 @@ pub(crate) enum Locking<'a> {
     /// The file is locked, and its path still names it.
     Done(Locked<'a>),
     /// The path names another file by now, which is open in place of the first. Nothing that was
-    /// known of the first holds for it.
+    /// known about the first holds for it.
     Other(Opened<'a>),
 }
 
@@ -178,7 +178,7 @@ impl<'a> Opened<'a> {
             Some(Err(LockError::InUse(holder))) => Some(holder),
             Some(Ok(())) | None => None,
         };
-        // Also where the lock is held: its holder may be in the way of this file alone.
+        // Also if the lock is held: its holder may have locked only this file.
         if to_be_locked && !opening.still_names(&metadata) {
             drop(file);
             let Some(tries) = tries.checked_sub(1) else {

@@ -33,9 +33,9 @@
 //! - F before the look, which finds true: a full fence follows. With that of the revoker this is
 //!   Dekker's with a fence on both sides: the revoker finds `state` odd, or the reader finds the
 //!   words changed.
-//! - F before the look, which finds false: so they were told to stop meanwhile, by one who locked
-//!   the list after the revoker, whose read of `state` may have missed the reader. The look
-//!   acquires what that one released, and with it the change of the words. So the words must be
+//! - F before the look, which finds false: so readers were told to stop meanwhile, by a thread that
+//!   locked the list after the revoker, whose read of `state` may have missed the reader. The look
+//!   acquires what that thread released, and with it the change of the words. So the words must be
 //!   loaded after the look, though nothing else asks for that: neither the compiler nor the
 //!   processor may load them ahead.
 //! - F after the look: `state` := odd stands before F, and is seen by any thread that locks the
@@ -45,8 +45,8 @@
 //! readers do. A revoker that looked at the domain's flag without the list and found false need not
 //! look again; one that found true looks again under the lock.
 //!
-//! The models that enumerate this are in `fencing/models.rs`, with the processor's store buffers in
-//! them, which no model checker simulates.
+//! The models that enumerate this are in `fencing/models.rs`. They include the processor's store
+//! buffers, which no model checker simulates.
 
 use std::hint::cold_path;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ use crate::sys::barrier;
 /// Fences of a reader after which it looks whether grace periods are worth them.
 const LOOK_EVERY: u32 = 4096;
 
-/// What a fence costs, about, in nanoseconds.
+/// The approximate cost of a fence in nanoseconds.
 const FENCE: u64 = 6;
 
 /// Heavy barriers that are judged together.
@@ -110,7 +110,8 @@ impl Participant {
         word
     }
 
-    /// The end of *enter* where the barrier is asymmetric; whether [`Domain::judge_fences`] is due.
+    /// The end of *enter* with an asymmetric barrier. Returns whether [`Domain::judge_fences`] is
+    /// due.
     #[inline(always)]
     pub(super) fn order(&self) -> bool {
         barrier::BarrierMode::Membarrier.light();
@@ -191,7 +192,7 @@ impl Domain {
     }
 }
 
-// It tries all states, which takes Miri long, and has no memory of the library's to look at.
+// It tries all states, which takes Miri long, and touches no memory of the library.
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod models;
 

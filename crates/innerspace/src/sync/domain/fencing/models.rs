@@ -18,8 +18,8 @@ struct World {
     /// The reader's `fenced`, and the domain's.
     told: bool,
     domain: bool,
-    /// The word's change is in the revoker's store buffer; it is in memory; what the word led to
-    /// was freed.
+    /// Three flags: the word's change is in the revoker's store buffer; it is in memory; the page
+    /// that the word led to was freed.
     revoking: bool,
     revoked: bool,
     freed: bool,
@@ -27,7 +27,7 @@ struct World {
     reader: u8,
     /// Sections that the reader has left to do.
     sections: u8,
-    /// It has found the word as it was, in this section.
+    /// The reader has found the old word, in this section.
     using: bool,
     revoker: u8,
     /// The revoker found the domain fenced.
@@ -50,7 +50,7 @@ enum Who {
     Teller,
 }
 
-/// The protocol, and what can be left out of it.
+/// The protocol, with the parts that can be left out.
 #[derive(Clone, Copy)]
 struct Protocol {
     /// A heavy barrier between telling the reader and telling the domain.
@@ -271,7 +271,7 @@ impl World {
     }
 }
 
-/// Whether the reader uses what was freed, in any order of steps.
+/// Whether the reader uses the freed page, in any order of steps.
 fn goes_wrong(protocol: Protocol) -> bool {
     // It begins fenced or not, and changes come until it ends not fenced, or fenced.
     let begins = [(false, 1), (false, 3), (true, 2), (true, 4)];

@@ -33,7 +33,7 @@ fn barriers_are_dear_if_they_take_much_of_the_time_between_them() {
     assert_eq!(window(micros(300), micros(20)).last(), Some(&None));
     assert_eq!(window(micros(20), micros(1)).last(), Some(&None));
 
-    // One that lost its processor in between does not count for more than it can have taken.
+    // A barrier whose thread lost its processor counts for at most the longest time it can take.
     let mut pace = Pace::default();
     for number in 0..WINDOW {
         let late = number > 0;
@@ -79,7 +79,7 @@ fn readers_stop_when_there_are_few_grace_periods_for_their_fences() {
             }
         }
     };
-    // As many as make the fences cheaper than barriers.
+    // Enough to make the fences cheaper than barriers.
     for _ in 0..3 {
         read(LOOK_EVERY, 10);
     }
@@ -110,8 +110,8 @@ enum Enter {
     Look,
 }
 
-/// Readers use what a word leads to; a revoker replaces it, and spoils the old thing after a grace
-/// period; a third thread changes who fences all the while.
+/// Readers use the page that a word leads to; a revoker replaces it, and spoils the old one after a
+/// grace period; a third thread changes all the while whether readers fence.
 // spec: A2
 #[test]
 fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
