@@ -190,7 +190,7 @@ fn row(
 fn ours(space: &Space, work: Work) -> Outcome {
     let at = space.map(Map::anonymous(work.bytes()))?;
     let worker = |number: u64| {
-        let mut accessor = space.accessor();
+        let mut accessor = space.accessor().unwrap();
         let part = at + number * work.part();
         move |step| match step {
             Step::Fault => (0..work.pages).try_for_each(|page| {

@@ -11,7 +11,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 fn add(memory: &Memory, table: &DaxFile, numbers: &[u64]) -> Result<()> {
     let space = memory.space()?;
     let at: VirtAddr = space.map(Map::direct(table).shared().writable())?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor()?;
     let counters = table.len() / 8;
     let total = (0..counters).step_by(512).try_fold(0, |sum, counter| {
         Ok::<u64, innerspace::Fault>(sum + accessor.load::<u64>(at + counter * 8)?)

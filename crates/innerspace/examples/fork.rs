@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::with_limit(64 * MIB)?;
     let parent = memory.space()?;
     let at = parent.map(Map::anonymous(PAGES * PAGE))?;
-    let mut a = parent.accessor();
+    let mut a = parent.accessor()?;
     for page in 0..PAGES {
         a.store(at + page * PAGE, page)?;
     }
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let start = Instant::now();
         let child = parent.fork()?;
         forking += start.elapsed();
-        let mut c = child.accessor();
+        let mut c = child.accessor()?;
         c.store(at + number * PAGE + 8, number + 1)?;
         children.push(child);
     }
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Each child sees its own store, everything else is the parent's; nobody sees anybody else's.
     for (number, child) in children.iter().enumerate() {
         let number = number as u64;
-        let mut c = child.accessor();
+        let mut c = child.accessor()?;
         assert_eq!(c.load::<u64>(at + number * PAGE + 8)?, number + 1);
         assert_eq!(c.load::<u64>(at + (number + 1) * PAGE + 8)?, 0);
         assert_eq!(c.load::<u64>(at + (PAGES - 1) * PAGE)?, PAGES - 1);

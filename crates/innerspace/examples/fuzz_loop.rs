@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::with_limit(32 * MIB)?;
     let space = memory.space()?;
     let base = space.map(Map::anonymous(16 * MIB))?;
-    let mut a = space.accessor();
+    let mut a = space.accessor()?;
     a.fill(base + 8 * MIB, 0x55, 4 * MIB as usize)?; // what the target had set up
     let start = space.freeze()?;
 

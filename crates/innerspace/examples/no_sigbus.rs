@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = memory.open(&path)?;
     let space = memory.space()?;
     let at = space.map(Map::file(&file))?;
-    let mut a = space.accessor();
+    let mut a = space.accessor()?;
     assert_eq!(a.load::<u8>(at)?, 7);
 
     // Another program, with the same right to the file as we have.

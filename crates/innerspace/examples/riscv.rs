@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let console = Map::device(Console(printed.clone()), 4096);
     space.map(console.at(VirtAddr(CONSOLE.into())))?;
 
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor()?;
     for (index, word) in (0..).zip(sieve::SIEVE) {
         accessor.store(code + index * 4, word)?;
     }

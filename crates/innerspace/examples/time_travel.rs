@@ -71,13 +71,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = VirtAddr(DATA.into());
     space.map(Map::anonymous(4096).at(code))?;
     space.map(Map::anonymous(machine_bytes).at(data))?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor()?;
     for (index, word) in (0..).zip(cipher::CIPHER) {
         accessor.store(code + index * 4, word)?;
     }
     space.protect(code, 4096, Protection::READ | Protection::EXECUTE)?;
     accessor.fill(data, PLAIN, machine_bytes as usize)?;
-    let mut reader = space.accessor();
+    let mut reader = space.accessor()?;
     let alone = memory.stats().usage;
 
     let mut machine = Machine::new(SpaceMemory::new(accessor), CODE);

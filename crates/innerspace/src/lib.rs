@@ -18,12 +18,12 @@
 //!
 //! let space = memory.space()?;
 //! let at = space.map(Map::file(&file).private().writable())?;
-//! let mut a = space.accessor();
+//! let mut a = space.accessor()?;
 //! let x: u64 = a.load(at)?;                // a failure is an error value, never a signal
 //! a.store(at + 8, x + 1)?;                 // copy-on-write: the file keeps its bytes
 //! let child = space.fork()?;               // starts with the same bytes, changes only its own
 //! a.store(at + 8, 0_u64)?;
-//! assert_eq!(child.accessor().load::<u64>(at + 8)?, x + 1);
+//! assert_eq!(child.accessor()?.load::<u64>(at + 8)?, x + 1);
 //! # Ok(()) }
 //! ```
 //!

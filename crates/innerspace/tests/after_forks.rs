@@ -31,7 +31,7 @@ fn left_after_dropping(
     // Something else in the 2 MiB, so that they do not come off as one.
     let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
     space.unmap(at + MIB, MIB).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.fill(at, 1, MIB as usize).unwrap();
     if let Sharer::Fork = sharer {
         let child = space.fork().unwrap();
@@ -85,7 +85,7 @@ fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() 
         (First::Younger, "the younger fork ends first"),
     ] {
         let left = left_after_dropping(Sharer::None, |space, at| {
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             let older = space.fork().unwrap();
             a.store(at, 2_u8).unwrap();
             let younger = space.fork().unwrap();
@@ -108,7 +108,7 @@ fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
     let memory = memory_of(16 * MIB);
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.fill(at, 1, 4 * PAGE_SIZE).unwrap();
     let older = space.fork().unwrap();
     a.store(at, 2_u8).unwrap();
@@ -131,7 +131,7 @@ fn a_group_has_room_for_what_was_unmapped() {
     let memory = memory_of(16 * MIB);
     let group = memory.group("small", 400 * PAGE).unwrap();
     let space = memory.space_in(&group).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
     a.fill(at, 1, MIB as usize).unwrap();
     let child = space.fork().unwrap();
@@ -155,7 +155,7 @@ fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() 
         let at = space.map(Map::anonymous(4 * MIB).writable()).unwrap();
         // The second half of the first leaf stays, and is nothing.
         let (first, second) = (VirtAddr(at.0.next_multiple_of(2 * MIB)), 2 * MIB);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(first + second - PAGE, 9_u8).unwrap();
         a.fill(first, 1, 8 * PAGE_SIZE).unwrap();
         let child = forked.then(|| space.fork().unwrap());
@@ -198,10 +198,10 @@ fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
         let parent = memory.space().unwrap();
         let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
         let at = parent.map(code).unwrap();
-        let mut p = parent.accessor();
+        let mut p = parent.accessor().unwrap();
         assert_eq!(p.fetch::<u8>(at), Ok(7));
         let child = parent.fork().unwrap();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         let (by_parent, by_child) = (p.watch_code(at).unwrap(), c.watch_code(at).unwrap());
         assert!(by_parent.is_current() && by_child.is_current());
         change(&file);
@@ -227,7 +227,7 @@ fn code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied() {
     let data = space.map(Map::anonymous(16 * PAGE)).unwrap();
     let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
     let at = space.map(code.at(data + 16 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(data, 1_u8).unwrap();
     let watched = a.watch_code(at).unwrap();
     assert_eq!(a.fetch::<u8>(at), Ok(7)); // and what is made of it, which is current

@@ -46,7 +46,7 @@ fn around(memory: &Memory) -> u64 {
 
 /// A load by an accessor that remembers nothing.
 fn load(space: &Space, at: VirtAddr) -> Result<u8, FaultKind> {
-    load_by(&mut space.accessor(), at)
+    load_by(&mut space.accessor().unwrap(), at)
 }
 
 fn load_by(accessor: &mut Accessor, at: VirtAddr) -> Result<u8, FaultKind> {
@@ -209,7 +209,7 @@ fn a_neighbour_goes_with_its_mapping() {
     let (space, at) = with_neighbours(&memory, &file);
     // The accessor has used some of the neighbours, whose words are valid, and remembers their leaf
     // and the mapping.
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 21..25 {
         assert_eq!(load_by(&mut a, at + page * PAGE), Ok(page as u8 + 1));
     }
@@ -239,7 +239,7 @@ fn a_neighbour_goes_with_its_mapping() {
     assert_eq!(figures(&space), (14, 3), "mapped, and used by nobody");
 
     let child = space.fork().unwrap();
-    let mut b = child.accessor();
+    let mut b = child.accessor().unwrap();
     for page in [23, 24] {
         assert_eq!(load_by(&mut b, at + page * PAGE), Ok(page as u8 + 1));
     }
@@ -273,7 +273,7 @@ fn a_neighbour_in_a_private_mapping_is_copied_by_a_store() {
     let file = cached(&memory, 40, PAGE);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at + 19 * PAGE, 100u8).unwrap();
     assert_eq!(around(&memory), 0, "a store maps its own page");
     let child = space.fork().unwrap();
@@ -405,5 +405,5 @@ fn advice_says_what_is_read_ahead_and_mapped_around() {
     // It has no effect on anonymous memory.
     let own = space.map(Map::anonymous(4 * PAGE)).unwrap();
     space.advise(own, 4 * PAGE, Advice::Random).unwrap();
-    space.accessor().store(own, 1u8).unwrap();
+    space.accessor().unwrap().store(own, 1u8).unwrap();
 }

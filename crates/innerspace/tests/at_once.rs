@@ -53,7 +53,7 @@ fn what_takes_no_waiting_is_done() {
     let holes = memory.options().open(MemoryStore::with_len(PAGE)).unwrap();
     let hole = space.map(Map::file(&holes)).unwrap();
     let reads = file.stats().store_reads;
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.try_load::<u64>(own + 8), Ok(0), "the zero frame");
     assert_eq!(a.try_store(own + 8, 5_u64), Ok(()), "a new page");
     assert_eq!(a.try_load::<u8>(at + 3 * PAGE), Ok(4), "a cached page");
@@ -62,7 +62,7 @@ fn what_takes_no_waiting_is_done() {
     assert_eq!(a.try_load::<u8>(private + 4 * PAGE + 1), Ok(5));
     let fork = space.fork().unwrap();
     assert_eq!(a.try_store(own + 8, 6_u64), Ok(()), "copy-on-write");
-    let mut b = fork.accessor();
+    let mut b = fork.accessor().unwrap();
     assert_eq!(b.try_load::<u64>(own + 8), Ok(5));
     assert_eq!(b.try_load::<u8>(at + 4 * PAGE), Ok(50));
     assert_eq!(file.stats().store_reads, reads);
@@ -80,7 +80,7 @@ fn what_takes_no_waiting_is_done() {
 fn what_the_store_has_is_left_there_and_nothing_changes() {
     let memory = memory(8 * MIB);
     let (file, space, at) = half_cached(&memory);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.load::<u8>(at).unwrap();
     let counts = || {
         let (file, memory) = (file.stats(), memory.root_group().usage());
@@ -110,7 +110,7 @@ fn what_the_store_has_is_left_there_and_nothing_changes() {
 fn a_buffer_has_what_comes_before_and_a_value_is_stored_wholly_or_not_at_all() {
     let memory = memory(8 * MIB);
     let (_file, space, at) = half_cached(&memory);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let edge = at + 8 * PAGE;
     let mut buffer = [0xee; 3 * PAGE_SIZE];
     assert_would_block(a.try_read(at + 6 * PAGE, &mut buffer), edge);
@@ -139,7 +139,7 @@ fn each_access_has_such_a_form_and_sessions_have_them_too() {
         .protect(own, PAGE, Protection::READ_WRITE | Protection::EXECUTE)
         .unwrap();
     let far = at + 8 * PAGE;
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     macro_rules! all {
         ($a:expr) => {
             let a = $a;
@@ -190,7 +190,7 @@ fn many_reads_end_at_the_first_that_would_block_and_ask_no_store() {
     let memory = memory(8 * MIB);
     let (file, space, at) = half_cached(&memory);
     let reads = file.stats().store_reads;
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let gather = |a: &mut Accessor, pages: [u64; 3]| {
         let mut words = [[0; 8]; 3];
         let buffers = words.iter_mut().map(|word| &mut word[..]);
@@ -222,7 +222,7 @@ fn a_copy_between_spaces_ends_where_either_would_block() {
     let other = memory.space().unwrap();
     let own = other.map(Map::anonymous(64 * PAGE)).unwrap();
     let reads = file.stats().store_reads;
-    let (mut here, mut there) = (other.accessor(), space.accessor());
+    let (mut here, mut there) = (other.accessor().unwrap(), space.accessor().unwrap());
     // The source's page 8 is not cached.
     let copied = here.try_copy_from(own + 5, &mut there, at + 6 * PAGE, 4 * PAGE_SIZE);
     let fault = copied.unwrap_err();
@@ -273,7 +273,7 @@ fn a_full_group_would_block_and_is_not_reclaimed_from() {
     file.scan(.., |_| ()).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut stored = 0;
     let refused = loop {
         let cached = file.stats().cached;
@@ -373,9 +373,9 @@ fn a_block_that_is_being_read_would_block() {
     let (_file, space, at) = mapped(&memory, &store);
     store.hold();
     thread::scope(|scope| {
-        let reader = scope.spawn(|| space.accessor().load::<u8>(at));
+        let reader = scope.spawn(|| space.accessor().unwrap().load::<u8>(at));
         store.wait_for_call();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_would_block(a.try_load::<u8>(at), at);
         assert_would_block(a.try_store(at, 9_u8), at);
         store.let_go();
@@ -389,7 +389,7 @@ fn a_block_that_is_being_written_can_be_loaded_and_a_store_would_block() {
     let memory = memory(8 * MIB);
     let store = Held::new(Holds::Writes);
     let (file, space, at) = mapped(&memory, &store);
-    let mut a: Accessor = space.accessor();
+    let mut a: Accessor = space.accessor().unwrap();
     a.store(at, 5_u8).unwrap();
     store.hold();
     thread::scope(|scope| {
@@ -409,7 +409,7 @@ fn a_block_that_is_being_written_can_be_loaded_and_a_store_would_block() {
 fn what_waits_for_other_accessors_would_block() {
     let memory = memory(8 * MIB);
     let (file, space, at) = half_cached(&memory);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let view = file.view(..PAGE).unwrap();
     assert_eq!(a.try_load::<u8>(at), Ok(1));
     assert_would_block(a.try_store(at, 9_u8), at);
@@ -437,7 +437,7 @@ fn a_store_where_too_much_is_dirty_would_block_and_has_it_written() {
         .unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut store = |page: u64| {
         a.load::<u8>(at + page * PAGE).unwrap();
         a.try_store(at + page * PAGE, 1_u8)
@@ -462,7 +462,7 @@ fn of_a_direct_access_file_is_had_what_it_knows_without_asking() {
     let mapped = || {
         let space = memory.space().unwrap();
         let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-        (space.accessor(), at)
+        (space.accessor().unwrap(), at)
     };
     let ((mut a, at), (mut b, there)) = (mapped(), mapped());
     assert_would_block(a.try_load::<u8>(at), at);

@@ -49,7 +49,7 @@ fn after_each<T: AtomicScalar + std::fmt::Debug>(
 #[test]
 fn every_operation_does_what_it_says_at_every_width() {
     let (space, at) = space();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     macro_rules! widths {
         ($($type:ty),*) => {$(
             for (old, x) in [(0, 0), (200u8 as $type, 77), (<$type>::MAX, 1), (<$type>::MIN, 1), (0x55, 0x0f)] {
@@ -83,7 +83,7 @@ fn every_operation_does_what_it_says_at_every_width() {
 #[test]
 fn a_misaligned_address_is_an_error_that_names_it() {
     let (space, at) = space();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for offset in [1, 2, 4, 7, PAGE - 1, PAGE - 4] {
         let at = at + offset;
         let faults = [
@@ -104,7 +104,7 @@ fn a_misaligned_address_is_an_error_that_names_it() {
 #[test]
 fn an_atomic_access_asks_for_the_rights_it_needs() {
     let (space, at) = space();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space.protect(at, PAGE, Protection::READ).unwrap();
     assert_eq!(a.load_atomic::<u32>(at, Acquire), Ok(0));
     let refused = [
@@ -121,7 +121,7 @@ fn an_atomic_access_asks_for_the_rights_it_needs() {
 #[test]
 fn an_order_that_there_is_not_leaves_no_section_open() {
     let (space, at) = space();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1_u64).unwrap();
     type Access = fn(&mut Accessor, VirtAddr) -> Result<(), Fault>;
     let wrong: [Access; 4] = [
@@ -152,7 +152,7 @@ fn what_is_released_in_a_space_is_acquired_from_it() {
     let (data, turn) = (at, at + 2 * PAGE);
     let threads: Vec<_> = (0..2_u64)
         .map(|number| {
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             std::thread::spawn(move || {
                 for round in 0..2_000_u64 {
                     while a.load_atomic::<u64>(turn, Acquire).unwrap() % 2 != number {

@@ -56,7 +56,7 @@ fn each_access_is_one_call_with_its_width_and_place() {
     let space = space();
     let calls = Recorder::default();
     let at = space.map(Map::device(calls.clone(), 2 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 7), Ok(7));
     assert_eq!(a.load::<u32>(at + 8), Ok(0x0b0a_0908));
     assert_eq!(a.load::<u32>(at + 8), Ok(0x0b0a_0908));
@@ -111,7 +111,7 @@ fn each_access_is_one_call_with_its_width_and_place() {
 fn what_a_device_refuses_is_an_error_that_says_so() {
     let space = space();
     let at = space.map(Map::device(Recorder::default(), PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let fault = a.store(at + 0x40, 1_u8).unwrap_err();
     assert_eq!(
         (fault.kind(), fault.address()),
@@ -153,7 +153,7 @@ fn a_store_across_the_end_of_a_device_is_whole_or_none() {
     space
         .map(Map::device(calls.clone(), PAGE).at(at + PAGE))
         .unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let across = at + (2 * PAGE - 4);
     let fault = a.store(across, u64::MAX).unwrap_err();
     assert_eq!(
@@ -225,7 +225,7 @@ fn a_device_gets_no_longer_by_a_remap() {
     assert_eq!(moved.unwrap(), elsewhere);
     let shorter = space.remap(elsewhere, 2 * PAGE, PAGE, Remap::InPlace);
     assert_eq!(shorter.unwrap(), elsewhere);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let refused = a.store(elsewhere + 0x40, 1_u8).unwrap_err();
     assert_eq!(refused.kind(), FaultKind::Device);
     let gone = a.store(elsewhere + PAGE, 1_u8).unwrap_err();
@@ -247,7 +247,12 @@ impl Device for Nosy {
             assert_eq!(warm.store(*at, 1_u64).unwrap_err().kind(), reentered);
         }
         assert_eq!(
-            space.accessor().load::<u64>(*at).unwrap_err().kind(),
+            space
+                .accessor()
+                .unwrap()
+                .load::<u64>(*at)
+                .unwrap_err()
+                .kind(),
             reentered
         );
         let refused = |error: Option<SpaceError>, change: &str, start: VirtAddr, bytes: u64| {
@@ -290,10 +295,10 @@ fn a_handler_may_not_use_its_space_and_everybody_else_may() {
     let nosy = Nosy(Arc::new(Mutex::new(None)));
     let at = space.map(Map::device(nosy.clone(), PAGE)).unwrap();
     let own = space.map(Map::anonymous(PAGE)).unwrap();
-    let mut warm = space.accessor();
+    let mut warm = space.accessor().unwrap();
     warm.store(own, 5_u64).unwrap();
     *nosy.0.lock().unwrap() = Some((space.clone(), warm, own));
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(own), Ok(5));
     assert_eq!(a.load::<u8>(at), Ok(9));
     assert_eq!(a.session(|a| a.load::<u8>(at)), Ok(9));
@@ -317,7 +322,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
     let at = space
         .map(Map::anonymous(4 * PAGE).protection(code))
         .unwrap();
-    let (mut a, mut b) = (space.accessor(), space.accessor());
+    let (mut a, mut b) = (space.accessor().unwrap(), space.accessor().unwrap());
     a.store(at, 0x13_u32).unwrap();
     let mut page = a.watch_code(at + 8).unwrap();
     let check = |page: &mut innerspace::CodePage, a: &mut innerspace::Accessor, what: &str| {
@@ -339,7 +344,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
     let fork = space.fork().unwrap();
     a.store(at, 0x17_u32).unwrap();
     check(&mut page, &mut a, "a store after a fork");
-    fork.accessor().store(at, 0_u32).unwrap();
+    fork.accessor().unwrap().store(at, 0_u32).unwrap();
     assert!(page.is_current(), "a store to the fork is none of ours");
     space
         .protect(at, PAGE, Protection::READ | Protection::EXECUTE)
@@ -387,11 +392,11 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
         let written = space.map(writable.clone()).unwrap();
         let elsewhere = other.map(writable).unwrap();
         let fork = space.fork().unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let mut stores = [
-            (space.accessor(), written),
-            (fork.accessor(), written),
-            (other.accessor(), elsewhere),
+            (space.accessor().unwrap(), written),
+            (fork.accessor().unwrap(), written),
+            (other.accessor().unwrap(), elsewhere),
         ];
         for (value, at) in (1..).zip([0, 1, 2, 0, 1, 2]) {
             let (by, at) = &mut stores[at];
@@ -420,7 +425,7 @@ fn a_write_by_a_call_of_the_file_counts() {
     let memory: Memory = options.build().unwrap();
     let space = memory.space().unwrap();
     let check = |at: VirtAddr, change: &dyn Fn(), what: &str| {
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let pages = [at, at + PAGE, at + 2 * PAGE].map(|page| a.watch_code(page).unwrap());
         change();
         let current = pages.map(|page| page.is_current());
@@ -447,7 +452,7 @@ fn a_write_by_a_call_of_the_file_counts() {
         let punch = || file.punch(PAGE + 10..PAGE + 20).unwrap();
         check(at, &punch, "a part is punched");
         let check_last = |change: &dyn Fn(), what: &str| {
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             let pages = [at, at + PAGE].map(|page| a.watch_code(page).unwrap());
             change();
             assert_eq!(pages.map(|page| page.is_current()), [true, false], "{what}");
@@ -485,7 +490,7 @@ fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
     let space = memory.space().unwrap();
     let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
     let at = space.map(code.at(VirtAddr(0x10_0000))).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     file.write_at(&[1; 4 * PAGE_SIZE], 0).unwrap();
     let mut watched = |at| {
         let page = a.watch_code(at).unwrap();
@@ -516,7 +521,7 @@ fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
     let space = space();
     let code = Protection::READ_WRITE | Protection::EXECUTE;
     let at = space.map(Map::anonymous(PAGE).protection(code)).unwrap();
-    let mut writer = space.accessor();
+    let mut writer = space.accessor().unwrap();
     writer.store(at, 0_u64).unwrap();
     let done = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let told = done.clone();
@@ -526,7 +531,7 @@ fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
             told.store(value, Ordering::Release);
         }
     });
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     while done.load(Ordering::Relaxed) < 2000 {
         let page = a.watch_code(at).unwrap();
         let made_of = a.fetch::<u64>(at).unwrap();
@@ -547,7 +552,7 @@ fn a_restore_brings_back_a_page_that_is_watched_or_cold() {
     let at = space
         .map(Map::anonymous(2 * PAGE).protection(code))
         .unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1_u64).unwrap();
     a.store(at + PAGE, 1_u64).unwrap();
     let snapshot = space.freeze().unwrap();

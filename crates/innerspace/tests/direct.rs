@@ -88,7 +88,7 @@ fn a_host_file_keeps_its_bytes_and_its_holes() {
     file.set_len(16 * MIB).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at + 9 * MIB, 9_u64).unwrap();
     assert_eq!(a.load::<u64>(at + MIB).unwrap(), 0);
     file.write_all_at(b"by call", 3 * MIB).unwrap();
@@ -170,12 +170,12 @@ fn a_file_that_was_closed_with_its_mappings_can_be_opened_the_other_way() {
         // Nothing waits for a grace period by itself: unmapped pages are released some time later.
         let direct = memory.open_direct(&path).unwrap();
         let at = space.map(Map::direct(&direct).shared()).unwrap();
-        assert_eq!(space.accessor().load::<u8>(at), Ok(7));
+        assert_eq!(space.accessor().unwrap().load::<u8>(at), Ok(7));
         space.unmap(at, 10_000).unwrap();
         drop(direct);
         let cached = memory.open(&path).unwrap();
         let at = space.map(Map::file(&cached).shared()).unwrap();
-        assert_eq!(space.accessor().load::<u8>(at), Ok(7));
+        assert_eq!(space.accessor().unwrap().load::<u8>(at), Ok(7));
         space.unmap(at, 10_000).unwrap();
         drop(cached);
     }
@@ -245,7 +245,7 @@ fn what_another_process_put_into_a_hole_is_seen_after_an_invalidation() {
     file.set_len(4 * MIB).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at + MIB).unwrap(), 0);
     let mut bytes = [1; 8];
     file.read_exact_at(&mut bytes, 2 * MIB).unwrap();
@@ -314,7 +314,7 @@ fn a_guarded_mapping_fails_as_a_file_does() {
     let space = memory.space().unwrap();
     let map = Map::direct(&file).shared().writable();
     let at = space.map(map.range(0..16_384)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 8191), Ok(7));
     let name = path.display();
     let info = space.mapping_at(at).unwrap();
@@ -363,7 +363,7 @@ fn a_sync_of_the_space_makes_a_guarded_mapping_durable() {
     let space = memory.space().unwrap();
     let map = Map::direct(&file).shared().writable();
     let at = space.map(map.range(PAGE..8 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1_u64).unwrap();
     a.store(at + PAGE, 2_u64).unwrap();
     assert_eq!(file.stats().dirty, 2);
@@ -544,7 +544,7 @@ fn what_is_stored_to_a_large_block_is_read_by_call() {
     file.set_len(4 * MIB).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 7_u64).unwrap();
     assert_eq!(file.stats().allocated, 512, "what this is about");
     file.invalidate(..).unwrap(); // it is dirty: it stays
@@ -568,7 +568,7 @@ fn a_store_past_the_end_of_a_guarded_file_is_lost() {
     let space = memory.space().unwrap();
     let map = Map::direct(&file).range(0..4096).shared().writable();
     let at = space.map(map).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at + 200, 7_u64).unwrap();
     assert_eq!(file.len(), 100);
     a.store(at + 96, u64::MAX).unwrap();

@@ -105,7 +105,7 @@ impl World {
         let shown = Map::file(&file).shared().writable().at(place(OF_FILE));
         space.map(shown).unwrap();
         World {
-            accessor: space.accessor(),
+            accessor: space.accessor().unwrap(),
             space,
             file,
             forks: Vec::new(),
@@ -180,7 +180,7 @@ impl World {
             }
             Op::Fork(page, value) => {
                 let child = self.space.fork().unwrap();
-                let _forbidden = child.accessor().store(place(page), value);
+                let _forbidden = child.accessor().unwrap().store(place(page), value);
                 self.forks.push(child);
             }
             Op::ForgetForks => self.forks.clear(),
@@ -252,7 +252,7 @@ fn a_copy_made_beside_a_writer_is_whole_in_the_end() {
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..2)
         .map(|writer| {
-            let (mut a, stop) = (space.accessor(), stop.clone());
+            let (mut a, stop) = (space.accessor().unwrap(), stop.clone());
             std::thread::spawn(move || {
                 let mut random = writer + 1;
                 while !stop.load(Ordering::Relaxed) {
@@ -270,7 +270,7 @@ fn a_copy_made_beside_a_writer_is_whole_in_the_end() {
         })
         .collect();
     let mut copy = vec![[0_u64; 2]; PAGES as usize];
-    let mut reader = space.accessor();
+    let mut reader = space.accessor().unwrap();
     let mut refresh = || {
         let named = space.take_dirty(at, PAGES * PAGE).unwrap();
         for page in pages_of(&named) {
@@ -299,7 +299,7 @@ fn a_take_names_only_its_range_and_leaves_the_rest() {
     let memory = memory(16 * MIB);
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(8 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let all = at..at + 8 * PAGE;
     assert_eq!(space.take_dirty(at, 8 * PAGE).unwrap(), [all]);
     for page in [1, 2, 6] {
@@ -341,7 +341,11 @@ fn devices_and_what_is_not_mapped_are_left_out() {
         .unwrap();
     let page = at..at + PAGE;
     assert_eq!(space.take_dirty(at, 8 * PAGE).unwrap(), [page]);
-    space.accessor().store(at + 2 * PAGE, 1_u8).unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .store(at + 2 * PAGE, 1_u8)
+        .unwrap();
     assert_eq!(space.take_dirty(at, 8 * PAGE).unwrap(), []);
 }
 
@@ -369,7 +373,7 @@ fn without_memory_to_note_pages_in_more_is_named() {
     let space = memory.space_in(&group).unwrap();
     let at = VirtAddr(0x4000_0000);
     space.map(Map::anonymous(LEAVES * LEAF).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for leaf in 0..LEAVES {
         a.store(at + leaf * LEAF, 1_u8).unwrap();
     }
@@ -405,7 +409,7 @@ fn pages_of_a_direct_access_file_that_a_store_made_writable_are_named() {
     let map = Map::direct(&file).shared().writable();
     let map = map.protection(Protection::READ_WRITE | Protection::EXECUTE);
     let at = space.map(map).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(
         space.take_dirty(at, 2 * LARGE).unwrap(),
         [at..at + 2 * LARGE]

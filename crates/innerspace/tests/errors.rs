@@ -42,7 +42,11 @@ fn a_group_that_cannot_be_or_is_full() {
 
     let space = memory.space_in(&group).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
-    space.accessor().write(at, &[1; 512 * 1024]).unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .write(at, &[1; 512 * 1024])
+        .unwrap();
     let full = group.set_max(256 * KIB).unwrap_err();
     assert!(full.is_limit());
     assert_eq!(kind_of(full), ErrorKind::OutOfMemory);
@@ -58,7 +62,7 @@ fn a_change_of_a_space_for_which_there_is_no_memory() {
     assert_eq!(kind_of(full), ErrorKind::OutOfMemory);
 
     let at = space.map(Map::anonymous(MIB)).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let fault = accessor.write(at, &[1; MIB as usize]).unwrap_err();
     let explanation = accessor.explain(fault);
     assert!(fault.is_limit() && explanation.fault().is_limit());
@@ -99,7 +103,11 @@ fn a_snapshot_that_cannot_be_loaded() {
 
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
-    space.accessor().write(at, &[1; MIB as usize]).unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .write(at, &[1; MIB as usize])
+        .unwrap();
     let mut saved = Vec::new();
     space.freeze().unwrap().save(&mut saved).unwrap();
     let cut = none(&saved[..saved.len() / 2]);

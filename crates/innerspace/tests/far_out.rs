@@ -305,7 +305,7 @@ impl World {
         let Ok(start) = space.map(map.shared().writable()) else {
             return;
         };
-        let mut accessor = space.accessor();
+        let mut accessor = space.accessor().unwrap();
         for number in 0..8 {
             let (place, at) = (start + number * PAGE + 5, (first + number) * PAGE + 5);
             let is_inside = at < self.now.len;

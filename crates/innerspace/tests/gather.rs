@@ -61,7 +61,7 @@ fn gather(space: &Space, at: VirtAddr, pages: &[u64]) {
     let buffers = words.iter_mut().map(|word| &mut word[..]);
     let places = pages.iter().map(|page| at + page * PAGE + 16);
     let mut reads: Vec<_> = places.zip(buffers).collect();
-    space.accessor().gather(&mut reads).unwrap();
+    space.accessor().unwrap().gather(&mut reads).unwrap();
     for (page, word) in pages.iter().zip(words) {
         assert_eq!(u64::from_le_bytes(word), page * 512 + 2);
     }
@@ -115,11 +115,11 @@ fn the_first_byte_that_cannot_be_read_is_named_and_all_before_it_is_there() {
         (across, &mut second[..]),
         (at + 5 * PAGE, &mut third[..]),
     ];
-    let fault = space.accessor().gather(&mut reads).unwrap_err();
+    let fault = space.accessor().unwrap().gather(&mut reads).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::NotMapped);
     assert_eq!(fault.address(), at + 2 * PAGE);
     assert_eq!(first[..8], 1_u64.to_le_bytes());
     assert_eq!(second[..8], 1023_u64.to_le_bytes());
     assert_eq!(*third, [0; 16]);
-    assert_eq!(space.accessor().gather(&mut []), Ok(()));
+    assert_eq!(space.accessor().unwrap().gather(&mut []), Ok(()));
 }

@@ -76,7 +76,7 @@ fn store(layout: &Layout, at: VirtAddr, value: u64) -> bool {
 fn anonymous(memory: &Memory) -> (Space, VirtAddr, Accessor) {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(8 * MIB)).unwrap();
-    let accessor = space.accessor();
+    let accessor = space.accessor().unwrap();
     (space, at, accessor)
 }
 
@@ -156,7 +156,7 @@ fn what_was_taken_away_is_not_hit() {
         // The leaf is the space's own by now, this page of it not yet.
         assert!(!store(&layout, at + 3 * PAGE, 7));
     });
-    let mut other = child.accessor();
+    let mut other = child.accessor().unwrap();
     assert_eq!(
         [2, 3].map(|page| other.load(at + page * PAGE)),
         [2u64, 3].map(Ok)
@@ -173,7 +173,7 @@ fn pages_that_lie_in_a_row_are_hit_without_their_words() {
     let at = VirtAddr(4 * MIB);
     let map = Map::anonymous(2 * MIB).at(at).protection(all);
     space.map(map).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let layout = accessor.layout();
     let is_coalesced = || {
         let slot = (at.0 >> Layout::LEAF_SHIFT) as usize % Layout::LEAVES;
@@ -223,7 +223,7 @@ fn pages_of_files_are_hit_by_the_rights_that_were_used() {
     let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
     let map = Map::file(&file).shared().protection(all);
     let at = space.map(map).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let layout = accessor.layout();
     let fives = u64::from_ne_bytes([5; 8]);
     accessor.session(|session| {

@@ -284,7 +284,7 @@ fn a_cut_beside_a_view_shows_nothing_of_what_it_cut_off() {
 fn a_cut_beside_a_view_shows_nothing_through_a_mapping() {
     let memory = memory_of(5 * MIB);
     let space = memory.space().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut at = None;
     let (_file, view) = cut_with(&memory, |file| {
         let mapped = space.map(Map::file(file).shared()).unwrap();

@@ -47,7 +47,7 @@ fn a_panic_of_a_store_in_a_fault_that_has_copied_a_leaf_leaks_nothing() {
         let file = memory.options().open_store(store.clone()).unwrap();
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file).private().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for page in 0..4 {
             a.store(at + page * PAGE, page).unwrap();
         }
@@ -114,7 +114,7 @@ fn a_panic_of_a_store_in_a_change_leaks_nothing() {
         let file = options.open_store(store.clone()).unwrap();
         file.write_at(&[7; 64 * PAGE_SIZE], 0).unwrap();
         let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.fill(at, 1, 8 * PAGE_SIZE).unwrap();
         let child = space.fork().unwrap();
         group.set_max(group.usage()).unwrap();
@@ -154,7 +154,7 @@ fn a_panic_of_a_store_in_a_map_keeps_no_file_open() {
         .open_store(Arc::new(MemoryStore::from_bytes(&[1; PAGE_SIZE])))
         .unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.fill(at, 1, 8 * PAGE_SIZE).unwrap();
     let _child = space.fork().unwrap();
     group.set_max(group.usage()).unwrap();
@@ -225,7 +225,7 @@ fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
         let file = options.open_store(store.clone()).unwrap();
         let space = memory.space_in(&group).unwrap();
         let at = space.map(Map::anonymous(4 * MIB)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for page in 0..200 {
             file.write_at(&[7; PAGE_SIZE], page * PAGE).unwrap();
         }
@@ -280,7 +280,7 @@ fn a_device_that_panics_keeps_no_other_from_being_restored() {
     let first = space.map(Map::device(register(true), PAGE)).unwrap();
     let second = space.map(Map::device(register(false), PAGE)).unwrap();
     assert!(first < second);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let snapshot = space.freeze().unwrap();
     for at in [memory, second] {
         a.store(at, 2_u8).unwrap();

@@ -34,7 +34,7 @@ fn a_mapped_hot_set_stays_under_a_mapped_stream_of_ten_times_the_memory() {
     let space = memory.space().unwrap();
     let hot_at = space.map(Map::file(&hot)).unwrap();
     let stream_at = space.map(Map::file(&stream)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let touch_hot = |a: &mut Accessor| {
         (0..hot_pages).for_each(|page| assert_eq!(a.load::<u8>(hot_at + page * PAGE), Ok(7)));
     };
@@ -65,7 +65,7 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     let space = memory.space_in(&b).unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let own = space.map(Map::anonymous(32 * PAGE)).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     // The file's group, whoever touches its pages.
     (0..64).for_each(|page| assert_eq!(accessor.load::<u8>(at + page * PAGE), Ok(7)));
     assert!(a.usage() >= 64 * PAGE, "{}", a.usage());
@@ -76,7 +76,7 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     assert!(b.usage() >= 32 * PAGE);
     let c = memory.group("c", 2 * MIB).unwrap();
     let child = space.fork_into(&c).unwrap();
-    let mut in_child = child.accessor();
+    let mut in_child = child.accessor().unwrap();
     (0..32).for_each(|page| assert_eq!(in_child.load::<u8>(own + page * PAGE), Ok(1)));
     let (of_b, of_c) = (b.usage(), c.usage());
     assert!(of_c < 16 * PAGE, "{of_c}");
@@ -122,7 +122,7 @@ fn a_high_mark_holds_the_cache_and_lets_other_memory_pass() {
     group.set_high(Some(30 * SCALED)).unwrap();
     let space = memory.space_in(&group).unwrap();
     let at = space.map(Map::anonymous(31 * SCALED)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0..31 * SCALED / PAGE {
         a.store(at + page * PAGE, 1u8).unwrap();
     }
@@ -161,7 +161,7 @@ fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
                     // Three of these do not fit together.
                     let space = memory.space_in(&group).unwrap();
                     let at = space.map(Map::anonymous(MIB)).unwrap();
-                    let mut a = space.accessor();
+                    let mut a = space.accessor().unwrap();
                     for page in 0..150 + 30 * n {
                         refused += u64::from(a.store(at + page * PAGE, 1u8).is_err());
                         assert!(group.usage() <= 2 * MIB);
@@ -253,7 +253,7 @@ fn the_miss_curve_sees_what_is_touched_through_mappings() {
                 .map(|_| (pages as f64 * random().powi(skew)) as u64)
                 .collect();
             let (memory, file, space, at) = sampled(pages);
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             for (n, page) in (0..).zip(&trace) {
                 match n % 7 {
                     _ if n % calls == 1 => drop(file.view(page * PAGE..page * PAGE + 1).unwrap()),
@@ -288,7 +288,7 @@ fn sampled_pages_are_used_like_others() {
     let hot_pages = 1000;
     let (memory, hot, space, at) = sampled(hot_pages);
     let stream = file_in(&memory, &memory.root_group().clone(), 8_000 * PAGE);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let across = at + (PAGE - 4);
     a.store(across, 0x0101_0101_0101_0101u64).unwrap();
     a.session(|session| {

@@ -95,7 +95,7 @@ impl Crowded {
         let executable = Protection::READ | Protection::EXECUTE;
         let code = Map::anonymous(PAGE).at(CODE).protection(executable);
         space.map(code).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.fetch::<u8>(CODE).unwrap();
         *store.space.lock().unwrap() = Some((space.clone(), a));
         let group = space.group();
@@ -140,10 +140,10 @@ fn mappings_whose_nodes_are_charged() {
 fn an_unmap_that_copies_a_shared_table() {
     let crowded = Crowded::new();
     let at = crowded.space.map(Map::anonymous(16 * PAGE)).unwrap();
-    crowded.space.accessor().store(at, 1_u64).unwrap();
+    crowded.space.accessor().unwrap().store(at, 1_u64).unwrap();
     let child = crowded.space.fork().unwrap();
     crowded.told_during(0, |space| space.unmap(at, PAGE).unwrap());
-    assert_eq!(child.accessor().load::<u64>(at), Ok(1));
+    assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(1));
 }
 
 #[test]

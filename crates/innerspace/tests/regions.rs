@@ -23,7 +23,7 @@ fn what_a_region_gets_is_zeros() {
     let space = memory_of(4 * MIB).space().unwrap();
     let mut heap = space.region(64 * PAGE).unwrap();
     heap.set_len(2 * PAGE).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let second = heap.start() + PAGE;
     a.store(second, 7_u64).unwrap();
     space.protect(second, PAGE, Protection::NONE).unwrap();
@@ -43,7 +43,7 @@ fn a_region_does_not_take_what_is_mapped_where_its_reserve_was() {
     let other = space
         .map(Map::anonymous(4 * PAGE).at(heap.start() + 40 * PAGE))
         .unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(other, 7_u64).unwrap();
     assert_eq!(heap.len(), 8 * PAGE);
     heap.set_len(4 * PAGE).unwrap();
@@ -112,7 +112,7 @@ fn a_region_does_not_grow_over_what_is_mapped_behind_its_reserve() {
                 .at(heap.start() + 32 * PAGE),
         )
         .unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(other, 7_u8).unwrap();
     heap.set_len(34 * PAGE).unwrap_err();
     assert_eq!(a.load::<u8>(other), Ok(7), "somebody else's page");
@@ -128,7 +128,7 @@ fn a_region_that_cannot_grow_keeps_what_it_was_protected_from() {
         .unwrap();
     let mut heap = space.region(64 * PAGE).unwrap();
     heap.set_len(8 * PAGE).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(heap.start() + 7 * PAGE, 3_u8).unwrap();
     space
         .protect(heap.start() + 4 * PAGE, 4 * PAGE, Protection::NONE)
@@ -174,7 +174,7 @@ fn space_with_mappings(memory: &Memory, mappings: u64) -> (Space, Region) {
 /// Leaves nothing of the group for as long as what is returned lives.
 fn fill(space: &Space) -> Accessor {
     let filler = space.map(Map::anonymous(128 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let full = (0..128).any(|page| a.store(filler + page * PAGE, 1_u8).is_err());
     assert!(full);
     a
@@ -214,7 +214,7 @@ fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {
         let memory = memory_of(4 * MIB);
         let (space, mut heap) = space_with_mappings(&memory, 0);
         heap.set_len(8 * PAGE).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         (0..8).for_each(|page| a.store(heap.start() + page * PAGE, page + 1).unwrap());
         let rest = heap.start() + kept * PAGE;
         if kept > 0 {

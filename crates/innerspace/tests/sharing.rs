@@ -24,21 +24,37 @@ fn a_chain_of_forks_that_is_cut_leaves_nobody_writing_to_shared_pages() {
     let memory = Memory::with_limit(16 * MIB).unwrap();
     let mut spaces = vec![memory.space().unwrap()];
     let at = spaces[0].map(Map::anonymous(64 * PAGE)).unwrap();
-    spaces[0].accessor().store(at, 1u64).unwrap();
+    spaces[0].accessor().unwrap().store(at, 1u64).unwrap();
     for generation in 1..=8u64 {
         let child = spaces.last().unwrap().fork().unwrap();
         child
             .accessor()
+            .unwrap()
             .store(at + generation * PAGE, generation)
             .unwrap();
         spaces.push(child);
     }
     let parent = spaces.last().unwrap();
-    parent.accessor().store(at + 20 * PAGE, 100u64).unwrap();
+    parent
+        .accessor()
+        .unwrap()
+        .store(at + 20 * PAGE, 100u64)
+        .unwrap();
     let child = parent.fork().unwrap();
-    child.accessor().store(at + 21 * PAGE, 5u64).unwrap();
-    parent.accessor().store(at + 20 * PAGE, 200u64).unwrap();
-    assert_eq!(child.accessor().load::<u64>(at + 20 * PAGE), Ok(100));
+    child
+        .accessor()
+        .unwrap()
+        .store(at + 21 * PAGE, 5u64)
+        .unwrap();
+    parent
+        .accessor()
+        .unwrap()
+        .store(at + 20 * PAGE, 200u64)
+        .unwrap();
+    assert_eq!(
+        child.accessor().unwrap().load::<u64>(at + 20 * PAGE),
+        Ok(100)
+    );
 }
 
 #[test]
@@ -46,11 +62,12 @@ fn an_ancestor_that_is_alone_again_does_not_write_to_what_a_descendant_reads() {
     let memory = Memory::with_limit(16 * MIB).unwrap();
     let mut spaces = vec![memory.space().unwrap()];
     let at = spaces[0].map(Map::anonymous(64 * PAGE)).unwrap();
-    spaces[0].accessor().store(at, 1u64).unwrap();
+    spaces[0].accessor().unwrap().store(at, 1u64).unwrap();
     for generation in 1..=9u64 {
         let child = spaces.last().unwrap().fork().unwrap();
         child
             .accessor()
+            .unwrap()
             .store(at + generation * PAGE, generation)
             .unwrap();
         spaces.push(child);
@@ -58,8 +75,8 @@ fn an_ancestor_that_is_alone_again_does_not_write_to_what_a_descendant_reads() {
     let last = spaces.pop().unwrap();
     let first = spaces.remove(0);
     drop(spaces);
-    first.accessor().store(at, 200u64).unwrap();
-    assert_eq!(last.accessor().load::<u64>(at), Ok(1));
+    first.accessor().unwrap().store(at, 200u64).unwrap();
+    assert_eq!(last.accessor().unwrap().load::<u64>(at), Ok(1));
 }
 
 #[test]
@@ -69,7 +86,7 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
         let file = writable(&memory, &Arc::new(MemoryStore::with_len(MIB)));
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for page in 0..256 {
             a.load::<u8>(at + page * PAGE).unwrap();
         }
@@ -78,7 +95,7 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
         let go = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut c = child.accessor();
+                let mut c = child.accessor().unwrap();
                 go.wait();
                 for _ in 0..(round % 64) * 40 {
                     std::hint::spin_loop();
@@ -90,7 +107,7 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
                 file.write_at(&[7], page * PAGE).unwrap();
             }
         });
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         for page in 0..8 {
             assert_eq!(
                 c.load::<u8>(at + page * PAGE),
@@ -115,7 +132,7 @@ fn a_load_of_a_hole_maps_the_holes_around_it() {
     let private = VirtAddr(128 * MIB);
     let map = Map::file(&file).range(..32 * PAGE).private().writable();
     space.map(map.at(private)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut faults = |pages: std::ops::Range<u64>, at: VirtAddr| {
         let before = memory.stats().totals.pgfault;
         for page in pages {
@@ -129,7 +146,7 @@ fn a_load_of_a_hole_maps_the_holes_around_it() {
     assert_eq!(faults(8..24, at), 1);
     assert_eq!(faults(24..40, at), 1);
     assert_eq!(faults(0..32, private), 2);
-    let mut b = space.accessor();
+    let mut b = space.accessor().unwrap();
     b.store(private + 5 * PAGE, 1u64).unwrap();
     b.store(at + 6 * PAGE, 2u64).unwrap();
     file.write_at(&3u64.to_le_bytes(), 7 * PAGE).unwrap();
@@ -153,7 +170,7 @@ fn what_only_a_mapping_kept_open_is_written_without_a_service_thread() {
     let file = writable(&memory, &store);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    space.accessor().store(at, 7u8).unwrap();
+    space.accessor().unwrap().store(at, 7u8).unwrap();
     drop(file);
     drop(space);
     drop(memory);
@@ -178,14 +195,14 @@ fn two_threads_fork_with_sessions_open() {
         std::thread::spawn(move || {
             let space = memory.space().unwrap();
             let at = space.map(Map::anonymous(PAGE)).unwrap();
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             start.wait(); // not in the session: nobody but this library knows that it waits
             a.session(|a| {
                 a.store(at, 7u64).unwrap();
                 for round in 0..200u64 {
                     let child = space.fork().unwrap();
                     a.store(at, round).unwrap();
-                    let before = child.accessor().load::<u64>(at).unwrap();
+                    let before = child.accessor().unwrap().load::<u64>(at).unwrap();
                     assert_eq!(before, if round == 0 { 7 } else { round - 1 });
                 }
             });
@@ -204,12 +221,12 @@ fn protecting_a_forked_range_races_with_the_other_forks_loads() {
         let parent = memory.space().unwrap();
         let len = 256 * 2 * MIB;
         let at = parent.map(Map::anonymous(len)).unwrap();
-        parent.accessor().store(at, 1u64).unwrap();
+        parent.accessor().unwrap().store(at, 1u64).unwrap();
         let child = parent.fork().unwrap();
         let go = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut c = child.accessor();
+                let mut c = child.accessor().unwrap();
                 go.wait();
                 for leaf in 0..256 {
                     c.load::<u64>(at + leaf * 2 * MIB).unwrap();
@@ -221,8 +238,8 @@ fn protecting_a_forked_range_races_with_the_other_forks_loads() {
             }
             parent.protect(at, len, Protection::NONE).unwrap();
         });
-        assert!(parent.accessor().load::<u64>(at).is_err());
-        assert_eq!(child.accessor().load::<u64>(at), Ok(1));
+        assert!(parent.accessor().unwrap().load::<u64>(at).is_err());
+        assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(1));
         parent.validate();
         child.validate();
     }
@@ -236,8 +253,8 @@ fn what_happens_in_a_space_is_counted() {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(4 * MIB)).unwrap();
     let mapped = space.map(Map::file(&file)).unwrap();
-    let mut a = space.accessor();
-    let mut b = space.accessor();
+    let mut a = space.accessor().unwrap();
+    let mut b = space.accessor().unwrap();
     a.load::<u64>(at).unwrap();
     a.load::<u64>(mapped).unwrap();
     a.store(at + PAGE, 1u64).unwrap();
@@ -275,7 +292,7 @@ fn a_hole_that_the_store_calls_data_after_a_write_nearby_is_one_no_more_for_who_
         let map = Map::file(&file).shared().writable();
         space.map(map).unwrap()
     });
-    let [mut writer, mut reader] = spaces.each_ref().map(|space| space.accessor());
+    let [mut writer, mut reader] = spaces.each_ref().map(|space| space.accessor().unwrap());
     assert_eq!(reader.load::<u64>(at[1]), Ok(0));
     writer.store(at[0] + PAGE, 1u64).unwrap();
     file.sync_all().unwrap();
@@ -309,7 +326,7 @@ impl Drop for Kept {
         self.file.write_at(b"last", 4).unwrap();
         assert_eq!(self.file.view(4..8).unwrap()[..], *b"last");
         let fork = self.space.fork().unwrap();
-        let mut a = fork.accessor();
+        let mut a = fork.accessor().unwrap();
         assert_eq!(a.load::<u64>(self.at), Ok(7));
         a.store(self.at, 8_u64).unwrap();
         self.space.unmap(self.at, PAGE).unwrap();
@@ -328,7 +345,7 @@ fn what_the_locals_of_a_thread_keep_works_to_its_end() {
             file.write_at(b"kept", 0).unwrap();
             let space = memory.space().unwrap();
             let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-            space.accessor().store(at, 7_u64).unwrap();
+            space.accessor().unwrap().store(at, 7_u64).unwrap();
             KEPT.set(Some(Kept { file, space, at }));
         });
         // The end of the scope alone would not wait for the locals.

@@ -146,7 +146,7 @@ impl Tenant {
         let own = space.map(Map::anonymous(pages * PAGE)).unwrap();
         let file = self.files[self.random.below(2) as usize].clone();
         let shown = space.map(Map::file(&file).shared().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let mut refused = 0;
         for page in 0..pages {
             refused += u64::from(a.store(own + page * PAGE, page).is_err());
@@ -158,7 +158,7 @@ impl Tenant {
             refused += u64::from(touched.is_err());
         }
         if let Ok(child) = space.fork() {
-            let mut in_child = child.accessor();
+            let mut in_child = child.accessor().unwrap();
             for page in 0..pages / 4 {
                 refused += u64::from(in_child.store(own + page * PAGE, 0u64).is_err());
             }

@@ -82,7 +82,7 @@ fn mapped(memory: &Memory) -> (PagedFile, Space, VirtAddr) {
 fn pages_that_would_block_are_there_after_a_tick() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert!(
         a.try_load::<u64>(at + (2 * PAGE - 4))
             .unwrap_err()
@@ -145,7 +145,7 @@ fn a_device_has_nothing_to_wait_for_and_what_follows_is_waited_for() {
     let before = VirtAddr(at.0 - PAGE);
     space.map(Map::device(Zeros, PAGE).at(before)).unwrap();
     at_once(space.ready(before, PAGE_SIZE, AccessKind::Load)).unwrap();
-    assert_eq!(space.accessor().try_load::<u8>(before), Ok(0));
+    assert_eq!(space.accessor().unwrap().try_load::<u8>(before), Ok(0));
     after_a_tick(
         &memory,
         space.ready(before, 2 * PAGE_SIZE, AccessKind::Load),
@@ -162,7 +162,7 @@ fn whatever_would_block_can_be_waited_for() {
     std::fs::write(&path, [3; 2 * PAGE_SIZE]).unwrap();
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut store = |at: VirtAddr| {
         assert!(a.try_store(at, 9_u8).unwrap_err().would_block());
         after_a_tick(&memory, space.ready(at, 1, AccessKind::Store)).unwrap();
@@ -195,7 +195,7 @@ fn a_full_group_makes_room_for_who_waits() {
     file.scan(.., |_| ()).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let refused = (0..64).find(|page| a.try_store(at + page * PAGE, 1_u8).is_err());
     let page = at + refused.expect("the cache has the memory") * PAGE;
     after_a_tick(&memory, space.ready(page, 1, AccessKind::Store)).unwrap();
@@ -243,7 +243,7 @@ fn a_dropped_future_leaves_nothing() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
     // Nodes of the page table that a fault has made stay.
-    space.accessor().try_load::<u8>(at).unwrap_err();
+    space.accessor().unwrap().try_load::<u8>(at).unwrap_err();
     let usage = memory.root_group().usage();
     let bell = Arc::new(Bell::default());
     {
@@ -267,8 +267,11 @@ fn copy(
     from: VirtAddr,
     len: usize,
 ) -> Result<(), Fault> {
-    let mut source = source.accessor();
-    space.accessor().copy_from(to, &mut source, from, len)
+    let mut source = source.accessor().unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .copy_from(to, &mut source, from, len)
 }
 
 // spec: P29, P31
@@ -277,7 +280,7 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
     let _unpolled = space.defer(move |space| space.unmap(at, PAGE));
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     after_a_tick(
         &memory,
         space.defer(move |space| space.populate(at, 16 * PAGE)),
@@ -317,7 +320,7 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
         panic!("a tick does it")
     };
     assert_eq!(
-        fork.accessor().load::<u8>(own + PAGE),
+        fork.accessor().unwrap().load::<u8>(own + PAGE),
         Ok(3),
         "the copy came before"
     );
@@ -370,7 +373,10 @@ fn calls_are_made_by_a_tick_in_the_order_of_their_first_polls() {
 
 fn gather(space: &Space, mut reads: Vec<(VirtAddr, Vec<u8>)>) -> Result<Vec<Vec<u8>>, Fault> {
     let buffers = reads.iter_mut().map(|(at, buffer)| (*at, &mut buffer[..]));
-    space.accessor().gather(&mut buffers.collect::<Vec<_>>())?;
+    space
+        .accessor()
+        .unwrap()
+        .gather(&mut buffers.collect::<Vec<_>>())?;
     Ok(reads.into_iter().map(|(_, buffer)| buffer).collect())
 }
 
@@ -379,7 +385,7 @@ fn gather(space: &Space, mut reads: Vec<(VirtAddr, Vec<u8>)>) -> Result<Vec<Vec<
 fn many_reads_and_a_watch_are_made_by_a_tick() {
     let memory = memory(8 * MIB);
     let (file, space, at) = mapped(&memory);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(file.stats().cached.0, 0);
     let wanted = [2, 0, 9].map(|page| (at + page * PAGE, vec![0; 3]));
     let got = after_a_tick(&memory, space.defer(|space| gather(space, wanted.into()))).unwrap();
@@ -392,7 +398,7 @@ fn many_reads_and_a_watch_are_made_by_a_tick() {
         (FaultKind::NotMapped, VirtAddr(MIB))
     );
 
-    let watch = |at| space.defer(move |space| space.accessor().watch_code(at));
+    let watch = |at| space.defer(move |space| space.accessor().unwrap().watch_code(at));
     let fault = after_a_tick(&memory, watch(at)).unwrap_err();
     assert_eq!(
         (fault.kind(), fault.access()),
@@ -443,7 +449,7 @@ fn the_service_thread_serves_a_space_whose_memory_is_gone() {
     let (file, space, at) = mapped(&memory);
     drop((memory, file));
     block_on(async {
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for page in 0..16 {
             assert!(
                 a.try_load::<u8>(at + page * PAGE)
@@ -541,7 +547,7 @@ fn who_waits_in_a_device_makes_no_calls_of_others() {
     let bell = Arc::new(Bell::default());
     let mut unmap = pin!(space.defer(move |space| space.unmap(at, PAGE)));
     assert!(poll(unmap.as_mut(), &bell).is_pending());
-    assert_eq!(space.accessor().load::<u8>(device).unwrap(), 3);
+    assert_eq!(space.accessor().unwrap().load::<u8>(device).unwrap(), 3);
     assert_eq!(bell.rung(), 0);
     memory.tick();
     assert!(matches!(poll(unmap, &bell), Poll::Ready(Ok(()))));
@@ -577,11 +583,11 @@ fn a_device_has_its_space_changed_later() {
     let device = space.map(Map::device(unmaps.clone(), PAGE)).unwrap();
     let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
     *unmaps.wanted.lock().unwrap() = Some((space.clone(), at));
-    assert_eq!(space.accessor().load::<u8>(device).unwrap(), 3);
+    assert_eq!(space.accessor().unwrap().load::<u8>(device).unwrap(), 3);
     memory.tick();
     let call = unmaps.call.lock().unwrap().take().unwrap();
     at_once(call).unwrap();
-    let fault = space.accessor().load::<u8>(at).unwrap_err();
+    let fault = space.accessor().unwrap().load::<u8>(at).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::NotMapped);
 }
 

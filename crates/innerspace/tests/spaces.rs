@@ -40,7 +40,7 @@ fn a_shared_mapping_shows_the_file_and_writes_to_it() {
         let (file, store) = file(&memory, &bytes, block);
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let mut seen = vec![0; bytes.len()];
         a.read(at, &mut seen).unwrap();
         assert!(seen == bytes);
@@ -74,12 +74,12 @@ fn a_private_mapping_copies_and_the_file_never_changes() {
     let (file, store) = file(&memory, &bytes, PAGE);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 1), Ok(bytes[1]));
     a.store(at, u64::MAX).unwrap();
     a.store(at + 3 * PAGE, 1u64).unwrap();
     let fork = space.fork().unwrap();
-    let mut f = fork.accessor();
+    let mut f = fork.accessor().unwrap();
     a.store(at, 2u64).unwrap();
     assert_eq!(f.load::<u64>(at), Ok(u64::MAX));
     f.store(at + 3 * PAGE, 3u64).unwrap();
@@ -105,7 +105,7 @@ fn a_mapping_larger_than_the_memory_is_read_through() {
     let (file, _) = file(&memory, &bytes, PAGE);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut buffer = vec![0; 64 << 10];
     for round in 0..2 {
         for (i, chunk) in bytes.chunks(buffer.len()).enumerate() {
@@ -128,7 +128,7 @@ fn an_access_across_two_pages_ends_with_a_group_of_the_minimum_size() {
     let group = memory.group("small", 10 * PAGE).unwrap();
     let space = memory.space_in(&group).unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at + (PAGE - 4), 0x0102_0304_0506_0708_u64).unwrap();
     assert_eq!(a.load::<u64>(at + (PAGE - 4)), Ok(0x0102_0304_0506_0708));
     a.copy(at + 10, at + PAGE + 10, 3000).unwrap();
@@ -142,7 +142,7 @@ fn truncate_and_punch_take_translations_away() {
     let (file, _) = file(&memory, &bytes, PAGE);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0..8 {
         a.store(at + page * PAGE, page + 100).unwrap();
     }
@@ -207,7 +207,7 @@ fn views_keep_their_bytes_while_a_mapping_writes() {
     let (file, _) = file(&memory, &bytes, PAGE);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let view = file.view(0..PAGE).unwrap();
     a.store(at, 2u64).unwrap();
@@ -223,7 +223,7 @@ fn a_dropped_space_leaves_dirty_pages_to_the_file() {
     let (file, store) = file(&memory, &pattern(4 * PAGE_SIZE), PAGE);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    space.accessor().store(at + PAGE, 9u64).unwrap();
+    space.accessor().unwrap().store(at + PAGE, 9u64).unwrap();
     drop(space);
     drop(file);
     memory.tick();
@@ -241,7 +241,7 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
     let file = memory.options().name("data.bin").open_path(&path);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file.unwrap())).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load(at), Ok(0x0707_u16));
     let other = std::fs::File::options().write(true).open(&path).unwrap();
     other.set_len(64 << 10).unwrap();
@@ -265,7 +265,7 @@ fn a_store_across_two_pages_ends_after_somebody_has_waited_for_a_section() {
     let (space, other) = (memory.space().unwrap(), memory.space().unwrap());
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     let there = other.map(Map::anonymous(PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.fill(at, 1, 2 * PAGE_SIZE).unwrap();
     a.session(|_| other.unmap(there, PAGE)).unwrap();
     let (done, stored) = std::sync::mpsc::channel();
@@ -285,7 +285,7 @@ fn a_fault_of_a_value_in_two_pages_names_its_size_and_the_page_that_failed() {
     let at = VirtAddr(0x10_0000);
     let map = Map::anonymous(PAGE).protection(all);
     space.map(map.at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let across = at + (PAGE - 2);
     let faults = [
         ("load", a.load::<u64>(across).unwrap_err()),
@@ -310,7 +310,7 @@ fn a_fault_above_every_space_is_not_explained_by_a_mapping() {
     let space = Memory::with_limit(MIB).unwrap().space().unwrap();
     let low = VirtAddr(0x10_1000);
     space.map(Map::anonymous(4096).at(low)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for at in [low + (1 << 48), low + (0xffff << 48)] {
         let fault = a.load::<u64>(at).unwrap_err();
         assert!(fault.address().0 >> 48 != 0 && fault.address().0 >> 16 == at.0 >> 16);
@@ -325,7 +325,7 @@ fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
     let foreign = other.group("tenant", MIB).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 7_u64).unwrap();
     let snapshot = space.freeze().unwrap();
     let before = memory.root_group().usage();

@@ -137,7 +137,7 @@ fn a_space_prints_its_mappings_in_the_manner_of_smaps() {
     space
         .map(Map::file(&file).range(PAGE..2 * PAGE).at(shown))
         .unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(anonymous, 1u8).unwrap();
     a.store(anonymous + PAGE, 1u8).unwrap();
     a.load::<u8>(anonymous + 2 * PAGE).unwrap();
@@ -167,7 +167,7 @@ fn counters_serialize_with_the_names_of_their_fields() {
     );
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
-    space.accessor().load::<u8>(at).unwrap();
+    space.accessor().unwrap().load::<u8>(at).unwrap();
     let value = serde_json::to_value(memory.stats()).unwrap();
     assert_eq!(value["limit"], 4 * MIB);
     assert_eq!(value["groups"][1]["path"], "root/tenant-a");
@@ -194,7 +194,11 @@ fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
         .map(Map::file(&file).at(at).protection(Protection::READ))
         .unwrap();
     store.set_len_externally(4 * PAGE).unwrap();
-    let fault = space.accessor().load::<u64>(at + 8 * PAGE).unwrap_err();
+    let fault = space
+        .accessor()
+        .unwrap()
+        .load::<u64>(at + 8 * PAGE)
+        .unwrap_err();
     assert_eq!(fault.kind(), FaultKind::PastEnd);
     assert_eq!(
         space.explain(fault).to_string(),
@@ -246,7 +250,7 @@ fn groups_of_one_name_in_two_places_are_told_apart() {
 
     let space = memory.space_in(&in_b).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let fault = accessor.write(at, &[1; MIB as usize]).unwrap_err();
     let text = accessor.explain(fault).to_string();
     let full = "group root/tenant-b/cache is full: ";

@@ -50,7 +50,7 @@ fn record(seed: u8) -> Record {
 #[test]
 fn values_come_back_from_every_alignment_and_across_a_page_end() {
     let (space, at) = space();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let odd = Odd {
         tag: 1,
         value: 0x0203_0405,
@@ -83,7 +83,7 @@ fn values_come_back_from_every_alignment_and_across_a_page_end() {
 #[test]
 fn a_value_is_stored_wholly_or_not_at_all() {
     let (space, at) = space();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space.protect(at + PAGE, PAGE, Protection::READ).unwrap();
     let across = at + (PAGE - 5);
     let fault = a.store_value(across, &record(1)).unwrap_err();
@@ -112,7 +112,7 @@ fn what_would_wait_is_refused_and_leaves_the_value_whole() {
     file.view(..PAGE).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let edge = at + PAGE;
     let across = at + (PAGE - 5);
     let refused = |fault: Fault| assert_eq!((fault.would_block(), fault.address()), (true, edge));
@@ -150,7 +150,7 @@ impl Record {
 #[test]
 fn slices_go_in_and_out_up_to_the_byte_that_fails() {
     let (space, at) = space();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let values: Vec<Record> = (0..200).map(record).collect();
     a.write_slice(at + 3, &values).unwrap();
     let mut back = vec![record(0); values.len()];

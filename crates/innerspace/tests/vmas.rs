@@ -54,11 +54,11 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let own = space.map(Map::anonymous(16 * PAGE)).unwrap();
-    let mut waiting = space.accessor();
+    let mut waiting = space.accessor().unwrap();
     let waiter = thread::spawn(move || waiting.load::<u8>(at + PAGE));
     has_begun.recv().unwrap();
     // Beside it: faults on the same file and elsewhere, and changes around them.
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 5 * PAGE), Ok(5));
     a.store(own, 1u64).unwrap();
     let more = space.map(Map::anonymous(PAGE)).unwrap();
@@ -69,7 +69,7 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
         .protect(own + 4 * PAGE, PAGE, innerspace::Protection::READ)
         .unwrap();
     let child = space.fork().unwrap();
-    assert_eq!(child.accessor().load::<u64>(own), Ok(1));
+    assert_eq!(child.accessor().unwrap().load::<u64>(own), Ok(1));
     go.send(()).unwrap();
     assert_eq!(waiter.join().unwrap(), Ok(1));
     space.validate();
@@ -89,7 +89,7 @@ fn a_mapping_that_goes_while_its_fault_waits_is_not_found() {
     let file = memory.options().open_store(store).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
-    let mut waiting = space.accessor();
+    let mut waiting = space.accessor().unwrap();
     let waiter = thread::spawn(move || waiting.load::<u8>(at + PAGE).map_err(|fault| fault.kind()));
     has_begun.recv().unwrap();
     space.unmap(at, 8 * PAGE).unwrap();

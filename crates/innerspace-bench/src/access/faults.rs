@@ -68,7 +68,7 @@ impl Faults {
         let bytes = pages * PAGE as u64;
         let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
         let space = memory.space()?;
-        let accessor = RefCell::new(space.accessor());
+        let accessor = RefCell::new(space.accessor().unwrap());
         let hole = memory.options().open(MemoryStore::with_len(bytes))?;
         Ok(Faults {
             pages,
@@ -163,7 +163,7 @@ impl Faults {
             let memory = memory(self.bytes() + self.bytes() / 16 + 8 * MIB)?;
             let space = memory.space()?;
             let at = space.map(Map::anonymous(self.bytes()))?;
-            let mut accessor = space.accessor();
+            let mut accessor = space.accessor().unwrap();
             thread_time(self.pages, || store_each(&mut accessor, at, self.pages))
         };
         let contenders = vec![
@@ -229,7 +229,7 @@ impl Faults {
             return Err(format!("{cached} of {bytes} bytes are in the cache").into());
         }
         let space = memory.space()?;
-        let mut accessor = space.accessor();
+        let mut accessor = space.accessor().unwrap();
         let ours = move || {
             let at = space.map(Map::file(&file).shared())?;
             let sample = thread_time(pages, || load_each(&mut accessor, at, pages));

@@ -93,7 +93,7 @@ fn in_space() -> Result<Machine<SpaceMemory>, Box<dyn Error>> {
     let space = memory(8 * MIB)?.space_with(&options)?;
     let code = VirtAddr(CODE.into());
     space.map(Map::anonymous(END - u64::from(CODE)).at(code))?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     for (index, word) in (0..).zip(sieve::SIEVE) {
         accessor.store(code + index * 4, word)?;
     }

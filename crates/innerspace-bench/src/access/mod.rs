@@ -125,7 +125,7 @@ impl Resident {
         let [memory, file_memory, scattered_memory] = &memories;
         let space = memory.space()?;
         let at = space.map(Map::anonymous(bytes))?;
-        let mut accessor = space.accessor();
+        let mut accessor = space.accessor().unwrap();
         let file = file_memory
             .options()
             .access(FileAccess::ReadWrite)
@@ -139,7 +139,7 @@ impl Resident {
         }
         let elsewhere = scattered_memory.space()?;
         let scattered_at = elsewhere.map(Map::anonymous(bytes))?;
-        let mut scattered = elsewhere.accessor();
+        let mut scattered = elsewhere.accessor().unwrap();
         for (page, content) in raw.bytes().chunks_exact(PAGE).enumerate().rev() {
             scattered.write(scattered_at + (page * PAGE) as u64, content)?;
         }

@@ -111,7 +111,9 @@ fn name(threads: usize) -> &'static str {
 
 fn loads(plan: Plan, resident: &Resident, clock: Clock, threads: usize) -> Contender<'_> {
     let count = plan.operations(1_600_000);
-    let mut accessors: Vec<Accessor> = (0..threads).map(|_| resident.space.accessor()).collect();
+    let mut accessors: Vec<Accessor> = (0..threads)
+        .map(|_| resident.space.accessor().unwrap())
+        .collect();
     Contender::new(name(threads), move || {
         let workers = accessors.iter_mut().map(|accessor| {
             let seed = resident.seed();

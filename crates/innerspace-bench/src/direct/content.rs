@@ -84,7 +84,7 @@ impl Content {
         let [direct_at, cached_at] = at;
         let at = [direct_at?, cached_at?];
         let accessors = at.map(|at| {
-            let mut accessor = space.accessor();
+            let mut accessor = space.accessor().unwrap();
             let stores = (0..bytes).step_by(PAGE);
             let stored = stores.map(|offset| accessor.store(at + offset, offset));
             stored.collect::<Result<(), _>>().map(|()| accessor)
@@ -194,7 +194,7 @@ impl Content {
         file.sync_all()?;
         let space = memory.space()?;
         let at = space.map(Map::direct(&file).shared().writable())?;
-        let accessor = RefCell::new(space.accessor());
+        let accessor = RefCell::new(space.accessor().unwrap());
         let ours = Contender::new("innerspace", move || {
             let seed = self.seeds.borrow_mut().next();
             let places = Places::new(Order::Random, bytes, seed).take(count as usize);
@@ -241,7 +241,7 @@ impl Content {
 fn have_blocks(memory: &Memory, file: &DaxFile) -> Result<(), Box<dyn Error>> {
     let space = memory.space()?;
     let at = space.map(Map::direct(file).shared().writable())?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     for offset in (0..file.len()).step_by(PAGE) {
         accessor.store(at + offset, 1_u64)?;
     }
@@ -259,7 +259,7 @@ fn size(blocks: HoleWrites) -> &'static str {
 fn synced_mapping(memory: &Memory, file: &DaxFile, bytes: u64, source: &[u8]) -> Outcome {
     let space = memory.space()?;
     let at = space.map(Map::direct(file).shared().writable())?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     thread_time(bytes / PAGE as u64, || {
         for offset in (0..bytes).step_by(source.len()) {
             let len = source.len().min((bytes - offset) as usize);

@@ -100,7 +100,7 @@ impl Holes {
         look: impl FnOnce(VirtAddr) -> Result<T, Box<dyn Error>>,
     ) -> Result<(Sample, T), Box<dyn Error>> {
         let at = self.space.map(map)?;
-        let mut accessor = self.space.accessor();
+        let mut accessor = self.space.accessor().unwrap();
         let pages = self.pages - skipped;
         let sample = thread_time(pages, || {
             let mut sum = 0_u64;

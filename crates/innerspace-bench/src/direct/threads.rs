@@ -77,7 +77,7 @@ impl Setting {
         // An odd page, so that no 2 MiB of the file are 2 MiB of the space.
         let at = self.space.map(map.range(page..))?;
         let work = |thread: u64| {
-            let mut accessor = self.space.accessor();
+            let mut accessor = self.space.accessor().unwrap();
             move || {
                 for number in thread * self.pages..(thread + 1) * self.pages {
                     let place = at + number * page;

@@ -280,7 +280,7 @@ fn mapping(task: &Task) -> Fallible<Taken> {
         starts.push(space.map(Map::file(&handle).shared())?);
     }
     timed_threads(threads, |thread| {
-        let mut accessor = space.accessor();
+        let mut accessor = space.accessor().unwrap();
         let mut page = [0; PAGE];
         for at in part(task.bytes, threads, thread).step_by(PAGE) {
             let read = accessor.read(starts[thread as usize] + at, &mut page);

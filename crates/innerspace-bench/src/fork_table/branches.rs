@@ -22,7 +22,7 @@ pub(super) fn memory<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, 
         let mut branches = Vec::new();
         for number in 0..count {
             let branch = snapshot.fork()?;
-            let mut accessor = branch.accessor();
+            let mut accessor = branch.accessor().unwrap();
             for page in 0..CHANGED {
                 let page = (number * 7 + page) % 64 % pages;
                 accessor.store(at + page * PAGE as u64, number)?;

@@ -42,7 +42,7 @@ fn child_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
     let (space, at, _accessor) = new_space(&resident.memory, bytes)?;
     let child = space.fork()?;
-    let mut accessor = child.accessor();
+    let mut accessor = child.accessor().unwrap();
     thread_time(bytes.div_ceil(stride), || {
         store_every(&mut accessor, at, bytes, stride)
     })
@@ -195,7 +195,7 @@ pub(super) fn first_in_each_leaf_again(
     let children = move || -> Outcome {
         times(turns, || {
             let child = space.fork()?;
-            let mut accessor = child.accessor();
+            let mut accessor = child.accessor().unwrap();
             thread_time(leaves, || store_every(&mut accessor, at, bytes, LEAF))
         })
     };

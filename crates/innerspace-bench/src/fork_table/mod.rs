@@ -69,7 +69,7 @@ struct Resident {
 fn new_space(memory: &Memory, bytes: u64) -> Result<(Space, VirtAddr, Accessor), Box<dyn Error>> {
     let space = memory.space()?;
     let at = space.map(Map::anonymous(bytes))?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     for page in 0..bytes / PAGE as u64 {
         accessor.store(at + page * PAGE as u64, page)?;
     }

@@ -150,7 +150,7 @@ fn depths(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
         let space = memory.space_in(group)?;
         let at = space.map(Map::anonymous(bytes).writable())?;
         contenders.push(Contender::new(name, move || {
-            let mut accessor = space.accessor();
+            let mut accessor = space.accessor().unwrap();
             thread_time(times * PAGES, || {
                 for _ in 0..times {
                     for page in 0..PAGES {

@@ -92,7 +92,7 @@ const FILE_PAGES: u64 = 256;
 /// all.
 fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error>> {
     let space = memory.space()?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let mut sum = 0u64;
     for file in files {
         let at = space.map(Map::file(file))?;

@@ -36,7 +36,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         .map_or(tour.limit, PageCount::bytes);
     let resident = (usable / 4).min(MOST_RESIDENT) / PAGE * PAGE;
     let at = parent.map(Map::anonymous(resident))?;
-    let mut accessor = parent.accessor();
+    let mut accessor = parent.accessor()?;
     accessor
         .fill(at, FILLED, resident as usize)
         .map_err(|fault| parent.explain(fault))?;
@@ -118,7 +118,7 @@ impl Herd {
             let start = Instant::now();
             let fork = self.parent.fork()?;
             let forked = Instant::now();
-            fork.accessor()
+            fork.accessor()?
                 .store(self.place(number), number)
                 .map_err(|fault| fork.explain(fault))?;
             self.writing.push(forked.elapsed());
@@ -126,9 +126,9 @@ impl Herd {
             forks.push((number, fork));
         }
         let untouched = u64::from_le_bytes([FILLED; 8]);
-        let mut seen_by_parent = self.parent.accessor();
+        let mut seen_by_parent = self.parent.accessor()?;
         for (number, fork) in &forks {
-            let mut accessor = fork.accessor();
+            let mut accessor = fork.accessor()?;
             let explain = |fault| fork.explain(fault);
             let own: u64 = accessor.load(self.place(*number)).map_err(explain)?;
             let neighbours: u64 = accessor.load(self.place(number + 1)).map_err(explain)?;

@@ -40,7 +40,7 @@ fn here(tour: &Tour, path: &Path, findings: &mut Findings) -> Result<()> {
     let file = memory.options().name("data.bin").open_path(path)?;
     let space = memory.space()?;
     let at = space.map(Map::file(&file))?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor()?;
     let first: u64 = accessor.load(at)?;
 
     File::options().write(true).open(path)?.set_len(SHORT)?;

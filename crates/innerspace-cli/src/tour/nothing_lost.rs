@@ -99,7 +99,7 @@ impl Updates {
         let space = memory.space()?;
         Ok(Updates {
             at: space.map(Map::file(file).shared().writable())?,
-            accessor: space.accessor(),
+            accessor: space.accessor()?,
             random: Random::new(6),
             expected: vec![0; file.len() as usize / 8],
             done: 0,

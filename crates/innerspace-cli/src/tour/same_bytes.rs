@@ -73,7 +73,7 @@ pub(super) fn checksum_by_mapping(
     progress: impl Fn(u64),
 ) -> Result<Checksum> {
     let space = memory.space()?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor()?;
     let mut checksum = Checksum::new();
     let mut buffer = vec![0; PIECE];
     let window = (16 * memory.limit()).next_multiple_of(2 * MIB);
@@ -126,7 +126,7 @@ fn store_privately(
     }
     let space = memory.space()?;
     let at = space.map(Map::file(file).private().writable())?;
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor()?;
     // Each takes a page of its own, and one for the table that leads to it, until it is unmapped.
     let room = memory.limit() / (16 * PAGE_SIZE as u64);
     let stores = MOST_STORES.min(file.len()).min(room);

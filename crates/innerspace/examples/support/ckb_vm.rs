@@ -17,13 +17,13 @@ pub(crate) struct SpaceMemory<R> {
 }
 
 impl<R: Register> SpaceMemory<R> {
-    fn of(space: Space, flags: Vec<u8>, reserved: R) -> SpaceMemory<R> {
-        SpaceMemory {
-            accessor: space.accessor(),
+    fn of(space: Space, flags: Vec<u8>, reserved: R) -> Result<SpaceMemory<R>, SpaceError> {
+        Ok(SpaceMemory {
+            accessor: space.accessor()?,
             space,
             flags,
             reserved,
-        }
+        })
     }
 
     /// A memory of so many bytes from address 0 of the space on, without the first page: a null
@@ -32,13 +32,13 @@ impl<R: Register> SpaceMemory<R> {
         let pages = Map::anonymous((bytes - PAGE_SIZE) as u64);
         space.map(pages.at(VirtAddr(PAGE_SIZE as u64)))?;
         let flags = vec![0; bytes / PAGE_SIZE];
-        Ok(SpaceMemory::of(space, flags, R::from_u64(u64::MAX)))
+        SpaceMemory::of(space, flags, R::from_u64(u64::MAX))
     }
 
     /// The same memory for a second machine; each sees only its own stores from here on.
     pub(crate) fn fork(&self) -> Result<SpaceMemory<R>, SpaceError> {
         let (flags, reserved) = (self.flags.clone(), self.reserved.clone());
-        Ok(SpaceMemory::of(self.space.fork()?, flags, reserved))
+        SpaceMemory::of(self.space.fork()?, flags, reserved)
     }
 
     /// A fault as the machine's error.

@@ -50,7 +50,7 @@ const CAPACITY: u64 = 64 << 30;
 ///
 /// let space = memory.space()?;
 /// let at = space.map(Map::direct(&file).shared().writable())?;
-/// let mut a = space.accessor();
+/// let mut a = space.accessor()?;
 /// assert_eq!(a.load::<u64>(at + 512 * MIB)?, 0);
 /// assert_eq!(space.stats().pages.resident, 0);
 /// a.store(at + 512 * MIB, 7_u64)?;

@@ -30,7 +30,7 @@ use crate::units::PageCount;
 ///
 /// let space = memory.space_in(&tenant)?;
 /// let at = space.map(Map::anonymous(MIB))?;          // address space costs nothing yet
-/// let mut a = space.accessor();
+/// let mut a = space.accessor()?;
 /// let full = a.fill(at, 1, MIB as usize).unwrap_err();
 /// assert!(full.is_limit());
 /// println!("{}", a.explain(full));                   // group root/tenant-a is full: ...

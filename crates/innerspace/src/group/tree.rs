@@ -384,23 +384,15 @@ impl GroupTree {
         Ok(())
     }
 
-    /// Counts one more accessor of this group; fails when its limit is too small for that many.
-    pub(crate) fn attach_accessor(&self, id: GroupId) -> Result<(), GroupError> {
-        let shape = self.shape.lock();
-        shape.live(id)?;
-        let node = self.node(id);
-        let accessors = node.accessors.load(Ordering::Relaxed) + 1;
-        check_minimum(|| self.full_name(&shape, id), node.max_pages(), accessors)?;
-        node.accessors.store(accessors, Ordering::Relaxed);
-        Ok(())
+    /// Counts one more accessor of this group, whose limit cannot be set below what that many need.
+    pub(crate) fn attach_accessor(&self, id: GroupId) {
+        self.node(id).accessors.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends an earlier [`GroupTree::attach_accessor`].
     pub(crate) fn detach_accessor(&self, id: GroupId) {
-        let _shape = self.shape.lock();
-        let accessors = &self.node(id).accessors;
-        let left = accessors.load(Ordering::Relaxed).checked_sub(1);
-        accessors.store(left.expect("detach follows attach"), Ordering::Relaxed);
+        let accessors = self.node(id).accessors.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(accessors > 0, "detach follows attach");
     }
 
     /// Nanoseconds since the tree was made.

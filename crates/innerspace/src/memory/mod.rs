@@ -132,11 +132,11 @@ impl Memory {
     /// let memory = Memory::with_limit(4 * MIB)?;
     /// let space = memory.space()?;
     /// let at = space.map(Map::anonymous(MIB))?;
-    /// space.accessor().store(at, 7_u64)?;
+    /// space.accessor()?.store(at, 7_u64)?;
     /// let mut saved = Vec::new();
     /// space.freeze()?.save(&mut saved)?;
     /// let loaded = memory.load_snapshot(&mut &saved[..], |_| None)?;
-    /// assert_eq!(loaded.fork()?.accessor().load::<u64>(at)?, 7);
+    /// assert_eq!(loaded.fork()?.accessor()?.load::<u64>(at)?, 7);
     /// # Ok(()) }
     /// ```
     ///

@@ -164,7 +164,7 @@ mod tests {
         let memory = options.threads(Threads::None).build().unwrap();
         let space = memory.space().unwrap();
         let at = space.map(crate::Map::anonymous(8 * 4096)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for page in 0..8 {
             a.store(at + page * 4096, page).unwrap();
         }

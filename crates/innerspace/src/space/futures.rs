@@ -114,7 +114,9 @@ impl Space {
         len: usize,
         access: AccessKind,
     ) -> Result<(), Fault> {
-        self.accessor().core.take_all::<S>(at, len, access)
+        let accessor = self.accessor_in(S::WAIT.alloc_mode());
+        let mut accessor = accessor.map_err(|error| self.0.limit_fault(at, access, error))?;
+        accessor.core.take_all::<S>(at, len, access)
     }
 
     fn not_ready(&self, fault: Fault) -> SpaceError {

@@ -69,14 +69,14 @@ pub enum AtFork {
 /// let at = space.map(Map::anonymous(64 * 1024))?;
 /// let ring = space.pin(at, 8192, AtFork::Copy)?;
 /// ring.write(4090, b"from a device");
-/// let mut a = space.accessor();
+/// let mut a = space.accessor()?;
 /// let mut seen = [0; 13];
 /// a.read(at + 4090, &mut seen)?;
 /// assert_eq!(&seen, b"from a device");
 /// let child = space.fork()?;
 /// ring.write(0, b"x");
 /// assert_eq!(a.load::<u8>(at)?, b'x'); // the pin is the parent's
-/// assert_eq!(child.accessor().load::<u8>(at)?, 0);
+/// assert_eq!(child.accessor()?.load::<u8>(at)?, 0);
 /// # Ok(()) }
 /// ```
 #[must_use = "the pages are unpinned when this is dropped"]

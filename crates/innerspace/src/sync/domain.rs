@@ -61,6 +61,7 @@
 use std::hint::cold_path;
 
 use super::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use super::members::{Members, Ticket};
 use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
 use crate::sys::process::Process;
@@ -145,6 +146,8 @@ pub(crate) struct Participant {
     /// alone.
     fences: AtomicU32,
     graces_seen: AtomicU64,
+    /// Its place in the domain's list.
+    ticket: Ticket,
     /// Removed together with its one [`Reader`].
     passing: bool,
     /// The invalidations that the owner has to apply.
@@ -176,6 +179,7 @@ impl Participant {
             depth: AtomicU32::new(0),
             fences: AtomicU32::new(0),
             graces_seen: AtomicU64::new(0),
+            ticket: Ticket::NONE,
             passing: false,
             mailbox: Mutex::ranked(
                 Rank::Mailbox,
@@ -278,7 +282,7 @@ impl Participant {
 /// The readers of a domain.
 #[derive(Debug, Default)]
 struct Participants {
-    list: Vec<Arc<Participant>>,
+    list: Members<Arc<Participant>>,
     pace: fencing::Pace,
 }
 
@@ -328,10 +332,8 @@ impl Domain {
 
     /// Adds a reader with this binding; it starts outside a section with an empty mailbox.
     pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding) -> Sections {
-        let participant = Arc::new(Participant::new(binding));
-        domain.add(participant.clone());
         Sections {
-            participant,
+            participant: domain.add(Participant::new(binding)),
             mode: domain.mode,
             domain: domain.clone(),
             last: 1,
@@ -344,10 +346,10 @@ impl Domain {
         Domain::register_at(domain, CacheBinding::of_nothing())
     }
 
-    fn add(&self, participant: Arc<Participant>) {
+    fn add(&self, mut participant: Participant) -> Arc<Participant> {
         // As in `unregister`.
         if self.foreign_maker().is_some() {
-            return;
+            return Arc::new(participant);
         }
         let mut participants = self.participants.lock();
         if self.fenced.load(Ordering::Relaxed) {
@@ -355,7 +357,11 @@ impl Domain {
         }
         let graces = self.grace_periods();
         participant.graces_seen.store(graces, Ordering::Relaxed);
-        participants.list.push(participant);
+        let join = |ticket| {
+            participant.ticket = ticket;
+            Arc::new(participant)
+        };
+        participants.list.join_with(join).clone()
     }
 
     /// The process that made the domain, unless it is the calling one.
@@ -364,13 +370,13 @@ impl Domain {
         (!self.maker.is_current()).then_some(self.maker)
     }
 
-    fn unregister(&self, participant: &Arc<Participant>) {
+    fn unregister(&self, participant: &Participant) {
         // Another thread of the parent may have had the lock.
         if self.foreign_maker().is_some() {
             return;
         }
-        let is_other = |other: &Arc<Participant>| !Arc::ptr_eq(other, participant);
-        self.participants.lock().list.retain(is_other);
+        let left = self.participants.lock().list.leave(participant.ticket);
+        drop(left);
     }
 
     /// Waits until every section that was open at the call has been left. Anything made unreachable

@@ -17,6 +17,7 @@
 //! | `rcu_cell` | a value that writers replace as a whole |
 //! | `per_thread` | slots that one thread uses with plain accesses, and others may empty |
 //! | `pending` | a short list that one thread fills, and others may drain |
+//! | `members` | members that come and go, found by tickets |
 //! | `self_ref` | a reference of a shared object to itself |
 //! | `due` | a flag that a future is due to be woken |
 //! | `order` | the lock order, checked in debug builds |
@@ -66,6 +67,7 @@ pub(crate) mod domain;
 pub(crate) mod due;
 pub(crate) mod failpoint;
 pub(crate) mod gate;
+pub(crate) mod members;
 pub(crate) mod order;
 pub(crate) mod panics;
 pub(crate) mod pending;

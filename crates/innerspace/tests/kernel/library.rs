@@ -80,7 +80,7 @@ pub(crate) fn run(program: &Program) -> Vec<String> {
     });
     let files = files.collect();
     let space = memory.space().unwrap();
-    let accessor = space.accessor();
+    let accessor = space.accessor().unwrap();
     let mut world = World {
         files,
         spaces: vec![(space, accessor)],
@@ -168,7 +168,7 @@ impl World {
                     return "no more".to_owned();
                 }
                 let child = space.fork().unwrap();
-                let accessor = child.accessor();
+                let accessor = child.accessor().unwrap();
                 self.spaces.push((child, accessor));
                 "ok".to_owned()
             }

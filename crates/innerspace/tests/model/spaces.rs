@@ -62,7 +62,7 @@ fn pieces(at: u64, len: usize) -> Vec<(u64, usize)> {
 impl SpaceModel {
     pub(crate) fn new(space: Space) -> SpaceModel {
         SpaceModel {
-            accessor: space.accessor(),
+            accessor: space.accessor().unwrap(),
             space,
             pages: BTreeMap::new(),
         }
@@ -72,7 +72,7 @@ impl SpaceModel {
     fn fork(&self) -> Result<SpaceModel, SpaceError> {
         let space = self.space.fork()?;
         Ok(SpaceModel {
-            accessor: space.accessor(),
+            accessor: space.accessor().unwrap(),
             space,
             pages: self.pages.clone(),
         })

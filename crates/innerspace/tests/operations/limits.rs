@@ -16,7 +16,7 @@ fn advice_drops_reads_ahead_ages_and_evicts() {
     let own = space.map(Map::anonymous(4 * PAGE)).unwrap();
     let private = space.map(Map::file(&file).private().writable()).unwrap();
     let shared = space.map(Map::file(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     // DONTNEED: zeros again, the file again, and what is shared stays.
     a.store(own + PAGE, 5u64).unwrap();
     a.store(private, 50u8).unwrap();
@@ -205,7 +205,7 @@ fn a_full_group_fails_the_access_and_leaves_the_space_usable() -> Result<(), Gro
     let group = memory.group("small", 24 * PAGE)?;
     let space = memory.space_in(&group).unwrap();
     let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let stored = (0..64)
         .take_while(|page| a.store(own + page * PAGE, *page).is_ok())
         .count() as u64;
@@ -248,7 +248,7 @@ fn an_evicted_page_loses_every_translation_first() {
         .iter()
         .take(4)
         .map(|space| {
-            let (mut a, stop) = (space.accessor(), stop.clone());
+            let (mut a, stop) = (space.accessor().unwrap(), stop.clone());
             std::thread::spawn(move || {
                 let mut rounds = 0u64;
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) || rounds == 0 {
@@ -268,12 +268,12 @@ fn an_evicted_page_loses_every_translation_first() {
     // The frames are used for something else at once.
     let other = memory.space().unwrap();
     let scratch = other.map(Map::anonymous(16 * PAGE)).unwrap();
-    let mut b = other.accessor();
+    let mut b = other.accessor().unwrap();
     let mut evicted = 0;
     for round in 0..300 {
         spaces
             .iter()
-            .for_each(|space| assert!(space.accessor().load::<u8>(shown).is_ok()));
+            .for_each(|space| assert!(space.accessor().unwrap().load::<u8>(shown).is_ok()));
         evicted += file.evict(..).unwrap().0;
         for page in 0..16 {
             b.store(scratch + page * PAGE, u64::MAX - round).unwrap();
@@ -309,7 +309,7 @@ fn a_hot_set_stays_under_a_mapped_stream() {
         space.map(Map::file(&hot)).unwrap(),
         space.map(Map::file(&stream)).unwrap(),
     );
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut least = 200;
     for page in 0..stream_pages {
         assert_eq!(a.load::<u8>(stream_at + page * PAGE), Ok(1));

@@ -62,7 +62,7 @@ fn number(a: &mut Accessor, from: u64, pages: u64) {
 fn each_protection_refuses_its_accesses_and_changes_nothing() {
     let memory = memory();
     let space = memory.space().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(PAGE).at(at(100))).unwrap();
     a.store(at(100), 5u64).unwrap();
     let forbidden = Some(FaultKind::Forbidden);
@@ -117,7 +117,7 @@ fn a_store_to_a_private_file_mapping_is_seen_there_alone() {
     let private = space.map(Map::file(&file).private().writable()).unwrap();
     let again = space.map(Map::file(&file).private().writable()).unwrap();
     let elsewhere = other.map(Map::file(&file).shared()).unwrap();
-    let (mut a, mut b) = (space.accessor(), other.accessor());
+    let (mut a, mut b) = (space.accessor().unwrap(), other.accessor().unwrap());
     assert_eq!(a.load::<u8>(private + PAGE), Ok(2));
     a.store(private + PAGE, 77u8).unwrap();
     assert_eq!(a.load::<u8>(private + PAGE), Ok(77));
@@ -150,7 +150,7 @@ fn a_store_to_a_shared_file_mapping_is_seen_at_once_and_stored_at_sync() {
     let (space, other) = (memory.space().unwrap(), memory.space().unwrap());
     let here = space.map(Map::file(&file).shared().writable()).unwrap();
     let there = other.map(Map::file(&file).shared()).unwrap();
-    let (mut a, mut b) = (space.accessor(), other.accessor());
+    let (mut a, mut b) = (space.accessor().unwrap(), other.accessor().unwrap());
     assert_eq!(b.load::<u8>(there + 2 * PAGE), Ok(3));
     a.store(here + 2 * PAGE, 99u8).unwrap();
     assert_eq!(b.load::<u8>(there + 2 * PAGE), Ok(99));
@@ -170,7 +170,7 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
     let memory = memory();
     let narrow = SpaceOptions::new().width(AddressWidth::Bits32);
     let space = memory.space_with(&narrow).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let last = VirtAddr((1 << 32) - PAGE);
     space.map(Map::anonymous(PAGE).at(last)).unwrap();
     space
@@ -212,12 +212,15 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
     let chosen = space.map(Map::anonymous(MIB)).unwrap();
     assert!(chosen.0 + MIB < 1 << 32);
     let fork = space.fork().unwrap();
-    assert_eq!(fork.accessor().load::<u64>(end), Ok(0x1122_3344_5566_7788));
+    assert_eq!(
+        fork.accessor().unwrap().load::<u64>(end),
+        Ok(0x1122_3344_5566_7788)
+    );
     // A wide one does not wrap.
     let wide = memory.space().unwrap();
     let last = VirtAddr((1 << 48) - PAGE);
     wide.map(Map::anonymous(PAGE).at(last)).unwrap();
-    let mut a = wide.accessor();
+    let mut a = wide.accessor().unwrap();
     let fault = a.store(last + (PAGE - 4), 1u64).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::NotMapped);
     assert_eq!(a.load::<u32>(last + (PAGE - 4)), Ok(0));
@@ -245,7 +248,7 @@ fn page_0_is_mapped_on_request_alone() {
 fn what_spans_two_mappings_is_done_wholly_or_counted() {
     let memory = memory();
     let space = memory.space().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(2 * PAGE).at(at(100))).unwrap();
     space
         .map(
@@ -353,7 +356,7 @@ fn bytes_go_from_space_to_space_up_to_the_first_fault() {
     let (from, to) = (memory.space().unwrap(), memory.space().unwrap());
     let source = from.map(Map::file(&file).at(at(50))).unwrap();
     let target = to.map(Map::anonymous(4 * PAGE)).unwrap();
-    let (mut f, mut t) = (from.accessor(), to.accessor());
+    let (mut f, mut t) = (from.accessor().unwrap(), to.accessor().unwrap());
     f.prefetch(source + 100, 3 * PAGE).unwrap();
     let before = memory.stats().totals.pgmajfault;
     t.copy_from(target + 5, &mut f, source + 100, 3 * PAGE_SIZE)

@@ -7,7 +7,7 @@ use super::*;
 fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
     let memory = memory();
     let space = memory.space().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(4 * PAGE).at(at(1000))).unwrap();
     number(&mut a, 1000, 4);
     // In place, with room behind it.
@@ -66,7 +66,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
 fn a_fixed_target_replaces_what_was_there_and_may_not_overlap() {
     let memory = memory();
     let space = memory.space().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(4 * PAGE).at(at(1000))).unwrap();
     space
         .map(
@@ -112,7 +112,7 @@ fn a_fixed_target_replaces_what_was_there_and_may_not_overlap() {
 fn pages_shared_with_a_fork_move_without_it() {
     let memory = memory();
     let space = memory.space().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     // Across a leaf's end, to a place that lies otherwise in its leaf.
     space.map(Map::anonymous(8 * PAGE).at(at(508))).unwrap();
     number(&mut a, 508, 8);
@@ -121,7 +121,7 @@ fn pages_shared_with_a_fork_move_without_it() {
     let moved = space
         .remap(at(508), 8 * PAGE, 8 * PAGE, Remap::Replacing(at(1021)))
         .unwrap();
-    let mut f = fork.accessor();
+    let mut f = fork.accessor().unwrap();
     for page in 0..8 {
         let now = if page == 1 { 1 } else { page + 1508 };
         assert_eq!(a.load::<u64>(moved + page * PAGE), Ok(now));
@@ -144,7 +144,7 @@ fn a_region_moves_its_end() {
     let memory = memory();
     let space = memory.space().unwrap();
     let mut heap = space.region(16 * PAGE).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let start = heap.start();
     assert!(heap.is_empty() && a.load::<u8>(start).is_err());
     assert_eq!(heap.set_len(5 * KIB).unwrap(), start + 5 * KIB);
@@ -173,7 +173,7 @@ fn a_region_has_the_length_that_its_space_gives_it() {
     let memory = memory();
     let space = memory.space().unwrap();
     let mut heap = space.region(32 * PAGE).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     heap.set_len(10 * PAGE).unwrap();
     let snapshot = space.freeze().unwrap();
     heap.set_len(20 * PAGE - 1).unwrap();

@@ -67,7 +67,7 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
     file.sync_all().unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let place = |number: u64| number * BLOCK as u64 + 8;
     assert_eq!(accessor.load::<u8>(at + place(20)), Ok(21));
 
@@ -121,7 +121,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
     file.set_len(64 << 20).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     // Every second page, by call and by mapping in turn, until there is no room.
     let mut written = 0;
     let refused = loop {
@@ -216,7 +216,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
     let file = memory.open_direct(&data).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let mut refused = 0;
     for number in every_eighth() {
         let new = [number as u8 ^ 0x55; BLOCK];

@@ -138,7 +138,7 @@ impl World {
         assert!(bytes == expected);
         self.file.sync_all().unwrap();
         assert!(std::fs::read(path).unwrap() == expected);
-        assert_eq!(self.space.accessor().load::<u8>(self.at), Ok(1));
+        assert_eq!(self.space.accessor().unwrap().load::<u8>(self.at), Ok(1));
         let mut bytes = [0; 6];
         self.direct.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(bytes, *b"direct");
@@ -180,7 +180,6 @@ fn is_refused(world: World, maker: u32, path: &Path) {
         gated,
         ready,
         space,
-        at,
         direct,
         ..
     } = world;
@@ -270,12 +269,12 @@ fn is_refused(world: World, maker: u32, path: &Path) {
         matches!(error, SpaceError::OtherProcess { pid, .. } if pid == maker),
         "{error}"
     );
-    let mut accessor = space.accessor();
-    let fault = accessor.load::<u8>(at).unwrap_err();
-    assert_eq!(fault.kind(), FaultKind::OtherProcess);
+    let error = space.accessor().unwrap_err();
+    let reason = error.details().reason;
+    assert_eq!(reason, LimitReason::OtherProcess { pid: maker });
     memory.tick();
     assert_eq!(memory.reclaim(MIB), 0);
-    drop((accessor, space, clone, file, gated, direct, memory));
+    drop((space, clone, file, gated, direct, memory));
     assert!(begin.elapsed() < LONG / 4, "something was waited for");
 }
 
@@ -283,7 +282,7 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
     let maker = std::process::id();
     let mut world = World::new(path, threads);
     let view = world.file.view(0..10).unwrap();
-    let mut accessor = world.space.accessor();
+    let mut accessor = world.space.accessor().unwrap();
     accessor.load::<u8>(world.at).unwrap();
     let mut reader = world.file.block_reader();
     reader.view(0).unwrap();

@@ -84,14 +84,14 @@ fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
     let (store, file) = counted(&memory, 16, 1);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0..16 {
         a.store(at + page * PAGE, page + 100).unwrap();
     }
     let forks: Vec<_> = (0..100).map(|_| space.fork().unwrap()).collect();
     let snapshot = space.freeze().unwrap();
     for fork in &forks {
-        assert_eq!(fork.accessor().load::<u64>(at + 3 * PAGE), Ok(103));
+        assert_eq!(fork.accessor().unwrap().load::<u64>(at + 3 * PAGE), Ok(103));
     }
     store.read.store(0, Ordering::Relaxed);
     while memory.reclaim(MIB) > 0 {}
@@ -102,12 +102,12 @@ fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
         "every translation was taken away"
     );
     for fork in &forks {
-        let mut a = fork.accessor();
+        let mut a = fork.accessor().unwrap();
         for page in 0..16 {
             assert_eq!(a.load::<u64>(at + page * PAGE), Ok(page + 100));
         }
     }
-    assert_eq!(snapshot.accessor().load::<u64>(at), Ok(100));
+    assert_eq!(snapshot.accessor().unwrap().load::<u64>(at), Ok(100));
     assert_eq!(store.read.load(Ordering::Relaxed), 16, "pages read");
     drop((a, forks, snapshot, space));
     drop(file);
@@ -121,14 +121,14 @@ fn every_fork_of_a_snapshot_can_be_restored_to_it() {
     let memory = memory(4 * MIB);
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    space.accessor().store(at, 1u64).unwrap();
+    space.accessor().unwrap().store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     let forks = [
         snapshot.fork().unwrap(),
-        snapshot.accessor().space().fork().unwrap(),
+        snapshot.accessor().unwrap().space().fork().unwrap(),
     ];
     for fork in forks {
-        let mut a = fork.accessor();
+        let mut a = fork.accessor().unwrap();
         a.store(at, 2u64).unwrap();
         fork.restore(&snapshot).unwrap();
         assert_eq!(a.load::<u64>(at), Ok(1));
@@ -145,7 +145,7 @@ fn restoring_brings_back_a_file_page_that_a_store_had_copied() {
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     let snapshot = space.freeze().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for turn in 0..12u64 {
         a.store(at + PAGE, turn).unwrap();
         assert_eq!(a.load::<u64>(at + PAGE), Ok(turn));
@@ -172,7 +172,7 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
     let memory = memory(8 * MIB);
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     let small = memory.group("small", 16 * PAGE).unwrap();
@@ -194,12 +194,12 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
     );
     let child = children.pop().unwrap();
     assert_eq!(a.load::<u64>(at), Ok(1));
-    assert_eq!(child.accessor().load::<u64>(at), Ok(1));
+    assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(1));
     // A store of the child needs nodes and a page, and the group has no room for them.
-    let fault = child.accessor().store(at, 2u64).unwrap_err();
+    let fault = child.accessor().unwrap().store(at, 2u64).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Limit);
     drop(children);
-    child.accessor().store(at, 2u64).unwrap();
+    child.accessor().unwrap().store(at, 2u64).unwrap();
     assert_eq!(a.load::<u64>(at), Ok(1));
     drop((a, child, space, snapshot));
     memory.validate();
@@ -210,7 +210,7 @@ fn many_threads_fork_from_one_snapshot() {
     let memory = memory(32 * MIB);
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
-    space.accessor().store(at, 1u64).unwrap();
+    space.accessor().unwrap().store(at, 1u64).unwrap();
     let snapshot: Snapshot = space.freeze().unwrap();
     drop(space);
     std::thread::scope(|scope| {
@@ -219,7 +219,7 @@ fn many_threads_fork_from_one_snapshot() {
             scope.spawn(move || {
                 for turn in 0..100 {
                     let fork = snapshot.fork().unwrap();
-                    let mut a = fork.accessor();
+                    let mut a = fork.accessor().unwrap();
                     a.store(at + worker * PAGE, turn + 10).unwrap();
                     fork.restore(snapshot).unwrap();
                     assert_eq!(
@@ -269,11 +269,11 @@ fn a_system_call_reads_into_pinned_pages() {
     let read = unsafe { libc::preadv(host.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32, 0) };
     assert_eq!(read, 3 * PAGE as isize);
     let mut seen = vec![0; 3 * PAGE as usize];
-    space.accessor().read(at, &mut seen).unwrap();
+    space.accessor().unwrap().read(at, &mut seen).unwrap();
     assert!(seen == bytes, "read to where the space has the pages");
-    child.accessor().read(at, &mut seen).unwrap();
+    child.accessor().unwrap().read(at, &mut seen).unwrap();
     assert!(seen.iter().all(|byte| *byte == 9), "and not into its fork");
-    space.accessor().read(shared, &mut seen).unwrap();
+    space.accessor().unwrap().read(shared, &mut seen).unwrap();
     assert!(seen.iter().all(|byte| *byte == 9), "nor into the file");
     space.validate();
     child.validate();
@@ -297,6 +297,6 @@ fn a_page_of_a_file_that_is_shared_no_more_is_named() {
     assert_eq!(private.diff(&shared).unwrap(), expected);
     // The bytes part ways at the next write.
     file.write_at(&[9; 8], 0).unwrap();
-    space.accessor().store(at + 2 * PAGE, 1u8).unwrap();
+    space.accessor().unwrap().store(at + 2 * PAGE, 1u8).unwrap();
     assert_eq!(file.view(2 * PAGE..2 * PAGE + 1).unwrap()[0], 7);
 }

@@ -14,8 +14,16 @@ fn a_private_copy_of_a_file_is_saved_and_the_file_is_found_by_name() {
     let at = space
         .map(Map::file(&file).range(PAGE..6 * PAGE).private().writable())
         .unwrap();
-    space.accessor().store(at + 2 * PAGE, 5u64).unwrap();
-    space.accessor().fill(at + 3 * PAGE, 0, 4096).unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .store(at + 2 * PAGE, 5u64)
+        .unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .fill(at + 3 * PAGE, 0, 4096)
+        .unwrap();
     let mut saved = Vec::new();
     space.freeze().unwrap().save(&mut saved).unwrap();
     let other = memory(4 * MIB);
@@ -29,7 +37,7 @@ fn a_private_copy_of_a_file_is_saved_and_the_file_is_found_by_name() {
             (asked == name).then(|| file.clone())
         })
         .unwrap();
-    let mut a = loaded.accessor();
+    let mut a = loaded.accessor().unwrap();
     assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(5));
     assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0));
     assert_eq!(a.load::<u8>(at + 4 * PAGE), Ok(7));
@@ -69,7 +77,7 @@ fn a_file_with_an_odd_name_is_found_by_its_own_and_shown_in_one_line_of_plain_te
             (asked == name).then(|| file.clone())
         });
         let byte = file.view(0..1).unwrap()[0];
-        assert_eq!(loaded.unwrap().accessor().load::<u8>(at), Ok(byte));
+        assert_eq!(loaded.unwrap().accessor().unwrap().load::<u8>(at), Ok(byte));
     }
 }
 
@@ -110,7 +118,7 @@ fn saved_twice(memory: &Memory) -> [Vec<u8>; 2] {
         space.freeze().unwrap().save(&mut saved).unwrap();
         saved
     };
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in [0, 3, 6, 9] {
         a.store(at + page * PAGE, page + 5).unwrap();
     }
@@ -178,7 +186,11 @@ fn the_group_that_is_named_pays_for_a_loaded_snapshot() {
     let memory = memory(8 * MIB);
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(100 * PAGE)).unwrap();
-    space.accessor().fill(at, 7, 100 * PAGE as usize).unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .fill(at, 7, 100 * PAGE as usize)
+        .unwrap();
     let mut saved = Vec::new();
     space.freeze().unwrap().save(&mut saved).unwrap();
     drop(space);
@@ -193,7 +205,7 @@ fn the_group_that_is_named_pays_for_a_loaded_snapshot() {
     let paid = large.usage();
     assert!(paid >= 100 * PAGE, "{paid}");
     assert_eq!(memory.root_group().usage(), used_before + paid);
-    assert_eq!(loaded.accessor().load::<u8>(at + 99 * PAGE), Ok(7));
+    assert_eq!(loaded.accessor().unwrap().load::<u8>(at + 99 * PAGE), Ok(7));
     let fork = loaded.fork().unwrap();
     assert!(large.usage() > paid, "also for forks");
     let others = self::memory(MIB);
@@ -253,7 +265,7 @@ fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file
         .unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
-    space.accessor().store(at, 5u64).unwrap();
+    space.accessor().unwrap().store(at, 5u64).unwrap();
     let mut saved = Vec::new();
     space.freeze().unwrap().save(&mut saved).unwrap();
     let found = records(&saved);
@@ -281,7 +293,7 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     // Mapped beside it, and forbidden in part: nothing merges that should not.
     space.map(Map::anonymous(PAGE).at(at + 4 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in [1, 2, 3, 4] {
         a.store(at + page * PAGE, page).unwrap();
     }
@@ -307,7 +319,7 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     };
     assert_eq!(shape(&loaded), shape(&snapshot));
     let fork = loaded.fork().unwrap();
-    let mut a = fork.accessor();
+    let mut a = fork.accessor().unwrap();
     for page in [1, 2, 3, 4] {
         assert_eq!(a.load::<u64>(at + page * PAGE), Ok(page));
     }
@@ -330,7 +342,11 @@ fn a_page_with_as_many_views_as_can_be_counted_is_saved() {
     let memory = memory(4 * MIB);
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
-    space.accessor().fill(at, 7, PAGE as usize).unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .fill(at, 7, PAGE as usize)
+        .unwrap();
     let snapshot = space.freeze().unwrap();
     // From then on a view is a copy, which is charged.
     let mut views = Vec::new();
@@ -368,7 +384,7 @@ fn a_name_is_saved_as_far_as_it_is_loaded() {
     let (saved, file, at) = save(longest).unwrap();
     let open = |name: &str| (*name == *file.name()).then(|| file.clone());
     let loaded = memory.load_snapshot(&mut &saved[..], open).unwrap();
-    assert_eq!(loaded.accessor().load::<u8>(at), Ok(7));
+    assert_eq!(loaded.accessor().unwrap().load::<u8>(at), Ok(7));
     let refused = save(longest + 1).map(drop).unwrap_err();
     assert_eq!(
         refused.to_string(),
@@ -388,12 +404,12 @@ fn a_saved_snapshot_has_page_0_and_the_width_of_its_addresses() {
     space
         .map(Map::anonymous(PAGE).at(null).with_null())
         .unwrap();
-    space.accessor().store(null, 5u64).unwrap();
+    space.accessor().unwrap().store(null, 5u64).unwrap();
     let mut saved = Vec::new();
     space.freeze().unwrap().save(&mut saved).unwrap();
     let loaded = memory.load_snapshot(&mut &saved[..], |_| None).unwrap();
     let fork = loaded.fork().unwrap();
-    assert_eq!(fork.accessor().load::<u64>(null), Ok(5));
+    assert_eq!(fork.accessor().unwrap().load::<u64>(null), Ok(5));
     let chosen = [&space, &fork].map(|space| space.map(Map::anonymous(PAGE)).unwrap());
     assert_eq!(chosen[0], chosen[1]);
     let far = VirtAddr(1 << 32);

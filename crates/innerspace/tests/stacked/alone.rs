@@ -84,7 +84,7 @@ fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
     let root = memory.root_group();
     // The rest is private.
     let most = root.stats().max.unwrap().0 * PAGE;
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0.. {
         if root.usage() + 2 * PAGE > most || a.store(at + page * PAGE, 1_u8).is_err() {
             break;
@@ -309,7 +309,7 @@ fn a_guarded_store_that_wants_memory_does_not_wait_for_a_store_that_writes_there
         direct.set_len(700 * PAGE).unwrap();
         let space = memory.space().unwrap();
         let at = space.map(Map::direct(direct).shared().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at + 600 * PAGE, 8_u8).unwrap();
         assert_eq!(a.load(at + 600 * PAGE), Ok(8_u8));
     });
@@ -393,7 +393,7 @@ impl Store for InSpace {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        let mut a = self.space.accessor();
+        let mut a = self.space.accessor().unwrap();
         for page in 0..bytes.len() as u64 / PAGE {
             let stored = a.store(self.at + offset + page * PAGE, 7_u8);
             stored.map_err(io::Error::other)?;

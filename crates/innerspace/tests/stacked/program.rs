@@ -231,7 +231,7 @@ impl Worker<'_> {
                 };
                 let pages = 1 + self.random.below(30);
                 let at = space.map(Map::anonymous(pages * PAGE));
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 if let Ok(at) = at {
                     let stored = |page| a.store(at + page * PAGE, page).is_ok();
                     let _ = (0..pages).all(stored);
@@ -378,7 +378,7 @@ impl Worker<'_> {
     fn mapped(&mut self, number: usize, file: &PagedFile) -> Option<VirtAddr> {
         if self.space.is_none() {
             self.space = self.world.memory().space().ok();
-            self.accessor = self.space.as_ref().map(Space::accessor);
+            self.accessor = self.space.as_ref().map(|space| space.accessor().unwrap());
         }
         let space = self.space.as_ref()?;
         let at = mapped_at(number);

@@ -58,7 +58,7 @@ fn look(store: impl Store, found: &AtomicUsize, block: u64) {
     let world = World::new(16 * MIB, Threads::None);
     let space = world.memory.space_in(&world.a).unwrap();
     let own = space.map(Map::anonymous(3 * MIB)).unwrap();
-    let mut accessor = space.accessor();
+    let mut accessor = space.accessor().unwrap();
     let text = SECRET.repeat(PAGE_SIZE / SECRET.len());
     for page in 0..3 * MIB / PAGE_SIZE as u64 {
         let at = own + page * PAGE_SIZE as u64;

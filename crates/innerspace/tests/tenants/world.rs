@@ -24,9 +24,13 @@ impl World {
     }
 }
 
-#[expect(dead_code, reason = "the tests of sums are to come")]
 /// Keeps the other tests that use this out, for one that reads what the whole process uses.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes on the heap of the process.
+pub(crate) fn heap() -> u64 {
+    crate::HEAP.current_usage() as u64
 }

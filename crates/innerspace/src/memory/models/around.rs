@@ -44,7 +44,7 @@ fn a_neighbour_that_is_evicted_while_it_is_mapped_shows_no_other_bytes() {
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let readers = [[0, 1, 2], [3, 2, 1]].map(|pages| {
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             thread::spawn(move || {
                 for page in pages {
                     let seen = a.load::<u64>(at + page * PAGE);
@@ -54,7 +54,7 @@ fn a_neighbour_that_is_evicted_while_it_is_mapped_shows_no_other_bytes() {
         });
         let other = memory.space().unwrap();
         let mine = other.map(Map::anonymous(4 * PAGE)).unwrap();
-        let mut b = other.accessor();
+        let mut b = other.accessor().unwrap();
         for page in 0..3 {
             file.evict(..).unwrap();
             b.store(mine + page * PAGE, u64::MAX).unwrap();
@@ -84,7 +84,7 @@ fn a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards() {
         let at = space.map(Map::file(&file)).unwrap();
         let stage = Arc::new(AtomicU32::new(0));
         let readers = [0, 1].map(|first| {
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             let told = stage.clone();
             thread::spawn(move || {
                 for page in [first, 2, 3, 2] {

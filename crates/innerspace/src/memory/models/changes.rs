@@ -12,7 +12,7 @@ fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address()
         let memory = memory();
         let (space, from) = anonymous(&memory, 2);
         let to = VirtAddr(from.0 + 8 * PAGE);
-        let mut storer = space.accessor();
+        let mut storer = space.accessor().unwrap();
         storer.store(from, 1u64).unwrap();
         storer.store(from + PAGE, 1u64).unwrap();
         // The first page is stored to, and so copied, beside the move or before it; the second
@@ -33,7 +33,7 @@ fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address()
         });
         let moved = space.remap(from, 2 * PAGE, 2 * PAGE, Remap::Replacing(to));
         assert_eq!(moved.unwrap(), to);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let gone = a.load::<u64>(from).unwrap_err();
         assert_eq!(gone.kind(), FaultKind::NotMapped);
         let seen = a.load::<u64>(to).unwrap();
@@ -44,7 +44,7 @@ fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address()
         }
         assert_eq!(a.load::<u64>(to), Ok(last));
         assert_eq!(a.load::<u64>(to + PAGE), Ok(1));
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         assert_eq!(c.load::<u64>(from), Ok(1), "the fork has what was there");
         assert_eq!(c.load::<u64>(from + PAGE), Ok(1));
         space.validate();
@@ -61,7 +61,7 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
         let space = memory.space().unwrap();
         let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
         let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
-        let mut storer = space.accessor();
+        let mut storer = space.accessor().unwrap();
         storer.store(at, 0u64).unwrap();
         let stored = Arc::new(AtomicU64::new(0));
         let tells = stored.clone();
@@ -71,7 +71,7 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
                 tells.store(value, Ordering::Release);
             }
         });
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for _ in 0..8 {
             let page = a.watch_code(at).unwrap();
             let fetched = a.fetch::<u64>(at).unwrap();
@@ -100,9 +100,9 @@ fn stores_beside_a_drop_in_place_are_before_or_after_it() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 4);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
-        let mut other = space.accessor();
+        let mut other = space.accessor().unwrap();
         other.store(at + PAGE, 1u64).unwrap();
         let storing = thread::spawn(move || {
             for value in 2..5u64 {
@@ -132,12 +132,12 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 3);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         // Two numbers at the beginning of each page.
         let both = |page: u64| u128::from(page + 1) << 64 | u128::from(page + 1);
         (0..3).for_each(|page| a.store(at + page * PAGE, both(page)).unwrap());
         let child = space.fork().unwrap();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         // The leaf is the child's own from now on; its other pages are borrowed.
         c.store(at, 10u64).unwrap();
         let dropper = child.clone();
@@ -182,7 +182,7 @@ fn code_beside(stores_to: fn(&Memory, &PagedFile) -> Box<dyn Fn(u64) + Send>) {
             }
         })
     };
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for _ in 0..4 {
         let page = a.watch_code(code).unwrap();
         let fetched = a.fetch::<u64>(code + 8).unwrap();
@@ -223,7 +223,7 @@ fn code_beside_stores_elsewhere_is_current_or_known_to_be_stale() {
         code_beside(|memory, file| {
             let space = memory.space().unwrap();
             let at = space.map(Map::file(file).shared().writable()).unwrap();
-            let a = Mutex::new(space.accessor());
+            let a = Mutex::new(space.accessor().unwrap());
             Box::new(move |value| a.lock().store(at + 8, value).unwrap())
         });
     });

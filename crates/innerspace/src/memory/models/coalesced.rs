@@ -21,7 +21,7 @@ fn leaf() -> (Memory, Space, Accessor) {
     let space = memory.space().unwrap();
     space.map(Map::anonymous(2 * MIB).at(AT)).unwrap();
     space.map(Map::anonymous(PAGE).at(BESIDE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(BESIDE), Ok(0));
     (0..PAGES).for_each(|page| a.store(AT + page * PAGE + 64, 1u64).unwrap());
     (memory, space, a)
@@ -85,7 +85,7 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
             let page = VirtAddr(PLACE.0 - PLACE.0 % PAGE);
             drops.advise(page, PAGE, Advice::DontNeed).unwrap();
         });
-        let mut b = space.accessor();
+        let mut b = space.accessor().unwrap();
         // Before the drop, and lost; or after it, and there.
         b.store(PLACE + 8, 2u64).unwrap();
         dropping.join().unwrap();
@@ -109,7 +109,7 @@ fn a_store_by_who_coalesces_is_seen_by_a_look_at_what_is_dirty_or_named_by_the_n
         let (memory, space, a) = leaf();
         let all = Arc::new(AtomicU64::new(0));
         let storing = storing(a, all.clone());
-        let mut b = space.accessor();
+        let mut b = space.accessor().unwrap();
         let mut seen = 0;
         for _ in 0..3 {
             drop(space.take_dirty(AT, 2 * MIB).unwrap());
@@ -133,7 +133,7 @@ fn stores_by_who_coalesces_stay_on_their_side_of_a_fork() {
         let all = Arc::new(AtomicU64::new(0));
         let storing = storing(a, all.clone());
         let child = space.fork().unwrap();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         let first = c.load::<u64>(PLACE).unwrap();
         all.store(1, Ordering::Release);
         storing.join().unwrap();

@@ -27,7 +27,7 @@ fn two_stores_to_one_hole_both_survive() {
                 let (file, space, at) = mapped(&memory, &device, len);
                 let stores: Vec<_> = (0..2u64)
                     .map(|thread| {
-                        let mut a = space.accessor();
+                        let mut a = space.accessor().unwrap();
                         thread::spawn(move || {
                             if thread == 0 {
                                 assert_eq!(a.load::<u64>(at + PAGE), Ok(0));
@@ -58,7 +58,7 @@ fn a_reader_of_a_hole_sees_a_write_that_was_done_before() {
                 let device = DaxDevice::memory(8 * PAGE).unwrap();
                 let (file, space, at) = mapped(&memory, &device, len);
                 let written = Arc::new(AtomicU64::new(0));
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 let reader = {
                     let written = written.clone();
                     thread::spawn(move || {
@@ -93,7 +93,7 @@ fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
         let memory = memory();
         let device = DaxDevice::memory(2 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 2 * PAGE);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         // A block with a translation for reading only: the store has to make it writable.
         a.store(at, 1u64).unwrap();
         file.sync_all().unwrap();
@@ -114,7 +114,7 @@ fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
         assert_eq!(bytes, [7; PAGE_SIZE], "another file's block was stored to");
         let mut word = [9; 8];
         file.read_exact_at(&mut word, 0).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at), Ok(u64::from_le_bytes(word)));
         space.validate();
     });
@@ -127,7 +127,7 @@ fn a_store_beside_syncs_is_durable_after_the_next() {
         let memory = memory();
         let device = DaxDevice::with_power_cut(4 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 2 * PAGE);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let done = Arc::new(AtomicU64::new(0));
         let store = {
             let done = done.clone();
@@ -161,10 +161,10 @@ fn a_large_hole_that_two_spaces_read_is_parted_for_a_store() {
         let memory = memory();
         let device = DaxDevice::memory(8 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, LARGE);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at + 9 * PAGE), Ok(0));
         let fork = space.fork().unwrap();
-        let mut b = fork.accessor();
+        let mut b = fork.accessor().unwrap();
         let reader = thread::spawn(move || {
             let first = b.load::<u64>(at).unwrap();
             let second = b.load::<u64>(at).unwrap();
@@ -191,7 +191,7 @@ fn a_large_block_and_small_ones_do_not_meet() {
         file.set_len(LARGE).unwrap();
         let space = memory.space().unwrap();
         let at = space.map(Map::direct(&file).shared().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let store = thread::spawn(move || a.store(at + 3 * PAGE, 3u64).unwrap());
         file.write_all_at(&[4; 8], 4 * PAGE).unwrap();
         store.join().unwrap();
@@ -228,7 +228,7 @@ fn a_long_store_beside_syncs_is_durable_after_the_next() {
         let memory = memory();
         let device = DaxDevice::with_power_cut(4 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 4 * PAGE);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         // Clean blocks: the fault of a long store takes the following ones with it.
         long_store(&mut a, at, 1);
         file.sync_all().unwrap();
@@ -274,7 +274,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
             let memory = memory();
             let device = DaxDevice::memory(4 * PAGE).unwrap();
             let (file, space, at) = mapped(&memory, &device, 4 * PAGE);
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             long_store(&mut a, at, 1);
             file.sync_all().unwrap();
             let store = thread::spawn(move || {
@@ -300,7 +300,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
             file.read_exact_at(&mut bytes, 0).unwrap();
             assert!(bytes.iter().all(|byte| [0, 1, 9].contains(byte)));
             let mut seen = vec![0; bytes.len()];
-            space.accessor().read(at, &mut seen).unwrap();
+            space.accessor().unwrap().read(at, &mut seen).unwrap();
             assert!(seen == bytes);
             file.sync_all().unwrap();
             assert_eq!(file.stats().dirty, 0);
@@ -316,7 +316,7 @@ fn a_sync_that_fails_beside_stores_loses_nothing() {
         let memory = memory();
         let device = DaxDevice::with_forgetful_host(4 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 3 * PAGE);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         (0..3).for_each(|page| a.store(at + page * PAGE, 1u8).unwrap());
         file.sync_all().unwrap();
         a.store(at, 2u8).unwrap();

@@ -11,7 +11,7 @@ fn numbered(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = VirtAddr(16 * PAGE);
     space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     (0..pages).for_each(|page| a.store(at + page * PAGE, page).unwrap());
     (space, at)
 }
@@ -37,14 +37,14 @@ fn the_last_two_pages_copied_at_once_part_a_leaf_from_its_origin() {
         let child = space.fork().unwrap();
         let stores: Vec<_> = (0..2)
             .map(|page| {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 thread::spawn(move || {
                     a.store(at + page * PAGE, 10 + page).unwrap();
                     assert_eq!(load(&mut a, at, page), 10 + page);
                 })
             })
             .collect();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         assert_eq!([0, 1].map(|page| load(&mut c, at, page)), [0, 1]);
         drop((c, child));
         stores.into_iter().for_each(|store| store.join().unwrap());
@@ -64,7 +64,7 @@ fn a_store_beside_a_copy_is_not_lost_when_the_other_sharer_ends() {
         let ending = thread::spawn(move || drop(child));
         let stores: Vec<_> = (0..2)
             .map(|page| {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 thread::spawn(move || {
                     a.store(at + page * PAGE, 10 + page).unwrap();
                     assert_eq!(load(&mut a, at, page), 10 + page);
@@ -73,7 +73,7 @@ fn a_store_beside_a_copy_is_not_lost_when_the_other_sharer_ends() {
             .collect();
         stores.into_iter().for_each(|store| store.join().unwrap());
         ending.join().unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!([0, 1, 2].map(|page| load(&mut a, at, page)), [10, 11, 2]);
         space.validate();
         drop((a, space));
@@ -90,19 +90,19 @@ fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
         let child = space.fork().unwrap();
         let stores: Vec<_> = (0..2)
             .map(|page| {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 thread::spawn(move || a.store(at + page * PAGE, 10 + page).unwrap())
             })
             .collect();
         let ending = thread::spawn(move || drop(child));
         let second = space.fork().unwrap();
-        let mut b = second.accessor();
+        let mut b = second.accessor().unwrap();
         let seen = [0, 1].map(|page| load(&mut b, at, page));
         assert!((0..2).all(|page| [page, 10 + page].contains(&seen[page as usize])));
         b.store(at, 77u64).unwrap();
         stores.into_iter().for_each(|store| store.join().unwrap());
         assert_eq!([0, 1].map(|page| load(&mut b, at, page)), [77, seen[1]]);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!([0, 1].map(|page| load(&mut a, at, page)), [10, 11]);
         ending.join().unwrap();
         space.validate();
@@ -120,9 +120,9 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
         let memory = memory();
         let (first, at) = numbered(&memory, 4);
         let second = first.fork().unwrap();
-        second.accessor().store(at, 10u64).unwrap();
+        second.accessor().unwrap().store(at, 10u64).unwrap();
         let third = second.fork().unwrap();
-        let mut c = third.accessor();
+        let mut c = third.accessor().unwrap();
         c.store(at + PAGE, 11u64).unwrap();
         drop(second);
         let ending = thread::spawn(move || drop(first));
@@ -134,7 +134,7 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
         let want = [10, 11, 12, 3];
         assert_eq!([0, 1, 2, 3].map(|page| load(&mut c, at, page)), want);
         third.validate();
-        let mut o = others.accessor();
+        let mut o = others.accessor().unwrap();
         assert_eq!([0, 3].map(|page| load(&mut o, elsewhere, page)), [0, 3]);
         drop((c, o, third, others));
         assert_eq!(used(&memory), 0);
@@ -150,13 +150,13 @@ fn two_that_copy_a_leaf_absorb_its_origin_once() {
         let memory = memory();
         let (space, at) = numbered(&memory, 4);
         let child = space.fork().unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 10u64).unwrap();
         drop(child);
         let second = space.fork().unwrap();
         let image = space.freeze().unwrap();
         let looker = image.fork().unwrap();
-        let mut b = second.accessor();
+        let mut b = second.accessor().unwrap();
         let storing = thread::spawn(move || {
             b.store(at + PAGE, 21u64).unwrap();
             b
@@ -166,7 +166,7 @@ fn two_that_copy_a_leaf_absorb_its_origin_once() {
             let seen = image.view(at + 2 * PAGE, 8).unwrap();
             assert_eq!(*seen, 2u64.to_le_bytes());
             drop(seen);
-            let mut l = looker.accessor();
+            let mut l = looker.accessor().unwrap();
             l.store(at + 3 * PAGE, 33u64).unwrap();
             looker.restore(&image).unwrap();
             l.store(at + 3 * PAGE, 34u64).unwrap();
@@ -205,7 +205,7 @@ fn a_page_is_unmapped_beside_a_fault_that_absorbs_the_leaf_it_is_borrowed_from()
         let memory = memory();
         let (space, at) = numbered(&memory, 4);
         let child = space.fork().unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 10u64).unwrap();
         drop(child);
         let others = space.clone();

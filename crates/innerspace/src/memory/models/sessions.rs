@@ -39,7 +39,7 @@ fn stores_of_a_session_beside_a_fork_stay_on_their_side() {
         let (space, at) = anonymous(&memory, 1);
         let done = Arc::new(AtomicU64::new(0));
         let values = until(done.clone());
-        let storing = beside_session(space.accessor(), at, move |a| {
+        let storing = beside_session(space.accessor().unwrap(), at, move |a| {
             let mut last = 1;
             for value in values {
                 a.store(at + 8, value).unwrap();
@@ -48,7 +48,7 @@ fn stores_of_a_session_beside_a_fork_stay_on_their_side() {
             assert_eq!(a.load::<u64>(at + 8), Ok(last));
         });
         let child = space.fork().unwrap();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         let first = c.load::<u64>(at + 8).unwrap();
         done.store(1, Ordering::Release);
         storing.join().unwrap();
@@ -70,7 +70,7 @@ fn after_protect_and_unmap_no_access_of_a_session_goes_through() {
         let stage = Arc::new(AtomicU64::new(0));
         let (told, all) = (stage.clone(), Arc::new(AtomicU64::new(0)));
         let values = until(all.clone());
-        let accessing = beside_session(space.accessor(), at, move |a| {
+        let accessing = beside_session(space.accessor().unwrap(), at, move |a| {
             for value in values {
                 let done = told.load(Ordering::Acquire);
                 match a.store(at + 8, value).map_err(|fault| fault.kind()) {
@@ -85,7 +85,7 @@ fn after_protect_and_unmap_no_access_of_a_session_goes_through() {
             }
         });
         space.protect(at, PAGE, Protection::READ).unwrap();
-        let mut other = space.accessor();
+        let mut other = space.accessor().unwrap();
         let kept = other.load::<u64>(at + 8);
         stage.store(1, Ordering::Release);
         assert_eq!(other.load::<u64>(at + 8), kept, "stored after protect");
@@ -113,11 +113,11 @@ fn a_copy_by_another_is_seen_by_a_session_that_synchronises() {
         let (space, at) = anonymous(&memory, 2);
         let stored = Arc::new(AtomicU64::new(1));
         let told = stored.clone();
-        let mut b = space.accessor();
+        let mut b = space.accessor().unwrap();
         b.store(at + PAGE, 1u64).unwrap();
         let all = Arc::new(AtomicU64::new(0));
         let values = until(all.clone());
-        let reading = beside_session(space.accessor(), at, move |a| {
+        let reading = beside_session(space.accessor().unwrap(), at, move |a| {
             for _ in values {
                 let done = told.load(Ordering::Acquire);
                 let seen = a.load::<u64>(at + 8).unwrap();
@@ -131,7 +131,7 @@ fn a_copy_by_another_is_seen_by_a_session_that_synchronises() {
         }
         all.store(1, Ordering::Release);
         reading.join().unwrap();
-        assert_eq!(child.accessor().load::<u64>(at + 8), Ok(1));
+        assert_eq!(child.accessor().unwrap().load::<u64>(at + 8), Ok(1));
         drop((b, child, space));
         assert_nothing_left(memory);
     });
@@ -142,10 +142,10 @@ fn stores_of_a_session_are_named_by_who_takes_what_is_dirty() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 1);
-        let mut b = space.accessor();
+        let mut b = space.accessor().unwrap();
         let done = Arc::new(AtomicU64::new(0));
         let values = until(done.clone());
-        let storing = beside_session(space.accessor(), at, move |a| {
+        let storing = beside_session(space.accessor().unwrap(), at, move |a| {
             let last = values.inspect(|value| a.store(at + 8, *value).unwrap());
             last.last().unwrap_or(1)
         });
@@ -172,10 +172,10 @@ fn what_was_fetched_before_a_store_of_a_session_is_not_current_after_it() {
         let space = memory.space().unwrap();
         let all = Protection::READ_WRITE | Protection::EXECUTE;
         let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
-        let mut b = space.accessor();
+        let mut b = space.accessor().unwrap();
         let done = Arc::new(AtomicU64::new(0));
         let values = until(done.clone());
-        let storing = beside_session(space.accessor(), at, move |a| {
+        let storing = beside_session(space.accessor().unwrap(), at, move |a| {
             let last = values.inspect(|value| a.store(at + 8, *value).unwrap());
             last.last().unwrap_or(1)
         });
@@ -198,14 +198,14 @@ fn stores_of_a_session_beside_restores_are_kept_or_taken_back_whole() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 1);
-        let mut b = space.accessor();
+        let mut b = space.accessor().unwrap();
         b.store(at, 1u64).unwrap();
         b.store(at + 8, 1u64).unwrap();
         let snapshot = space.freeze().unwrap();
         space.restore(&snapshot).unwrap();
         let done = Arc::new(AtomicU64::new(0));
         let values = until(done.clone());
-        let storing = beside_session(space.accessor(), at, move |a| {
+        let storing = beside_session(space.accessor().unwrap(), at, move |a| {
             for value in values {
                 a.store(at + 8, value).unwrap();
                 let seen = a.load::<u64>(at + 8).unwrap();
@@ -221,7 +221,7 @@ fn stores_of_a_session_beside_restores_are_kept_or_taken_back_whole() {
         storing.join().unwrap();
         space.restore(&snapshot).unwrap();
         assert_eq!(b.load::<u64>(at + 8), Ok(1));
-        assert_eq!(snapshot.accessor().load::<u64>(at + 8), Ok(1));
+        assert_eq!(snapshot.accessor().unwrap().load::<u64>(at + 8), Ok(1));
         space.validate();
         drop((b, space, snapshot));
         assert_nothing_left(memory);
@@ -235,7 +235,7 @@ fn an_evicted_frame_is_not_reused_under_a_session() {
         let (file, _store) = numbered(&memory, memory.root_group(), 1);
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let reading = thread::spawn(move || {
             a.session(|a| {
                 for slot in [0, 0, 8, 8, 0, 8] {
@@ -246,7 +246,7 @@ fn an_evicted_frame_is_not_reused_under_a_session() {
         });
         let other = memory.space().unwrap();
         let mine = other.map(Map::anonymous(8 * PAGE)).unwrap();
-        let mut b = other.accessor();
+        let mut b = other.accessor().unwrap();
         for page in 0..3 {
             file.evict(..).unwrap();
             b.fill(mine + page * PAGE, 0xff, 16).unwrap();

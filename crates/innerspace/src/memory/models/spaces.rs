@@ -16,7 +16,7 @@ fn stores_beside_a_fork_stay_on_their_side() {
         let (space, at) = anonymous(&memory, 2);
         let writers: Vec<_> = (0..2u64)
             .map(|writer| {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 let slot = at + writer * 8;
                 // The leaf is cached, for stores too, when the fork comes.
                 a.store(slot, 1u64).unwrap();
@@ -29,7 +29,7 @@ fn stores_beside_a_fork_stay_on_their_side() {
             })
             .collect();
         let child = space.fork().unwrap();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         let first = [0, 8].map(|slot| c.load::<u64>(at + slot).unwrap());
         c.store(at + 16, 77u64).unwrap();
         for writer in writers {
@@ -37,7 +37,7 @@ fn stores_beside_a_fork_stay_on_their_side() {
         }
         let later = [0, 8].map(|slot| c.load::<u64>(at + slot).unwrap());
         assert_eq!(first, later, "a store of the parent reached the child");
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at + 16), Ok(0), "and the reverse");
         assert_eq!(a.load::<u64>(at), Ok(4), "the parent has its own");
         space.validate();
@@ -53,11 +53,11 @@ fn an_upgrade_is_seen_by_who_synchronises() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 2);
-        let mut writer = space.accessor();
+        let mut writer = space.accessor().unwrap();
         writer.store(at + PAGE, 5u64).unwrap();
         // From here on the leaf is shared: the first store replaces it.
         let fork = space.fork().unwrap();
-        let mut reader = space.accessor();
+        let mut reader = space.accessor().unwrap();
         assert_eq!(reader.load::<u64>(at), Ok(0)); // the zero page
         assert_eq!(reader.load::<u64>(at + PAGE), Ok(5)); // the page to be copied
         let stored = Arc::new(AtomicU32::new(0));
@@ -93,7 +93,7 @@ fn after_unmap_and_protect_no_access_goes_through() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 2);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         a.store(at + PAGE, 1u64).unwrap();
         let stage = Arc::new(AtomicU32::new(0));
@@ -114,7 +114,7 @@ fn after_unmap_and_protect_no_access_goes_through() {
             }
         });
         space.protect(at, PAGE, Protection::READ).unwrap();
-        let mut other = space.accessor();
+        let mut other = space.accessor().unwrap();
         let kept = other.load::<u64>(at).unwrap();
         stage.store(1, Ordering::Release);
         space.unmap(at + PAGE, PAGE).unwrap();
@@ -147,7 +147,7 @@ fn a_lookup_beside_splits_and_merges_finds_the_old_or_the_new_mapping() {
         }
         let stage = Arc::new(AtomicU32::new(0));
         let told = stage.clone();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let looking = thread::spawn(move || {
             for _ in 0..2 {
                 for number in [0, 7, 8, 9, 22] {
@@ -187,7 +187,7 @@ fn an_evicted_frame_is_not_reused_under_a_load() {
         let (file, _store) = numbered(&memory, memory.root_group(), 3);
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let reading = thread::spawn(move || {
             for page in [0, 1, 0, 2, 0] {
                 let seen = a.load::<u64>(at + page * PAGE);
@@ -196,7 +196,7 @@ fn an_evicted_frame_is_not_reused_under_a_load() {
         });
         let other = memory.space().unwrap();
         let mine = other.map(Map::anonymous(8 * PAGE)).unwrap();
-        let mut b = other.accessor();
+        let mut b = other.accessor().unwrap();
         for page in 0..4 {
             file.evict(..).unwrap();
             b.store(mine + page * PAGE, u64::MAX).unwrap();
@@ -215,7 +215,7 @@ fn a_store_beside_writeback_is_never_lost() {
         let (file, store) = numbered(&memory, memory.root_group(), 1);
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         let storing = thread::spawn(move || {
             for value in 2..5u64 {
@@ -245,7 +245,7 @@ fn two_accessors_that_fault_and_reclaim_do_not_wait_for_each_other() {
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
         let threads: Vec<_> = (0..2u64)
             .map(|number| {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 thread::spawn(move || {
                     for step in 0..12 {
                         let page = (step * 5 + number * 7) % 16;
@@ -278,8 +278,8 @@ fn a_session_that_never_faults_lets_eviction_and_unmap_go_on() {
         let space = memory.space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let own = space.map(Map::anonymous(PAGE)).unwrap();
-        let mut a = space.accessor();
-        let mut b = space.accessor();
+        let mut a = space.accessor().unwrap();
+        let mut b = space.accessor().unwrap();
         b.load::<u64>(at).unwrap();
         a.store(own, 3u64).unwrap();
         let stop = Arc::new(AtomicU32::new(0));
@@ -307,9 +307,9 @@ fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 4);
-        let mut moved = space.accessor();
+        let mut moved = space.accessor().unwrap();
         moved.store(at, 1u64).unwrap();
-        let mut panics = space.accessor();
+        let mut panics = space.accessor().unwrap();
         let theirs = thread::spawn(move || {
             assert_eq!(moved.load::<u64>(at), Ok(1));
             let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -342,14 +342,14 @@ fn a_pinned_page_stays_with_its_space_beside_forks_and_stores() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 2);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         a.store(at + PAGE, 1u64).unwrap();
         let forking = {
             let space = space.clone();
             thread::spawn(move || {
                 let child = space.fork().unwrap();
-                let mut b = child.accessor();
+                let mut b = child.accessor().unwrap();
                 let first = b.load::<u64>(at).unwrap();
                 assert!((1..4).contains(&first), "{first}");
                 b.store(at + PAGE, 8u64).unwrap();
@@ -383,7 +383,7 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 1);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         let snapshot = space.freeze().unwrap();
         // The page is the space's own, and recorded, from here on.
@@ -440,13 +440,13 @@ fn holes_that_are_mapped_together_end_one_by_one() {
             })
         };
         let by_mapping = {
-            let (mut a, at, written) = (spaces[1].accessor(), at[1], written.clone());
+            let (mut a, at, written) = (spaces[1].accessor().unwrap(), at[1], written.clone());
             thread::spawn(move || {
                 a.store(at + 2 * PAGE, 7u64).unwrap();
                 written[2].store(1, Ordering::SeqCst);
             })
         };
-        let mut a = spaces[0].accessor();
+        let mut a = spaces[0].accessor().unwrap();
         for first in [0, 1, 2, 3] {
             for page in (0..4).map(|page| (first + page) % 4) {
                 let over = page == 1 || page == 2;
@@ -472,7 +472,7 @@ fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
         let (space, at) = anonymous(&memory, 2);
         let writers: Vec<_> = (0..2u64)
             .map(|page| {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 thread::spawn(move || {
                     for value in 1..4u64 {
                         a.store(at + page * PAGE, value).unwrap();
@@ -481,7 +481,7 @@ fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
             })
             .collect();
         let mut copy = [0u64; 2];
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let mut refresh = || {
             let named = space.take_dirty(at, 2 * PAGE).unwrap();
             for page in 0..2 {
@@ -512,12 +512,12 @@ fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {
     explore(|| {
         let memory = memory();
         let (space, at) = anonymous(&memory, 2);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         let snapshot = space.freeze().unwrap();
         space.restore(&snapshot).unwrap();
         let storing = {
-            let mut b = space.accessor();
+            let mut b = space.accessor().unwrap();
             thread::spawn(move || {
                 for value in 2..6u64 {
                     for page in 0..2 {
@@ -539,7 +539,7 @@ fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {
         space.restore(&snapshot).unwrap();
         assert_eq!(a.load::<u64>(at), Ok(1));
         assert_eq!(a.load::<u64>(at + PAGE), Ok(0));
-        assert_eq!(snapshot.accessor().load::<u64>(at), Ok(1));
+        assert_eq!(snapshot.accessor().unwrap().load::<u64>(at), Ok(1));
         space.validate();
         drop((a, space, snapshot));
         assert_nothing_left(memory);
@@ -555,7 +555,7 @@ fn a_page_unmapped_beside_a_fault_that_maps_its_neighbours_stays_unmapped() {
         file.set_len(4 * PAGE).unwrap();
         let space = memory.space().unwrap();
         let at = space.map(Map::direct(&file)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let faulting = thread::spawn(move || {
             // A hole: the pages behind it are mapped with it.
             assert_eq!(a.load::<u64>(at), Ok(0));

@@ -132,7 +132,7 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
         // Private memory takes all but a few pages.
         let space = memory.space().unwrap();
         let at = space.map(Map::anonymous(2 * MIB)).unwrap();
-        let mut accessor = space.accessor();
+        let mut accessor = space.accessor().unwrap();
         let mut page = at;
         while accessor.store(page, 1_u64).is_ok() {
             page += PAGE;

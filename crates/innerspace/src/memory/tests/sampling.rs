@@ -15,7 +15,7 @@ fn uses_of_mapped_pages_are_seen_in_every_stretch_and_not_between() {
     let file = memory.options().open(store).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let pool = &memory.0.pool;
     let mut uses = 0;
     while pool.samples() {

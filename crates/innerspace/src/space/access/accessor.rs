@@ -3,9 +3,9 @@
 use super::forms::forms;
 use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single};
+use crate::group::LimitError;
+use crate::reclaim::AllocMode;
 use crate::space::core::error::Fault;
-use crate::space::core::space::SpaceInner;
-use crate::sync::Arc;
 use crate::sys::copy::Scalar;
 use crate::{Explanation, Space, VirtAddr};
 
@@ -46,7 +46,7 @@ use crate::{Explanation, Space, VirtAddr};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let space = Memory::with_limit(16 * MIB)?.space()?;
 /// let at = space.map(Map::anonymous(8192))?;
-/// let mut a = space.accessor();
+/// let mut a = space.accessor()?;
 /// a.store(at + 4092, 0x1122_3344_5566_7788_u64)?;    // any alignment, also across pages
 /// a.write(at, b"bytes")?;
 /// assert_eq!(a.load::<u8>(at + 4)?, b's');
@@ -66,20 +66,23 @@ pub struct Accessor {
 }
 
 impl Space {
-    /// A new accessor: the handle through which one thread at a time loads and stores. Charged two
-    /// pages, even over the limit.
-    pub fn accessor(&self) -> Accessor {
-        Accessor::new(&self.0)
+    /// A new accessor: the handle through which one thread at a time loads and stores. It takes the
+    /// memory of two pages, which the space's group is charged for.
+    ///
+    /// # Errors
+    /// [`LimitError`] when the group has no room for it.
+    pub fn accessor(&self) -> Result<Accessor, LimitError> {
+        self.accessor_in(AllocMode::Wait)
+    }
+
+    /// The same, with memory for it had in `mode`.
+    pub(crate) fn accessor_in(&self, mode: AllocMode) -> Result<Accessor, LimitError> {
+        let core = Core::new(&self.0, mode)?;
+        Ok(Accessor { core })
     }
 }
 
 impl Accessor {
-    pub(crate) fn new(space: &Arc<SpaceInner>) -> Accessor {
-        Accessor {
-            core: Core::new(space),
-        }
-    }
-
     /// The space this accessor works in.
     pub fn space(&self) -> Space {
         Space(self.core.space.clone())
@@ -96,7 +99,7 @@ impl Accessor {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let space = Memory::with_limit(4 * MIB)?.space()?;
     /// let at = space.map(Map::anonymous(64 * 1024))?;
-    /// let mut a = space.accessor();
+    /// let mut a = space.accessor()?;
     /// let sum = a.session(|a| {
     ///     let mut sum = 0;
     ///     for i in 0..8192 {

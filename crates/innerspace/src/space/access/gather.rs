@@ -27,7 +27,7 @@ forms! { Accessor, Single => {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let space = Memory::with_limit(4 * MIB)?.space()?;
     /// # let at = space.map(Map::anonymous(MIB))?;
-    /// # let mut a = space.accessor();
+    /// # let mut a = space.accessor()?;
     /// let (mut key, mut value) = ([0; 8], [0; 100]);
     /// a.gather(&mut [(at + 16, &mut key[..]), (at + 500_000, &mut value[..])])?;
     /// # Ok(()) }

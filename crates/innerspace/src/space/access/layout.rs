@@ -61,7 +61,7 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// let memory = Memory::with_limit(4 * MIB)?;
 /// let space = memory.space()?;
 /// let at = space.map(Map::anonymous(4096))?;
-/// let mut accessor = space.accessor();
+/// let mut accessor = space.accessor()?;
 /// let layout: TranslationLayout = accessor.layout();
 /// accessor.session(|session| {
 ///     session.store(at, 5u64)?; // the page is there now, and its leaf remembered

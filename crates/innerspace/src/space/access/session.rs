@@ -30,7 +30,7 @@ use crate::sys::copy::Scalar;
 /// # let memory = innerspace::Memory::with_limit(innerspace::MIB)?;
 /// # let space = memory.space()?;
 /// # let at = space.map(innerspace::Map::anonymous(4096).writable())?;
-/// space.accessor().session(|session| {
+/// space.accessor()?.session(|session| {
 ///     std::thread::scope(|scope| {
 ///         scope.spawn(|| session.store(at, 1_u64));
 ///     });

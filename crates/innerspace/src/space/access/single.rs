@@ -16,6 +16,7 @@ use super::forms::{Blocking, Mode};
 use super::what::What;
 use crate::cache::Wait;
 use crate::exec::reentry::is_in_callback;
+use crate::group::LimitError;
 use crate::reclaim::AllocMode;
 use crate::space::core::address::crosses;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
@@ -28,6 +29,7 @@ use crate::space::tlb::translator::{Look, Need, Translator};
 use crate::space::vma::cache::VmaCache;
 use crate::stats::Event;
 use crate::sync::Arc;
+use crate::sync::members::Ticket;
 use crate::sys::copy::Scalar;
 use crate::{PageCount, VirtAddr};
 
@@ -37,8 +39,8 @@ pub(crate) struct Core {
     pub(crate) space: Arc<SpaceInner>,
     /// The mappings found last.
     pub(crate) vmas: VmaCache,
-    /// Whether the group counts this accessor.
-    attached: bool,
+    /// Its place in the space's list.
+    ticket: Ticket,
     /// The fault of the last access that failed.
     fault: Fault,
 }
@@ -174,49 +176,35 @@ impl Drop for Core {
         if self.space.pool.foreign_maker().is_some() {
             return;
         }
-        let own = self.translator.sections.participant();
-        self.space
-            .accessors
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, own));
+        let own = self.space.accessors.lock().leave(self.ticket);
+        drop(own);
         self.space.sequence.forget_cache(&self.vmas);
         let groups = &self.space.pool.groups;
-        if self.attached {
-            groups.detach_accessor(self.space.group_id());
-        }
+        groups.detach_accessor(self.space.group_id());
         groups.uncharge(self.space.group_id(), CORE_PAGES);
     }
 }
 
 impl Core {
-    pub(crate) fn new(space: &Arc<SpaceInner>) -> Core {
+    /// Charges for an accessor of the space, in `mode`, and makes it.
+    ///
+    /// # Errors
+    /// The group has no room for it.
+    pub(crate) fn new(space: &Arc<SpaceInner>, mode: AllocMode) -> Result<Core, LimitError> {
+        let groups = &space.pool.groups;
+        let charge = space.pool.charge(space.group_id(), CORE_PAGES, mode)?;
         let translator = Translator::new(&space.pool.domain);
         // Known to the space before it has cached anything, so that no post can miss it.
         let own = translator.sections.participant().clone();
-        if space.pool.foreign_maker().is_some() {
-            // A child of fork(2): each of its accesses is refused.
-            return Core {
-                translator,
-                vmas: VmaCache::new(&space.sequence),
-                space: space.clone(),
-                attached: false,
-                fault: Fault::new(FaultKind::OtherProcess, VirtAddr(0), AccessKind::Load, 0),
-            };
-        }
-        space.accessors.lock().push(own);
-        // A group too small for one more accessor gives limit errors at its accesses, not here.
-        let attached = space.pool.groups.attach_accessor(space.group_id()).is_ok();
-        let charge = space
-            .pool
-            .charge(space.group_id(), CORE_PAGES, AllocMode::Must);
-        let _group = charge.expect("a charge that must succeed does").commit();
-        Core {
+        let ticket = space.accessors.lock().join(own);
+        groups.attach_accessor(charge.commit());
+        Ok(Core {
             translator,
             vmas: VmaCache::new(&space.sequence),
             space: space.clone(),
-            attached,
+            ticket,
             fault: Fault::new(FaultKind::NotMapped, VirtAddr(0), AccessKind::Load, 0),
-        }
+        })
     }
 
     /// Does `act` with the bytes at `at`, in a section; on a miss, brings their page in first.

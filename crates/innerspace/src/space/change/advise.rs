@@ -207,7 +207,7 @@ impl Space {
             })
         });
         let parts = parts.ok_or(SpaceError::NotMapped { what, at, len })?;
-        let mut accessor = self.accessor();
+        let mut accessor = self.accessor()?;
         let has_pages = |vma: &Vma| !matches!(vma.backing, Backing::Device { .. });
         for vma in parts.into_iter().filter(has_pages) {
             let stores = vma.sharing == Sharing::Private

@@ -168,7 +168,7 @@ impl Map {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let space = Memory::with_limit(4 * MIB)?.space()?;
     /// let at = space.map(Map::device(Counter(AtomicU32::new(0)), 4096))?;
-    /// let mut a = space.accessor();
+    /// let mut a = space.accessor()?;
     /// assert_eq!((a.load::<u32>(at)?, a.load::<u32>(at)?), (0, 1));
     /// let refused = a.store(at, 7_u32).unwrap_err();
     /// assert!(a.explain(refused).to_string().ends_with("a counter cannot be set"));

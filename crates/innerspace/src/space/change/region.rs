@@ -25,7 +25,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 /// let space = Memory::with_limit(4 * MIB)?.space()?;
 /// let mut heap = space.region(64 * MIB)?;
 /// assert_eq!(heap.set_len(10 * KIB)?, heap.start() + 10 * KIB);
-/// let mut a = space.accessor();
+/// let mut a = space.accessor()?;
 /// a.store(heap.start() + 8 * KIB, 1_u64)?;
 /// heap.set_len(0)?;
 /// assert!(a.load::<u64>(heap.start()).is_err());

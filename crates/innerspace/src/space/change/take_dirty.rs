@@ -39,7 +39,7 @@ impl Space {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let space = Memory::with_limit(4 * MIB)?.space()?;
     /// let screen = space.map(Map::anonymous(MIB))?;
-    /// let mut a = space.accessor();
+    /// let mut a = space.accessor()?;
     /// assert_eq!(space.take_dirty(screen, MIB)?, [screen..screen + MIB]);
     /// a.store(screen + 5000, 1_u8)?;
     /// assert_eq!(space.take_dirty(screen, MIB)?, [screen + 4096..screen + 8192]);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::address::leaf_number;
-use super::error::{Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
+use super::error::{AccessKind, Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
 use super::options::AddressWidth;
 use super::structure::Structure;
 use crate::cache::Cache;
@@ -25,6 +25,7 @@ use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::domain::{Participant, Post};
 use crate::sync::gate::{Gate, OpenSection};
+use crate::sync::members::Members;
 use crate::sync::rcu_cell::RcuCell;
 use crate::sync::{Arc, Mutex, Rank, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
@@ -44,16 +45,16 @@ const REMEMBERED: usize = 16;
 /// let memory = Memory::with_limit(16 * MIB)?;
 /// let space = memory.space()?;
 /// let at = space.map(Map::anonymous(MIB))?;          // zeros, readable and writable
-/// space.accessor().store(at, 1_u64)?;
+/// space.accessor()?.store(at, 1_u64)?;
 ///
 /// let child = space.fork()?;                         // shares each page until either stores to it
-/// child.accessor().store(at, 2_u64)?;
-/// assert_eq!(space.accessor().load::<u64>(at)?, 1);
+/// child.accessor()?.store(at, 2_u64)?;
+/// assert_eq!(space.accessor()?.load::<u64>(at)?, 1);
 ///
 /// space.protect(at, MIB, Protection::READ)?;
-/// assert!(space.accessor().store(at, 3_u64).is_err());
+/// assert!(space.accessor()?.store(at, 3_u64).is_err());
 /// space.unmap(at, MIB)?;
-/// assert!(space.accessor().load::<u64>(at).is_err());
+/// assert!(space.accessor()?.load::<u64>(at).is_err());
 /// println!("{}", child.stats());
 /// # Ok(()) }
 /// ```
@@ -103,7 +104,7 @@ pub(crate) struct SpaceInner {
     /// Serialises the copying of shared nodes by faults; see `table`.
     pub(crate) paths: Mutex<()>,
     /// The accessors' shared sides, for posts.
-    pub(crate) accessors: Mutex<Vec<Arc<Participant>>>,
+    pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
     /// Causes of the last faults.
     pub(crate) causes: Mutex<VecDeque<(Fault, Cause)>>,
 }
@@ -173,7 +174,7 @@ impl SpaceInner {
             cache: cache.clone(),
             group: group.clone(),
             paths: Mutex::ranked(Rank::Paths, ()),
-            accessors: Mutex::ranked(Rank::Participants, Vec::new()),
+            accessors: Mutex::ranked(Rank::Participants, Members::default()),
             causes: Mutex::new(VecDeque::new()),
         })
     }
@@ -392,6 +393,17 @@ impl SpaceInner {
             causes.pop_front();
         }
         causes.push_back((fault, cause));
+    }
+
+    /// The fault of an access at `at` that found no memory, with `error` to explain it.
+    pub(crate) fn limit_fault(&self, at: VirtAddr, access: AccessKind, error: LimitError) -> Fault {
+        let kind = match error.would_block() {
+            true => FaultKind::WouldBlock,
+            false => FaultKind::Limit,
+        };
+        let fault = Fault::new(kind, at, access, 0);
+        self.remember(fault, Cause::Limit(error));
+        fault
     }
 
     pub(crate) fn explain(&self, fault: Fault) -> Explanation {

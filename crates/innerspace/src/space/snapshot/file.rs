@@ -474,7 +474,7 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         if mapping.sharing == Sharing::Shared {
             return Err(damaged("pages of a shared mapping"));
         }
-        let mut accessor = self.space.accessor();
+        let mut accessor = self.space.accessor().map_err(SpaceError::from)?;
         accessor
             .write(VirtAddr(at), bytes)
             .map_err(|fault| SnapshotFileError::Pages(self.space.explain(fault)))?;

@@ -1,7 +1,7 @@
 //! Taking a snapshot, reading it, and forking from it.
 
 use super::devices::DeviceState;
-use crate::group::Group;
+use crate::group::{Group, LimitError};
 use crate::space::access::accessor::Accessor;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::{Role, Space};
@@ -24,11 +24,11 @@ use crate::sync::Arc;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let space = Memory::with_limit(4 * MIB)?.space()?;
 /// let at = space.map(Map::anonymous(MIB))?;
-/// let mut a = space.accessor();
+/// let mut a = space.accessor()?;
 /// a.store(at, 1_u64)?;
 /// let snapshot = space.freeze()?;
 /// a.store(at, 2_u64)?;
-/// assert_eq!(snapshot.accessor().load::<u64>(at)?, 1);
+/// assert_eq!(snapshot.accessor()?.load::<u64>(at)?, 1);
 /// assert_eq!(space.changed_since(&snapshot)?, [at..at + 4096]);
 /// space.restore(&snapshot)?;
 /// assert_eq!(a.load::<u64>(at)?, 1);
@@ -94,7 +94,10 @@ impl Snapshot {
 
     /// A new accessor, to read with: its stores fail with
     /// [`FaultKind::Frozen`](crate::FaultKind::Frozen). Charged like any accessor.
-    pub fn accessor(&self) -> Accessor {
+    ///
+    /// # Errors
+    /// As [`Space::accessor`].
+    pub fn accessor(&self) -> Result<Accessor, LimitError> {
         self.0.accessor()
     }
 

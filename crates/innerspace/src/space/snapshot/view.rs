@@ -7,7 +7,7 @@ use super::frozen::Snapshot;
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool};
 use crate::space::core::address::page_start;
-use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
+use crate::space::core::error::{AccessKind, Fault};
 use crate::space::table::nodes::Nodes;
 use crate::space::table::still::StillPage;
 use crate::space::vma::protection::Protection;
@@ -69,7 +69,7 @@ impl Snapshot {
     /// A view of `len` bytes at `at`.
     ///
     /// # Errors
-    /// The [`Fault`] of the first byte that cannot be read; [`FaultKind::Limit`] when the group has
+    /// The [`Fault`] of the first byte that cannot be read; [`FaultKind::Limit`](crate::FaultKind::Limit) when the group has
     /// no room for a copy.
     pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
         let space = &*self.0.0;
@@ -91,13 +91,10 @@ impl Snapshot {
         }
         let group = space.group_id();
         let charge = space.pool.charge(group, charged(len), AllocMode::Wait);
-        let charge = charge.map_err(|error| {
-            let fault = Fault::new(FaultKind::Limit, at, AccessKind::Load, 0);
-            space.remember(fault, Cause::Limit(error));
-            fault
-        })?;
+        let full = |error| space.limit_fault(at, AccessKind::Load, error);
+        let charge = charge.map_err(full)?;
         let mut bytes = vec![0; len].into_boxed_slice();
-        self.accessor().read(at, &mut bytes)?;
+        self.accessor().map_err(full)?.read(at, &mut bytes)?;
         let group = charge.commit();
         let pool = space.pool.clone();
         Ok(PageView(Arc::new(Bytes::Copy { bytes, pool, group })))

@@ -11,7 +11,7 @@ fn numbered(space: &Space, pages: u64) -> VirtAddr {
     let at = space
         .map(Map::anonymous(pages * PAGE).at(VirtAddr(1 << 30)))
         .unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     (0..pages).for_each(|page| a.store(at + page * PAGE, page).unwrap());
     at
 }
@@ -25,16 +25,20 @@ fn a_view_stays_when_its_chain_is_collapsed_beside_it() {
     let first = space(&pool);
     let at = numbered(&first, 4);
     let second = first.fork().unwrap();
-    second.accessor().store(at, 10u64).unwrap();
+    second.accessor().unwrap().store(at, 10u64).unwrap();
     let third = second.fork().unwrap();
-    third.accessor().store(at + PAGE, 11u64).unwrap();
+    third.accessor().unwrap().store(at + PAGE, 11u64).unwrap();
     drop(second);
     pool.flush_retired();
     let image = third.freeze().unwrap();
     let (out, third_back) = mpsc::channel();
     let there = failpoint::on("Climbing", move || {
         let storing = thread::spawn(move || {
-            third.accessor().store(at + 2 * PAGE, 12u64).unwrap();
+            third
+                .accessor()
+                .unwrap()
+                .store(at + 2 * PAGE, 12u64)
+                .unwrap();
             third
         });
         out.send(storing.join().unwrap()).unwrap();
@@ -45,7 +49,11 @@ fn a_view_stays_when_its_chain_is_collapsed_beside_it() {
     drop(image);
     pool.flush_retired();
     pool.flush_retired();
-    first.accessor().store(at + 3 * PAGE, 99u64).unwrap();
+    first
+        .accessor()
+        .unwrap()
+        .store(at + 3 * PAGE, 99u64)
+        .unwrap();
     assert_eq!(*view, 3u64.to_le_bytes(), "a view changed");
 }
 
@@ -58,12 +66,16 @@ fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
     let first = space(&pool);
     let at = numbered(&first, 4);
     let second = first.fork().unwrap();
-    second.accessor().store(at, 10u64).unwrap();
+    second.accessor().unwrap().store(at, 10u64).unwrap();
     let third = second.fork().unwrap();
-    third.accessor().store(at + PAGE, 11u64).unwrap();
+    third.accessor().unwrap().store(at + PAGE, 11u64).unwrap();
     // Own leaf, borrowing from the one that `third` has.
     let fourth = third.fork().unwrap();
-    fourth.accessor().store(at + 2 * PAGE, 42u64).unwrap();
+    fourth
+        .accessor()
+        .unwrap()
+        .store(at + 2 * PAGE, 42u64)
+        .unwrap();
     drop(second);
     pool.flush_retired();
     pool.flush_retired();
@@ -71,7 +83,11 @@ fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
     let (out, third_back) = mpsc::channel();
     let there = failpoint::on("Climbing", move || {
         let storing = thread::spawn(move || {
-            third.accessor().store(at + 2 * PAGE, 12u64).unwrap();
+            third
+                .accessor()
+                .unwrap()
+                .store(at + 2 * PAGE, 12u64)
+                .unwrap();
             third
         });
         out.send(storing.join().unwrap()).unwrap();
@@ -83,9 +99,13 @@ fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
     fourth.unmap(at, LARGE).unwrap();
     pool.flush_retired();
     pool.flush_retired();
-    first.accessor().store(at + 3 * PAGE, 99u64).unwrap();
+    first
+        .accessor()
+        .unwrap()
+        .store(at + 3 * PAGE, 99u64)
+        .unwrap();
     assert_eq!(
-        fourth.accessor().load::<u64>(to),
+        fourth.accessor().unwrap().load::<u64>(to),
         Ok(3),
         "another space's store"
     );
@@ -100,7 +120,7 @@ fn a_shadow_is_collapsed_once() {
     let first = space(&pool);
     let at = numbered(&first, 4);
     let child = first.fork().unwrap();
-    first.accessor().store(at, 10u64).unwrap();
+    first.accessor().unwrap().store(at, 10u64).unwrap();
     drop(child);
     pool.flush_retired();
     let second = first.fork().unwrap();
@@ -114,12 +134,16 @@ fn a_shadow_is_collapsed_once() {
                 between.send(()).unwrap();
                 let _dropped = go_on.recv();
             });
-            first.accessor().store(at + 2 * PAGE, 12u64).unwrap();
+            first
+                .accessor()
+                .unwrap()
+                .store(at + 2 * PAGE, 12u64)
+                .unwrap();
         });
         is_between.recv().unwrap();
         joined_to.send((storing, to_go_on)).unwrap();
     });
-    second.accessor().store(at + PAGE, 21u64).unwrap();
+    second.accessor().unwrap().store(at + PAGE, 21u64).unwrap();
     drop(there);
     let (storing, to_go_on) = joined.recv().unwrap();
     let _ = to_go_on.send(());

@@ -36,7 +36,7 @@ fn visit_often(a: &mut Accessor) {
 /// A space with a leaf whose pages lie in a row, and an accessor that has it coalesced.
 fn coalesced(pool: &Arc<Pool>) -> (Space, Accessor) {
     let space = leaf(pool);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     store_all(&mut a, 1);
     visit(&mut a);
     assert!(a.core.translator.has_coalesced(AT.0));
@@ -79,7 +79,7 @@ fn memory_that_is_stored_to_in_order_is_one_translation() {
     assert_eq!(beyond.kind(), FaultKind::NotMapped);
     assert!(a.core.translator.has_coalesced(AT.0));
     let mut bytes = vec![0; LEAF_BYTES as usize];
-    space.accessor().read(AT, &mut bytes).unwrap();
+    space.accessor().unwrap().read(AT, &mut bytes).unwrap();
     for (page, bytes) in (0_u64..).zip(bytes.chunks(PAGE_SIZE)) {
         assert_eq!(bytes[100..108], (page * 7 + 100).to_ne_bytes());
     }
@@ -93,7 +93,7 @@ fn a_leaf_is_left_as_it_is_where_a_page_is_missing_elsewhere_or_read_only() {
     let pool = pool(1024);
     // Missing.
     let space = leaf(&pool);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     (0..PAGES - 1).for_each(|page| a.store(AT + page * PAGE, 1u64).unwrap());
     visit(&mut a);
     assert!(!a.core.translator.has_coalesced(AT.0));
@@ -105,7 +105,7 @@ fn a_leaf_is_left_as_it_is_where_a_page_is_missing_elsewhere_or_read_only() {
     // Elsewhere.
     let pool = self::pool(1024);
     let space = leaf(&pool);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in (0..PAGES - 2).chain([PAGES - 1, PAGES - 2]) {
         a.store(AT + page * PAGE, page + 1).unwrap();
     }
@@ -151,7 +151,7 @@ fn what_is_dropped_from_a_coalesced_leaf_is_gone_for_all() {
     let (space, mut a) = coalesced(&pool);
     let dropped = AT + 100 * PAGE;
     space.advise(dropped, PAGE, Advice::DontNeed).unwrap();
-    let mut b = space.accessor();
+    let mut b = space.accessor().unwrap();
     b.store(dropped + 8, 7u64).unwrap();
     assert_eq!([0, 8].map(|at| a.load::<u64>(dropped + at)), [Ok(0), Ok(7)]);
     // Nobody has it coalesced, so the next is dropped where it is.
@@ -171,7 +171,7 @@ fn what_is_dropped_from_a_coalesced_leaf_is_gone_for_all() {
 fn a_leaf_is_not_coalesced_while_its_pages_are_taken() {
     let pool = pool(1024);
     let space = leaf(&pool);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     store_all(&mut a, 1);
     let (hand_over, visited) = mpsc::channel();
     let _there = failpoint::on("Zap", move || {
@@ -215,11 +215,11 @@ fn a_store_to_a_coalesced_leaf_counts_once_its_page_is_watched() {
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let map = Map::anonymous(LEAF_BYTES).at(AT).protection(all);
     space.map(map).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     store_all(&mut a, 1);
     visit(&mut a);
     assert!(a.core.translator.has_coalesced(AT.0));
-    let code = space.accessor().watch_code(AT + 9 * PAGE).unwrap();
+    let code = space.accessor().unwrap().watch_code(AT + 9 * PAGE).unwrap();
     assert!(code.is_current());
     a.store(AT + 9 * PAGE + 64, 1u64).unwrap();
     assert!(!code.is_current());
@@ -232,7 +232,7 @@ fn stores_to_a_coalesced_leaf_stay_on_their_side_of_a_fork() {
     let (space, mut a) = coalesced(&pool);
     let child = space.fork().unwrap();
     store_all(&mut a, 1000);
-    let mut c = child.accessor();
+    let mut c = child.accessor().unwrap();
     assert_eq!(shown(&mut c), numbers(1));
     assert_eq!(shown(&mut a), numbers(1000));
     visit(&mut a);
@@ -253,10 +253,10 @@ fn stores_to_a_coalesced_leaf_stay_on_their_side_of_a_fork() {
 fn what_a_change_is_at_stays_shared_until_it_has_passed() {
     let pool = pool(4096);
     let space = leaf(&pool);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(AT), Ok(0), "now there is a leaf");
     let child = space.fork().unwrap();
-    let mut c = child.accessor();
+    let mut c = child.accessor().unwrap();
     let (hand_over, done) = mpsc::channel();
     let _there = failpoint::on("Edited", move || {
         let parting = thread::spawn(move || {
@@ -313,7 +313,7 @@ fn a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced() {
     let beside = AT + LEAF_BYTES;
     space.map(Map::anonymous(PAGE).at(beside)).unwrap();
     let snapshot = space.freeze().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     // The first restore begins the record of stores.
     space.restore(&snapshot).unwrap();
     for round in 1..4 {
@@ -403,7 +403,7 @@ mod programs {
             let pool = pool(4096);
             let space = space(&pool);
             map_again(&space, 0, PAGES);
-            let mut accessors = [space.accessor(), space.accessor()];
+            let mut accessors = [space.accessor().unwrap(), space.accessor().unwrap()];
             store_all(&mut accessors[0], 1);
             let mut expected = numbers(1);
             for one in &mut accessors {
@@ -490,7 +490,7 @@ mod programs {
                 }
             }
             for (fork, then) in &others {
-                prop_assert_eq!(&shown(&mut fork.accessor()), then);
+                prop_assert_eq!(&shown(&mut fork.accessor().unwrap()), then);
             }
             space.validate();
             drop((accessors, snapshot, others, space));

@@ -65,7 +65,7 @@ fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {
         let file = hole(&pool, &device, 16 * PAGE);
         let space = space(&pool);
         let at = space.map(shared(&file)).unwrap();
-        let mut accessors = [space.accessor(), space.accessor()];
+        let mut accessors = [space.accessor().unwrap(), space.accessor().unwrap()];
         for page in 0..16 {
             let a = &mut accessors[page as usize / 8];
             a.store(at + page * PAGE, page).unwrap();
@@ -103,7 +103,7 @@ fn an_accessor_counts_itself_on_a_file_once_for_all_its_slots() {
     let slot = |at: VirtAddr| at.0 / PAGE % 4;
     let two = two + u64::from(slot(one) == slot(two)) * PAGE;
     let before = Arc::strong_count(file.core());
-    let mut accessors = [space.accessor(), space.accessor()];
+    let mut accessors = [space.accessor().unwrap(), space.accessor().unwrap()];
     for (number, a) in (0..).zip(&mut accessors) {
         a.store(one + 8 * number * PAGE, 1_u8).unwrap();
         a.store(two + (8 * number + 4) * PAGE, 1_u8).unwrap();
@@ -122,7 +122,7 @@ fn a_write_by_call_is_seen_where_the_hole_was_mapped() {
         let file = hole(&pool, &device, len);
         let space = space(&pool);
         let at = space.map(Map::direct(&file)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0));
         file.write_all_at(&[9; 8], 3 * PAGE).unwrap();
         assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0x0909_0909_0909_0909));
@@ -151,7 +151,7 @@ fn a_reader_of_a_hole_sees_what_was_written_before_it_asked() {
             });
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let mut a = space.accessor();
+                    let mut a = space.accessor().unwrap();
                     loop {
                         let done = written.load(crate::sync::atomic::Ordering::Acquire);
                         for page in done.saturating_sub(2)..done {
@@ -186,7 +186,7 @@ fn two_write_faults_on_one_hole_keep_both_stores() {
         one.map(shared(&file)).unwrap(),
         two.map(shared(&file)).unwrap(),
     );
-    let (mut a, mut b) = (one.accessor(), two.accessor());
+    let (mut a, mut b) = (one.accessor().unwrap(), two.accessor().unwrap());
     for page in 0..16 {
         a.store(at + page * PAGE, 1_u64).unwrap();
         b.store(there + page * PAGE + 8, 2_u64).unwrap();
@@ -219,7 +219,7 @@ fn many_threads_store_to_the_same_holes() {
             let (space, at) = (&spaces[thread as usize % 2], maps[thread as usize % 2]);
             let start = &start;
             scope.spawn(move || {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 start.wait();
                 for page in 0..PAGES {
                     if thread % 2 == 0 {
@@ -253,7 +253,7 @@ fn a_large_block_is_mapped_whole_and_stays_large() {
     let file = hole_with(&pool, &device, 2 * LARGE, HoleWrites::Large);
     let space = space(&pool);
     let at = space.map(shared(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at + 9 * PAGE), Ok(0));
     a.store(at + 9 * PAGE, 5_u64).unwrap();
     let faults = file.stats().faults;
@@ -288,7 +288,7 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     file.write_all_at(&[3; PAGE_SIZE], 0).unwrap();
     let space = space(&pool);
     let at = space.map(Map::direct(&file).private().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(3));
     assert_eq!(a.load::<u8>(at + 100 * PAGE), Ok(0));
     a.store(at, 9_u8).unwrap();
@@ -325,7 +325,7 @@ fn an_access_past_the_end_is_an_error_with_the_place() {
     let file = hole(&pool, &device, LARGE);
     let space = space(&pool);
     let at = space.map(shared(&file).range(0..2 * LARGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in [0, 511] {
         assert_eq!(a.load::<u64>(at + page * PAGE), Ok(0));
     }

@@ -25,7 +25,7 @@ fn reached_after_unmap(holes: HoleWrites, access: AccessKind) -> bool {
     let space = space(&pool);
     let at = space.map(shared(&file).at(VirtAddr(1 << 30))).unwrap();
     let try_access = move |space: &Space, at| {
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         match access {
             AccessKind::Store => a.store(at, 1u8),
             _ => a.load::<u8>(at).map(drop),
@@ -58,7 +58,7 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     let file = hole(&pool, &device, 4 * LARGE);
     let space = space(&pool);
     let at = space.map(shared(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for hole in 0..4 {
         assert_eq!(a.load::<u8>(at + hole * LARGE), Ok(0));
     }
@@ -83,8 +83,8 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
         .map(Map::anonymous(2 * LARGE).at(VirtAddr(1 << 30)))
         .unwrap();
     let shared = at + LARGE;
-    let mut a = space.accessor();
-    let mut other = space.accessor();
+    let mut a = space.accessor().unwrap();
+    let mut other = space.accessor().unwrap();
     a.store(shared, 7u8).unwrap();
     let child = space.fork().unwrap();
     // The way to the leaf is the space's own again; the leaf is not.
@@ -126,7 +126,7 @@ fn store_before_the_others_are_told(replace: impl FnOnce(&Space, VirtAddr)) {
     let space = space(&pool);
     let at = VirtAddr(1 << 30);
     let at = space.map(Map::anonymous(3 * PAGE).at(at)).unwrap();
-    let [mut a, mut reader] = [(); 2].map(|()| space.accessor());
+    let [mut a, mut reader] = [(); 2].map(|()| space.accessor().unwrap());
     a.store(at + PAGE, 7u8).unwrap();
     a.store(at + 2 * PAGE, 6u8).unwrap(); // stays borrowed
     let child = space.fork().unwrap();
@@ -159,7 +159,7 @@ fn store_before_the_others_are_told(replace: impl FnOnce(&Space, VirtAddr)) {
 #[test]
 fn a_leaf_that_a_store_has_copied_and_another_has_stored_to_is_seen_by_who_remembers_the_old_one() {
     store_before_the_others_are_told(|space, at| {
-        space.accessor().store(at, 9u8).unwrap();
+        space.accessor().unwrap().store(at, 9u8).unwrap();
     });
 }
 
@@ -188,7 +188,7 @@ fn load_beside_a_store_with_room_for(frames: u64) -> u64 {
     let space = space(&pool);
     let at = VirtAddr(1 << 30);
     let at = space.map(Map::anonymous(2 * LARGE).at(at)).unwrap();
-    let [mut a, mut reader] = [(); 2].map(|()| space.accessor());
+    let [mut a, mut reader] = [(); 2].map(|()| space.accessor().unwrap());
     // Not so few that the limit would be too small for a memory.
     for page in 0..64 {
         a.store(at + page * PAGE, 7u8).unwrap();
@@ -224,17 +224,17 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     let space = space(&pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
-    let mut storer = space.accessor();
+    let mut storer = space.accessor().unwrap();
     storer.store(at, 1u64).unwrap();
     // From here on each store that follows a watch is a fault.
-    drop(space.accessor().watch_code(at).unwrap());
+    drop(space.accessor().unwrap().watch_code(at).unwrap());
     let (hand_over, watched) = mpsc::channel();
     let other = space.clone();
     let _there = failpoint::on("WatchersNotified", move || {
         let domain = other.0.pool.domain.clone();
         let begun = domain.begun();
         let watching = thread::spawn(move || {
-            let mut a = other.accessor();
+            let mut a = other.accessor().unwrap();
             let page = a.watch_code(at).unwrap();
             (a.fetch::<u64>(at).unwrap(), page)
         });
@@ -265,7 +265,7 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let at = space.map(Map::anonymous(2 * PAGE).protection(all)).unwrap();
     let page = at + PAGE;
-    let (mut a, mut other) = (space.accessor(), space.accessor());
+    let (mut a, mut other) = (space.accessor().unwrap(), space.accessor().unwrap());
     a.store(page, 7u64).unwrap();
     // Later fetches change nothing.
     assert_eq!(a.fetch::<u64>(page), Ok(7));
@@ -286,7 +286,7 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
                 thread::yield_now();
             }
         });
-        watched.accessor().watch_code(page).unwrap();
+        watched.accessor().unwrap().watch_code(page).unwrap();
     });
     begun.recv().unwrap();
     let (domain, done) = (pool.domain.clone(), mpsc::channel());
@@ -331,7 +331,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let map = Map::file(&file).shared().protection(all);
     let at = space.map(map).unwrap();
-    let mut storer = space.accessor();
+    let mut storer = space.accessor().unwrap();
     storer.store(at, 1u64).unwrap();
     let fetched = Arc::new(AtomicBool::new(false));
     let (hand_over, stored) = mpsc::channel();
@@ -369,7 +369,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
         aged.send(other.0.pool.domain.begun()).unwrap();
         hand_over.send(storing).unwrap();
     });
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let page = a.watch_code(at).unwrap();
     let found = a.fetch::<u64>(at).unwrap();
     fetched.store(true, SeqCst);
@@ -406,7 +406,7 @@ fn a_change_makes_code_stale_before_it_shows() {
     for (point, change) in changes {
         let space = space(&pool(64));
         let at = space.map(Map::anonymous(LARGE).protection(all)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         let snapshot = space.freeze().unwrap();
         a.store(at, 2u64).unwrap();
@@ -432,7 +432,7 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     file.set_barrier(1);
     let space = space(cache.pool());
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let raised = file.clone();
     let _there = failpoint::on("BlockAcquired", move || raised.set_barrier(2));
     a.store(at, 1u8).unwrap();
@@ -463,7 +463,7 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     file.read_exact_at(&mut [0; 2 * PAGE_SIZE], 0).unwrap();
     let space = space(cache.pool());
     let at = space.map(Map::file(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let (to_go_on, goes_on) = mpsc::channel();
     let (gone, is_gone) = mpsc::channel();
     let (hand_over, punching) = mpsc::channel();
@@ -502,7 +502,7 @@ fn waits_for_who_came_back(
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0..4 {
         a.store(at + page * PAGE, 1u64).unwrap();
     }

@@ -55,7 +55,7 @@ fn anonymous_memory_is_zero_until_written() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at + 8), Ok(0));
     assert_eq!(space.stats().pages.zero, 1);
     a.store(at + 8, 7u64).unwrap();
@@ -73,7 +73,7 @@ fn values_of_every_size_at_every_alignment_across_a_page_end() {
     let pool = pool(64);
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     // Up to where the beginning of a page ends, for which values have a way of their own, but bytes
     // do not.
     for offset in PAGE - 20..PAGE + 50 {
@@ -108,7 +108,7 @@ fn a_value_over_the_end_of_a_mapping_is_stored_wholly_or_not_at_all() {
     let pool = pool(64);
     let space = space(&pool);
     let at = space.map(Map::anonymous(PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let fault = a.store(at + (PAGE - 4), u64::MAX).unwrap_err();
     assert_eq!(
         (fault.kind(), fault.address()),
@@ -122,7 +122,7 @@ fn each_wrong_access_is_its_own_error() {
     let pool = pool(64);
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 5u64).unwrap();
     space.protect(at, PAGE, Protection::READ).unwrap();
     assert_eq!(a.store(at, 6u64).unwrap_err().kind(), FaultKind::Forbidden);
@@ -196,7 +196,7 @@ fn after_unmap_and_protect_no_old_translation_works() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(8 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.session(|session| {
         for page in 0..8 {
             session.store(at + page * PAGE, page).unwrap();
@@ -232,7 +232,7 @@ fn bulk_accesses_cross_pages_and_say_how_far_they_got() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let bytes: Vec<u8> = (0..3 * PAGE).map(|i| (i % 251) as u8).collect();
     a.write(at + 100, &bytes).unwrap();
     let mut back = vec![0; bytes.len()];
@@ -262,7 +262,7 @@ fn fork_separates_parent_and_child() {
     let pool = pool(4096);
     let parent = space(&pool);
     let at = parent.map(Map::anonymous(700 * PAGE)).unwrap();
-    let mut p = parent.accessor();
+    let mut p = parent.accessor().unwrap();
     for page in 0..700 {
         p.store(at + page * PAGE, page).unwrap();
     }
@@ -273,7 +273,7 @@ fn fork_separates_parent_and_child() {
         used.0 + 1,
         "a fork costs its root"
     );
-    let mut c = child.accessor();
+    let mut c = child.accessor().unwrap();
     for page in (0..700).step_by(3) {
         p.store(at + page * PAGE, page + 1000).unwrap();
         c.store(at + page * PAGE, page + 2000).unwrap();
@@ -316,7 +316,7 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
     let at = spaces[0].map(Map::anonymous(40 * PAGE)).unwrap();
     for generation in 0..30u64 {
         let last = spaces.last().unwrap();
-        let mut a = last.accessor();
+        let mut a = last.accessor().unwrap();
         a.store(at + generation * PAGE, generation + 1).unwrap();
         a.store(at + 39 * PAGE, generation).unwrap();
         drop(a);
@@ -324,7 +324,7 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
         spaces.push(next);
     }
     for (generation, space) in spaces.iter().enumerate() {
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for page in 0..30u64 {
             let want = if page <= generation as u64 && page < 30 {
                 page + 1
@@ -361,7 +361,7 @@ fn rounds_of_forks_leave_no_chain_of_dead_leaves() {
     let pool = pool(8192);
     let parent = space(&pool);
     let at = parent.map(Map::anonymous(600 * PAGE)).unwrap();
-    let mut p = parent.accessor();
+    let mut p = parent.accessor().unwrap();
     let mut write_all = |round: u64| {
         for page in 0..600 {
             p.store(at + page * PAGE, round + page).unwrap();
@@ -372,7 +372,7 @@ fn rounds_of_forks_leave_no_chain_of_dead_leaves() {
     for round in 1..40 {
         let child = parent.fork().unwrap();
         write_all(round);
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         assert_eq!(c.load::<u64>(at + 599 * PAGE), Ok(round - 1 + 599));
         drop((c, child));
         pool.flush_retired();
@@ -389,7 +389,7 @@ fn unmapping_part_of_a_forked_space_leaves_the_other_as_it_was() {
     let pool = pool(4096);
     let parent = space(&pool);
     let at = parent.map(Map::anonymous(1200 * PAGE)).unwrap();
-    let mut p = parent.accessor();
+    let mut p = parent.accessor().unwrap();
     for page in 0..1200 {
         p.store(at + page * PAGE, page).unwrap();
     }
@@ -403,7 +403,7 @@ fn unmapping_part_of_a_forked_space_leaves_the_other_as_it_was() {
         .unwrap();
     parent.validate();
     child.validate();
-    let mut c = child.accessor();
+    let mut c = child.accessor().unwrap();
     for page in 0..1200 {
         assert_eq!(p.load::<u64>(at + page * PAGE), Ok(page));
         let got = c.load::<u64>(at + page * PAGE).map_err(Fault::kind);
@@ -432,15 +432,15 @@ fn what_one_side_of_a_fork_allows_itself_the_other_does_not_see() {
     let none = || Map::anonymous(4 * PAGE).protection(Protection::NONE);
     let at = parent.map(none()).unwrap();
     parent.protect(at, PAGE, Protection::READ_WRITE).unwrap();
-    parent.accessor().store(at, 1u64).unwrap(); // there is a leaf
+    parent.accessor().unwrap().store(at, 1u64).unwrap(); // there is a leaf
     parent.protect(at, PAGE, Protection::NONE).unwrap();
     for protection in [Protection::READ, Protection::READ_WRITE] {
         let child = parent.fork().unwrap();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         child.protect(at, 2 * PAGE, protection).unwrap();
         assert_eq!(c.load::<u64>(at), Ok(1));
         assert_eq!(c.load::<u64>(at + PAGE), Ok(0));
-        let mut p = parent.accessor();
+        let mut p = parent.accessor().unwrap();
         for page in 0..2 {
             let fault = p.load::<u64>(at + page * PAGE).unwrap_err();
             assert_eq!(fault.kind(), FaultKind::Forbidden);
@@ -458,7 +458,7 @@ fn a_full_group_is_an_error_to_the_access_and_nothing_more() {
     let group = pool.root_group().child("tenant-a", 32 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut stored = 0;
     let fault = loop {
         match a.store(at + stored * PAGE, stored) {
@@ -498,7 +498,7 @@ fn an_upgrade_by_one_accessor_is_seen_by_another() {
     let reader = {
         let space = space.clone();
         thread::spawn(move || {
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             for page in 0..600 {
                 assert_eq!(a.load::<u64>(at + page * PAGE), Ok(0)); // the zero page
             }
@@ -510,7 +510,7 @@ fn an_upgrade_by_one_accessor_is_seen_by_another() {
             }
         })
     };
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut forks = Vec::new();
     from_reader.recv().unwrap();
     for page in 0..600 {
@@ -538,7 +538,7 @@ fn forks_race_with_faults() {
         .map(|thread| {
             let space = space.clone();
             thread::spawn(move || {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 for round in 1..=60u64 {
                     for page in (thread..600).step_by(2 + round as usize % 7) {
                         let slot = at + page * PAGE + thread * 8;
@@ -553,7 +553,7 @@ fn forks_race_with_faults() {
         .collect();
     for _ in 0..60 {
         let child = space.fork().unwrap();
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         let first: Vec<u64> = (0..600)
             .map(|page| c.load(at + page * PAGE).unwrap())
             .collect();

@@ -15,7 +15,7 @@ fn while_the_mappings_change_it_would_block_each_time() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1_u64).unwrap();
     let inner = &space.0;
     let writer = inner.gate.write();
@@ -54,7 +54,7 @@ fn a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access() {
     let space = space(&pool);
     let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let at = space.map(Map::file(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(own, 1_u64).unwrap();
     let (open, may_open) = mpsc::channel::<()>();
     let (closes, closing) = mpsc::channel();
@@ -85,7 +85,7 @@ fn beside_a_change_elsewhere_nothing_waits() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let writer = space.0.gate.write();
     let closed = writer.close(&pool.domain, &(at.0 + 8 * PAGE..at.0 + 9 * PAGE), || ());
     assert_eq!(a.try_store(at, 1_u64), Ok(()));

@@ -9,7 +9,7 @@ fn what_cannot_be_noted_is_not_watched_and_named_again() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    space.accessor().store(at, 1u8).unwrap();
+    space.accessor().unwrap().store(at, 1u8).unwrap();
     let whole = at..at + 4 * PAGE;
     let all = all_of(&pool);
     for _ in 0..2 {
@@ -32,7 +32,7 @@ fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     let (at, leaves) = (VirtAddr(1 << 30), 31);
     let len = leaves * LEAF;
     space.map(Map::anonymous(len).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space.take_dirty(at, len).unwrap();
     // With the range itself, as many notes as a page has room for.
     (0..leaves).for_each(|leaf| a.store(at + leaf * LEAF + PAGE, 1u8).unwrap());

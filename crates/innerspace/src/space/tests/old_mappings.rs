@@ -63,7 +63,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
     let at = VirtAddr(1 << 30);
     let map = |file| space.map(Map::file(file).range(..LARGE).replacing(at));
     map(&old).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(1));
     let domain = &cache.pool().domain;
     let (there, evicting, go_on) = evict_halfway(domain, &old);
@@ -109,9 +109,9 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     let map = |file| space.map(Map::file(file).replacing(at)).unwrap();
     map(&new);
     let snapshot = space.freeze().unwrap();
-    assert_eq!(snapshot.accessor().load::<u8>(at), Ok(2));
+    assert_eq!(snapshot.accessor().unwrap().load::<u8>(at), Ok(2));
     map(&old);
-    assert_eq!(space.accessor().load::<u8>(at), Ok(1));
+    assert_eq!(space.accessor().unwrap().load::<u8>(at), Ok(1));
     let (hand_over, to_evict) = mpsc::channel();
     let restoring = {
         let (space, snapshot, old) = (space.clone(), snapshot.clone(), old.clone());
@@ -147,7 +147,7 @@ fn a_space_that_went_back_since_it_was_asked_is_asked_again() {
     let at = VirtAddr(1 << 30);
     space.map(Map::file(&file).at(at)).unwrap();
     space.map(Map::anonymous(PAGE).at(at + PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(1));
     let snapshot = space.freeze().unwrap();
     // A leaf of its own, into which pages of files are not copied.

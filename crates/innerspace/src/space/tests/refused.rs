@@ -11,7 +11,7 @@ fn a_mapping_that_was_refused_keeps_no_file_open() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    space.accessor().store(at, 1u8).unwrap();
+    space.accessor().unwrap().store(at, 1u8).unwrap();
     let child = space.fork().unwrap();
     let mut all = all_of(&pool);
     let mut refused = 0;

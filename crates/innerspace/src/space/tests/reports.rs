@@ -21,7 +21,7 @@ fn a_page_is_dirty_until_it_is_written_whoever_takes_its_rights() {
     for map in [Map::file(&cached), Map::direct(&direct)] {
         let space = space(cache.pool());
         let at = space.map(map.shared().writable()).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         a.store(at, 1u8).unwrap();
         a.load::<u8>(at + PAGE).unwrap();
         assert_eq!(dirty(&space), (1, 1));

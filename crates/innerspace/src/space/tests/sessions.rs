@@ -29,8 +29,8 @@ thread_local! {
 #[test]
 fn a_thread_that_ends_opens_no_session_and_no_section() {
     let space = space(&pool(64));
-    let mut before = space.accessor();
-    let last = space.accessor();
+    let mut before = space.accessor().unwrap();
+    let last = space.accessor().unwrap();
     let (hand_over, ended) = channel();
     let thread = std::thread::spawn(move || {
         AT_END.set(Some(AtEnd(Some((last, hand_over)))));
@@ -70,7 +70,7 @@ fn a_session_whose_program_catches_a_panic_goes_on_in_its_section() {
     let file = FileInner::open(&cache, Arc::new(Panicking), &FileOptions::new()).unwrap();
     let file = space.map(Map::file(&file)).unwrap();
     let device = space.map(Map::device(Panicking, PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at + 64, 7_u64).unwrap();
     for (panicking, what) in [(file, "store"), (device, "device")] {
         a.session(|a| {

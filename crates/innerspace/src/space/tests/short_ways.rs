@@ -37,7 +37,7 @@ fn a_load_of_no_page_comes_to_the_same_by_either_way() {
     let comes_to = |shortly: bool| {
         let space = space(&pool);
         let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u8>(at), Ok(0));
         let counts = || {
             let lookups = space.stats().lookups;
@@ -72,7 +72,7 @@ fn a_load_goes_the_short_way_where_it_knows_all_that_it_needs() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(16 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert!(!loads_shortly(&mut a, at), "there is no leaf");
     assert_eq!(a.load::<u8>(at), Ok(0));
     assert!(!loads_shortly(&mut a, at), "there is a page");
@@ -117,7 +117,7 @@ fn a_load_of_a_file_does_not_go_the_short_way() {
     let file = FileInner::open(&cache, store, &FileOptions::new()).unwrap();
     let space = space(cache.pool());
     let at = space.map(Map::file(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(0));
     assert_eq!(word(&space, at + 40 * PAGE), Pte::EMPTY);
     assert!(!loads_shortly(&mut a, at + 40 * PAGE));
@@ -130,10 +130,10 @@ fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
     let pool = pool(512);
     let space = space(&pool);
     let at = space.map(Map::anonymous(16 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u8).unwrap();
     let child = space.fork().unwrap();
-    let mut c = child.accessor();
+    let mut c = child.accessor().unwrap();
     assert_eq!(c.load::<u8>(at + 15 * PAGE), Ok(0)); // looks the mapping up
     assert!(loads_shortly(&mut c, at + PAGE));
     assert_eq!(word(&space, at + PAGE), zero_word(&pool), "one leaf");
@@ -148,7 +148,11 @@ fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
         .unwrap();
     assert!(loads_shortly(&mut c, at + 2 * PAGE));
     assert_eq!(word(&other, at + 2 * PAGE), Pte::EMPTY);
-    let fault = other.accessor().load::<u8>(at + 2 * PAGE).unwrap_err();
+    let fault = other
+        .accessor()
+        .unwrap()
+        .load::<u8>(at + 2 * PAGE)
+        .unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Forbidden);
     drop(other);
     // One of two that share a leaf maps more of it, while an accessor remembers the leaf.
@@ -172,10 +176,10 @@ fn short_loads_in_a_snapshot_leave_its_space_as_it_is() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(16 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u8).unwrap();
     let snapshot = space.freeze().unwrap();
-    let mut s = snapshot.accessor();
+    let mut s = snapshot.accessor().unwrap();
     assert_eq!(s.load::<u8>(at + 15 * PAGE), Ok(0)); // looks the mapping up
     assert!(loads_shortly(&mut s, at + PAGE));
     a.store(at + PAGE, 2u8).unwrap();
@@ -193,7 +197,7 @@ fn a_short_load_takes_nothing_of_a_group_that_is_full() {
     let group = pool.root_group().child("full", 40 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(256 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let is_had = |page: &u64| a.store(at + page * PAGE, 1u8).is_ok();
     let stored = (0..256).take_while(is_had).count() as u64;
     assert!(stored < 40);
@@ -216,7 +220,7 @@ fn a_store_is_refused_and_slowed_down_once() {
     group.set_high(Some(25 * PAGE)).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     pool.flush_retired(); // what is given back while a request waits has it ask once more
     let mut over = 0;
     for page in 0.. {

@@ -17,7 +17,7 @@ fn a_fork_and_a_fresh_accessor_start_with_empty_slots() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     a.store(at + PAGE, 1u64).unwrap();
     let (calls, hits) = lookups(&space);
@@ -25,11 +25,11 @@ fn a_fork_and_a_fresh_accessor_start_with_empty_slots() {
     let child = space.fork().unwrap();
     assert_eq!(lookups(&child), (0, 0));
     child.unmap(at, 64 * PAGE).unwrap();
-    let mut c = child.accessor();
+    let mut c = child.accessor().unwrap();
     assert_eq!(c.load::<u64>(at).unwrap_err().kind(), FaultKind::NotMapped);
     assert_eq!(lookups(&child), (1, 0));
     assert_eq!(a.load::<u64>(at), Ok(1));
-    let mut fresh = space.accessor();
+    let mut fresh = space.accessor().unwrap();
     let before = lookups(&space);
     fresh.load::<u64>(at + 2 * PAGE).unwrap();
     assert_eq!(lookups(&space).1, before.1, "its first lookup is a miss");
@@ -44,10 +44,10 @@ fn looking_into_another_space_leaves_the_slots_alone() {
     let map = || Map::anonymous(64 * PAGE).at(fixed);
     here.map(map()).unwrap();
     there.map(map().protection(Protection::NONE)).unwrap();
-    let mut a = here.accessor();
+    let mut a = here.accessor().unwrap();
     a.load::<u64>(fixed).unwrap();
     let before = lookups(&here);
-    let mut b = there.accessor();
+    let mut b = there.accessor().unwrap();
     let fault = b.load::<u64>(fixed + PAGE).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Forbidden);
     there.explain(fault);
@@ -75,7 +75,10 @@ fn a_thread_that_changes_between_spaces_is_right_in_each() {
         let first = VirtAddr(base + number as u64 * PAGE);
         space.map(Map::anonymous(4 * PAGE).at(first)).unwrap();
     }
-    let mut accessors: Vec<Accessor> = spaces.iter().map(Space::accessor).collect();
+    let mut accessors: Vec<Accessor> = spaces
+        .iter()
+        .map(|space| space.accessor().unwrap())
+        .collect();
     for round in 0..3 {
         for page in 0..10u64 {
             for (number, a) in accessors.iter_mut().enumerate() {
@@ -110,10 +113,10 @@ fn a_fault_waits_for_no_change_elsewhere() {
     let pool = pool(256);
     let space = space(&pool);
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    space.accessor().store(at, 1u64).unwrap();
+    space.accessor().unwrap().store(at, 1u64).unwrap();
     let (in_session, session_is_open) = std::sync::mpsc::channel();
     let (end_session, may_end) = std::sync::mpsc::channel();
-    let mut idle = space.accessor();
+    let mut idle = space.accessor().unwrap();
     let session = thread::spawn(move || {
         idle.session(|_| {
             in_session.send(()).unwrap();
@@ -133,7 +136,7 @@ fn a_fault_waits_for_no_change_elsewhere() {
         thread::yield_now();
     }
     // In the same leaf, and far away; new mappings are found, too.
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at + 2 * PAGE, 5u64).unwrap();
     assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(5));
     assert_eq!(a.load::<u64>(at + 63 * PAGE), Ok(0));
@@ -152,7 +155,7 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     let pool = pool(1024);
     let group = pool.root_group().child("tenant", 64 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     // One page in each 1 GiB: two nodes and the page itself.
     let refused = (1..200u64).find_map(|number| {
         let at = VirtAddr(number << 30);
@@ -206,7 +209,7 @@ fn code_is_stale_once_its_mapping_shows_something_else_and_not_before() {
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let code = |len| Map::anonymous(len).protection(all);
     let at = space.map(code(4 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     space.lock(at, PAGE).unwrap();
     let page = a.watch_code(at).unwrap();
@@ -238,7 +241,7 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     crate::store::write_all_at(&*store, &vec![7; 1000 * PAGE_SIZE], 0).unwrap();
     let file = FileInner::open(&cache, store, &FileOptions::new()).unwrap();
     let space = space(cache.pool());
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut load = |at| assert_eq!(a.load::<u8>(at), Ok(7));
     for number in 0..1000 {
         let page = number * 389 % 1000 * PAGE;
@@ -274,7 +277,7 @@ fn an_empty_leaf_that_a_new_mapping_replaces_is_remembered_by_nobody() {
     let half = direct::LARGE / 2;
     let map = || space.map(Map::anonymous(2 * half).at(at)).unwrap();
     map();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     space.unmap(at, half).unwrap();
     space.unmap(at + half, half).unwrap();

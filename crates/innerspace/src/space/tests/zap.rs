@@ -12,13 +12,13 @@ fn numbered(pool: &Arc<Pool>) -> (Space, VirtAddr) {
     let space = space(pool);
     let at = VirtAddr(8 * LEAF_BYTES - 8 * PAGE);
     space.map(Map::anonymous(16 * PAGE).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     (0..16).for_each(|page| a.store(at + page * PAGE, page + 1).unwrap());
     (space, at)
 }
 
 fn shown(space: &Space, at: VirtAddr) -> Vec<u64> {
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     (0..16)
         .map(|page| a.load(at + page * PAGE).unwrap())
         .collect()
@@ -34,7 +34,7 @@ fn without(dropped: std::ops::Range<u64>) -> Vec<u64> {
 fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() {
     let pool = pool(64);
     let (space, at) = numbered(&pool);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at), Ok(1));
     let used = pool.groups.usage(GroupId::ROOT).0;
     let before = pool.domain.grace_periods();
@@ -69,7 +69,7 @@ fn what_others_share_is_theirs_still() {
     assert_eq!(shown(&space, at), without(0..4));
     assert_eq!(shown(&child, at), without(0..0));
     // Both leaves are the child's own now, and pages that it has not stored to are borrowed.
-    let mut a = child.accessor();
+    let mut a = child.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     a.store(at + 15 * PAGE, 16u64).unwrap();
     child.advise(at, 9 * PAGE, Advice::DontNeed).unwrap();
@@ -85,7 +85,7 @@ fn what_others_share_is_theirs_still() {
 fn whoever_goes_by_a_page_is_told_that_it_was_dropped() {
     let pool = pool(64);
     let (space, at) = numbered(&pool);
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     space
         .protect(at, 2 * PAGE, Protection::READ_WRITE | Protection::EXECUTE)
         .unwrap();
@@ -102,7 +102,7 @@ fn a_restore_brings_back_what_was_dropped_since() {
     let pool = pool(64);
     let (space, at) = numbered(&pool);
     let snapshot = space.freeze().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for _ in 0..2 {
         // The leaf is the space's own, which a restore in place relies on.
         a.store(at, 99u64).unwrap();
@@ -125,9 +125,9 @@ fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over(
     let space = space(&pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
-    let mut storer = space.accessor();
+    let mut storer = space.accessor().unwrap();
     storer.store(at, 0x707u16).unwrap();
-    drop(space.accessor().watch_code(at).unwrap());
+    drop(space.accessor().unwrap().watch_code(at).unwrap());
     let (hand_over, dropping) = mpsc::channel();
     let other = space.clone();
     let _there = failpoint::on("WatchersNotified", move || {
@@ -157,7 +157,7 @@ fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
     let pool = pool(64);
     let (space, at) = numbered(&pool);
     let snapshot = space.freeze().unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for _ in 0..2 {
         // The page that is dropped is borrowed: no record of stores has it.
         a.store(at, 99u64).unwrap();
@@ -175,13 +175,13 @@ fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
     let pool = pool(64);
     let space = space(&pool);
     let at = space.map(Map::anonymous(PAGE)).unwrap();
-    space.accessor().store(at, 7u64).unwrap();
+    space.accessor().unwrap().store(at, 7u64).unwrap();
     let child = space.fork().unwrap();
     let (hand_over, storing) = mpsc::channel();
     let storer = space.clone();
     let _there = failpoint::on("Walk", move || {
         let kept_out = storer.0.paths.try_lock().is_none();
-        let storing = thread::spawn(move || storer.accessor().store(at, 8u64).unwrap());
+        let storing = thread::spawn(move || storer.accessor().unwrap().store(at, 8u64).unwrap());
         while !kept_out && !storing.is_finished() {
             thread::yield_now();
         }
@@ -189,7 +189,7 @@ fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
     });
     space.advise(at, PAGE, Advice::DontNeed).unwrap();
     storing.recv().unwrap().join().unwrap();
-    assert_eq!(child.accessor().load(at), Ok(7u64));
+    assert_eq!(child.accessor().unwrap().load(at), Ok(7u64));
     space.validate();
     child.validate();
     drop((space, child));
@@ -202,7 +202,7 @@ fn what_a_store_puts_there_beside_the_drop_is_dropped() {
     let pool = pool(64);
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at + PAGE, 1u64).unwrap();
     assert_eq!(a.load(at), Ok(0u64));
     let _there = failpoint::on("Zap", move || {
@@ -210,7 +210,7 @@ fn what_a_store_puts_there_beside_the_drop_is_dropped() {
         storing.join().unwrap();
     });
     space.advise(at, PAGE, Advice::DontNeed).unwrap();
-    assert_eq!(space.accessor().load(at), Ok(0u64));
+    assert_eq!(space.accessor().unwrap().load(at), Ok(0u64));
     space.validate();
     drop(space);
     assert_nothing_left(&pool);
@@ -225,7 +225,7 @@ fn after_unmap_and_protect_no_whole_leaf_is_remembered() {
     let at = VirtAddr(8 * leaf);
     let map = || Map::anonymous(2 * leaf).at(at);
     space.map(map()).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for session in [false, true] {
         for page in [0, 511, 512] {
             a.store(at + page * PAGE, 1u64).unwrap();

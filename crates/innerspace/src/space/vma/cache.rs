@@ -27,6 +27,7 @@ use crate::PAGE_SHIFT;
 use crate::cache::Reading;
 use crate::dax::DaxRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::members::{Members, Ticket};
 use crate::sync::{Arc, Mutex};
 
 /// Slots of a cache.
@@ -109,7 +110,7 @@ pub(crate) struct Sequence {
 
 #[derive(Debug, Default)]
 struct Caches {
-    alive: Vec<Arc<Shared>>,
+    alive: Members<Arc<Shared>>,
     /// The counts of caches that are gone.
     gone: VmaLookups,
 }
@@ -149,7 +150,7 @@ impl Sequence {
     }
 
     fn forget_all(&self) {
-        for cache in &self.caches.lock().alive {
+        for cache in self.caches.lock().alive.iter() {
             cache.number.store(FORGOTTEN, Ordering::Relaxed);
         }
     }
@@ -158,7 +159,7 @@ impl Sequence {
     /// last mapping. The caller has the old set of mappings, so none of these is the last to keep
     /// one.
     fn let_files_go(&self) {
-        for cache in &self.caches.lock().alive {
+        for cache in self.caches.lock().alive.iter() {
             *cache.kept.lock() = Default::default();
         }
     }
@@ -177,9 +178,7 @@ impl Sequence {
     /// The cache is about to go.
     pub(crate) fn forget_cache(&self, cache: &VmaCache) {
         let mut caches = self.caches.lock();
-        caches
-            .alive
-            .retain(|other| !Arc::ptr_eq(other, &cache.hinted.shared));
+        caches.alive.leave(cache.ticket);
         caches.gone.add(cache.hinted.shared.lookups());
         drop(caches);
         *cache.hinted.shared.kept.lock() = Default::default();
@@ -291,6 +290,8 @@ pub(crate) struct VmaCache {
     /// Start and length of the mapping that [`VmaCache::is_memory`] found last for each kind of
     /// access; as good as the slots.
     memory: [(u64, u64); 2],
+    /// Its place in the sequence's list.
+    ticket: Ticket,
     /// The device that the last fault found instead of a page.
     pub(crate) device: Option<DeviceCall>,
 }
@@ -299,7 +300,7 @@ impl VmaCache {
     /// An empty cache of the space with this sequence.
     pub(crate) fn new(sequence: &Sequence) -> VmaCache {
         let shared = Arc::new(Shared::default());
-        sequence.caches.lock().alive.push(shared.clone());
+        let ticket = sequence.caches.lock().alive.join(shared.clone());
         VmaCache {
             hinted: Hinted {
                 starts: [0; SLOTS],
@@ -310,6 +311,7 @@ impl VmaCache {
             lengths: [0; SLOTS],
             copies: Default::default(),
             memory: [(0, 0); 2],
+            ticket,
             device: None,
         }
     }

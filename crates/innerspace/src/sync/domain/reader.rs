@@ -127,8 +127,7 @@ impl Domain {
     }
 
     fn register_thread(self: &Arc<Domain>) -> *const Participant {
-        let participant = Arc::new(Participant::new(CacheBinding::of_nothing()));
-        self.add(participant.clone());
+        let participant = self.add(Participant::new(CacheBinding::of_nothing()));
         let pointer = Arc::as_ptr(&participant);
         let domain = Arc::downgrade(self);
         OWN.with(|own| {
@@ -147,19 +146,11 @@ impl Domain {
     /// example where a thread-local destructor drops a file. The domain's list keeps it.
     #[cold]
     fn register_passing(&self) -> *const Participant {
-        let participant = Arc::new(Participant {
+        let participant = self.add(Participant {
             passing: true,
             ..Participant::new(CacheBinding::of_nothing())
         });
-        let pointer = Arc::as_ptr(&participant);
-        self.add(participant);
-        pointer
-    }
-
-    #[cold]
-    fn unregister_passing(&self, participant: *const Participant) {
-        let is_other = |other: &Arc<Participant>| Arc::as_ptr(other) != participant;
-        self.participants.lock().list.retain(is_other);
+        Arc::as_ptr(&participant)
     }
 }
 
@@ -209,7 +200,7 @@ impl Drop for Reader<'_> {
             participant.set_state(even, self.domain.mode);
             if participant.passing {
                 cold_path();
-                self.domain.unregister_passing(self.participant);
+                self.domain.unregister(participant);
             } else if self.domain.mode == BarrierMode::Membarrier {
                 LAST.with(|last| last.set((self.domain, self.participant)));
             }

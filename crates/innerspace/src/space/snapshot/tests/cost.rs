@@ -8,7 +8,7 @@ pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Access
     let space = space(pool);
     let at = VirtAddr(1 << 40);
     space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0..pages {
         a.store(at + page * PAGE, page).unwrap();
     }
@@ -127,7 +127,7 @@ fn chains_of_borrowing_stay_short() {
     let mut all = Vec::new();
     for generation in 0..40 {
         let child = space.fork().unwrap();
-        child.accessor().store(at, generation).unwrap();
+        child.accessor().unwrap().store(at, generation).unwrap();
         let nodes = Nodes { pool: &pool };
         let depth = child.0.inside(|tables| {
             let leaf = nodes.find(tables.root, at.0).unwrap().frame;
@@ -140,7 +140,7 @@ fn chains_of_borrowing_stay_short() {
         all.push(std::mem::replace(&mut space, child));
     }
     for (generation, space) in all.iter().enumerate().skip(1) {
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at), Ok(generation as u64 - 1));
         assert_eq!(a.load::<u64>(at + 31 * PAGE), Ok(31));
     }
@@ -154,9 +154,9 @@ fn a_shared_leaf_that_borrows_nothing_releases_the_next_shadow() {
     let pool = pool(4_096);
     let (s, at, mut a) = resident(&pool, 16);
     let c1 = s.fork().unwrap();
-    c1.accessor().store(at, 100u64).unwrap();
+    c1.accessor().unwrap().store(at, 100u64).unwrap();
     let c2 = c1.fork().unwrap();
-    let mut b = c2.accessor();
+    let mut b = c2.accessor().unwrap();
     (1..16).for_each(|page| b.store(at + page * PAGE, 200u64).unwrap());
     drop(c1);
     let c3 = c2.fork().unwrap();
@@ -164,7 +164,7 @@ fn a_shared_leaf_that_borrows_nothing_releases_the_next_shadow() {
     b.store(at, 201u64).unwrap();
     drop((b, c2));
     pool.flush_retired();
-    let mut c = c3.accessor();
+    let mut c = c3.accessor().unwrap();
     (0..16).for_each(|page| c.store(at + page * PAGE, 300u64).unwrap());
     (0..15).for_each(|page| a.store(at + page * PAGE, 400u64).unwrap());
     // 16 pages, a root and three nodes each; and the old leaf, whose one page is among them.

@@ -16,7 +16,7 @@ fn to_save(pool: &Arc<Pool>) -> (Snapshot, VirtAddr) {
     let at = space.map(Map::anonymous(2 * LEAF)).unwrap();
     let read_only = at + 4 * LEAF;
     space.map(Map::anonymous(4 * PAGE).at(read_only)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in (0..100).chain([511, 512, 700]) {
         a.fill(at + page * PAGE, (page as u8).wrapping_add(1), PAGE_SIZE)
             .unwrap();
@@ -53,7 +53,7 @@ fn a_loaded_snapshot_has_the_same_mappings_and_bytes() {
     assert_eq!(shape(&loaded), shape(&snapshot));
     assert_eq!(saved(&loaded), bytes, "saved again, it is the same file");
     let fork = loaded.fork().unwrap();
-    let mut a = fork.accessor();
+    let mut a = fork.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 700 * PAGE + 4095), Ok(189));
     assert_eq!(a.load::<u64>(at + 200 * PAGE), Ok(0));
     assert_eq!(a.load::<u64>(at + 4 * LEAF + 8), Ok(5));
@@ -127,7 +127,7 @@ fn a_damaged_or_short_file_or_one_of_another_version_is_an_error_and_leaves_noth
     // Every byte of a small one.
     let space = space(&one);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    space.accessor().store(at + PAGE, 5u64).unwrap();
+    space.accessor().unwrap().store(at + PAGE, 5u64).unwrap();
     let small = saved(&space.freeze().unwrap());
     for place in 0..small.len() {
         refuses_damage_at(&small, place);

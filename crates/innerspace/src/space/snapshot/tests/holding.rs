@@ -31,7 +31,7 @@ fn a_parent_that_stores_to_everything_again_and_again_holds_its_size() {
     for round in 1..=20 {
         let child = parent.fork().unwrap();
         store(&mut a, at, 0..PAGES, round);
-        let mut c = child.accessor();
+        let mut c = child.accessor().unwrap();
         assert_eq!(c.load::<u64>(at + PAGE), Ok(round));
         let both = used(&pool);
         assert!(both <= 2 * before + 1, "{both} with the child");
@@ -74,7 +74,7 @@ fn a_borrower_left_alone_by_others_is_known() {
     let before = used(&pool);
     let children = [(); 3].map(|()| parent.fork().unwrap());
     // The leaf gets four borrowers, which come in one order and go in another.
-    let mut accessors = children.each_ref().map(Space::accessor);
+    let mut accessors = children.each_ref().map(|space| space.accessor().unwrap());
     store(&mut accessors[1], at, 0..7, 100);
     store(&mut a, at, 0..500, 200);
     store(&mut accessors[0], at, 5..10, 300);
@@ -102,12 +102,12 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     let pool = pool(8_192);
     let (first, at, mut a) = resident(&pool, 512);
     let second = first.fork().unwrap();
-    store(&mut second.accessor(), at, 0..400, 1_000);
+    store(&mut second.accessor().unwrap(), at, 0..400, 1_000);
     let third = second.fork().unwrap();
-    store(&mut third.accessor(), at, 300..500, 2_000);
+    store(&mut third.accessor().unwrap(), at, 300..500, 2_000);
     store(&mut a, at, 0..1, 0);
     drop((a, first, second));
-    let (mut c, before) = (third.accessor(), used(&pool));
+    let (mut c, before) = (third.accessor().unwrap(), used(&pool));
     // Two leaves more than it needs; and what it has replaced of the first one's, where the second
     // shared that.
     assert!(before <= 512 + 100 + TABLES + 1, "{before}");
@@ -137,9 +137,9 @@ fn a_leaf_that_is_collapsed_says_to_the_end_what_it_borrows() {
     let pool = pool(64);
     let (first, at, a) = resident(&pool, 4);
     let second = first.fork().unwrap();
-    second.accessor().store(at, 10u64).unwrap();
+    second.accessor().unwrap().store(at, 10u64).unwrap();
     let third = second.fork().unwrap();
-    let mut c = third.accessor();
+    let mut c = third.accessor().unwrap();
     c.store(at + PAGE, 11u64).unwrap();
     drop((a, second));
     while pool.flush_retired() > 0 {}
@@ -177,13 +177,14 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
         let child = generations.last().unwrap().fork().unwrap();
         child
             .accessor()
+            .unwrap()
             .store(at + number * PAGE, number + 1)
             .unwrap();
-        child.accessor().store(at, 1000 + number).unwrap();
+        child.accessor().unwrap().store(at, 1000 + number).unwrap();
         generations.push(child);
     }
     for (number, space) in generations.iter().enumerate() {
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for page in 1..64 {
             let written = page < number as u64;
             let expected = if written { page + 1 } else { 0 };
@@ -205,20 +206,24 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
     );
     let parent = generations.pop().unwrap();
     drop(generations);
-    parent.accessor().store(at + PAGE, 77u64).unwrap();
+    parent.accessor().unwrap().store(at + PAGE, 77u64).unwrap();
     // Before it is first copied, the leaf takes over the pages of dead leaves that it borrows from.
     let eldest = parent.fork().unwrap();
-    eldest.accessor().store(at + 2 * PAGE, 0).unwrap();
+    eldest.accessor().unwrap().store(at + 2 * PAGE, 0).unwrap();
     let before = in_use(&pool);
     let siblings: Vec<Space> = (0..1000)
         .map(|number| {
             let child = parent.fork().unwrap();
-            child.accessor().store(at + 2 * PAGE, number).unwrap();
+            child
+                .accessor()
+                .unwrap()
+                .store(at + 2 * PAGE, number)
+                .unwrap();
             child
         })
         .collect();
     for (number, child) in siblings.iter().enumerate() {
-        let mut a = child.accessor();
+        let mut a = child.accessor().unwrap();
         assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(number as u64));
         assert_eq!(a.load::<u64>(at + PAGE), Ok(77));
     }

@@ -11,7 +11,7 @@ fn restored(pool: &Arc<Pool>, restores: u64) -> (Space, VirtAddr, Accessor, Snap
     let space = space(pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let at = space.map(Map::anonymous(8 * PAGE).protection(all)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     for value in 0..restores {
@@ -92,7 +92,7 @@ fn more_changes_than_are_noted_are_all_restored() {
     let pool = pool(3 * pages as u32);
     let space = space(&pool);
     let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     store_all(&mut a, at, pages, 1);
     let snapshot = space.freeze().unwrap();
     for round in 2..5 {
@@ -116,7 +116,7 @@ fn changes_that_the_group_has_no_memory_to_note_are_all_restored() {
     let space = Space::new(&cache, &group, crate::AddressWidth::Bits48).unwrap();
     let at = VirtAddr(LEAF);
     space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     store_all(&mut a, at, pages, 1);
     let snapshot = space.freeze().unwrap();
     a.store(at, 2u64).unwrap();

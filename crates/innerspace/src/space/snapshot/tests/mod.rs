@@ -48,13 +48,13 @@ fn a_snapshot_keeps_what_its_space_changes() {
     let pool = pool(512);
     let space = space(&pool);
     let at = space.map(Map::anonymous(8 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     a.store(at, 2u64).unwrap();
     a.store(at + PAGE, 3u64).unwrap();
     space.unmap(at + 2 * PAGE, PAGE).unwrap();
-    let mut frozen = snapshot.accessor();
+    let mut frozen = snapshot.accessor().unwrap();
     assert_eq!(frozen.load::<u64>(at), Ok(1));
     assert_eq!(frozen.load::<u64>(at + PAGE), Ok(0));
     assert_eq!(frozen.load::<u64>(at + 2 * PAGE), Ok(0));
@@ -69,12 +69,12 @@ fn a_snapshot_refuses_every_change() {
     let pool = pool(512);
     let space = space(&pool);
     let at = space.map(Map::anonymous(8 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     // The last to have the pages: their leaf is exclusive now, with write validity from before.
     drop((a, space));
-    let mut frozen = snapshot.accessor();
+    let mut frozen = snapshot.accessor().unwrap();
     assert_eq!(frozen.load::<u64>(at), Ok(1));
     for offset in [0, PAGE, 3 * PAGE + 5] {
         let fault = frozen.store(at + offset, 9u64).unwrap_err();
@@ -109,7 +109,7 @@ fn a_snapshot_of_another_space_or_memory_is_refused() {
     let (one, other) = (pool(256), pool(256));
     let (a, b, c) = (space(&one), space(&one), space(&other));
     let at = a.map(Map::anonymous(PAGE)).unwrap();
-    a.accessor().store(at, 5u64).unwrap();
+    a.accessor().unwrap().store(at, 5u64).unwrap();
     let of_b = b.freeze().unwrap();
     assert!(matches!(a.restore(&of_b), Err(SpaceError::OtherSpace)));
     let child = a.fork().unwrap();
@@ -124,12 +124,12 @@ fn a_snapshot_of_another_space_or_memory_is_refused() {
         of_c.diff(&of_a).unwrap_err().to_string(),
         "diff: the snapshot is of another memory"
     );
-    assert_eq!(a.accessor().load::<u64>(at), Ok(5));
+    assert_eq!(a.accessor().unwrap().load::<u64>(at), Ok(5));
     // But a space that was forked from a snapshot goes back to it.
     let born = of_a.fork().unwrap();
-    born.accessor().store(at, 6u64).unwrap();
+    born.accessor().unwrap().store(at, 6u64).unwrap();
     born.restore(&of_a).unwrap();
-    assert_eq!(born.accessor().load::<u64>(at), Ok(5));
+    assert_eq!(born.accessor().unwrap().load::<u64>(at), Ok(5));
 }
 
 // spec: F4
@@ -139,17 +139,18 @@ fn forks_and_snapshots_dropped_in_any_order_free_each_frame_once() {
         let pool = pool(2048);
         let parent = space(&pool);
         let at = parent.map(Map::anonymous(2 * LEAF)).unwrap();
-        let mut a = parent.accessor();
+        let mut a = parent.accessor().unwrap();
         for page in (0..8).chain(512..516) {
             a.store(at + page * PAGE, page).unwrap();
         }
         let snapshot = parent.freeze().unwrap();
         a.store(at, 100u64).unwrap();
         let child = parent.fork().unwrap();
-        child.accessor().store(at + PAGE, 101u64).unwrap();
+        child.accessor().unwrap().store(at + PAGE, 101u64).unwrap();
         let grandchild = child.fork().unwrap();
         grandchild
             .accessor()
+            .unwrap()
             .store(at + 513 * PAGE, 102u64)
             .unwrap();
         drop(a);
@@ -164,7 +165,7 @@ fn forks_and_snapshots_dropped_in_any_order_free_each_frame_once() {
         for choices in (1..=4).rev() {
             drop(left.remove(number % choices));
             number /= choices;
-            let mut a = grandchild.accessor();
+            let mut a = grandchild.accessor().unwrap();
             assert_eq!(a.load::<u64>(at), Ok(100));
             assert_eq!(a.load::<u64>(at + PAGE), Ok(101));
             assert_eq!(a.load::<u64>(at + 513 * PAGE), Ok(102));
@@ -182,7 +183,7 @@ fn views_of_a_snapshot_outlive_every_space() {
     let pool = pool(512);
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.fill(at, 7, 2 * PAGE_SIZE).unwrap();
     let snapshot = space.freeze().unwrap();
     let inside = snapshot.view(at + 100, 1000).unwrap();
@@ -198,7 +199,7 @@ fn views_of_a_snapshot_outlive_every_space() {
         .map(|_| {
             let snapshot = snapshot.clone();
             thread::spawn(move || {
-                let mut a = snapshot.accessor();
+                let mut a = snapshot.accessor().unwrap();
                 for _ in 0..200 {
                     assert_eq!(a.load::<u64>(at + 8), Ok(u64::from_ne_bytes([7; 8])));
                 }
@@ -241,7 +242,7 @@ fn a_view_stays_when_a_store_has_write_validity_from_before_the_snapshot() {
     let pool = pool(64);
     let space = space(&pool);
     let at = space.map(Map::anonymous(PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     let view = snapshot.view(at, 8).unwrap();
@@ -271,7 +272,11 @@ fn a_view_of_what_may_not_be_read_is_the_fault_of_a_load() {
     let pool = pool(64);
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
-    space.accessor().fill(at, 7, 2 * PAGE_SIZE).unwrap();
+    space
+        .accessor()
+        .unwrap()
+        .fill(at, 7, 2 * PAGE_SIZE)
+        .unwrap();
     space.protect(at + PAGE, PAGE, Protection::NONE).unwrap();
     let snapshot = space.freeze().unwrap();
     assert_eq!(snapshot.view(at + 8, 8).unwrap()[..], [7; 8]);
@@ -292,7 +297,7 @@ fn restoring_again_and_again_copies_back_and_takes_no_fault() {
     let pool = pool(8 * 1024);
     let space = space(&pool);
     let at = space.map(Map::anonymous(16 * LEAF)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for leaf in 0..16 {
         for page in 0..4 {
             a.store(at + leaf * LEAF + page * PAGE, leaf * 100 + page)
@@ -365,7 +370,7 @@ fn a_structural_change_makes_the_next_restore_drop() {
     let pool = pool(2 * 1024);
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * LEAF)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     a.store(at + LEAF, 2u64).unwrap();
     let snapshot = space.freeze().unwrap();
@@ -398,19 +403,19 @@ fn a_writer_in_one_branch_waits_for_no_reader_in_another() {
     let pool = pool(2 * 1024);
     let parent = space(&pool);
     let at = parent.map(Map::anonymous(LEAF)).unwrap();
-    let mut a = parent.accessor();
+    let mut a = parent.accessor().unwrap();
     for page in 0..512 {
         a.store(at + page * PAGE, page).unwrap();
     }
     let snapshot = parent.freeze().unwrap();
     let child = snapshot.fork().unwrap();
-    let mut reader = snapshot.accessor();
+    let mut reader = snapshot.accessor().unwrap();
     reader.session(|reader| {
         assert_eq!(reader.load::<u64>(at), Ok(0));
         // This session stays open, with no safepoint, until the writers are done. Writing waits for
         // it nowhere.
         let writer = thread::spawn(move || {
-            let mut b = child.accessor();
+            let mut b = child.accessor().unwrap();
             for page in 0..512 {
                 a.store(at + page * PAGE, 1000u64).unwrap();
                 b.store(at + page * PAGE, 2000u64).unwrap();
@@ -431,7 +436,7 @@ fn forks_and_restores_race_with_faults_and_writes() {
     let space = space(&pool);
     let at = space.map(Map::anonymous(4 * LEAF)).unwrap();
     let pages: Vec<u64> = (0..16).map(|i| (i % 4) * LEAF + (i / 4) * PAGE).collect();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in &pages {
         a.store(at + *page, 1u64).unwrap();
     }
@@ -440,7 +445,7 @@ fn forks_and_restores_race_with_faults_and_writes() {
         .map(|worker| {
             let (space, pages) = (space.clone(), pages.clone());
             thread::spawn(move || {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 for round in 0..400u64 {
                     let page = pages[(round as usize * 7 + worker) % pages.len()];
                     // Two words of one page, stored in order: a copy that tears a page apart in
@@ -457,7 +462,7 @@ fn forks_and_restores_race_with_faults_and_writes() {
             0 => space.restore(&snapshot).unwrap(),
             1 => {
                 let child = space.fork().unwrap();
-                let mut b = child.accessor();
+                let mut b = child.accessor().unwrap();
                 let before: Vec<u64> = pages.iter().map(|p| b.load(at + *p).unwrap()).collect();
                 thread::yield_now();
                 let after: Vec<u64> = pages.iter().map(|p| b.load(at + *p).unwrap()).collect();
@@ -465,7 +470,7 @@ fn forks_and_restores_race_with_faults_and_writes() {
                 b.store(at, u64::MAX).unwrap();
             }
             _ => {
-                let mut b = snapshot.accessor();
+                let mut b = snapshot.accessor().unwrap();
                 for page in &pages {
                     assert_eq!(b.load::<u64>(at + *page), Ok(1));
                 }
@@ -524,7 +529,7 @@ fn devices_go_back_with_the_memory() {
     let register = Arc::new(Register::default());
     let at = space.map(Map::anonymous(PAGE)).unwrap();
     let device = space.map(Map::device(register.clone(), PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(device, 5u8).unwrap();
     a.store(at, 5u8).unwrap();
     *register.reentered.lock() = Some(space.clone());
@@ -538,7 +543,11 @@ fn devices_go_back_with_the_memory() {
         assert_eq!(a.load::<u64>(device), Ok(5));
         assert_eq!(a.load::<u8>(at), Ok(5));
     }
-    let fault = snapshot.accessor().load::<u64>(device).unwrap_err();
+    let fault = snapshot
+        .accessor()
+        .unwrap()
+        .load::<u64>(device)
+        .unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Frozen);
     let refused = snapshot.save(&mut Vec::new()).unwrap_err();
     assert_eq!(

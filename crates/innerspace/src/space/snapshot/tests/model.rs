@@ -110,7 +110,7 @@ proptest! {
     fn random_changes_and_restores_agree_with_plain_copies(ops in prop::collection::vec(op(), 1..120)) {
         let pool = pool(4 * 1024);
         let space = space(&pool);
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         let mut now: Model = vec![None; PLACES];
         let mut snapshots: Vec<(Snapshot, Model)> = Vec::new();
         let mut forks: Vec<(Space, Model)> = Vec::new();
@@ -197,11 +197,11 @@ proptest! {
             compare_pins(&pins, &now);
         }
         for (snapshot, model) in &snapshots {
-            compare(&mut snapshot.accessor(), model);
+            compare(&mut snapshot.accessor().unwrap(), model);
             snapshot.validate();
         }
         for (fork, model) in &forks {
-            compare(&mut fork.accessor(), model);
+            compare(&mut fork.accessor().unwrap(), model);
             fork.validate();
         }
         space.validate();

@@ -11,7 +11,7 @@ fn numbered(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
     let space = space(pool);
     let at = VirtAddr(1 << 40);
     space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0..pages {
         a.store(at + page * PAGE, page + 1).unwrap();
     }
@@ -80,7 +80,7 @@ fn a_fork_leaves_pinned_pages_with_the_parent_and_copies_them() {
     let pins = [3, 5, 515].map(|page| (page, space.pin(at + page * PAGE, PAGE, AtFork::Copy)));
     let pins = pins.map(|(page, pinned)| (page, pinned.unwrap()));
     let child = space.fork().unwrap();
-    let mut b = child.accessor();
+    let mut b = child.accessor().unwrap();
     let faults = pool.counters.totals().pgfault;
     for (page, pinned) in &pins {
         assert_eq!(b.load::<u64>(at + *page * PAGE), Ok(page + 1), "copied");
@@ -105,7 +105,7 @@ fn a_fork_leaves_pinned_pages_with_the_parent_and_copies_them() {
     for (page, pinned) in &pins {
         a.store(at + *page * PAGE, 4000 + page).unwrap();
         assert_eq!(first_word(pinned, 0), 4000 + page);
-        let frozen = snapshot.accessor().load::<u64>(at + *page * PAGE);
+        let frozen = snapshot.accessor().unwrap().load::<u64>(at + *page * PAGE);
         assert_eq!(frozen, Ok(2000 + page));
     }
     space.validate();
@@ -125,7 +125,7 @@ fn the_copy_of_a_pinned_page_allows_what_its_mapping_does() {
     let forbidden = Some(FaultKind::Forbidden);
     let refused = |result: Result<(), crate::Fault>| result.err().map(|fault| fault.kind());
     let check = |space: &Space| {
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at), Ok(1));
         assert_eq!(refused(a.store(at, 9u64)), forbidden);
         assert_eq!(refused(a.load::<u64>(at + PAGE).map(drop)), forbidden);
@@ -134,7 +134,7 @@ fn the_copy_of_a_pinned_page_allows_what_its_mapping_does() {
     };
     check(&space.fork().unwrap());
     let snapshot = space.freeze().unwrap();
-    let mut frozen = snapshot.accessor();
+    let mut frozen = snapshot.accessor().unwrap();
     assert_eq!(refused(frozen.load::<u64>(at + PAGE).map(drop)), forbidden);
     check(&snapshot.fork().unwrap());
     drop(pinned);
@@ -194,7 +194,7 @@ fn a_fork_without_room_for_the_copies_is_refused() {
     a.store(at, 5u64).unwrap();
     assert_eq!(first_word(&pinned, 0), 5);
     let child = space.fork().unwrap();
-    assert_eq!(child.accessor().load::<u64>(at), Ok(5));
+    assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(5));
     space.validate();
     child.validate();
 }
@@ -307,7 +307,10 @@ fn remapped_pages_stay_pinned_at_their_new_address() {
         assert_eq!(a.load::<u64>(there), Ok(40));
         a.store(there, 41u64).unwrap();
         assert_eq!(first_word(&pinned, page), 41);
-        assert_eq!(child.accessor().load::<u64>(there), Ok(page as u64 + 2));
+        assert_eq!(
+            child.accessor().unwrap().load::<u64>(there),
+            Ok(page as u64 + 2)
+        );
     }
     space.validate();
     child.validate();
@@ -329,7 +332,7 @@ fn protection_does_not_end_a_pin() {
         7,
         "a store after a fault uses the same page"
     );
-    assert_eq!(child.accessor().load::<u64>(at), Ok(6));
+    assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(6));
 }
 
 #[test]
@@ -354,7 +357,7 @@ fn only_private_writable_memory_of_a_live_space_can_be_pinned() {
     assert!(pin(at + 1, PAGE).ends_with("not a multiple of the page size, 4096"));
     assert!(pin(at, 0).starts_with("pin of 0 bytes"));
     let snapshot = space.freeze().unwrap();
-    let frozen = snapshot.accessor().space();
+    let frozen = snapshot.accessor().unwrap().space();
     let refused = frozen.pin(at, PAGE, AtFork::Copy).unwrap_err();
     assert!(matches!(refused, SpaceError::Frozen { what: "pin" }));
     // Nothing of all that is pinned.
@@ -372,7 +375,7 @@ fn a_pin_over_the_limit_is_refused_and_pins_nothing() {
     )
     .unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
-    space.accessor().store(at, 1u64).unwrap();
+    space.accessor().unwrap().store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     let refused = space.pin(at, 64 * PAGE, AtFork::Copy).unwrap_err();
     assert!(
@@ -400,7 +403,7 @@ fn a_page_pinned_twice_is_pinned_until_both_are_gone() {
     // Not pinned any more: shared, and copied by the next store.
     let second = space.fork().unwrap();
     a.store(at, 10u64).unwrap();
-    assert_eq!(second.accessor().load::<u64>(at), Ok(9));
+    assert_eq!(second.accessor().unwrap().load::<u64>(at), Ok(9));
     drop((a, child, second, space));
     assert_nothing_left(&pool);
 }
@@ -434,7 +437,7 @@ fn a_pin_beside_the_copy_of_its_leaf_takes_nothing_of_the_fork() {
     let storer = space.clone();
     let _there = failpoint::on("Walk", move || {
         let kept_out = storer.0.paths.try_lock().is_none();
-        let storing = thread::spawn(move || storer.accessor().store(at, 8u64).unwrap());
+        let storing = thread::spawn(move || storer.accessor().unwrap().store(at, 8u64).unwrap());
         while !kept_out && !storing.is_finished() {
             thread::yield_now();
         }
@@ -445,7 +448,7 @@ fn a_pin_beside_the_copy_of_its_leaf_takes_nothing_of_the_fork() {
     assert!(pinned.is_err(), "a page that the fork shares");
     drop(writer);
     storing.recv().unwrap().join().unwrap();
-    assert_eq!(child.accessor().load(at), Ok(1u64));
+    assert_eq!(child.accessor().unwrap().load(at), Ok(1u64));
     drop((space, child));
     assert_nothing_left(&pool);
 }

@@ -10,7 +10,7 @@ fn a_hole_of_a_gib_read_by_mapping_takes_no_memory() {
     let file = hole(&pool, &device, 1 << 30);
     let space = space(&pool);
     let at = space.map(Map::direct(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let before = pool.groups.usage(GroupId::ROOT);
     let mut sum = 0;
     for page in 0..(1 << 30) / PAGE {
@@ -47,7 +47,7 @@ fn a_hole_at_odd_addresses_costs_tables_alone() {
     let space = space(&pool);
     let at = VirtAddr(0x1_0000_3000);
     space.map(Map::direct(&file).at(at)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let before = pool.groups.usage(GroupId::ROOT);
     let pages = 64 * crate::MIB / PAGE;
     for page in 0..pages {
@@ -80,14 +80,18 @@ fn a_store_over_a_hole_is_seen_by_everybody_and_the_zero_frame_is_not_written() 
             one.map(shared(&file)).unwrap(),
             two.map(Map::direct(&file)).unwrap(),
         );
-        let (mut a, mut b, mut c) = (one.accessor(), two.accessor(), one.accessor());
+        let (mut a, mut b, mut c) = (
+            one.accessor().unwrap(),
+            two.accessor().unwrap(),
+            one.accessor().unwrap(),
+        );
         for page in 0..len / PAGE {
             assert_eq!(a.load::<u64>(at + page * PAGE), Ok(0));
             assert_eq!(b.load::<u64>(there + page * PAGE), Ok(0));
             assert_eq!(c.load::<u64>(at + page * PAGE), Ok(0));
         }
         let fork = one.fork().unwrap();
-        let mut d = fork.accessor();
+        let mut d = fork.accessor().unwrap();
         assert_eq!(d.load::<u64>(at + 5 * PAGE), Ok(0));
         a.store(at + 5 * PAGE + 8, 77_u64).unwrap();
         for (name, seen) in [
@@ -124,14 +128,14 @@ fn protections_unmaps_and_forks_part_from_the_leaf_of_zeros() {
     let file = hole(&pool, &device, 4 * LARGE);
     let space = space(&pool);
     let at = space.map(shared(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let read_all = |a: &mut Accessor| {
         let pages = (0..4).map(|range| a.load::<u64>(at + range * LARGE + 77 * PAGE));
         pages.collect::<Result<Vec<u64>, _>>()
     };
     assert_eq!(read_all(&mut a), Ok(vec![0; 4]));
     let fork = space.fork().unwrap();
-    let mut b = fork.accessor();
+    let mut b = fork.accessor().unwrap();
     assert_eq!(read_all(&mut b), Ok(vec![0; 4]));
     space
         .protect(at + 77 * PAGE, PAGE, Protection::NONE)
@@ -181,7 +185,7 @@ fn the_leaf_of_zeros_is_parted_from_at_two_ends_at_once() {
     for round in 0..40 {
         let file = hole(&pool, &device, LARGE * RANGES);
         let at = space.map(shared(&file)).unwrap();
-        let mut a = space.accessor();
+        let mut a = space.accessor().unwrap();
         for range in 0..RANGES {
             a.load::<u8>(at + range * LARGE).unwrap();
         }
@@ -229,7 +233,7 @@ fn the_leaf_of_zeros_is_charged_to_no_group_that_uses_it() {
     let group = pool.root_group().child("first", 64 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::direct(&file)).unwrap();
-    assert_eq!(space.accessor().load::<u8>(at), Ok(0));
+    assert_eq!(space.accessor().unwrap().load::<u8>(at), Ok(0));
     assert!(pool.zero_leaf.get().is_some());
     pool.validate();
     drop((space, file));
@@ -246,7 +250,7 @@ fn forbidding_a_hole_of_a_gib_costs_no_leaves() {
     let file = hole(&pool, &device, 1 << 30);
     let space = space(&pool);
     let at = space.map(Map::direct(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for range in 0..512 {
         a.load::<u8>(at + range * LARGE).unwrap();
     }
@@ -267,11 +271,11 @@ fn a_fetch_from_a_hole_leaves_a_snapshots_table_as_it_is() {
     let at = space
         .map(Map::direct(&file).protection(executable))
         .unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at), Ok(0));
     let snapshot = space.freeze().unwrap();
     let before = pool.counters.totals().table_unshare;
-    let mut frozen = snapshot.accessor();
+    let mut frozen = snapshot.accessor().unwrap();
     assert_eq!(frozen.fetch::<u64>(at), Ok(0));
     assert_eq!(frozen.load::<u64>(at + LARGE), Ok(0));
     assert_eq!(frozen.fetch::<u64>(at + LARGE), Ok(0));
@@ -298,9 +302,9 @@ fn a_hole_that_becomes_executable_is_fetched_from() {
     let file = hole(&pool, &device, 4 * LARGE);
     let parent = space(&pool);
     let at = parent.map(Map::direct(&file)).unwrap();
-    let fetched = |space: &Space, at| space.accessor().fetch::<u64>(at);
+    let fetched = |space: &Space, at| space.accessor().unwrap().fetch::<u64>(at);
     for large in 0..4 {
-        let loaded = parent.accessor().load::<u64>(at + large * LARGE);
+        let loaded = parent.accessor().unwrap().load::<u64>(at + large * LARGE);
         assert_eq!(loaded, Ok(0));
     }
     let executable = Protection::READ | Protection::EXECUTE;
@@ -322,11 +326,11 @@ fn a_hole_that_becomes_executable_is_fetched_from() {
     assert_eq!(fetched(&parent, at), Ok(0));
     // Elsewhere, without execution and with it again.
     child.protect(at, 4 * LARGE, Protection::READ).unwrap();
-    assert_eq!(child.accessor().load::<u64>(at), Ok(0));
+    assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(0));
     let moved = child
         .remap(at, 4 * LARGE, 4 * LARGE, Remap::Replacing(at + 64 * LARGE))
         .unwrap();
-    assert_eq!(child.accessor().load::<u64>(moved + LARGE), Ok(0));
+    assert_eq!(child.accessor().unwrap().load::<u64>(moved + LARGE), Ok(0));
     child.protect(moved, 4 * LARGE, executable).unwrap();
     for large in 0..4 {
         assert_eq!(fetched(&child, moved + large * LARGE), Ok(0));
@@ -342,11 +346,11 @@ fn execution_taken_from_one_space_stays_taken_beside_a_fork_that_has_it() {
     let space = space(&pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let at = space.map(Map::anonymous(4 * PAGE).protection(all)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     a.store(at, 7_u64).unwrap();
     let fork = space.fork().unwrap();
     space.protect(at, PAGE, Protection::READ).unwrap();
-    assert_eq!(fork.accessor().fetch::<u64>(at), Ok(7));
+    assert_eq!(fork.accessor().unwrap().fetch::<u64>(at), Ok(7));
     assert_eq!(a.load::<u64>(at), Ok(7));
     assert_eq!(a.fetch::<u64>(at).unwrap_err().kind(), FaultKind::Forbidden);
 }

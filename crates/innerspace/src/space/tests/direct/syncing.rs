@@ -10,7 +10,7 @@ fn a_store_after_a_sync_faults_again_and_is_dirty_again() {
     let file = hole(&pool, &device, 16 * PAGE);
     let space = space(&pool);
     let at = space.map(shared(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let durable = |value: u64| {
         let image = device.durable_image();
         let words = image.chunks_exact(8);
@@ -40,7 +40,7 @@ fn a_store_beside_a_sync_is_synced_or_dirty() {
     let done = &done;
     std::thread::scope(|scope| {
         let stores = scope.spawn(move || {
-            let mut a = space.accessor();
+            let mut a = space.accessor().unwrap();
             for value in 1..=STORES {
                 a.store(at + (value % 4) * PAGE, value).unwrap();
                 done.store(value, crate::sync::atomic::Ordering::Release);
@@ -78,7 +78,7 @@ fn a_block_that_was_punched_out_is_never_written_again() {
         for thread in 0..2_u64 {
             let (space, stop) = (&space, &stop);
             scope.spawn(move || {
-                let mut a = space.accessor();
+                let mut a = space.accessor().unwrap();
                 while stop.load(crate::sync::atomic::Ordering::Relaxed) == 0 {
                     for page in 0..4 {
                         a.store(at + page * PAGE + 8 * thread, u64::MAX).unwrap();
@@ -119,7 +119,7 @@ fn a_full_memory_takes_no_mapped_entry_away() {
     let space = space(&pool);
     let at = space.map(shared(&file)).unwrap();
     let anonymous = space.map(Map::anonymous(1024 * PAGE)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     for page in 0..16 {
         a.store(at + page * PAGE, page).unwrap();
     }
@@ -143,7 +143,7 @@ fn a_long_store_after_a_sync_takes_one_fault_for_all_its_pages() {
     let file = hole(&pool, &device, 64 * PAGE);
     let space = space(&pool);
     let at = space.map(shared(&file)).unwrap();
-    let mut a = space.accessor();
+    let mut a = space.accessor().unwrap();
     let mut bytes: Vec<u8> = (0..40 * PAGE).map(|i| (i / 7) as u8).collect();
     a.write(at + 100, &bytes).unwrap();
     for round in 1..4u8 {

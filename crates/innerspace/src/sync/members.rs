@@ -1,0 +1,76 @@
+//! Members that come and go: each has a ticket by which it is found again.
+
+use std::collections::BTreeMap;
+
+/// A list whose members join at its end and leave it anywhere. Joining and leaving take a time that
+/// grows with the logarithm of their number.
+#[derive(Debug)]
+pub(crate) struct Members<T> {
+    by_ticket: BTreeMap<Ticket, T>,
+    last: Ticket,
+}
+
+/// The number of a member; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(crate) struct Ticket(u64);
+
+impl Ticket {
+    /// That of no member.
+    pub(crate) const NONE: Ticket = Ticket(0);
+}
+
+impl<T> Default for Members<T> {
+    fn default() -> Members<T> {
+        Members {
+            by_ticket: BTreeMap::new(),
+            last: Ticket::NONE,
+        }
+    }
+}
+
+impl<T> Members<T> {
+    /// Adds the member that `make` makes, given its ticket.
+    pub(crate) fn join_with(&mut self, make: impl FnOnce(Ticket) -> T) -> &T {
+        self.last.0 += 1;
+        let ticket = self.last;
+        self.by_ticket.entry(ticket).or_insert_with(|| make(ticket))
+    }
+
+    /// Adds a member.
+    pub(crate) fn join(&mut self, member: T) -> Ticket {
+        self.join_with(|_| member);
+        self.last
+    }
+
+    /// Removes the member with this ticket, if there is one.
+    pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<T> {
+        self.by_ticket.remove(&ticket)
+    }
+
+    /// The members, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.by_ticket.values()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_ticket.len()
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::{Members, Ticket};
+
+    #[test]
+    fn members_are_found_again_and_keep_their_order() {
+        let mut members = Members::default();
+        let tickets = ["a", "b", "c"].map(|member| members.join(member));
+        assert_eq!(members.leave(tickets[1]), Some("b"));
+        assert_eq!(members.leave(tickets[1]), None);
+        assert_eq!(members.leave(Ticket::NONE), None);
+        members.join("d");
+        assert_eq!(members.iter().copied().collect::<String>(), "acd");
+        assert_eq!(members.len(), 3);
+    }
+}
