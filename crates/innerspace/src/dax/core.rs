@@ -29,7 +29,7 @@ const DIRTY_RANGE_BYTES: u64 = 16;
 /// The largest size of a file in bytes, over any device.
 pub(super) const MAX_SIZE: u64 = 1 << 47;
 
-/// What a write to a hole allocates.
+/// How much a write to a hole allocates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HoleWrites {
     /// The page that is written.
@@ -42,7 +42,7 @@ pub enum HoleWrites {
     Large,
 }
 
-/// What a direct access file is made of.
+/// The parts of a direct access file.
 pub(super) struct Parts {
     pub(super) name: Arc<str>,
     pub(super) device: DaxDevice,
@@ -80,13 +80,14 @@ impl Default for DaxSetup {
 /// What happens when another process cuts the host file short while it is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnShrink {
-    /// An access to what was cut off ends the process with SIGBUS, as with any mapping of the
-    /// kernel's. A store on a full disk can do so too: to an old block if the file system copies on
-    /// write, or to a page that another process has made the system read into its cache again.
+    /// An access to bytes that were cut off ends the process with SIGBUS, as with any mapping of
+    /// the kernel's. A store on a full disk can do so too: to an old block if the file system
+    /// copies on write, or to a page that another process has made the system read into its cache
+    /// again.
     #[default]
     Signal,
-    /// Every access goes through a system call, and one to what was cut off is an error. Each costs
-    /// a few hundred nanoseconds.
+    /// Every access goes through a system call, and an access to bytes that were cut off is an
+    /// error. Each costs a few hundred nanoseconds.
     Error,
 }
 
@@ -271,7 +272,7 @@ impl DaxCore {
         }
     }
 
-    /// The error for what the host or the device said at `offset`.
+    /// Wraps an error of the host or the device at `offset`.
     pub(super) fn host_error(&self, what: DaxAction, offset: u64, error: io::Error) -> DaxError {
         DaxError::from_extents(&self.name, what, offset, PAGE_SIZE as u64, error)
     }
@@ -394,8 +395,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Charges for what was added, above the limit if need be, and gives back what was charged in
-    /// excess. Never waits.
+    /// Charges for additions, above the limit if necessary, and gives back excess charges. Never
+    /// waits.
     ///
     /// A thread that adds or gives back meanwhile settles that itself: it changes the bytes first
     /// and reads `paid` afterwards. Here `paid` is changed first and the bytes are read afterwards.

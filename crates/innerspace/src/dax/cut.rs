@@ -146,7 +146,8 @@ impl DaxCore {
         self.syncing.lock()
     }
 
-    /// Frees what a failed write, which was to reach `end`, has allocated past the file's end.
+    /// Frees blocks that a failed write, which was to reach `end`, has allocated past the file's
+    /// end.
     pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
         let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
         if end <= self.size() {
@@ -306,7 +307,7 @@ fn is_full(error: &DaxError) -> bool {
     )
 }
 
-/// What a cut removes.
+/// The entries that a cut removes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Removal {
     /// The entries, and the blocks with them.

@@ -1,4 +1,4 @@
-//! The word of an entry: what a file has at a page, or at 2 MiB.
+//! The word of an entry: the content of a file at a page, or at 2 MiB.
 //!
 //! ```text
 //!  63..12        9     8     7    6     5       4      3..0

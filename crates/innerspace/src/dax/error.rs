@@ -1,4 +1,4 @@
-//! What can go wrong with a direct-access file or its device.
+//! Errors of a direct-access file or its device.
 
 use std::fmt;
 use std::io;
@@ -51,7 +51,7 @@ impl fmt::Display for DaxAction {
     }
 }
 
-/// What direct access needs from a file system that may not have it.
+/// A feature that direct access needs, and that a file system may not have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DaxFeature {
@@ -143,12 +143,12 @@ pub enum DaxError {
     Unsupported {
         /// The file.
         file: Arc<str>,
-        /// What is missing.
+        /// The missing feature.
         what: DaxFeature,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// The host file was cut short by somebody else.
+    /// The host file was cut short by another process.
     #[error(
         "{file}: wanted {} at {} but the file now ends at {} (it was {} {since})",
         Bytes(*wanted), Grouped(*offset), Grouped(*now), Grouped(*was)
@@ -259,11 +259,11 @@ pub enum DaxError {
     Io {
         /// The file.
         file: Arc<str>,
-        /// What was asked.
+        /// The operation.
         what: DaxAction,
         /// Where; the new length of a resize; 0 where that has no meaning.
         offset: u64,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
 }

@@ -53,7 +53,7 @@ pub(crate) struct DaxPages {
 }
 
 impl DaxPages {
-    /// What one entry covers.
+    /// The pages that one entry covers.
     pub(super) fn of_entry(file: &DaxRef, held: Held) -> DaxPages {
         DaxPages {
             file: file.clone(),
@@ -181,7 +181,7 @@ impl DaxRef {
 }
 
 impl DaxCore {
-    /// Looks up what is at an empty entry.
+    /// Looks up the content of an empty entry.
     pub(super) fn look_up(&self, locked: &mut Locked<'_>, page: u64) -> Result<(), DaxError> {
         if locked.content() != Content::Empty {
             return Ok(());
@@ -197,7 +197,7 @@ impl DaxCore {
 
     /// Makes a small or large entry a dirty block, which is allocated if there is none. `fill` is
     /// called with the block's first device page, once no mapping has a hole there any more. If it
-    /// fails, the entry stays what it was.
+    /// fails, the entry is unchanged.
     pub(super) fn make_block(
         &self,
         locked: &mut Locked<'_>,
@@ -375,8 +375,8 @@ impl DaxCore {
         }
     }
 
-    /// Looks up what is at a locked range of 2 MiB. Returns whether it can be one entry: a block, a
-    /// hole that is read, or a hole that a store makes a block.
+    /// Looks up the content of a locked range of 2 MiB. Returns whether it can be one entry: a
+    /// block, a hole that is read, or a hole that a store makes a block.
     pub(super) fn find_large(
         &self,
         locked: &mut Locked<'_>,

@@ -73,7 +73,7 @@ struct Handle {
     _ending: Ending,
 }
 
-/// Flushes what is left to do if the program has dropped its memory before the file.
+/// Does the work that is left if the program has dropped its memory before the file.
 #[derive(Debug)]
 struct Ending(Arc<Cache>);
 
@@ -288,7 +288,7 @@ impl DaxFile {
     /// [`DaxFile::try_write_at`] does.
     ///
     /// # Errors
-    /// As [`DaxFile::write_at`]; what was written before the error stays.
+    /// As [`DaxFile::write_at`]; bytes written before the error stay.
     pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<(), DaxError> {
         while !buf.is_empty() {
             let done = self.write_at(buf, offset)?;
@@ -299,11 +299,11 @@ impl DaxFile {
     }
 
     /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes
-    /// what was cut off. Waits up to ten seconds for pins there; in a [`Task`](crate::Task) it does
-    /// not wait.
+    /// pages that were cut off. Waits up to ten seconds for pins there; in a [`Task`](crate::Task)
+    /// it does not wait.
     ///
-    /// There is no `try_` form: a cut waits until no access uses what it removes, and any change of
-    /// the length of a host file is a call of the host.
+    /// There is no `try_` form: a cut waits until no access uses the pages it removes, and any
+    /// change of the length of a host file is a call of the host.
     ///
     /// # Errors
     /// [`DaxError::Busy`] if a pin stays, at once if this thread made it;
@@ -336,8 +336,8 @@ impl DaxFile {
         core.with_room(|| core.punch(bytes.clone(), until))
     }
 
-    /// Makes all stores durable: flushes the cache lines of what is dirty, or has the host write
-    /// it.
+    /// Makes all stores durable: flushes the cache lines of dirty blocks, or makes the host write
+    /// them.
     ///
     /// There is no `try_` form, here or of [`DaxFile::sync_range`]: a sync waits until the stores
     /// under way are over, or for the host.

@@ -15,9 +15,9 @@
 //! **When the host fails.** It reports a failed write once, no matter whose page it was, and takes
 //! the page for clean from then on: asked again, it would write nothing and report success. So the
 //! pages that a failed sync has cleaned become dirty again, and the host is made to see all dirty
-//! pages as changed ([`DaxCore::remind_host`]). That is done at once, since the host may drop what
-//! it takes for clean; if it fails, it is done before the next sync. The failure is reported once
-//! to each handle.
+//! pages as changed ([`DaxCore::remind_host`]). That is done at once, since the host may drop pages
+//! that it takes for clean; if it fails, it is done before the next sync. The failure is reported
+//! once to each handle.
 
 use std::io;
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl DaxCore {
         }
     }
 
-    /// Records that the host could not write, and may have forgotten what it was to write.
+    /// Records that the host could not write, and may have forgotten other pending writes.
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.host_error(DaxAction::Sync, offset, error);
         // Before it is counted: a sync that sees the count unchanged sees this the next time.

@@ -37,20 +37,20 @@ pub(super) trait RangeWords {
     fn pages(&self, node: FrameId) -> &[Self::Word];
 }
 
-/// What is to be locked.
+/// The entry to lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
-    /// Whatever covers the page.
+    /// The entry that covers the page.
     Cover,
-    /// What covers the page, to put a block there: a large hole is not good for that.
+    /// The entry that covers the page, to put a block there: a large hole does not do for that.
     Change,
-    /// What covers the page, if there is anything.
+    /// The entry that covers the page, if there is one.
     Present,
     /// The whole range.
     Large,
 }
 
-/// What to do about an entry that is locked.
+/// How to treat a locked entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WhenLocked {
     /// Queue for it.
@@ -64,7 +64,7 @@ pub(super) enum WhenLocked {
 pub(super) enum WordAt {
     /// The range's own.
     Range,
-    /// That of a page, in this node.
+    /// A page's word, in this node.
     Page(FrameId),
 }
 

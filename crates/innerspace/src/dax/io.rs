@@ -27,7 +27,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 const LARGE_BYTES: usize = LARGE_PAGES as usize * PAGE_SIZE;
 
-/// Pages that a write locks at a time: what one call of 64 KiB writes, and its edges.
+/// Pages that a write locks at a time: those of one call of 64 KiB, and its edges.
 const RUN: usize = 17;
 
 /// Neighbouring entries that a write has locked, in the order of their pages.
@@ -401,8 +401,8 @@ impl DaxCore {
         match self.host.as_ref().filter(|_| self.is_guarded()) {
             None => self.device.write(at, from),
             Some(host) => {
-                // A write past the end would lengthen the file again, over what another process has
-                // cut off.
+                // A write past the end would lengthen the file again, over a range that another
+                // process has cut off.
                 self.check_host_len(offset)?;
                 host.write_at(from, offset)
                     .map_err(|error| self.host_error(DaxAction::Write, offset, error))?;

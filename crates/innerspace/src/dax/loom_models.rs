@@ -51,7 +51,7 @@ impl World {
         })
     }
 
-    /// Locks what is wanted; `spare` is a node of the caller's own. `None`: a conflict.
+    /// Locks the wanted entry; `spare` is a node of the caller's own. `None`: a conflict.
     fn lock(&self, page: u64, wanted: Wanted, spare: u32) -> Option<Held> {
         let mut spare = vec![FrameId(spare)];
         loop {
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// What a read fault does: an empty entry becomes a hole.
+    /// A read fault: an empty entry becomes a hole.
     fn read_fault(&self, page: u64, spare: u32) {
         let held = self
             .lock(page, Wanted::Cover, spare)
@@ -140,7 +140,8 @@ fn d7_who_waits_for_a_large_entry_is_woken() {
     model(2, || {
         let world = World::new(0);
         let large = world.lock(0, Wanted::Large, 0).expect("nothing is there");
-        // It waits where the holder of the whole range wakes, whatever page it came for.
+        // The waiter is in the queue that the holder of the whole range wakes, whichever page it
+        // came for.
         let other = spawn(&world, |w| w.read_fault(1, 1));
         world.touch(&large);
         let entry = Entry::new(Size::Large, Content::Zero);

@@ -25,7 +25,7 @@
 //! # States and transitions
 //!
 //! An entry covers a page, or 2 MiB. It is locked in place to be changed. A fault keeps it locked
-//! from the lookup until the page table has been filled. State, event, and what it becomes:
+//! from the lookup until the page table has been filled. State, event, and new state:
 //!
 //! - absent or empty, a read fault: zero, or a clean block; the page table is filled before the
 //!   unlock

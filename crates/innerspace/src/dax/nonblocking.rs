@@ -1,4 +1,4 @@
-//! What a fault and a call can do without waiting.
+//! Faults and calls that do not wait.
 //!
 //! A fault that does not wait never queries the device or its file system, makes no entry and takes
 //! no translations away. Those cases, and an entry that is locked, take the blocking path
@@ -29,7 +29,8 @@ impl DaxCore {
 }
 
 impl DaxRef {
-    /// What to map at `page` of the file, if that takes no waiting: a block, or a hole for a load.
+    /// The page to map at `page` of the file, if that needs no waiting: a block, or a hole for a
+    /// load.
     pub(crate) fn try_fault(
         &self,
         page: u64,

@@ -146,7 +146,7 @@ impl HostFile {
     /// Asks the host for room for these bytes, which the file has.
     ///
     /// # Errors
-    /// What the host says. Succeeds if there is room, or the host cannot say.
+    /// The host's error.
     pub(crate) fn find_room(&self, offset: u64, len: u64) -> io::Result<()> {
         match shared::allocate(&self.file, offset, len) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
@@ -157,7 +157,7 @@ impl HostFile {
     /// Cuts or lengthens the host's file.
     ///
     /// # Errors
-    /// What the host says.
+    /// The host's error.
     pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
         shared::faults::ask(shared::faults::Call::SetLen, 0..len as usize)?;

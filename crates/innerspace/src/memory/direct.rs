@@ -52,7 +52,7 @@ impl Memory {
         self.direct_options().open(path)
     }
 
-    /// Choices for a direct access file: group, access, what a write to a hole allocates, what
+    /// Choices for a direct access file: group, access, how much a write to a hole allocates, what
     /// happens when the file shrinks.
     pub fn direct_options(&self) -> DirectOpener {
         DirectOpener {
@@ -87,7 +87,7 @@ impl DirectOpener {
         self
     }
 
-    /// What a write to a hole allocates: one page, by default.
+    /// How much a write to a hole allocates: one page, by default.
     pub fn hole_writes(mut self, what: HoleWrites) -> DirectOpener {
         self.setup.hole_writes = what;
         self

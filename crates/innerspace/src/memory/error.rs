@@ -32,7 +32,7 @@ pub enum MemoryError {
     Fraction {
         /// The share asked for.
         fraction: f64,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// The system refused address space or a thread.
@@ -40,7 +40,7 @@ pub enum MemoryError {
     System {
         /// The limit asked for, in bytes.
         limit: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

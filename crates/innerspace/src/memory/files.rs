@@ -18,12 +18,13 @@ use crate::store::{self, Locked, Locking, Opened};
 use crate::sync::thread;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
 
-/// Open files by what they are stored in.
+/// Open files by the identity of their stores.
 pub(super) struct OpenFiles(Mutex<HashMap<Identity, OpenFile>>);
 
 /// A file that is open, or was: its last handle may be gone.
 pub(super) enum OpenFile {
-    /// It is being opened, and has not been open since this was put here: its store is being asked.
+    /// The file is being opened, and has not been open since this entry was made: its store is
+    /// being probed.
     Opening(Weak<()>),
     /// Open through the page cache; the second reference lives until the file is closed, or longer.
     Cached(Weak<FileInner>, Weak<FileCore>),
@@ -44,9 +45,9 @@ pub(super) type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>
 
 /// Whether a file is open already.
 pub(super) enum Found<'memory, F> {
-    /// It is open.
+    /// The file is open.
     Same(F),
-    /// It is not open; the table of files, locked.
+    /// The file is not open; has the table of files, locked.
     Nothing(Files<'memory>),
 }
 
@@ -109,9 +110,9 @@ impl OpenFiles {
     /// Opens the file at a path once. If it is open already, `same` makes the result of it; if not,
     /// `make` does, with the file locked against other processes.
     ///
-    /// The file is known by what was opened: the path may name another file a moment later. A
-    /// second writable open of one file would meet our own lock, so the table is searched before,
-    /// and stays locked until the file is in it.
+    /// The file is identified by its open descriptor: the path may name another file a moment
+    /// later. A second writable open of one file would meet our own lock, so the table is searched
+    /// before, and stays locked until the file is in it.
     #[cfg(not(target_family = "wasm"))]
     pub(super) fn open_once<F, E: From<store::OpenError>>(
         &self,

@@ -2,7 +2,7 @@
 
 use super::error::MemoryError;
 
-/// The limit of a [`Memory`](crate::Memory): bytes, or a share of what there is.
+/// The limit of a [`Memory`](crate::Memory): bytes, or a share of what the machine has.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limit(Kind);
 

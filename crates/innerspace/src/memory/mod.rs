@@ -12,8 +12,8 @@
 //! | `direct` | opening direct access files |
 //! | `stats` | [`MemoryStats`]: all counters, for people, programs and Prometheus |
 //!
-//! A `Memory` is a handle. Files, views, spaces and accessors keep what they need alive by
-//! themselves; the service thread ends when the last of them is gone.
+//! A `Memory` is a handle. Files, views, spaces and accessors keep alive what they need; the
+//! service thread ends when the last of them is gone.
 //!
 //! Locking: the table of open files has a mutex, held while a file is opened and never while one is
 //! read or written.
@@ -263,7 +263,7 @@ impl std::fmt::Debug for Memory {
 impl Drop for MemoryInner {
     fn drop(&mut self) {
         if self.cache.is_foreign() {
-            // A child of fork(2) keeps what it has.
+            // A child of fork(2) keeps everything.
             std::mem::forget((self.pool.clone(), self.cache.clone(), self.root.clone()));
             return;
         }

@@ -17,7 +17,7 @@ use crate::units::{KIB, PAGE_SIZE};
 /// The smallest limit of a memory: 256 KiB. With [`MemoryOptions::sample_misses`] it is larger.
 pub const MINIMUM_LIMIT: u64 = 256 * KIB;
 
-/// What every memory takes besides its frames: the wait table, counters, lists.
+/// Memory that every `Memory` takes besides its frames: the wait table, counters, lists.
 const FIXED: u64 = 64 * KIB;
 /// Bytes of metadata for each frame.
 const METADATA: u64 = 64;

@@ -41,7 +41,7 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     let mut next_tick = Instant::now() + TICK;
     loop {
         if let Some(cache) = Arc::get_mut(&mut cache) {
-            // Reports what the last handle left to be reported.
+            // Reports errors that the last handle left.
             survive(|| cache.call_out());
             return;
         }
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Has the service thread call a waker that does `work`.
+    /// Makes the service thread call a waker that does `work`.
     fn have_woken(file: &PagedFile, work: impl Fn() + Send + Sync + 'static) {
         let (called, calls) = mpsc::channel();
         let waker = Waker::from(std::sync::Arc::new(Calls(called, work)));

@@ -30,8 +30,8 @@ pub struct MemoryStats {
     pub files: Vec<FileStats>,
 }
 
-/// Where the limit of a memory goes, in bytes. The parts add up to the limit, less what is left
-/// over of the last page.
+/// Where the limit of a memory goes, in bytes. The parts add up to the limit, less the rest of the
+/// last page.
 ///
 /// `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -22,11 +22,11 @@
 //!   other.
 //! - A sync that fails may drop writes and punches accepted before it, unless [`Store::accepted`]
 //!   says otherwise. A length that was set stays.
-//! - A call may use other files of the same memory. The file that the call is for serves it what is
-//!   cached (a read, a view, an eviction, a load through a mapping). An operation that might wait
-//!   for the call fails with [`FileError::Reentered`](crate::FileError::Reentered), or with a fault
-//!   for that reason. In a call for a fault or a change of a space, all accesses to that space fail
-//!   with [`FaultKind::Reentered`](crate::FaultKind::Reentered).
+//! - A call may use other files of the same memory. The file that the call is for serves its cached
+//!   blocks (to a read, a view, an eviction, a load through a mapping). An operation that might
+//!   wait for the call fails with [`FileError::Reentered`](crate::FileError::Reentered), or with a
+//!   fault for that reason. In a call for a fault or a change of a space, all accesses to that
+//!   space fail with [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
 //!
@@ -92,12 +92,12 @@ pub enum SyncWhat {
     All,
 }
 
-/// What becomes of an accepted write or punch if the next sync fails.
+/// The fate of an accepted write or punch if the next sync fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
     /// A failed sync may drop it, and reads then show older bytes, as with a kernel's page cache.
     /// The library's cache keeps such bytes until a sync has succeeded, and writes them again after
-    /// a failed one. It also notes what was punched, and punches it again.
+    /// a failed one. It also notes punched ranges, and punches them again.
     UntilSync,
     /// It stays, even if a sync fails.
     Kept,
@@ -289,8 +289,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What becomes of an accepted write if the next sync fails. The answer never changes. Default:
-    /// a failed sync may drop it.
+    /// The fate of an accepted write if the next sync fails. The answer never changes. Default: a
+    /// failed sync may drop it.
     fn accepted(&self) -> Accepted {
         Accepted::UntilSync
     }

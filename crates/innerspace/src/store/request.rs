@@ -8,8 +8,8 @@
 //!
 //! A request to read knows how far it was filled. A store fills it from front to back:
 //! [`Request::fill`] copies bytes in, [`Request::unfilled`] lends the next piece, cleared first, so
-//! that no store of a program's own ever sees what the memory held before. Bytes that were not
-//! filled are never used.
+//! that no store of a program's own ever sees the earlier content of the memory. Bytes that were
+//! not filled are never used.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -24,7 +24,7 @@ pub(crate) trait Transfer: Send {
     /// Bytes of memory.
     fn len(&self) -> usize;
 
-    /// Some of the memory to read into, piece by piece, with what it held before.
+    /// Some of the memory to read into, piece by piece, with its earlier content.
     fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>>;
 
     /// Some of the bytes to write, piece by piece.
@@ -48,7 +48,7 @@ pub(crate) trait Transfer: Send {
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>>;
 }
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Fill memory from the store.
@@ -128,7 +128,7 @@ impl Request {
         len
     }
 
-    /// For a read: the memory behind what was filled, all zeros, in pieces. Say by
+    /// For a read: the memory behind the filled part, all zeros, in pieces. Say by
     /// [`Request::advance`] how much of it was filled.
     pub fn unfilled(&mut self) -> Vec<IoSliceMut<'_>> {
         let (filled, len) = (self.filled, self.len());

@@ -327,7 +327,7 @@ mod tests {
             }
         }
 
-        /// What the layers above test, once more in a process that is refused membarrier.
+        /// Tests of the layers above, once more in a process that is refused membarrier.
         // spec: A14
         #[test]
         fn the_suite_passes_without_membarrier() {

@@ -33,7 +33,7 @@ pub(crate) use platform::{
 /// The bytes of one read or write that the kernel may keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
-    /// Whatever it likes.
+    /// As it chooses.
     Cached,
     /// Nothing; only after [`enable_dontcache`] said that this works.
     Nothing,
@@ -77,7 +77,7 @@ pub(crate) fn block_size(_: &Metadata) -> Option<u64> {
     None
 }
 
-/// What a file that is neither regular nor a directory is, for messages.
+/// The kind of a file that is neither regular nor a directory, for messages.
 #[cfg(unix)]
 pub(crate) fn special_kind(kind: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
@@ -90,7 +90,7 @@ pub(crate) fn special_kind(kind: FileType) -> &'static str {
     }
 }
 
-/// What a file that is neither regular nor a directory is, for messages.
+/// The kind of a file that is neither regular nor a directory, for messages.
 #[cfg(not(unix))]
 pub(crate) fn special_kind(_: FileType) -> &'static str {
     "special file"

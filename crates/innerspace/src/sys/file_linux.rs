@@ -315,8 +315,7 @@ mod tests {
 
     const LEN: u64 = 1 << 20;
 
-    /// What somebody else does to the page cache at the same time, need of memory above all, can be
-    /// in the way once.
+    /// Other users of the page cache, need of memory above all, can interfere once.
     const TRIES: usize = 100;
 
     fn read_all(file: &File) {
@@ -379,7 +378,7 @@ mod tests {
         assert!(missing(libc::EPERM, libc::EPERM));
         assert!(!missing(libc::EPERM, libc::EBADF));
         assert!(!missing(libc::EBADF, libc::EPERM));
-        // What the kernel says, where it is asked.
+        // The kernel's answer, if it is asked.
         let alone = cachestat(NO_FILE).unwrap_err().raw_os_error();
         let known = [libc::EBADF, libc::ENOSYS, libc::EPERM];
         assert!(known.map(Some).contains(&alone), "{alone:?}");

@@ -103,7 +103,7 @@ mod platform {
     use super::{Flusher, LINE};
 
     impl Flusher {
-        /// What the processor has, best first; never empty.
+        /// The forms that the processor has, best first; never empty.
         pub(crate) fn available() -> Vec<Flusher> {
             let basic = __cpuid(1);
             // In units of 8 bytes.
@@ -162,7 +162,7 @@ mod platform {
     use super::Flusher;
 
     impl Flusher {
-        /// What the processor has, best first; never empty.
+        /// The forms that the processor has, best first; never empty.
         pub(crate) fn available() -> Vec<Flusher> {
             vec![Flusher::Nothing]
         }

@@ -197,7 +197,7 @@ mod tests {
         let _ = end_read(&AtomicU8::new(LOCKED | UPTODATE));
     }
 
-    /// What `unlock` is in a release build, as a function of its own.
+    /// The release build's `unlock`, as a function of its own.
     #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
     #[inline(never)]
     extern "sysv64" fn unlock_alone(byte: &AtomicU8) -> bool {

@@ -80,7 +80,7 @@ mod remembered {
         if page == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the page was just made, and nobody else knows of it.
+        // SAFETY: the page was just made, and nobody else knows about it.
         if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
             // SAFETY: as above; it is not used again.
             unsafe { libc::munmap(page, len) };
@@ -110,7 +110,7 @@ pub(crate) mod tests {
     /// that other threads have: they are not there. The test fails if the child ends in another
     /// way.
     pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
-        // SAFETY: what the child does is the caller's business, and it ends without a destructor of
+        // SAFETY: the caller answers for the child's actions, and it ends without a destructor of
         // this process.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());

@@ -73,7 +73,7 @@ impl SharedMapping {
     /// have the mapping.
     ///
     /// # Errors
-    /// `InvalidInput` when `len` is 0 or too large for an address; else what the system says:
+    /// `InvalidInput` when `len` is 0 or too large for an address; otherwise the system's error:
     /// `Unsupported` when the file system has no shared mappings.
     pub(crate) fn new(file: &File, len: usize, rights: Rights) -> io::Result<SharedMapping> {
         if len == 0 || len > isize::MAX as usize - 2 * super::memory::HUGE_PAGE {

@@ -1,4 +1,4 @@
-//! A device that a host writes out, and a host that forgets what it could not write.
+//! A device that a host writes out, and a host that forgets writes that failed.
 //!
 //! The fault model is that of systems that take a page for clean once its write has failed: of a
 //! sync that fails, nothing reaches the medium, and no page of the device is to be written any more
@@ -12,11 +12,11 @@ use super::{Bytes, DaxDevice, DaxError, Durability, memory};
 use crate::sync::{Arc, Mutex};
 use crate::units::PAGE_SIZE;
 
-/// What the host knows of a device, and its medium.
+/// The host's knowledge of a device, and its medium.
 pub(super) struct Host(Mutex<State>);
 
 struct State {
-    /// What is durable.
+    /// The durable bytes.
     medium: Vec<u8>,
     /// The bytes that the host takes for written.
     seen: Vec<u8>,
@@ -91,7 +91,7 @@ impl DaxDevice {
         self.host_state().lock().syncs
     }
 
-    /// What the host has written.
+    /// The bytes that the host has written.
     pub(crate) fn medium_image(&self) -> Vec<u8> {
         self.host_state().lock().medium.clone()
     }

@@ -29,7 +29,7 @@ use crate::sys::shared::Synchronous;
 use crate::sys::shared::{self, Rights, SharedMapping};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// What makes bytes of a device durable.
+/// How bytes of a device become durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Durability {
@@ -63,7 +63,7 @@ struct DeviceInner {
     durability: Durability,
     /// Which blocks are free. `None` for a host file, whose file system keeps them.
     blocks: Option<Blocks>,
-    /// What a power cut would leave.
+    /// The bytes that a power cut would leave.
     #[cfg(test)]
     power: Option<power::PowerCut>,
     /// A host that writes out, and fails on order.
@@ -170,12 +170,12 @@ impl DaxDevice {
         DaxDevice(Arc::new(inner))
     }
 
-    /// The size in bytes; for a host file what it can grow to.
+    /// The size in bytes; for a host file the most it can grow to.
     pub fn len(&self) -> u64 {
         self.0.bytes.len() as u64
     }
 
-    /// What makes its bytes durable.
+    /// How its bytes become durable.
     pub fn durability(&self) -> Durability {
         self.0.durability
     }
@@ -293,7 +293,7 @@ impl DaxDevice {
     /// shorter meanwhile.
     pub(crate) fn touch_by_store(&self, offset: u64) {
         let at = self.address(offset, 1);
-        // SAFETY: as in `read`; the byte stays what it is.
+        // SAFETY: as in `read`; the byte does not change.
         unsafe { shared::touch(at) }
     }
 

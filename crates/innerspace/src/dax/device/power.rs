@@ -17,7 +17,7 @@ use crate::sys::flush::{LINE, line_range};
 pub(super) struct PowerCut(Mutex<Medium>);
 
 struct Medium {
-    /// What is durable.
+    /// The durable bytes.
     bytes: Vec<u8>,
     /// By thread and offset: lines flushed and not yet fenced.
     flushed: HashMap<ThreadId, BTreeMap<u64, [u8; LINE]>>,
@@ -88,12 +88,12 @@ impl DaxDevice {
         self.medium().lock().cut_at = steps;
     }
 
-    /// What is surely left after a power cut: what was flushed and fenced.
+    /// The bytes that are surely left after a power cut: those flushed and fenced.
     pub(crate) fn durable_image(&self) -> Vec<u8> {
         self.medium().lock().bytes.clone()
     }
 
-    /// What may be left: each line as it is surely, or as it is in the caches now, by lot.
+    /// Bytes that may be left: each line as it is durable, or as it is in the caches now, by lot.
     pub(crate) fn torn_image(&self, seed: u64) -> Vec<u8> {
         let mut image = self.durable_image();
         let mut lot = seed.wrapping_mul(2).wrapping_add(1);

@@ -74,7 +74,7 @@ pub(crate) enum Stale {
     Nothing,
     /// The first.
     First,
-    /// These.
+    /// These pages.
     Some(Vec<u64>),
 }
 

@@ -1,4 +1,4 @@
-//! An extent map that fails and misplaces on order, and counts what it was told.
+//! An extent map that fails and misplaces on order, and counts its calls.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::{Extent, ExtentMap, LARGE_PAGES, ScatteredMap, Used};
 use crate::sync::Mutex;
 use crate::units::PAGE_SIZE;
 
-/// What goes wrong. The default: nothing.
+/// Which calls go wrong. The default: none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// The allocation with this number (the first is 0) fails with this kind.
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) misplace_large: Misplace,
     /// Freeing fails with this kind, and frees nothing.
     pub(crate) fail_free: Option<io::ErrorKind>,
-    /// Syncs fail with this kind, and the device's host forgets what it had to write.
+    /// Syncs fail with this kind, and the device's host forgets its pending writes.
     pub(crate) fail_sync: Option<io::ErrorKind>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Misplace {
     Unaligned,
 }
 
-/// What was asked and told so far.
+/// The calls so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) lookups: u64,
@@ -67,7 +67,7 @@ impl Faulty {
         change(&mut self.state.lock().0);
     }
 
-    /// What was asked and told so far.
+    /// The calls so far.
     pub(crate) fn calls(&self) -> Calls {
         self.state.lock().1
     }

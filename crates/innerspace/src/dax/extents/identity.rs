@@ -117,7 +117,7 @@ impl Known {
         self.runs.retain(|run| !run.pages.is_empty());
     }
 
-    /// Records that this process has changed these pages, and what they are now if that is known.
+    /// Records that this process has changed these pages, and their content now if that is known.
     fn change(&mut self, pages: Range<u64>, content: Option<Content>) {
         self.changes += 1;
         match content {
@@ -151,7 +151,7 @@ impl IdentityMap {
     fn ask(&self, page: u64) -> io::Result<Run> {
         let data = sys::next_data(self.host.file(), bytes(page))?;
         let Some(data) = data else {
-            // A hole, or past the end: what another process has cut off is not a hole.
+            // A hole, or past the end: a range that another process has cut off is not a hole.
             self.check_len()?;
             return Ok(Run {
                 pages: page..u64::MAX >> PAGE_SHIFT,
@@ -189,7 +189,7 @@ impl IdentityMap {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, shrank))
     }
 
-    /// Zeroes what was added to the last page when the file grew: a mapping may have stored past
+    /// Zeroes the bytes added to the last page when the file grew: a mapping may have stored past
     /// the old end.
     fn zero_tail(&self, before: u64, now: u64) -> io::Result<()> {
         let end = before.next_multiple_of(PAGE_SIZE as u64).min(now);

@@ -45,7 +45,7 @@ pub(crate) struct Extent {
     pub(crate) pages: u64,
 }
 
-/// What became of an allocation.
+/// The outcome of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Used {
     /// The file's entry has it.
@@ -73,21 +73,22 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// [`HostShrank`] inside when the host file was cut by others. Nothing has changed then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
-    /// Says what became of an allocation.
+    /// Reports the outcome of an allocation.
     fn finish(&self, page: u64, pages: u64, used: Used);
 
     /// Makes pages a hole. Nobody can reach them any more.
     fn free(&self, pages: Range<u64>) -> io::Result<()>;
 
-    /// Forgets what is remembered of these pages, which another process may have changed. Default:
-    /// nothing is remembered.
+    /// Forgets answers about these pages, which another process may have changed. Default: nothing
+    /// is remembered.
     fn forget(&self, _pages: Range<u64>) {}
 
     /// The map's heap memory in bytes, roughly. A change is visible to a call of this after the
     /// call that made it, in one order with all other SeqCst operations.
     fn heap_bytes(&self) -> u64;
 
-    /// Sets the file's length. Nobody can reach what is cut off any more; new bytes are zeros.
+    /// Sets the file's length. Nobody can reach pages that are cut off any more; new bytes are
+    /// zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Returns when the map itself and the file's length survive a power cut as far as the device
@@ -116,7 +117,7 @@ pub(crate) struct NoBlock {
 }
 
 impl DaxError {
-    /// The error for what an extent map said to `what`, for `wanted` bytes at `offset` of `file`.
+    /// Wraps an extent map's error on `what`, for `wanted` bytes at `offset` of `file`.
     pub(crate) fn from_extents(
         file: &Arc<str>,
         what: DaxAction,

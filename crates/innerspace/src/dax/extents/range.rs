@@ -181,7 +181,7 @@ impl RangeMap {
     }
 }
 
-/// What is left of a range after some of it was removed.
+/// Whether anything is left of a range after a removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Left {
     Nothing,

@@ -129,7 +129,7 @@ impl ScatteredMap {
         self.device.blocks().expect("looked at by `new`")
     }
 
-    /// Zeroes what was taken, and maps the pages from `page` on to it.
+    /// Zeroes the pages that were taken, and maps the file's pages from `page` on to them.
     pub(super) fn place(&self, page: u64, pages: u64, taken: Taken) -> u64 {
         let stale = match &taken.stale {
             Stale::Nothing => &[],

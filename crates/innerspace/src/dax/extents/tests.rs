@@ -1,5 +1,4 @@
-//! Both extent maps beside a plain model, the free list, and what the maps say when something is
-//! wrong.
+//! Both extent maps beside a plain model, the free list, and the errors of the maps.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -88,7 +87,7 @@ impl Model {
     }
 }
 
-/// What may be said of a page that the model knows as a hole.
+/// The answers allowed for a page that the model knows as a hole.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holes {
     /// That it is one.
@@ -115,7 +114,7 @@ impl<M: ExtentMap> Side<M> {
                 fill,
             } => self.allocate(*page, *pages, *used, *fill),
             Step::Free(pages) => {
-                // What lies past the end is no hole of the file's.
+                // A range past the end is no hole of the file's.
                 let pages = pages.start..pages.end.min(self.model.len.div_ceil(PAGE));
                 if pages.start < pages.end {
                     self.map.free(pages.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! Reads, writes and what they find: holes, full devices, the file's end, large blocks.
+//! Reads and writes: holes, full devices, the file's end, large blocks.
 
 use std::collections::BTreeMap;
 
@@ -238,7 +238,7 @@ fn what_asks_for_nothing_changes_nothing() {
     );
 }
 
-/// Notes what was taken away from it.
+/// Notes the pages that are revoked.
 #[derive(Default)]
 struct Recorder(std::sync::Mutex<Vec<Range<u64>>>);
 

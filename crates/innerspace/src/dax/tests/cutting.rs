@@ -283,7 +283,7 @@ fn a_large_fault_beside_a_punch_has_no_block_that_is_being_freed() {
             let fault = core.fault(5, FaultKind::Read, Reach::Leaf, 0);
             fault.unwrap().host(5).is_some()
         });
-        // It waits for the punch; one that does not has time to show it.
+        // The call waits for the punch; if it does not, there is time to show it.
         for _ in 0..1000 {
             if fault.is_finished() {
                 break;

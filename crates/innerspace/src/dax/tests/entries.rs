@@ -46,7 +46,7 @@ fn a_range_without_entries_is_had_whole_and_its_node_goes() {
     assert_eq!((entries.peek(3), entries.node_count()), (None, 2));
     put(&entries, 3, Wanted::Large, Content::Zero);
     assert_eq!(entries.node_count(), 1);
-    // It covers every page, also beside one that is locked for it.
+    // The run covers every page, also beside one that is locked.
     for page in [0, 3, 511] {
         let large = locked(entries.lock(page, Wanted::Cover).unwrap());
         assert_eq!((large.first(), large.pages()), (0, 0..LARGE));
@@ -151,7 +151,7 @@ fn a_full_group_refuses_a_node_and_leaves_nothing_locked() {
         "{error}"
     );
     assert_eq!(entries.peek(page), None);
-    // What is there can still be locked.
+    // Existing entries can still be locked.
     drop(locked(entries.lock(0, Wanted::Change).unwrap()));
     entries.end();
     drop(entries);

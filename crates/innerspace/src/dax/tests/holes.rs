@@ -1,9 +1,9 @@
-//! Faults of loads from holes: which of the pages behind are had with the one that is asked for.
+//! Faults of loads from holes: which of the following pages are mapped with the wanted one.
 
 use super::*;
 use crate::sync::failpoint;
 
-/// What a load at `page` has, in a mapping of all 16 pages.
+/// The pages that a load at `page` locks, in a mapping of all 16 pages.
 fn load(file: &DaxFile, page: u64) -> DaxPages {
     let reach = Reach::Pages { end: 16 };
     let core = file.core();
@@ -64,8 +64,8 @@ fn a_load_from_a_hole_stops_at_an_entry_that_somebody_has() {
     assert_eq!(load(&file, 3).pages(), 3..16);
 }
 
-/// What a load at page 2 has when `cut` begins while the holes behind it are locked: `begun` says
-/// when it has.
+/// The pages that a load at page 2 locks when `cut` begins while the holes behind it are locked;
+/// `begun` says when it has begun.
 fn beside(
     file: &DaxFile,
     cut: impl FnOnce(&DaxFile) + Send + 'static,
@@ -97,7 +97,7 @@ fn no_hole_is_shown_that_is_being_punched_or_was_cut_off() {
     let punch = |file: &DaxFile| file.punch(3 * PAGE..9 * PAGE).unwrap();
     let is_cut = |core: &DaxCore| core.is_being_cut(&(3..9));
     assert_eq!(beside(&file, punch, is_cut), 2..3);
-    // Nothing of what it gave back is left locked, and what was punched has no entry.
+    // No entry that it gave back is left locked, and punched pages have no entry.
     assert_eq!(known(&file), [2]);
     assert_eq!(load(&file, 2).pages(), 2..16);
     let shorten = |file: &DaxFile| file.set_len(4 * PAGE).unwrap();

@@ -114,7 +114,7 @@ impl DaxCore {
     }
 }
 
-/// The zero frame is what it was, and everything is given back.
+/// The zero frame is unchanged, and everything is given back.
 fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.flush_retired();
     pool.flush_retired();
@@ -122,7 +122,7 @@ fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// Spins until `ready`; only for what is sure to come.
+/// Spins until `ready`; only for conditions that are sure to come.
 fn until(mut ready: impl FnMut() -> bool) {
     while !ready() {
         std::thread::yield_now();

@@ -114,7 +114,7 @@ fn what_becomes_dirty_is_paid_for_within_the_limit() {
     assert!((1..RANGES as usize).contains(&stored), "{stored}");
     assert_eq!((usage(), file.stats().dirty), (full, stored as u64));
     assert_eq!(core.entries.waits.len(), 0);
-    // What is dirty takes no more room.
+    // A dirty page takes no more room.
     assert!(store(0).is_some());
     drop(all);
     assert!(store(RANGES - 1).is_some());

@@ -34,7 +34,7 @@ pub(super) fn create_guarded(path: &Path) -> DaxFile {
     )
 }
 
-/// What another process would do.
+/// Acts as another process would.
 pub(super) fn cut(path: &Path, len: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(len).unwrap();
@@ -44,7 +44,7 @@ fn len(path: &Path) -> u64 {
     path.metadata().unwrap().len()
 }
 
-/// What a test says of the syncs of its thread, and hears of them.
+/// A test's instructions for the syncs of its thread, and the record of them.
 struct Syncs {
     /// They fail as long as it is true.
     fail: Rc<Cell<bool>>,

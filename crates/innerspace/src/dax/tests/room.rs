@@ -85,7 +85,7 @@ fn a_file_is_shortened_without_room() {
     }
 }
 
-/// What a file reads as, a number for each byte.
+/// The content of a file, a number for each byte.
 fn contents(file: &DaxFile) -> Vec<u8> {
     let mut bytes = vec![1; file.len() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();

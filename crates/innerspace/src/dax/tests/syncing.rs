@@ -1,4 +1,4 @@
-//! Sync: what is durable when it returns.
+//! Sync: which stores are durable when it returns.
 
 use super::super::HoleWrites;
 use super::super::entries::Found;
@@ -8,7 +8,7 @@ use super::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
-/// What the file would read after a power cut.
+/// The file's content after a power cut.
 fn after_power_cut(extents: &impl ExtentMap, image: &[u8], page: u64) -> Vec<u8> {
     match extents.lookup(page, 1).unwrap().at {
         None => vec![0; PAGE_SIZE],
@@ -23,7 +23,7 @@ fn power_file(pool: &Arc<Pool>, pages: u64) -> (DaxDevice, Arc<ScatteredMap>, Da
     (device, extents, file)
 }
 
-/// Writes and syncs; returns for each sync the steps until it returned and what was covered.
+/// Writes and syncs; returns, for each sync, the steps until it returned and the writes it covered.
 fn run(file: &DaxFile, device: &DaxDevice) -> Vec<(u64, Vec<(u64, u8)>)> {
     let mut now = vec![(0, 0u8), (1, 0), (2, 0), (3, 0)];
     let mut syncs = Vec::new();
@@ -274,8 +274,7 @@ fn a_failed_allocation_is_reported_and_leaves_the_entry_free() {
     assert_eq!((calls.allocated, calls.kept, calls.dropped), (1, 1, 0));
 }
 
-/// A file on a device whose host forgets what it could not write, and the map, which can have its
-/// syncs fail.
+/// A file on a device whose host forgets failed writes, and the map, which can make its syncs fail.
 fn forgetful_file(pool: &Arc<Pool>, pages: u64) -> (DaxDevice, Arc<Faulty>, DaxFile) {
     let device = DaxDevice::with_forgetful_host(pages * PAGE).unwrap();
     let extents = Arc::new(Faulty::new(&device));
@@ -356,7 +355,8 @@ fn pages_of_one_range_are_one_request_to_the_host() {
     assert_eq!((device.host_syncs(), file.stats().dirty), (1, 0));
 }
 
-/// A sync is not over before it is known to be durable: what it has cleaned may become dirty again.
+/// A sync is not over before its pages are known to be durable: pages that it has cleaned may
+/// become dirty again.
 // spec: D15
 #[test]
 fn an_invalidation_beside_a_sync_keeps_what_that_makes_dirty_again() {
@@ -374,7 +374,7 @@ fn an_invalidation_beside_a_sync_keeps_what_that_makes_dirty_again() {
             let invalidate = move || {
                 let other = file.clone();
                 let other = std::thread::spawn(move || other.invalidate(..).unwrap());
-                // It waits for the sync; one that does not has time to show it.
+                // The call waits for the sync; if it does not, there is time to show it.
                 for _ in 0..1000 {
                     if other.is_finished() || file.stats().present < pages {
                         break;

@@ -40,7 +40,7 @@ fn a_read_asks_nobody_and_meets_no_cut() {
     file.try_read_exact_at(&mut buf, PAGE).unwrap();
 }
 
-/// What the file has, and what it knows of these pages.
+/// The file's bytes, and the known extents of these pages.
 fn known(file: &DaxFile, pages: Range<u64>) -> (DaxStats, Vec<Option<Entry>>) {
     let entries = pages.map(|page| file.core().entries.peek(page));
     (file.stats(), entries.collect())

@@ -68,7 +68,7 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
         let (memory, space, a) = leaf();
         let told = Arc::new(AtomicU64::new(0));
         let tells = told.clone();
-        // Never older than what it was told; and it would coalesce the leaf again.
+        // Never older than the value that it was told; and it would coalesce the leaf again.
         let looking = coalescing(a, move |mut a| {
             for visit in 0.. {
                 let least = tells.load(Ordering::Acquire);

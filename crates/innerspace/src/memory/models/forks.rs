@@ -112,7 +112,7 @@ fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
     });
 }
 
-/// The first leaf asks the second what it is needed for, while the third collapses the second.
+/// The first leaf asks the second which pages it still needs, while the third collapses the second.
 // spec: F3, F4
 #[test]
 fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {

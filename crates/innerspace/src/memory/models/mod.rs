@@ -1,4 +1,4 @@
-//! Whole operations under random schedules, and what their models share.
+//! Whole operations under random schedules, and helpers that their models share.
 
 mod around;
 mod changes;

@@ -416,8 +416,8 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
 }
 
 /// A load maps the holes around its own while other pages among them are written, by a call and
-/// through another mapping, written back and evicted. Every load that begins afterwards sees what
-/// was written.
+/// through another mapping, written back and evicted. Every load that begins afterwards sees the
+/// new bytes.
 // spec: P23
 #[test]
 fn holes_that_are_mapped_together_end_one_by_one() {

@@ -47,7 +47,7 @@ const STORE_SLACK: u64 = 16;
 pub(crate) enum AllocMode {
     /// Evict, write back, wait for others. Outside every section, with no block lock held.
     Wait,
-    /// Take what is free or fail with "would block".
+    /// Take a free frame, or fail with "would block".
     NoWait,
     /// Evict clean blocks, never call a store. A block lock may be held.
     NoIo,

@@ -32,8 +32,8 @@ pub(crate) struct Background {
     flush_wanted: AtomicBool,
     /// Some group is over its `high`, and the request that noticed could not wait.
     high_wanted: AtomicBool,
-    /// A step was asked for since the service thread last woke. Only that thread clears it: what a
-    /// `tick` does meanwhile may be over when the next step is asked for.
+    /// A step was asked for since the service thread last woke. Only that thread clears it: the
+    /// work of a `tick` meanwhile may be over when the next step is asked for.
     wanted: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,

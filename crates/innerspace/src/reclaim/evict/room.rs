@@ -40,7 +40,7 @@ impl Rounds {
     }
 }
 
-/// What a round brought.
+/// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
     /// Something was freed: so many pages of the group, and perhaps pages of others.

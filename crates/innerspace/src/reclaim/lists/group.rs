@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::{FrameId, PageCount};
 
-/// What the lock of a group's lists guards.
+/// The state under the lock of a group's lists.
 #[derive(Default)]
 pub(super) struct Lists {
     lists: [FrameList; 3],

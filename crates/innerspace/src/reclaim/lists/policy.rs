@@ -15,7 +15,7 @@
 //! | ghost queue G, as many entries as M has | shadows in the files' indexes, by distance |
 //! | frequency | one bit in either queue: used since it came, used since reclaim last looked |
 //!
-//! The paper counts up to three uses. One bit is what the flags have, and the paper's own
+//! The paper counts up to three uses. The flags have room for one bit, and the paper's own
 //! measurements find little difference. Unlike in the paper, a block that M drops leaves a shadow,
 //! too.
 

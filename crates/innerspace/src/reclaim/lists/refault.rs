@@ -19,7 +19,7 @@ const CLOCK_MASK: u64 = (1 << CLOCK_BITS) - 1;
 #[cfg(all(test, not(shuttle)))]
 pub(crate) const SHADOW_BITS: u32 = CLOCK_BITS + 16;
 
-/// What to do with a block that came back.
+/// How to treat a block that came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refault {
     /// It was missed soon: publish it with the flag ACTIVE.
@@ -42,7 +42,7 @@ impl Lru {
         u64::from(group.0) << CLOCK_BITS | now & CLOCK_MASK
     }
 
-    /// What to do with a block that had left `shadow`.
+    /// How to treat a block that had left `shadow`.
     pub(crate) fn refault(&self, shadow: u64) -> Refault {
         let (group, evicted_at) = shadow_unpack(shadow);
         let lists = self.group(group);

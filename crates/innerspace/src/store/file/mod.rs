@@ -6,7 +6,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `options.rs` | what a file can be opened with, and why it could not be opened |
+//! | `options.rs` | the choices of an open, and its errors |
 //! | `lock.rs` | the advisory lock |
 //! | `watch.rs` | noticing that the file shrank, or changed from outside |
 //! | `direct.rs` | direct I/O, and transfers that are not aligned |
@@ -27,7 +27,7 @@
 //! fails, the kernel may have dropped the bytes of earlier writes, and will not report that again.
 //! With [`CacheMode::Direct`] alone the device has accepted a write that returned.
 //!
-//! Locking: `watch`, the unaligned edges of direct I/O, and the note of what was written through
+//! Locking: `watch`, the unaligned edges of direct I/O, and the note of the range written through
 //! the page cache have a mutex each, all of them leaves. Reads take none.
 
 mod direct;

@@ -1,8 +1,8 @@
 //! Opening a file in steps: opened, locked, emptied. A caller can learn which file it is before
 //! anything happens to it.
 //!
-//! The file that a path names can change between any two steps. So a file is known by what was
-//! opened. Once it is locked, the path is looked at again (a process that had the lock may have
+//! The file that a path names can change between any two steps. So a file is identified by its open
+//! descriptor. Once it is locked, the path is looked at again (a process that had the lock may have
 //! renamed another file there), and so is the length (that process may have written). The file is
 //! emptied last, when nothing else can fail.
 

@@ -1,4 +1,4 @@
-//! What a file can be opened with, and why it could not be opened.
+//! The choices of an open, and its errors.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -163,7 +163,7 @@ pub enum OpenError {
         path: PathBuf,
         /// The step, as a verb.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -14,7 +14,7 @@ use crate::store::{KnownSince, StoreError, Version};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What is known of a file. Its reads in flight share it with the store, which may be dropped
+/// The known state of a file. Its reads in flight share it with the store, which may be dropped
 /// before they complete.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -81,7 +81,7 @@ impl Watch {
         }
     }
 
-    /// Has all reads go by calls from now on: the ring has refused one.
+    /// Makes all reads go by calls from now on: the ring has refused one.
     #[cfg_attr(
         not(all(feature = "io-uring", target_os = "linux")),
         allow(dead_code, reason = "for the ring")
@@ -152,7 +152,7 @@ impl Watch {
             }
             .into());
         }
-        // It was cut and grew again since the read: the bytes are not the ones it had.
+        // The file was cut and grew again since the read: the bytes are not those that it had.
         Err(StoreError::Changed.into())
     }
 
@@ -163,7 +163,7 @@ impl Watch {
         let ended = self.ended.load(Ordering::SeqCst);
         let begun = self.begun.load(Ordering::SeqCst);
         let stamp = Stamp::of(&file.metadata()?);
-        // An own change begun between the two loads may be what the stamp shows.
+        // The stamp may show an own change that began between the two loads.
         let begun_after = self.begun.load(Ordering::SeqCst);
         if stamp != seen.stamp && seen.settled_at == Some(begun_after) {
             seen.generation += 1;

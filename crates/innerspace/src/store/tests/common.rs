@@ -240,7 +240,7 @@ fn a_request_shows_a_store_nothing_old_and_counts_what_it_was_given() {
             }
             request.advance(1);
             assert_eq!(request.filled(), 4);
-            // It claims to have filled all of it, and is not believed.
+            // The store claims to have filled all of it, and is not believed.
             request.complete(Ok(8));
             batch.take().unwrap().run(self);
         }

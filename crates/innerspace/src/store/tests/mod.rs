@@ -1,4 +1,4 @@
-//! Scenarios for the store layer, one file for each backend, and what they share.
+//! Scenarios for the store layer, one file for each backend, and shared helpers.
 
 mod common;
 mod faulty;

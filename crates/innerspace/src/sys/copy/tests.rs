@@ -37,7 +37,7 @@ fn placed(bytes: &[u8], offset: usize) -> Vec<u8> {
     room
 }
 
-/// What the operations of form `F` do to vectors, compared with what they should do.
+/// Compares the effect of operations of form `F` on vectors with the expected one.
 fn does_what_plain_copies_do<F: Form>(seed: u64) {
     let mut random = Random(seed);
     for _ in 0..if cfg!(miri) { 60 } else { 4000 } {

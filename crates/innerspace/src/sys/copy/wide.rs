@@ -123,7 +123,7 @@ pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) 
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn stream_lines(dst: *mut u8, src: *const u8, lines: usize) {
     debug_assert!(dst.addr().is_multiple_of(64));
-    // SAFETY: reads and writes what the caller vouches for.
+    // SAFETY: reads and writes the ranges that the caller vouches for.
     unsafe { move_lines!(dst, src, lines, "vmovdqu64", "vmovntdq") }
 }
 

@@ -99,7 +99,7 @@ pub(crate) struct Ring<T: Send + 'static> {
     completion: Mutex<()>,
     /// The slots in use; changed with `slots` locked.
     in_flight: AtomicUsize,
-    /// A wake-up is on its way. The exchanges of `wake` and `take` order what was done before.
+    /// A wake-up is on its way. The exchanges of `wake` and `take` order everything before them.
     woken: AtomicBool,
     /// The error number by which the kernel has refused a submission for good; 0 if it has not.
     broken: AtomicU32,

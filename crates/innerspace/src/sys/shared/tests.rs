@@ -1,4 +1,4 @@
-//! Shared mappings of files: what is seen, touched, written back and given back.
+//! Shared mappings of files: which changes are seen, touching, writing back and giving back.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -119,8 +119,7 @@ fn a_touched_page_is_written_to_as_far_as_the_system_knows() {
     let mapping = super::super::memory::Mapping::new(4 * HUGE_PAGE).unwrap();
     let start = mapping.base().addr();
     // With a flag of its own, or the system would join it to its neighbours, which come and go, and
-    // count them together.
-    // SAFETY: it changes what a dump of the process has.
+    // count them together. SAFETY: it changes only the contents of a core dump.
     let apart = unsafe { libc::madvise(mapping.base().cast(), mapping.len(), libc::MADV_DONTDUMP) };
     assert_eq!(apart, 0);
     let own_pages = || {

@@ -357,7 +357,7 @@ mod tests {
         over.recv_timeout(LONG).expect("somebody reaps it");
     }
 
-    /// Does not return before it is let go.
+    /// Does not return before it is released.
     struct Stuck(std::sync::Mutex<Receiver<()>>);
 
     impl Wake for Stuck {

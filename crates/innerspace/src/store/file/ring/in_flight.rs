@@ -30,7 +30,7 @@ pub(crate) enum Completed {
     ByCall,
 }
 
-/// What a read in flight keeps of its store: the descriptor, and the file's state.
+/// The part of its store that a read in flight keeps: the descriptor, and the file's state.
 #[derive(Debug)]
 pub(crate) struct Source {
     direct: Arc<Direct>,
@@ -119,7 +119,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// A store over a file, and what is in it.
+    /// A store over a file, and the file's bytes.
     struct Case {
         store: FileStore,
         bytes: Vec<u8>,
