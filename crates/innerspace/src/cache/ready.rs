@@ -180,7 +180,10 @@ impl Future for Ready {
         let blocks = core.blocks_of(range.clone());
         let (request, is_new) = match &self.request {
             Some(request) => (request.clone(), false),
-            None => (Request::new(&core.cache, blocks.clone()), true),
+            None => (
+                Request::new(&core.cache, core.id.group.id(), blocks.clone()),
+                true,
+            ),
         };
         // Foreign code, so cloned with no lock held.
         if let Some(result) = request.look(context.waker().clone()) {

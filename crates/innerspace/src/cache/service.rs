@@ -1,16 +1,16 @@
 //! State that the files of one memory share (the error list, dirty counts per group), and the work
 //! that a service thread, or `tick()`, does for them.
 
-use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::Duration;
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorLog, FileError};
+use crate::cache::file::handle::Released;
 use crate::exec::reentry::{self, Serving};
-use crate::exec::{Job, Lane, Served, Turn, Workers, wake_after};
+use crate::exec::{About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
-use crate::reclaim::{Pool, Step, StoreScope, Untried};
+use crate::reclaim::{OwnerId, Pool, Step, StoreScope, Untried};
 use crate::stats::Event;
 #[cfg(all(
     target_os = "linux",
@@ -19,9 +19,9 @@ use crate::stats::Event;
 ))]
 use crate::store::Flights;
 use crate::store::Identity;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Condvar, Mutex, Weak, may_call_out};
+use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, Weak, failpoint, may_call_out};
 use crate::units::PageCount;
 
 /// How long to wait for a file to be closed before looking whether it has to be closed here.
@@ -30,11 +30,14 @@ const CLOSE_WAIT: Duration = Duration::from_millis(20);
 /// How long a caller that finds no memory waits for a request to land.
 const LANDING_WAIT: Duration = Duration::from_millis(20);
 
-/// Lanes of futures that are kept before unused ones are looked for.
-const QUEUE_LEAST: usize = 16;
+/// How long the end of a memory waits for a deferred call that does not get on.
+const DEFERRED_WAIT: Duration = Duration::from_secs(5);
 
 /// Rounds of background writes one tick makes.
 const TICK_FLUSHES: usize = 16;
+
+/// Pays for calls that no group does.
+const MEMORY: GroupId = GroupId(u16::MAX);
 
 /// Told of failures that no handle can report.
 // Not the shim's `Arc`: a model checker's makes no trait objects of closures.
@@ -94,14 +97,13 @@ pub(crate) struct Cache {
     flights: Arc<Flights>,
     /// No thread could be started for them: the service makes them.
     unserved: AtomicBool,
-    /// Lanes for the calls of futures, by the address of their object.
-    task_lanes: Mutex<BTreeMap<usize, Weak<Lane>>>,
-    /// How many of those were in use at the last look.
-    task_lanes_left: AtomicUsize,
-    /// The lane of jobs that wake futures, apart from the calls of stores, which may hang.
-    wake_lane: Lane,
-    /// Wakers to be called where no lock is held.
-    wakes: Mutex<Vec<Waker>>,
+    /// For calls of futures, by what they are about.
+    task_lanes: Lanes,
+    /// Closings, wakers and hooks to be called where no lock is held.
+    deferred: Deferred,
+    /// Held shared by threads that keep a space, which they came by without a handle, for a moment:
+    /// they may turn out to be the last to keep it.
+    visits: RwLock<()>,
     /// Some group has more dirty pages than are left to age.
     flush_wanted: AtomicBool,
     /// The tick, plus 1, at which there was nothing to write.
@@ -142,7 +144,9 @@ impl Cache {
             in_flight: Slab::new(),
             landed: Condvar::new(),
             landing: Mutex::default(),
-            wake_lane: workers.lane(1),
+            task_lanes: Lanes::new(&workers),
+            deferred: Deferred::new(&workers),
+            visits: RwLock::new(()),
             workers,
             #[cfg(all(
                 target_os = "linux",
@@ -151,9 +155,6 @@ impl Cache {
             ))]
             flights: Arc::default(),
             unserved: AtomicBool::new(false),
-            task_lanes: Mutex::default(),
-            task_lanes_left: AtomicUsize::new(0),
-            wakes: Mutex::default(),
             flush_wanted: AtomicBool::new(false),
             flush_futile_at: AtomicU64::new(0),
             syncs_wanted: AtomicBool::new(false),
@@ -179,14 +180,15 @@ impl Cache {
         self.errors.take()
     }
 
-    pub(super) fn log_error(&self, error: FileError) {
+    pub(super) fn log_error(self: &Arc<Cache>, error: FileError) {
         if self.hook.lock().is_some() {
             // If a store fails without end and the hook is not called, the list must not grow
             // beyond the log.
             if self.unheard.push(error.clone()).is_some() {
                 self.pool.counters.count(Event::ErrorUntold);
             }
-            self.pool.kick();
+            let cache = self.clone();
+            self.defer(MEMORY, None, move || cache.run_hook());
         }
         if self.errors.push(error).is_some() {
             self.pool.counters.count(Event::ErrorUntaken);
@@ -200,33 +202,84 @@ impl Cache {
         drop(before);
     }
 
-    /// Calls the wakers that were left to the service, and the hook for failures it has not heard
-    /// of. No lock is held.
-    pub(crate) fn call_out(&self) {
-        if StoreScope::is_any_open() {
-            return;
-        }
-        may_call_out();
-        let wakers = std::mem::take(&mut *self.wakes.lock());
-        let _untried = Untried::begin();
+    fn run_hook(&self) {
         let mut panics = Panics::default();
-        for waker in wakers {
-            panics.catch(|| waker.wake());
-        }
-        self.run_hook(&mut panics);
-        panics.go_on();
-    }
-
-    fn run_hook(&self, panics: &mut Panics) {
-        loop {
-            let Some(error) = self.unheard.pop() else {
-                return;
-            };
+        while let Some(error) = self.unheard.pop() {
             let hook = self.hook.lock().clone();
             if let Some(hook) = hook {
                 panics.catch(move || hook(&error));
             }
         }
+        panics.go_on();
+    }
+
+    /// Leaves a call of foreign code, on behalf of `payer` and perhaps about the file `of`, to a
+    /// thread that may make it. Never waits.
+    pub(crate) fn defer(
+        &self,
+        payer: GroupId,
+        of: Option<OwnerId>,
+        call: impl FnOnce() + Send + 'static,
+    ) {
+        let call = Box::new(call);
+        if !self.is_served() {
+            self.deferred.queue(of.map(|owner| owner.0), call);
+            self.pool.kick();
+        } else if self.deferred.push(payer.0 as usize, call) == Served::ByCallers {
+            self.leave_jobs_to_service();
+        }
+    }
+
+    /// Makes the calls that were deferred, if no thread of the memory does. No lock is held.
+    /// Nothing in a call of a store, whose caller may hold locks.
+    pub(crate) fn run_deferred(&self) {
+        // A call that comes here leaves the rest to its caller, which goes on with it.
+        if self.deferred.is_queue_empty() || Deferred::is_running() || StoreScope::is_any_open() {
+            return;
+        }
+        may_call_out();
+        let _untried = Untried::begin();
+        let mut panics = Panics::default();
+        while let Some(call) = self.deferred.take(None) {
+            panics.catch(call);
+        }
+        panics.go_on();
+    }
+
+    /// Waits for calls that were deferred by threads of the memory, as long as one of them ends, or
+    /// a store takes something, within [`DEFERRED_WAIT`]. Whatever hangs longer is left behind.
+    pub(crate) fn wait_deferred(&self) {
+        // Others may keep a space for a moment, and defer its end.
+        drop(self.visits.write());
+        let written = || self.pool.counters.sum(Event::PgOut);
+        self.deferred.wait(DEFERRED_WAIT, written);
+    }
+
+    /// Whether a thread is in [`Cache::wait_deferred`].
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn is_deferred_waited_for(&self) -> bool {
+        self.deferred.is_waited_for()
+    }
+
+    /// Marks this thread as keeping a space for a moment, without a handle.
+    pub(crate) fn visit(&self) -> RwLockReadGuard<'_, ()> {
+        self.visits.read()
+    }
+
+    /// The caller has let go of what may have been the last to keep these files open: waits until
+    /// those that nobody keeps are closed, and all that was released is free. No lock is held, no
+    /// section open. In a call of a store, or with a file locked, the closing is left to others.
+    pub(crate) fn released(&self, files: Vec<Released>) {
+        failpoint!(Released);
+        self.pool.finish_retired();
+        let mut panics = Panics::default();
+        if reentry::is_outermost() {
+            for file in files.iter().filter(|file| file.is_unused()) {
+                panics.catch(|| file.core.wait_closed());
+            }
+        }
+        panics.catch(|| self.run_deferred());
+        panics.go_on();
     }
 
     /// From now on a service thread does the work.
@@ -243,14 +296,12 @@ impl Cache {
     /// Closes files whose close was deferred, serves the futures, and calls wakers and the hook for
     /// the last time: from now on the threads that poll futures, or close files, do that.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the locks of the queues and of `unheard` order it. A thread that adds to one
-        // after it was looked at sees this.
+        // Relaxed: the locks of the queues are between. A thread that adds to one after it was
+        // looked at sees this.
         self.abandoned.store(true, Ordering::Relaxed);
-        // The queue of retired frames has no lock in between, since its length is read without.
-        // Pairs with the fence when a file is closed.
-        fence(Ordering::SeqCst);
         let mut panics = Panics::default();
-        panics.catch(|| self.pool.run_deferred());
+        panics.catch(|| self.pool.finish_retired());
+        panics.catch(|| self.run_deferred());
         panics.catch(|| self.serve_waiting());
         panics.go_on();
     }
@@ -265,41 +316,22 @@ impl Cache {
         wanted
     }
 
-    /// Finishes the work of a closed file, if no service runs any more: frees frames that wait for
-    /// a grace period, and calls wakers and the hook.
-    pub(super) fn end_if_abandoned(&self) {
-        // After the frames were retired: see `abandon`.
-        fence(Ordering::SeqCst);
-        if self.abandoned.load(Ordering::Relaxed) {
-            self.pool.flush_retired();
-            self.call_out();
-        }
-    }
-
-    /// Frees frames that wait for a grace period, if no service runs any more: for a caller that
-    /// has dropped a file that is not cached. No lock is held.
+    /// Frees what waits for a grace period, for a caller that has let go of a file that is not
+    /// cached. No lock is held.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
         }
     }
 
-    /// Does a tick's work for others, if there are no ticks any more: after a call of a store,
-    /// where no lock is held.
+    /// Makes the calls that were deferred if there are no ticks any more: after a call of a store,
+    /// or a closing, where no lock is held.
     #[inline]
-    pub(super) fn serve_if_abandoned(&self) {
+    pub(super) fn run_deferred_if_abandoned(&self) {
         // Relaxed: a thread that sees it too late leaves it to the next.
         if self.abandoned.load(Ordering::Relaxed) {
-            self.serve_abandoned();
+            self.run_deferred();
         }
-    }
-
-    #[cold]
-    fn serve_abandoned(&self) {
-        let mut panics = Panics::default();
-        panics.catch(|| self.pool.run_deferred_calls());
-        panics.catch(|| self.call_out());
-        panics.go_on();
     }
 
     /// Marks this thread as doing the work of this cache until the result is dropped.
@@ -313,14 +345,12 @@ impl Cache {
         reentry::is_serving(std::ptr::from_ref(self) as usize)
     }
 
-    /// Calls a waker. If locks may be held (in a call of a store, below reclaim, with a file
-    /// locked) it is left to the service. That is so in a job, too: an operation that has a file
-    /// locked and finds no memory runs jobs that free some.
-    pub(super) fn wake(&self, waker: Waker) {
+    /// Calls a waker of a future that `payer` pays for. Where locks may be held (in a call of a
+    /// store, below reclaim, with a file locked) another thread calls it. That is so in a job, too:
+    /// an operation that has a file locked and finds no memory runs jobs that free some.
+    pub(super) fn wake(&self, payer: GroupId, waker: Waker) {
         if StoreScope::is_any_open() || !reentry::is_outermost() {
-            self.wakes.lock().push(waker);
-            self.pool.kick();
-            return;
+            return self.defer(payer, None, move || waker.wake());
         }
         // A worker calls it when its job is over: it may take any time then.
         let Err(waker) = wake_after(waker) else {
@@ -356,13 +386,16 @@ impl Cache {
     /// file is gone.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
-            // The last reference may wait for a grace period, or have been dropped where a file
-            // cannot be closed.
-            self.pool.run_deferred();
-            // In a call of a store other files have to wait, but this one is wanted.
+            // The last reference may wait for a grace period, or have gone where a file cannot be
+            // closed.
+            self.pool.finish_retired();
+            self.run_deferred();
+            // In a call of a store the others have to wait, but this one is wanted.
             for file in self.files() {
                 if file.id.identity == Some(identity) {
-                    self.pool.run_deferred_calls_of(file.id.owner);
+                    while let Some(call) = self.deferred.take(Some(file.id.owner.0)) {
+                        call();
+                    }
                 }
             }
             let files = self.files.lock();
@@ -403,12 +436,6 @@ impl Cache {
     /// The ring of the memory, if its threads do the work.
     pub(super) fn flights(&self) -> Option<Arc<Flights>> {
         self.is_served().then(|| self.flights.clone())
-    }
-
-    /// Queues a job that wakes futures. It calls no store and delays no other: its wakers are
-    /// called when it is over.
-    pub(super) fn push_wake(&self, job: Box<dyn Job>) {
-        self.push(&self.wake_lane, Turn::Shared, job);
     }
 
     /// Queues a job in one of its lanes.
@@ -569,22 +596,7 @@ impl Cache {
         if self.is_foreign() {
             return Arc::new(self.workers.lane(limit));
         }
-        let mut lanes = self.task_lanes.lock();
-        if let Some(lane) = lanes.get(&address).and_then(Weak::upgrade) {
-            return lane;
-        }
-        if lanes.len()
-            >= 2 * self
-                .task_lanes_left
-                .load(Ordering::Relaxed)
-                .max(QUEUE_LEAST)
-        {
-            lanes.retain(|_, lane| lane.strong_count() > 0);
-            self.task_lanes_left.store(lanes.len(), Ordering::Relaxed);
-        }
-        let lane = Arc::new(self.workers.lane(limit));
-        lanes.insert(address, Arc::downgrade(&lane));
-        lane
+        self.task_lanes.get(About::Object(address), limit)
     }
 
     /// Jobs in queues, wanted or not.
@@ -604,8 +616,8 @@ impl Cache {
         if self.unserved.swap(false, Ordering::Acquire) {
             panics.catch(|| self.run_jobs());
         }
+        panics.catch(|| self.run_deferred());
         panics.catch(|| self.run_syncs());
-        panics.catch(|| self.call_out());
         let (mut flushed, mut stepped) = (Step::Idle, Step::Idle);
         panics.catch(|| flushed = self.run_flushes());
         panics.catch(|| stepped = self.pool.background_step());
@@ -637,7 +649,7 @@ impl Cache {
         panics.catch(|| self.run_syncs());
         panics.catch(|| self.flush_in_rounds());
         panics.catch(|| self.pool.tick());
-        panics.catch(|| self.call_out());
+        panics.catch(|| self.run_deferred());
         panics.go_on();
     }
 
@@ -650,7 +662,7 @@ impl Cache {
         let _here = self.serving();
         let mut panics = Panics::default();
         self.serve_queued(&mut panics);
-        panics.catch(|| self.call_out());
+        panics.catch(|| self.run_deferred());
         panics.go_on();
     }
 

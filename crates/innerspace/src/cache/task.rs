@@ -25,6 +25,7 @@ use super::service::Cache;
 use super::waiting::{TimedOut, wait_for};
 use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
+use crate::group::GroupId;
 use crate::sync::{Arc, Mutex, Weak};
 
 type Work<T, E> = Box<dyn FnOnce() -> Result<T, E> + Send>;
@@ -45,6 +46,8 @@ struct State<T, E> {
 /// One call, shared by its task and, weakly, its job. The lock is a leaf, held neither while the
 /// call runs nor while a waker is called.
 struct Call<T, E> {
+    /// Pays for what it is about.
+    payer: GroupId,
     state: Mutex<State<T, E>>,
 }
 
@@ -86,7 +89,7 @@ impl<T: Send, E: Send> Run for Call<T, E> {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            cache.wake(waker);
+            cache.wake(self.payer, waker);
         }
     }
 }
@@ -171,10 +174,11 @@ pub struct Task<T, E = FileError> {
 }
 
 impl<T, E> Task<T, E> {
-    /// `call`, about the file or space at `address`, of whose shared calls `limit` run at a time.
+    /// `call`, about the file or space at `address` that `payer` pays for, of whose shared calls
+    /// `limit` run at a time.
     pub(crate) fn new(
         cache: &Arc<Cache>,
-        address: usize,
+        (address, payer): (usize, GroupId),
         (turn, limit): (Turn, u32),
         call: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
@@ -185,6 +189,7 @@ impl<T, E> Task<T, E> {
             turn,
             is_queued: false,
             call: std::sync::Arc::new(Call {
+                payer,
                 state: Mutex::new(State {
                     stage: Stage::New(Box::new(call)),
                     waker: None,

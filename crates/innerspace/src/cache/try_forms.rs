@@ -85,8 +85,9 @@ impl PagedFile {
     ) -> Task<T, E> {
         let file = self.same_handle();
         let core = self.core();
-        let (address, turn) = (core.address(), (turn, core.store.at_a_time()));
-        Task::new(&core.cache, address, turn, move || call(&file))
+        let about = (core.address(), core.id.group.id());
+        let turn = (turn, core.store.at_a_time());
+        Task::new(&core.cache, about, turn, move || call(&file))
     }
 }
 

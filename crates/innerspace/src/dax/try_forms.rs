@@ -52,12 +52,13 @@ impl DaxFile {
     ) -> Task<T, E> {
         let file = self.clone();
         let address = std::ptr::from_ref(self.core()) as usize;
+        let about = (address, self.core().entries.payer());
         let turn = (Turn::Alone, 1);
         let call = move || {
             let _inside = InTask::begin();
             call(&file)
         };
-        Task::new(&self.core().cache, address, turn, call)
+        Task::new(&self.core().cache, about, turn, call)
     }
 }
 

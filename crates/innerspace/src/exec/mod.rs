@@ -9,6 +9,8 @@
 //!
 //! - `lanes`: [`Workers`], [`Lane`], [`Job`]: queues, shares, the threads
 //! - `in_flight`: [`InFlight`]: requests by the blocks that they have, until each has ended once
+//! - `keyed`: [`Lanes`]: lanes by what their jobs are about
+//! - `deferred`: [`Deferred`]: calls of foreign code, left by threads that could not make them
 //! - `after`: wakers that a job leaves behind, called when its share of the lane is free again
 //! - `reentry`: the guard against re-entry: which callbacks, store calls and file locks a thread is
 //!   inside
@@ -28,7 +30,11 @@
 )]
 
 mod after;
+#[cfg(not(loom))]
+mod deferred;
 mod in_flight;
+#[cfg(not(loom))]
+mod keyed;
 mod lanes;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -42,5 +48,9 @@ pub(crate) mod reentry;
 ))]
 pub(crate) use after::run_with_wakers;
 pub(crate) use after::{is_in_job, wake_after};
+#[cfg(not(loom))]
+pub(crate) use deferred::Deferred;
 pub(crate) use in_flight::{Entry, InFlight, Stage};
+#[cfg(not(loom))]
+pub(crate) use keyed::{About, Lanes};
 pub(crate) use lanes::{Job, Lane, Served, Turn, Workers};

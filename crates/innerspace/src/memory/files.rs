@@ -165,7 +165,7 @@ impl OpenFiles {
                 Ok(open) => return Ok(Found::Same(open)),
                 Err(error) if refused => return Err(error),
                 // Outside every section, with nothing locked.
-                Err(_) => cache.pool().run_deferred(),
+                Err(_) => cache.released(Vec::new()),
             }
             refused = true;
         }

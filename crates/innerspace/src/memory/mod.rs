@@ -51,6 +51,13 @@ pub use self::stats::{LimitParts, MemoryStats};
 
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
 ///
+/// Dropping the last handle of the memory waits for work that was left to its threads: the closing
+/// of files whose last handle went in a call of a store, wakers, the hook. It waits as long as some
+/// of that ends, or a store takes something, within five seconds; a store that hangs for longer is
+/// left behind, with what was not written to it. Files, spaces and accessors outlive the `Memory`,
+/// and their own drops wait for what they keep open. With [`Threads::None`] the thread that drops
+/// does the work itself, and waits for every store.
+///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -208,8 +215,8 @@ impl Memory {
     }
 
     /// Calls `hook` from now on with each write error that no open handle can report, because the
-    /// file's last handle is gone. The hook runs on the service thread, or in [`Memory::tick`],
-    /// with no lock held that a call of this library takes. The errors are in
+    /// file's last handle is gone. The hook runs on a thread of the memory's, or in
+    /// [`Memory::tick`], with no lock held that a call of this library takes. The errors are in
     /// [`Memory::take_errors`] as well. A later hook replaces an earlier one. The hook also runs
     /// where the last `Memory` is dropped and, with [`Threads::None`], after that in the thread
     /// that drops the file. The latest 64 errors wait for their call;
@@ -244,7 +251,8 @@ impl Memory {
         }
         let _paused = self.0.service.as_ref().map(Service::pause);
         self.0.cache.wait_quiet();
-        self.0.pool.run_deferred();
+        self.0.cache.released(Vec::new());
+        self.0.cache.wait_quiet();
         self.0.pool.validate();
         self.0.cache.validate();
     }
@@ -268,12 +276,12 @@ impl Drop for MemoryInner {
             return;
         }
         let mut panics = Panics::default();
-        // Files that mappings kept open are written here: with `Threads::None` no other thread
-        // would do it.
+        // Files that were let go where they could not be closed are closed before this returns, as
+        // the process may end then. With `Threads::None` no other thread would do it.
         match self.service {
             Some(_) => {
-                panics.catch(|| self.pool.run_deferred());
-                panics.catch(|| self.cache.call_out());
+                panics.catch(|| self.pool.finish_retired());
+                panics.catch(|| self.cache.wait_deferred());
             }
             None => panics.catch(|| self.cache.abandon()),
         }

@@ -40,9 +40,7 @@ impl Service {
 fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     let mut next_tick = Instant::now() + TICK;
     loop {
-        if let Some(cache) = Arc::get_mut(&mut cache) {
-            // Reports errors that the last handle left.
-            survive(|| cache.call_out());
+        if Arc::get_mut(&mut cache).is_some() {
             return;
         }
         if Instant::now() >= next_tick {
@@ -171,10 +169,9 @@ mod tests {
         let [first, second, third, fourth] = files;
         drop((first, second));
         assert!(calls.try_recv().is_err(), "the memory may be ticked");
-        memory
-            .0
-            .pool
-            .defer(None, || panic!("a store of somebody else's"));
+        memory.0.cache.defer(memory.0.root.id(), None, || {
+            panic!("a store of somebody else's")
+        });
         let told = |work: Box<dyn FnOnce()>| {
             assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
             calls.try_iter().count()

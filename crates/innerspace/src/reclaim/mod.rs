@@ -15,7 +15,7 @@
 //! | [`uses`] | the effect of a use of a block on its marks |
 //! | [`lists`] | each group's lists, batches, refaults, eviction policies |
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners; the shadows they left |
-//! | [`defer`] | work that waits for a grace period, or for a place where it may be done |
+//! | [`defer`] | what waits for a grace period |
 //! | [`sampling`] | the miss curve: what a larger or smaller memory would find |
 //! | [`scope`] | this thread's state for a pool: calling a store, trying something |
 //! | [`watched`] | pages of files that code was fetched from |

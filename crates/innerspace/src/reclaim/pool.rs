@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::background::Background;
-use super::defer::{DeferredWork, RetireQueue};
+use super::defer::RetireQueue;
 use super::evict::Progress;
 #[cfg(all(test, not(shuttle)))]
 use super::lists::ListSizes;
@@ -18,7 +18,7 @@ use crate::stats::{Counters, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::panics::Panics;
 use crate::sync::self_ref::SelfRef;
-use crate::sync::{Arc, Domain, OnceLock, Weak, may_call_out};
+use crate::sync::{Arc, Domain, OnceLock, Weak, failpoint};
 use crate::sys::barrier::BarrierMode;
 use crate::sys::process::Process;
 use crate::units::{FrameId, PageCount};
@@ -57,7 +57,6 @@ pub(crate) struct Pool {
     pub(super) lru: Lru,
     pub(super) owners: Owners,
     pub(super) retired: RetireQueue<Retired>,
-    deferred: DeferredWork,
     shadows: Shadows,
     pub(super) progress: Progress,
     pub(super) background: Background,
@@ -81,7 +80,8 @@ pub(crate) enum Retired {
     /// A page table's mapping of a frame, or of a part of a block, to drop.
     Unmap(FrameId),
     /// Anything else: called once, outside sections. Any request for memory may call it, with any
-    /// locks held, so it must not call a store or a waker: [`Pool::defer`] is for those.
+    /// locks held, so it must not call a store or a waker: [`Deferred`](crate::exec::Deferred) is
+    /// for those.
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
 
@@ -122,7 +122,6 @@ impl Pool {
             lru: Lru::new(options.policy),
             owners: Owners::default(),
             retired: RetireQueue::default(),
-            deferred: DeferredWork::default(),
             shadows: Shadows::new(frames.total()),
             progress: Progress::default(),
             background: Background::new(ordinary),
@@ -436,15 +435,15 @@ impl Pool {
 
     /// [`Pool::flush_retired`] for a caller that is counted as working already.
     pub(super) fn run_retired(&self) -> usize {
-        let entries = self.retired.take();
-        if entries.is_empty() {
+        let Some(mut batch) = self.retired.take() else {
             return 0;
-        }
-        let count = entries.len();
+        };
+        let count = batch.entries.len();
         self.domain.synchronize();
+        failpoint!(Retiring);
         // If a call panics, the rest is done nevertheless.
         let mut panics = Panics::default();
-        for entry in entries {
+        for entry in batch.entries.drain(..) {
             panics.catch(|| match entry {
                 Retired::Frame(id) => self.free(id),
                 Retired::Put(id) => self.put(id),
@@ -452,46 +451,27 @@ impl Pool {
                 Retired::Call(call) => call(self),
             });
         }
+        drop(batch);
         panics.go_on();
         count
     }
 
-    /// Leaves `work`, which concerns the file `of` if any, to a thread that may do it. Never waits.
-    pub(crate) fn defer(&self, of: Option<OwnerId>, work: impl FnOnce() + Send + 'static) {
-        self.deferred.push(of, Box::new(work));
-        self.kick();
-    }
-
-    /// Does all work left by [`Pool::defer`], and any work that this defers in turn. Outside every
-    /// section, with no lock held. Does nothing in a call of a store, whose caller may hold locks.
-    pub(crate) fn run_deferred_calls(&self) {
-        if self.deferred.is_empty() || StoreScope::is_any_open() {
-            return;
-        }
-        may_call_out();
-        let mut panics = Panics::default();
-        while let Some(work) = self.deferred.take() {
-            panics.catch(work);
-        }
-        panics.go_on();
-    }
-
-    /// Does the deferred work that concerns the file `of`, also in a call of a store, for a caller
-    /// that would wait for it. Outside every section, with no lock held but those of that call.
-    pub(crate) fn run_deferred_calls_of(&self, of: OwnerId) {
-        while let Some(work) = self.deferred.take_of(of) {
-            work();
+    /// Frees all that was retired before the call, and waits until others have freed what they took
+    /// out of the queue before: all that was released is gone then. Outside every section, with no
+    /// lock held.
+    pub(crate) fn finish_retired(&self) {
+        // A mapping that goes in the first round may have been the last to keep a direct access
+        // file, whose entries are retired in turn.
+        for _ in 0..2 {
+            self.flush_retired();
+            self.retired.wait_taken();
         }
     }
 
-    /// [`Pool::flush_retired`] and [`Pool::run_deferred_calls`], where both are allowed: all that
-    /// was released before is gone then.
-    pub(crate) fn run_deferred(&self) {
-        self.flush_retired();
-        // A mapping that was released then may have been the last to keep a direct access file,
-        // whose entries are retired in turn.
-        self.flush_retired();
-        self.run_deferred_calls();
+    /// Whether a thread waits for what another one has taken out of the queue.
+    #[cfg(all(test, not(loom), not(shuttle)))]
+    pub(crate) fn is_retired_waited_for(&self) -> bool {
+        self.retired.is_waited_for()
     }
 
     /// The number of ticks so far: the time stamp of dirty blocks.

@@ -65,9 +65,9 @@ impl Space {
         call: impl FnOnce(&Space) -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
         let space = self.clone();
-        let address = Arc::as_ptr(&self.0) as usize;
+        let about = (Arc::as_ptr(&self.0) as usize, self.0.group_id());
         let turn = (Turn::Alone, 1);
-        Task::new(&self.0.cache, address, turn, move || call(&space))
+        Task::new(&self.0.cache, about, turn, move || call(&space))
     }
 
     /// A future that is done when `len` bytes at `at`, at any alignment, can be accessed in this

@@ -1,6 +1,7 @@
 //! The state of one cached file, in components, and the small steps of which every operation is
 //! made.
 
+pub(crate) mod closing;
 pub(crate) mod counters;
 pub(crate) mod gate;
 pub(crate) mod handle;
@@ -14,6 +15,7 @@ mod validate;
 use std::io;
 use std::ops::Range;
 
+use crate::cache::core::closing::Closing;
 use crate::cache::core::counters::FileCounters;
 use crate::cache::core::locks::FileLocks;
 use crate::cache::core::ready_list::ReadyList;
@@ -55,6 +57,7 @@ pub(crate) struct FileCore {
     /// Read-ahead of mappings, which have no handle.
     pub(crate) stream: Stream,
     pub(crate) counters: FileCounters,
+    pub(crate) closing: Closing,
 }
 
 /// The properties of a file that never change.
@@ -188,6 +191,7 @@ impl FileCore {
                 ready: ReadyList::default(),
                 stream: Stream::default(),
                 counters: FileCounters::default(),
+                closing: Closing::default(),
             }
         });
         cache.add_file(&core);

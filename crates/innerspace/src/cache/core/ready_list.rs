@@ -8,6 +8,7 @@ use std::task::Waker;
 use crate::cache::errors::FileError;
 use crate::cache::read::view::{MAX_COPY, View};
 use crate::cache::service::Cache;
+use crate::group::GroupId;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crate::sync::due::Due;
 use crate::sync::panics::Panics;
@@ -18,6 +19,8 @@ use crate::units::PAGE_SIZE;
 #[derive(Debug)]
 pub(crate) struct Request {
     cache: Arc<Cache>,
+    /// Pays for the file.
+    payer: GroupId,
     /// The blocks with the wanted bytes.
     blocks: Range<u64>,
     /// Set when the next operation that ends has to wake it.
@@ -45,9 +48,10 @@ impl State {
 }
 
 impl Request {
-    pub(crate) fn new(cache: &Arc<Cache>, blocks: Range<u64>) -> Arc<Request> {
+    pub(crate) fn new(cache: &Arc<Cache>, payer: GroupId, blocks: Range<u64>) -> Arc<Request> {
         Arc::new(Request {
             cache: cache.clone(),
+            payer,
             blocks,
             due: Due::default(),
             state: Mutex::new(Some(State::default())),
@@ -100,7 +104,7 @@ impl Request {
 
     fn call(&self, waker: Option<Waker>) {
         if let Some(waker) = waker {
-            self.cache.wake(waker);
+            self.cache.wake(self.payer, waker);
         }
     }
 }

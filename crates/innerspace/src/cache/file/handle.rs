@@ -32,7 +32,7 @@ use crate::cache::write::append::append;
 use crate::group::Group;
 use crate::store::{Store, SyncWhat};
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, failpoint};
+use crate::sync::{Arc, Weak, failpoint};
 use crate::units::PageCount;
 
 /// An open file, shared by handles and mappings. Dereferences to its [`FileCore`].
@@ -90,12 +90,31 @@ impl Drop for FileInner {
             return;
         }
         // The last reference may go in an odd place (below reclaim, with a block locked): closing
-        // is deferred. A `PagedFile` that is the last one closes by itself.
+        // is left to another thread, or to the one that let go of it. A `PagedFile` that is the
+        // last one closes by itself.
         if !self.core.is_closed() {
-            let core = self.core.clone();
-            let owner = core.id.owner;
-            self.core.pool.defer(Some(owner), move || core.close());
+            self.core.close_elsewhere();
         }
+    }
+}
+
+/// A file that a caller has let go of, and that may have been open for it alone.
+pub(crate) struct Released {
+    inner: Weak<FileInner>,
+    pub(crate) core: Arc<FileCore>,
+}
+
+impl Released {
+    pub(crate) fn new(file: &Arc<FileInner>) -> Released {
+        Released {
+            inner: Arc::downgrade(file),
+            core: file.core.clone(),
+        }
+    }
+
+    /// Whether no handle or mapping keeps it open.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.inner.strong_count() == 0
     }
 }
 
@@ -108,7 +127,7 @@ impl FileCore {
     /// The last handle is gone: writes what is unwritten and frees the blocks. Data that cannot be
     /// written is lost, and the memory's error list says so. No section is open and no lock held.
     /// Panics of foreign code resume when the file is closed.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         self.ready.begin_close();
         // A thread that found the file open under this mutex has put its blocks in by now.
         drop(self.blocks.index.lock());
@@ -130,7 +149,8 @@ impl FileCore {
         self.cache.remove_file(self);
         // Only now, when the store can be opened again, which woken futures may do at once.
         self.ready.wake_closed(&self.closed(), &mut panics);
-        panics.catch(|| self.cache.end_if_abandoned());
+        // Nothing of it is charged any more when its last keeper returns.
+        panics.catch(|| self.pool.finish_retired());
         panics.go_on();
     }
 
@@ -160,8 +180,13 @@ impl FileCore {
 /// Clones are handles of their own on the same file: each hears of a failed write once. All
 /// operations may be called from many threads; a read that overlaps a write of another thread may
 /// see part of it, and so may a view over several blocks, which is a copy (a [`View`] inside one
-/// block never does). The last handle (and mapping) to be dropped writes unwritten data back, but
-/// does not make it durable: use [`PagedFile::sync_all`].
+/// block never does).
+///
+/// The last handle (or mapping) to be dropped writes unwritten data back, but does not make it
+/// durable: use [`PagedFile::sync_all`]. What drops it (the handle, the accessor, the space, the
+/// call that unmaps) returns when that is done, and waits for the stores of its own files alone. A
+/// handle that is dropped in a call of a store leaves the work to a thread of the memory, for which
+/// the last [`Memory`](crate::Memory) waits.
 ///
 /// ```
 /// use innerspace::{FileError, MIB, Memory};
@@ -215,9 +240,11 @@ impl Drop for PagedFile {
         // From inside its store, or a store that its own may use, it is closed later: see
         // `FileInner::drop`.
         if !last.core.in_store_call() && last.core.may_call_unasked() {
-            last.core.close();
+            let mut panics = Panics::default();
+            panics.catch(|| last.core.close_once());
             // After the memory's last handle, nobody may do the deferred work any more.
-            last.core.pool.run_deferred_calls();
+            panics.catch(|| last.core.cache.run_deferred_if_abandoned());
+            panics.go_on();
         }
     }
 }
@@ -509,7 +536,7 @@ impl PagedFile {
 
     fn sync(&self, blocks: Range<u64>, what: SyncWhat) -> Result<(), FileError> {
         let outcome = self.core().sync_blocks(blocks, Some(what));
-        self.core().cache.serve_if_abandoned();
+        self.core().cache.run_deferred_if_abandoned();
         self.handle.check_errors()?;
         outcome
     }

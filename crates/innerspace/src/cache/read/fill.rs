@@ -117,7 +117,7 @@ impl FileCore {
                         self.fill_absent(block, Get::NONE, &steady, miss)
                     });
                     self.ready.wake_due();
-                    self.cache.serve_if_abandoned();
+                    self.cache.run_deferred_if_abandoned();
                     if filled? == Filled::Hole {
                         return Ok(Present::Hole);
                     }

@@ -100,7 +100,7 @@ impl Transfer for Fill {
         self.take_result(result);
         if !cache.is_served() {
             cache.serve_waiting_if_abandoned();
-            cache.serve_if_abandoned();
+            cache.run_deferred_if_abandoned();
         }
     }
 
@@ -278,7 +278,8 @@ impl Drop for Fill {
         let last = self.store.take().and_then(Arc::into_inner);
         if let Some(store) = last {
             let core = &self.core;
-            core.pool.defer(Some(core.id.owner), move || drop(store));
+            let (group, owner) = (core.id.group.id(), core.id.owner);
+            core.cache.defer(group, Some(owner), move || drop(store));
         }
     }
 }
@@ -467,11 +468,11 @@ impl FileCore {
             return self.ready.wake_due();
         }
         let core = self.me.clone();
-        self.cache.push_wake(Box::new(move || {
+        self.cache.defer(self.id.group.id(), None, move || {
             // Each future keeps it.
             if let Some(core) = core.upgrade() {
                 core.ready.wake_due();
             }
-        }));
+        });
     }
 }

@@ -152,7 +152,7 @@ impl<'f> UncachedRead<'f> {
             file.fill_absent_into(block, Get::DONTCACHE, &steady, miss, keep)
         });
         file.ready.wake_due();
-        file.cache.serve_if_abandoned();
+        file.cache.run_deferred_if_abandoned();
         filled
     }
 }

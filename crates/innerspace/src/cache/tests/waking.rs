@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::*;
 use crate::cache::{FaultKind, FileError, Reading, Wait};
 use crate::exec::reentry::FileLocked;
-use crate::group::Reclaimer;
+use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 
@@ -282,7 +282,7 @@ fn a_call_that_is_queued_late_in_a_tick_is_made_by_the_next() {
         }
     });
     let scope = cache.pool().store_scope();
-    cache.wake(Waker::from(at_once));
+    cache.wake(GroupId::ROOT, Waker::from(at_once));
     drop(scope);
     cache.tick();
     assert_eq!(file.len(), LEN, "it has made what calls there were");

@@ -159,11 +159,12 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
 fn what_is_deferred_after_the_last_of_the_memory_is_done_by_who_misses_syncs_or_closes() {
     let memory = memory(4 * MIB);
     let file = open(&memory, MemoryStore::from_bytes(&[1; 64 * PAGE_SIZE]));
-    let pool = memory.0.pool.clone();
+    let cache = memory.0.cache.clone();
+    let root = memory.0.root.id();
     let done_by = |work: &dyn Fn()| {
         let done = Arc::new(Mutex::new(false));
         let theirs = done.clone();
-        pool.defer(None, move || *theirs.lock().unwrap() = true);
+        cache.defer(root, None, move || *theirs.lock().unwrap() = true);
         assert!(!*done.lock().unwrap());
         work();
         *done.lock().unwrap()

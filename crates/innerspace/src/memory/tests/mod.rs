@@ -4,6 +4,8 @@
 mod closing;
 #[cfg(all(unix, not(loom), not(shuttle), not(miri)))]
 mod opening;
+#[cfg(all(not(loom), not(shuttle), not(miri)))]
+mod released;
 #[cfg(not(shuttle))]
 mod sampling;
 #[cfg(all(not(loom), not(shuttle), not(miri)))]

@@ -83,7 +83,7 @@ impl Pool {
     /// A bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages written.
     /// Outside every section, with no lock held.
     pub(crate) fn background_step(&self) -> Step {
-        self.run_deferred();
+        self.flush_retired();
         let evicted = self.keep_free_pages();
         let relieved = self.relieve_groups();
         let written = self.write_old_blocks();

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use crate::cache::{Mappers, Revoke};
+use crate::cache::{Cache, Mappers, Revoke};
 use crate::frame::Dropped;
 use crate::space::core::address::{LEAF_BYTES, leaf_number, slot_index};
 use crate::space::core::space::{SpaceInner, Tables};
@@ -30,6 +30,7 @@ const PAGES_A_SECTION: u64 = 512;
 
 struct SpaceMapper {
     space: Weak<SpaceInner>,
+    cache: Arc<Cache>,
     /// Its key. While the mapper is registered, the file is open.
     file: usize,
 }
@@ -38,12 +39,14 @@ struct SpaceMapper {
 pub(crate) fn mapper(space: &Arc<SpaceInner>, file: &MappedFile) -> Arc<dyn Mappers> {
     Arc::new(SpaceMapper {
         space: Arc::downgrade(space),
+        cache: space.cache.clone(),
         file: file.key(),
     })
 }
 
 impl Mappers for SpaceMapper {
     fn has_locked(&self, pages: Range<u64>) -> bool {
+        let _visit = self.cache.visit();
         let Some(space) = self.space.upgrade() else {
             return false;
         };
@@ -81,6 +84,7 @@ impl SpaceMapper {
         pages: Range<u64>,
         mut work: impl FnMut(&SpaceInner, Tables<'_>, &Range<u64>),
     ) {
+        let _visit = self.cache.visit();
         let Some(space) = self.space.upgrade() else {
             return;
         };
@@ -109,8 +113,8 @@ fn may_be_taken(page: pte::Pte) -> bool {
 /// lock.
 fn hand_on(space: Arc<SpaceInner>) {
     if let Some(space) = Arc::into_inner(space) {
-        let pool = space.pool.clone();
-        pool.defer(None, move || drop(space));
+        let (cache, group) = (space.cache.clone(), space.group_id());
+        cache.defer(group, None, move || drop(space));
     }
 }
 

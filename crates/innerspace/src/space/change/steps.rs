@@ -184,7 +184,8 @@ impl SpaceInner {
             }
             failed => {
                 let unused = writer.files.remove(&changed.added);
-                unused.into_iter().for_each(FileUse::unregister);
+                // The new set, which is gone, was not the last to keep them open.
+                unused.into_iter().map(FileUse::unregister).for_each(drop);
                 Err(match failed {
                     Ok(error) => error.expect_err("done is done"),
                     Err(panic) => resume_unwind(panic),
@@ -383,9 +384,10 @@ impl SpaceInner {
     pub(crate) fn finish(&self, leftover: Leftover) {
         Nodes { pool: &self.pool }.release(leftover.detached);
         if !leftover.unused.is_empty() {
-            leftover.unused.into_iter().for_each(FileUse::unregister);
+            let files = leftover.unused.into_iter();
             // The old set may be the last to keep such a file open.
-            self.pool.run_deferred();
+            self.cache
+                .released(files.filter_map(FileUse::unregister).collect());
         }
         self.pool.safe_point();
     }

@@ -439,15 +439,15 @@ impl Drop for SpaceInner {
             return;
         }
         // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
-        let vmas = self.gate.get_mut().close();
+        let (vmas, files) = self.gate.get_mut().close();
         let pool = &self.pool;
         self.changes.end(self.payer());
         self.dirty.end(self.payer());
         Nodes { pool }.put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);
-        // The mappings may have been the last to keep a file open: what that retires is freed now,
-        // while there is a caller.
+        // The mappings may have been the last to keep a file open: it is closed now, while there is
+        // a caller.
         drop(self.vmas.publish(&pool.domain, vmas));
-        self.pool.run_deferred();
+        self.cache.released(files);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pinned_leaves::PinnedLeaves;
-use crate::cache::{MapperId, Mappers};
+use crate::cache::{MapperId, Mappers, Released};
 use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
@@ -44,8 +44,13 @@ impl FileUse {
         }
     }
 
-    pub(crate) fn unregister(self) {
+    /// Unregisters from the file, and says which it was if it is a cached one.
+    pub(crate) fn unregister(self) -> Option<Released> {
         self.file.remove_mapper(self.id);
+        match &self.file {
+            MappedFile::Cached(file) => Some(Released::new(file)),
+            MappedFile::Direct(_) => None,
+        }
     }
 }
 
@@ -59,12 +64,13 @@ impl Structure {
         }
     }
 
-    /// Unregisters from all files; an empty set is left, and returned.
-    pub(crate) fn close(&mut self) -> VmaSet {
-        let files = std::mem::take(&mut self.files);
-        files.0.into_values().for_each(FileUse::unregister);
+    /// Unregisters from all files, which are returned, and leaves an empty set, of which a clone is
+    /// returned.
+    pub(crate) fn close(&mut self) -> (VmaSet, Vec<Released>) {
+        let files = std::mem::take(&mut self.files).0.into_values();
+        let files = files.filter_map(FileUse::unregister).collect();
         self.vmas = self.vmas.emptied();
-        self.vmas.clone()
+        (self.vmas.clone(), files)
     }
 
     /// Registers a fork, which has these mappings, with their files.

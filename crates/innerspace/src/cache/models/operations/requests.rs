@@ -533,8 +533,7 @@ fn shuttle_the_end_of_the_memory_beside_requests_in_flight() {
         let mut future = ready(world.file(), 6);
         let reader = spawn_with(world.file(), |file| read_pages(file, 2..5, false));
         if world.device.kind == Kind::Threads {
-            world.cache.pool().run_deferred();
-            world.cache.call_out();
+            world.cache.released(Vec::new());
         } else {
             world.cache.abandon();
         }
