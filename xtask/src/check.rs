@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use crate::mutants;
 use crate::process::{cargo, output, program, root, step};
 
-/// The platforms that must at least compile. The last one has neither files nor threads.
+/// Platforms for which the library must at least compile. The last one has neither files nor
+/// threads.
 const OTHER_PLATFORMS: [&str; 4] = [
     "aarch64-unknown-linux-gnu",
     "aarch64-apple-darwin",
@@ -15,18 +16,18 @@ const OTHER_PLATFORMS: [&str; 4] = [
     "wasm32-unknown-unknown",
 ];
 
-/// What `FileStore` falls back to, as `INNERSPACE_ENGINE` calls it.
+/// The engines that `FileStore` falls back to, by their names in `INNERSPACE_ENGINE`.
 const ENGINES: [&str; 3] = ["pool", "dontcache", "dropped"];
 
-/// Everything but the models and the mutants, which have commands of their own.
+/// Runs everything but the models and the mutants, which have commands of their own.
 pub(crate) fn all() -> Result<()> {
     lint()?;
     test()?;
     cross()
 }
 
-/// Mutants that can still be put back, compiler version, format, clippy, documentation; a warning
-/// is an error.
+/// Checks the patches of the mutants, the compiler version, format, clippy and documentation; a
+/// warning is an error.
 pub(crate) fn lint() -> Result<()> {
     mutants::check()?;
     compiler_version()?;
@@ -37,8 +38,8 @@ pub(crate) fn lint() -> Result<()> {
             .args(["clippy", "--workspace", "--all-targets", "--all-features"])
             .args(["--", "-D", "warnings"]),
     )?;
-    // Twice: links of the public pages must not lead to private items, and the modules' own pages
-    // must be whole as well.
+    // Twice: links of the public pages must not lead to private items, and the pages of the private
+    // modules must be correct as well.
     for (title, extra) in [
         ("documentation", None),
         (
@@ -63,10 +64,10 @@ pub(crate) fn lint() -> Result<()> {
     Ok(())
 }
 
-/// The command that README.md names: all tests, once more with plain fences in place of membarrier,
-/// those of files over each engine that is not in force by itself, then every example, which must
-/// exit with 0. The second run is of the whole workspace, too: of one package alone, all would be
-/// built again, since its dependencies have other features then.
+/// The command that README.md names: all tests; all again with plain fences in place of membarrier;
+/// the tests of files with each engine that is not the default; then every example, which must exit
+/// with 0. The second run is of the whole workspace, too: with one package alone, everything would
+/// be built again, since its dependencies have other features then.
 pub(crate) fn test() -> Result<()> {
     step(
         "tests",
@@ -106,7 +107,7 @@ pub(crate) fn test() -> Result<()> {
     Ok(())
 }
 
-/// The names of the library's examples: a file each.
+/// The names of the library's examples, one for each file.
 fn examples() -> Result<Vec<String>> {
     let folder = root().join("crates/innerspace/examples");
     if !folder.is_dir() {
@@ -126,7 +127,7 @@ fn examples() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Type-checks the library for every other platform whose standard library is here or can be had.
+/// Type-checks the library for every other platform whose standard library is installed or can be.
 pub(crate) fn cross() -> Result<()> {
     let mut skipped = Vec::new();
     for target in OTHER_PLATFORMS {
@@ -155,7 +156,7 @@ pub(crate) fn cross() -> Result<()> {
     Ok(())
 }
 
-/// Sees to it that the standard library for `target` is installed.
+/// Ensures that the standard library for `target` is installed.
 fn ensure_target(target: &str) -> Result<()> {
     let folder = output(program("rustc").args(["--print", "target-libdir", "--target", target]))?;
     if fs::read_dir(folder.trim()).is_ok_and(|mut entries| entries.next().is_some()) {
@@ -164,8 +165,8 @@ fn ensure_target(target: &str) -> Result<()> {
     output(program("rustup").args(["target", "add", target])).map(|_| ())
 }
 
-/// The compiler must be at least the `rust-version` of the manifest. Where it is newer, and the
-/// stated one is installed too, the workspace must compile with that as well.
+/// Checks that the compiler is at least the `rust-version` of the manifest. If it is newer, and the
+/// stated one is installed, too, the workspace must also compile with that.
 fn compiler_version() -> Result<()> {
     let manifest =
         fs::read_to_string(root().join("Cargo.toml")).context("cannot read Cargo.toml")?;

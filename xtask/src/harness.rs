@@ -1,9 +1,9 @@
 //! Building a crate's test binary in one of three modes, listing its tests, running some of them.
 //!
 //! Each mode has a target directory of its own, so that switching between them rebuilds nothing.
-//! The copy of the workspace that mutants are built in shares them, and so the dependencies. The
-//! models are optimised, with debug assertions: they explore many executions, and the assertions
-//! are half of what they check.
+//! The copy of the workspace in which mutants are built uses the same ones, and so the same
+//! dependencies. The models are optimised, with debug assertions: they explore many executions, and
+//! the assertions are half of what they check.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ pub(crate) fn build(tree: &Path, target: &Target, messages: Messages) -> Result<
         .with_context(|| format!("cargo built no test binary for {}", target.package))
 }
 
-/// The test binary that cargo's messages name; the last one is that of the crate asked for.
+/// The test binary that cargo's messages name. The last one belongs to the crate asked for.
 fn test_binary(messages: &str) -> Option<PathBuf> {
     messages
         .lines()
@@ -137,14 +137,14 @@ pub(crate) fn list(binary: &Path) -> Result<Vec<String>> {
 /// How a run of tests ended.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// `None`: it was ended after its time was up.
+    /// The exit status; `None` if it was killed after its time was up.
     pub(crate) status: Option<ExitStatus>,
     /// Both output streams together.
     pub(crate) output: String,
 }
 
-/// Runs exactly the named tests in the folder of their package, for at most `time`, with their
-/// output written to `log`.
+/// Runs exactly the named tests in the folder of their package, for at most `time`, and writes
+/// their output to `log`.
 pub(crate) fn run(
     binary: &Path,
     package: &Path,

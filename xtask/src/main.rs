@@ -1,6 +1,6 @@
 //! The project's own commands, `cargo xtask NAME`.
 //!
-//! What each command runs, in which build mode and in which target directory, is written here once;
+//! What each command runs, in which build mode and in which target directory, is written only here;
 //! the CI script, CONTRIBUTING.md and README.md name these commands and nothing else.
 //!
 //! - [`check`]: the plain suite, lints, documentation, and the other platforms.
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for.
+/// The command that was given.
 enum Call {
     Help,
     Check,

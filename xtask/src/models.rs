@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::harness::{self, Messages, Mode, Target};
 use crate::process::{add_rustflags, output, program, root, step};
 
-/// The modules that Miri can run: no foreign calls beyond what it emulates, no assembly, and models
-/// of a size it finishes. Everything that maps memory or files is absent.
+/// The modules whose tests Miri can run: no foreign calls beyond those that it emulates, no
+/// assembly, and models of a size that it finishes. Everything that maps memory or files is absent.
 const MIRI_CAN: [&str; 5] = [
     "units::",
     "sync::",
@@ -19,7 +19,7 @@ const MIRI_CAN: [&str; 5] = [
 ];
 
 /// Runs the models of one checker: the unit tests, in a build for it, that have its name in theirs
-/// or stand in a module `models`. The other tests there are plain ones that the build could keep.
+/// or are in a module `models`. The other tests of such a build are plain ones.
 pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
     let target = Target {
         mode,
@@ -48,8 +48,9 @@ pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
     )
 }
 
-/// The suite under ThreadSanitizer, with the portable forms of the primitives, because it models
-/// neither assembly nor lone fences. The standard library is built with it, so needs its source.
+/// Runs the suite under ThreadSanitizer, with the portable forms of the primitives, because it
+/// models neither assembly nor lone fences. The standard library is built with it, so its source is
+/// needed.
 pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
     const HOST: &str = "x86_64-unknown-linux-gnu";
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -83,8 +84,8 @@ pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
             .arg("--")
             .env("RUSTC_BOOTSTRAP", "1")
             .env("CARGO_TARGET_DIR", root().join("target/tsan"))
-            // What cannot be had is an error here, which tests ask for, and not the end of the
-            // process.
+            // An allocation that fails must return an error, which tests ask for, and must not end
+            // the process.
             .env("TSAN_OPTIONS", "allocator_may_return_null=1");
         add_rustflags(&mut command, "-Zsanitizer=thread --cfg portable");
         command
@@ -93,13 +94,13 @@ pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
     step("ThreadSanitizer", &mut suite())
 }
 
-/// Refuses a filter that lets no test of `suite` pass: the suite would succeed.
+/// Refuses a filter that matches no test of `suite`, which would then succeed.
 fn check_filter(filter: Option<&str>, mut suite: Command) -> Result<()> {
     let Some(filter) = filter else {
         return Ok(());
     };
     suite.args(["--list", "--format", "terse"]);
-    // It builds first, which is seen.
+    // The suite is built first, which the user may see.
     let output = suite.stderr(Stdio::inherit()).output()?;
     let tests = String::from_utf8_lossy(&output.stdout);
     if output.status.success() && !tests.lines().any(|line| line.ends_with(": test")) {
@@ -108,7 +109,7 @@ fn check_filter(filter: Option<&str>, mut suite: Command) -> Result<()> {
     Ok(())
 }
 
-/// The parts that can go under Miri. It has to be a nightly toolchain's.
+/// Runs the parts that Miri can run. It needs a nightly toolchain.
 pub(crate) fn miri(filter: Option<&str>) -> Result<()> {
     output(program("cargo").args(["+nightly", "miri", "--version"])).context(
         "Miri is missing; install it with: rustup toolchain install nightly \
@@ -128,7 +129,7 @@ pub(crate) fn miri(filter: Option<&str>) -> Result<()> {
             ])
             .arg("--")
             .env_remove("CARGO")
-            // A hundred times slower than a processor: few cases of each property.
+            // Miri is a hundred times slower than a processor, so each property gets few cases.
             .env("PROPTEST_CASES", "4")
             .env("MIRIFLAGS", "-Zmiri-env-forward=PROPTEST_CASES")
             .env("CARGO_TARGET_DIR", root().join("target/miri"));

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A source file longer than this wants to be two.
+/// A source file longer than this should be split.
 const MOST_LINES: usize = 800;
 
-/// Folders of somebody's own machine. The names are put together here so that this file passes too.
+/// Folders on somebody's own machine. The names are put together here so that this file passes,
+/// too.
 fn machine_folders() -> [String; 4] {
     ["work", "home", "root", "Users"].map(|name| format!("/{name}/"))
 }
@@ -45,7 +46,7 @@ fn files() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The first folder of somebody's machine that a text names as the beginning of a path.
+/// The first path in the text that begins with a folder on somebody's machine.
 fn machine_path(text: &str) -> Option<String> {
     machine_folders().into_iter().find(|folder| {
         text.match_indices(folder.as_str()).any(|(at, _)| {

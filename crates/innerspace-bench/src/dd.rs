@@ -2,10 +2,11 @@
 //! not, and discarded.
 //!
 //! The library marks a new page as accessed before others can see it, with a plain store. The old
-//! way does so afterwards, with two atomic operations, which its contender adds to a write: they
-//! are on lines of a ring, as warm as a frame's own is then. Beside them the kernel: tmpfs for the
-//! store in memory (whose own copy is in our time once a sync makes it), the file system of the
-//! current folder for the store in a file, by wall time: devices are waited for.
+//! way marked it afterwards, with two atomic operations, which its contender adds to each write:
+//! they are on lines of a ring, as warm as a frame's own is at that time. The kernel is compared,
+//! too: with the store in memory its tmpfs (the library's own copy is in its time once a sync makes
+//! it), with the store in a file the file system of the current folder. There wall time is
+//! measured, since devices are waited for.
 
 use std::error::Error;
 use std::fs::File;
@@ -23,7 +24,7 @@ use crate::harness::{
 use crate::host::{PAGE, memory_file};
 use crate::report::Table;
 
-/// The memory; the file has a tenth of it.
+/// Bytes of memory; the file has a tenth of that.
 const MEMORY: u64 = 160 * MIB;
 
 /// When a new page gets its accessed mark.
@@ -33,8 +34,8 @@ enum Mark {
     AfterPublish,
 }
 
-/// What the old way does to a page that was written: the mark, and the end of the reference that it
-/// needs for that.
+/// The flags and references of a page that was written: what the old way changes to mark it and to
+/// drop the reference that this takes.
 #[repr(align(64))]
 #[derive(Default)]
 struct Frame(AtomicU32);
@@ -59,11 +60,11 @@ enum Place {
     Disk,
 }
 
-/// Writes bytes at an offset, one way or another.
+/// Writes bytes at an offset, by one contender's means.
 type Write<'a> = dyn FnMut(&[u8], u64) -> Result<(), Box<dyn Error>> + 'a;
 
 impl Place {
-    /// Takes the time of `work` on this place: on a disk what one waits for counts, too.
+    /// Measures `work` in this place: on a disk, waiting counts, too.
     fn time(self, pages: u64, work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Outcome {
         match self {
             Place::Memory => thread_time(pages, work),
@@ -71,8 +72,7 @@ impl Place {
         }
     }
 
-    /// Takes `times` samples: in memory with the caches as they are when nobody else has worked
-    /// between.
+    /// Takes `times` samples; in memory, after as many that warm the caches and do not count.
     fn summed(self, times: u64, sample: impl FnMut() -> Outcome) -> Outcome {
         match self {
             Place::Memory => summed_warm(times, sample),
@@ -97,7 +97,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-/// A file's path in the current folder, gone when this is dropped.
+/// The path of a file in the current folder, which is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

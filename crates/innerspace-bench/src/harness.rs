@@ -1,13 +1,13 @@
-//! Measuring: contenders of one row take turns (A B C A B C ...), so that drift of the machine hits
-//! all alike.
+//! Measuring: the contenders of one row take turns (A B C A B C ...), so that drift of the machine
+//! affects all alike.
 //!
-//! A benchmark is a small function that does some operations and returns a [`Sample`]: how many,
-//! and the CPU time of the calling thread they took. Medians over the rounds are compared, never
-//! single runs.
+//! A benchmark is a small function that does some operations and returns a [`Sample`]: their
+//! number, and the CPU time of the calling thread that they took. Medians over the rounds are
+//! compared, never single runs.
 //!
-//! What a benchmark must see to itself: no two contenders of a row may touch the same random places
-//! in the same round. The second would find them in the cache, and the last of thirty
-//! contenders once looked faster than the raw pointer. [`Seeds`] hands out a fresh one each time.
+//! A benchmark itself must ensure that no two contenders of a row use the same random places in the
+//! same round. The second would find them in the cache, and the last of thirty contenders once
+//! looked faster than the raw pointer. [`Seeds`] returns a new seed each time.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -15,8 +15,8 @@ use std::mem::MaybeUninit;
 
 use innerspace::{Memory, MemoryOptions, Threads};
 
-/// Some operations and what they took in all, in the row's unit: CPU time of the calling thread,
-/// bytes of memory.
+/// A number of operations, and what they took together in the row's unit: CPU time of the calling
+/// thread, or bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) operations: u64,
@@ -33,8 +33,8 @@ impl Sample {
 /// What a benchmark returns; an error ends the whole run and is printed.
 pub(crate) type Outcome = Result<Sample, Box<dyn Error>>;
 
-/// Does `work`, which performs `operations` operations, and takes the CPU time of this thread.
-/// The result passes through a black box, so computing it cannot be left out.
+/// Does `work`, which performs `operations` operations, and measures the CPU time of this thread.
+/// The result passes through a black box, so that the compiler cannot leave its computation out.
 pub(crate) fn thread_time<T>(
     operations: u64,
     work: impl FnOnce() -> Result<T, Box<dyn Error>>,
@@ -46,7 +46,7 @@ pub(crate) fn thread_time<T>(
     Ok(Sample { operations, total })
 }
 
-/// Like [`thread_time`] by the clock on the wall: for work that waits for devices.
+/// Like [`thread_time`], but measures wall time: for work that waits for devices.
 pub(crate) fn wall_time<T>(
     operations: u64,
     work: impl FnOnce() -> Result<T, Box<dyn Error>>,
@@ -72,8 +72,8 @@ pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome
     Ok(sum)
 }
 
-/// The same after as many that do not count: what the others of the row left in the processor's
-/// caches is not in the figures.
+/// The same, after as many samples that do not count, so that what the others of the row left in
+/// the processor's caches has no influence.
 pub(crate) fn summed_warm(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
     summed(times, &mut sample)?;
     summed(times, sample)
@@ -90,7 +90,7 @@ pub(crate) fn thread_nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Fresh seeds, never zero (xorshift would stay there), the same sequence in every run.
+/// A sequence of seeds that are never 0, where xorshift would stay; the same in every run.
 #[derive(Debug, Default)]
 pub(crate) struct Seeds(u64);
 
@@ -117,7 +117,7 @@ pub(crate) fn below(end: u64, random: u64) -> u64 {
     ((u128::from(random) * u128::from(end)) >> 64) as u64
 }
 
-/// A memory whose background work is done by nobody, so that all CPU time is the measured thread's.
+/// A memory without background work, so that all CPU time is that of the measured thread.
 pub(crate) fn memory(bytes: u64) -> Result<Memory, Box<dyn Error>> {
     Ok(MemoryOptions::new(bytes).threads(Threads::None).build()?)
 }
@@ -131,7 +131,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// `rounds` recorded rounds of full length.
+    /// A plan of `rounds` recorded rounds of full length.
     pub(crate) fn full(rounds: u32) -> Plan {
         Plan {
             rounds,
@@ -140,7 +140,7 @@ impl Plan {
         }
     }
 
-    /// Five short rounds over the full amount of memory.
+    /// A plan of five short rounds with the full amount of memory.
     pub(crate) fn quick() -> Plan {
         Plan {
             rounds: 5,
@@ -149,7 +149,7 @@ impl Plan {
         }
     }
 
-    /// One round of next to nothing: proves that the benchmarks run.
+    /// A plan of one round with almost no work, which proves that the benchmarks run.
     #[cfg(test)]
     pub(crate) fn smoke() -> Plan {
         Plan {
@@ -159,7 +159,7 @@ impl Plan {
         }
     }
 
-    /// How many pages to have where a real run has `full`.
+    /// How many pages to use where a real run uses `full`.
     pub(crate) fn pages(&self, full: u64) -> u64 {
         (full / self.shrink).max(1)
     }
@@ -191,17 +191,17 @@ impl Unit {
 /// What the subject of a row must reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Budget {
-    /// Subject over baseline is at most this.
+    /// The subject's median is at most this many times the baseline's.
     Ratio(f64),
-    /// The subject is at least so many times as fast as the baseline.
+    /// The subject is at least this many times as fast as the baseline.
     Faster(f64),
     /// The subject's median, in the row's unit, is at most this.
     Absolute(f64),
-    /// The row informs; nothing is asked of it.
+    /// The row only informs.
     None,
 }
 
-/// One thing that is measured beside others.
+/// One of the alternatives that a row compares.
 pub(crate) struct Contender<'a> {
     name: String,
     run: Box<dyn FnMut() -> Outcome + 'a>,
@@ -245,7 +245,7 @@ pub(crate) struct Measured {
     pub(crate) budget: Budget,
 }
 
-/// The rows of a table: measured as they are added, unless they are not asked for.
+/// The rows of a table, each measured as it is added, unless the user did not ask for it.
 pub(crate) struct Rows<'a> {
     plan: Plan,
     only: &'a str,
@@ -253,7 +253,7 @@ pub(crate) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Rows whose names contain `only`.
+    /// Selects the rows whose names contain `only`.
     pub(crate) fn new(plan: Plan, only: &'a str) -> Rows<'a> {
         Rows {
             plan,
@@ -262,13 +262,13 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Whether a row of this name is asked for.
+    /// Whether a row of this name is selected.
     pub(crate) fn wants(&self, name: &str) -> bool {
         name.contains(self.only)
     }
 
-    /// Makes and measures a row of this name if it is asked for: what it needs is not had for
-    /// nothing.
+    /// Makes and measures a row of this name if it is selected; otherwise nothing is prepared for
+    /// it.
     pub(crate) fn add_with<'r>(
         &mut self,
         name: &str,
@@ -282,7 +282,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// Measures a row that is asked for.
+    /// Measures a row if it is selected.
     pub(crate) fn add(&mut self, row: Row<'_>) -> Result<(), Box<dyn Error>> {
         if self.wants(&row.name) {
             self.measured.push(row.measure(self.plan)?);
@@ -330,7 +330,7 @@ impl Row<'_> {
 }
 
 impl Figures {
-    /// Of a single value.
+    /// The figures of a single value.
     pub(crate) fn once(value: f64) -> Figures {
         Figures::of(vec![value])
     }
@@ -361,12 +361,12 @@ impl Measured {
             .map(|(_, figures)| *figures)
     }
 
-    /// Median of the subject over median of the baseline; none where either was not measured.
+    /// The subject's median divided by the baseline's; `None` if either was not measured.
     pub(crate) fn ratio(&self) -> Option<f64> {
         Some(self.figures(self.subject)?.median / self.figures(self.baseline)?.median)
     }
 
-    /// Whether the subject is within its budget; none where there is no budget.
+    /// Whether the subject is within its budget; `None` if there is no budget.
     pub(crate) fn met(&self) -> Option<bool> {
         match self.budget {
             Budget::Ratio(most) => Some(self.ratio()? <= most),
@@ -394,7 +394,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A contender that takes `times` in turn, for ten operations each.
+    /// A contender whose samples take `times`, one after the other, for ten operations each.
     pub(crate) fn scripted(name: &'static str, times: &'static [u64]) -> Contender<'static> {
         let mut times = times.iter();
         Contender::new(name, move || {

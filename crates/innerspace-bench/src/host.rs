@@ -1,6 +1,7 @@
-//! What the kernel offers in the places that are measured: mappings, files in memory, and children.
+//! What the kernel offers in the same places: mappings, files in memory, and children.
 //!
-//! Thin on purpose: a layer here would be measured with the contender it serves.
+//! These functions do little besides the call, because what they do would be measured with the
+//! contender.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::translation::HostPages;
 
-/// Bytes in a page, here and in the kernel.
+/// Bytes in a page, of the library and of the kernel.
 pub(crate) const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
-/// A mapping of the kernel's, unmapped on drop. Its bytes start out as zeros, or as the file has
-/// them.
+/// A mapping by the kernel, unmapped on drop. At first its bytes are zeros, or those of the file.
 #[derive(Debug)]
 pub(crate) struct Region {
     start: *mut libc::c_void,
@@ -41,7 +41,7 @@ fn map(bytes: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<*mut l
 }
 
 impl Region {
-    /// Private anonymous memory, nothing of it resident, aligned to 2 MiB.
+    /// Maps private anonymous memory, aligned to 2 MiB, of which nothing is resident.
     pub(crate) fn anonymous(bytes: usize, host: HostPages) -> io::Result<Region> {
         let mapped = bytes + HUGE;
         let start = map(mapped, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
@@ -58,7 +58,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The first `bytes` of a file, shared.
+    /// Maps the first `bytes` of a file, shared.
     pub(crate) fn shared(file: &File, bytes: usize) -> io::Result<Region> {
         let start = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?;
         Ok(Region {
@@ -69,22 +69,22 @@ impl Region {
         })
     }
 
-    /// Children of fork(2) do not get the region.
+    /// Keeps the region from children of fork(2).
     pub(crate) fn keep_from_children(&self) {
         self.advise(libc::MADV_DONTFORK);
     }
 
-    /// Pages are not read around one that is asked for.
+    /// Advises the kernel not to read the pages around one that is asked for.
     pub(crate) fn expect_random(&self) {
         self.advise(libc::MADV_RANDOM);
     }
 
-    /// Pages are read well ahead of the one that is asked for.
+    /// Advises the kernel to read well ahead of the page that is asked for.
     pub(crate) fn expect_sequential(&self) {
         self.advise(libc::MADV_SEQUENTIAL);
     }
 
-    /// Has what was stored to a shared region on the disk.
+    /// Writes what was stored to a shared region to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         // SAFETY: the range is ours, and none of it changes.
         if unsafe { libc::msync(self.start, self.mapped, libc::MS_SYNC) } != 0 {
@@ -93,13 +93,13 @@ impl Region {
         Ok(())
     }
 
-    /// Advice may be refused by a kernel that has no use for it.
+    /// The kernel may refuse advice that it has no use for.
     fn advise(&self, advice: libc::c_int) {
         // SAFETY: the range is ours, and none of the advice given here changes what is in it.
         unsafe { libc::madvise(self.first.cast(), self.bytes, advice) };
     }
 
-    /// The bytes, for regions that nobody writes meanwhile.
+    /// The bytes, of a region that nobody writes to during the borrow.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: mapped, initialised by the kernel, and written by `bytes_mut` and `write_every`
         // alone, which borrow the region mutably.
@@ -156,8 +156,7 @@ impl Drop for Region {
     }
 }
 
-/// Gives pages of a region of anonymous memory back to the kernel; their bytes are zeros from then
-/// on.
+/// Gives pages of anonymous memory back to the kernel; from then on their bytes are zeros.
 pub(crate) fn discard(pages: &mut [u8]) -> io::Result<()> {
     // SAFETY: the bytes are borrowed mutably, and zeros are as good as any.
     let result =
@@ -168,7 +167,7 @@ pub(crate) fn discard(pages: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// An empty file in memory, as on tmpfs.
+/// Makes an empty file in memory, as on tmpfs.
 pub(crate) fn memory_file() -> io::Result<File> {
     // SAFETY: the name is a C string; the call makes a new descriptor.
     let file = unsafe { libc::memfd_create(c"innerspace-bench".as_ptr(), libc::MFD_CLOEXEC) };
@@ -179,9 +178,9 @@ pub(crate) fn memory_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
-/// Keeps the calling thread on one of the processors that it may run on: the one of this number,
-/// counted around. Threads that run for a millisecond may be over before the kernel has moved one
-/// of them away from the other's processor.
+/// Keeps the calling thread on one of the processors that it may run on: `number`, modulo their
+/// number. A thread that runs for a millisecond may be done before the kernel has moved it away
+/// from the processor of another.
 pub(crate) fn stay_on_processor(number: usize) -> io::Result<()> {
     let bytes = size_of::<libc::cpu_set_t>();
     // SAFETY: a set of bits, all of them 0.
@@ -205,7 +204,7 @@ pub(crate) fn stay_on_processor(number: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A child of fork(2) that waits until it is let go.
+/// A child of fork(2), waited for on drop.
 #[derive(Debug)]
 pub(crate) struct Child {
     process: libc::pid_t,
@@ -214,7 +213,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// fork(2), with a child that ends at once.
+    /// Calls fork(2), with a child that ends at once.
     #[inline]
     pub(crate) fn ends_at_once() -> io::Result<Child> {
         // SAFETY: the child calls nothing but `_exit`, which is allowed whatever other threads held
@@ -233,8 +232,8 @@ impl Child {
         })
     }
 
-    /// fork(2), with a child that stores a value at each of these multiples of 8 in its copy of the
-    /// region, and ends.
+    /// Calls fork(2), with a child that stores a value at each of these multiples of 8 in its copy
+    /// of the region, and ends.
     pub(crate) fn that_stores(
         region: &mut Region,
         places: impl Iterator<Item = u64>,
@@ -267,7 +266,7 @@ impl Child {
         })
     }
 
-    /// fork(2), with a child that stays until this is dropped.
+    /// Calls fork(2), with a child that stays until this is dropped.
     pub(crate) fn that_stays() -> io::Result<Child> {
         let (read, write) = io::pipe()?;
         // SAFETY: the child calls `close`, `read` and `_exit` alone, all allowed after a fork with

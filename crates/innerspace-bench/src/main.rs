@@ -1,5 +1,5 @@
-//! Benchmarks: every figure is a ratio inside one run, contenders interleaved, CPU time of one
-//! thread.
+//! Benchmarks: figures are compared only within one run, in which the contenders take turns, by the
+//! CPU time of one thread.
 //!
 //! `harness` measures, `report` prints, and each table is a module that returns rows. A benchmark
 //! never asserts a time: a missed budget is printed and written to the JSON, and the exit code
@@ -177,7 +177,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return run_disk(disk);
     }
     let (json, only) = arguments.table.outputs();
-    // What cannot be written is found out before anything is measured.
+    // A file that cannot be written is an error before anything is measured.
     let json = json.map(JsonFile::open).transpose()?;
     let (text, report) = measure(&arguments.table)?;
     if let Some(report) = &report
@@ -187,7 +187,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Nobody reads the text; the figures are written all the same.
+        // Nobody reads the text; the figures are written nevertheless.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         printed => printed.map_err(|error| format!("cannot print: {error}"))?,
     }
@@ -197,7 +197,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Takes minutes, and so prints each row by itself.
+/// Measures on a disk, which takes minutes, and so prints each row as soon as it is measured.
 #[cfg(target_os = "linux")]
 fn run_disk(arguments: &disk::DiskArguments) -> Result<(), Box<dyn Error>> {
     let json = arguments.json.as_deref().map(JsonFile::open).transpose()?;
@@ -208,7 +208,7 @@ fn run_disk(arguments: &disk::DiskArguments) -> Result<(), Box<dyn Error>> {
     report.outcome()
 }
 
-/// What is printed, and the figures, if it is any.
+/// Measures a table. Returns what is to be printed, and the figures, if there are any.
 fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn Error>> {
     let table = match table {
         TableArguments::Access { common } => access::table(common.plan(), &common.only)?,
@@ -243,7 +243,7 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
     Ok((report.to_string(), Some(report)))
 }
 
-/// The file for the figures. It keeps what it holds until they are there.
+/// The file for the figures. It keeps its old contents until the figures are there.
 struct JsonFile<'a> {
     path: &'a Path,
     file: File,
@@ -261,7 +261,7 @@ impl JsonFile<'_> {
         let mut text = serde_json::to_vec_pretty(report)?;
         text.push(b'\n');
         let mut file = self.file;
-        // A pipe or a terminal cannot be cut, and has nothing to lose.
+        // A pipe or a terminal cannot be truncated, and has nothing to lose.
         let cut = match file.metadata() {
             Ok(metadata) if metadata.is_file() => file.set_len(0),
             _ => Ok(()),

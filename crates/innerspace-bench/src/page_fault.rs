@@ -1,17 +1,18 @@
 //! Table T2: the page fault test. One anonymous mapping is split among 1, 3, 5, 7 or 8 workers;
 //! each writes one byte to each page of its part.
 //!
-//! The figure is CPU time of all workers for each fault: its inverse is the harmonic mean of faults
-//! per CPU second. The frames are recycled on both sides. Several workers are to take little more
-//! than one, whose rival is the kernel. The old way of charging is in table `groups`, row "take and
-//! give back a charged page", contender "charged last".
+//! The figure is the CPU time of all workers for each fault; its inverse is the harmonic mean of
+//! faults per CPU second. Frames are recycled on both sides. With several workers a fault is to
+//! take little more than with one, for which the kernel is the baseline. The old way of charging is
+//! in table `groups`, row "take and give back a charged page", contender "charged last".
 //!
-//! Twice: a mebibyte in all, which each worker faults in and gives back again and again, so that
-//! frames come back while they are in the processor's cache; and once through 64 MiB, which are in
-//! no cache. Giving back is not in the figures, but what the others notice of it is. Nor is the
-//! clock, which is read twice a round: with 8 workers a round is 32 pages, and one reading of it
-//! takes as long as three of their faults. Where frames are in no cache it is memory that counts:
-//! contenders that do nothing but clear as many pages say what several workers have of it.
+//! There are two variants. In the first the workers share a mebibyte, which they fault in and give
+//! back again and again, so that frames come back while they are in the processor's cache. In the
+//! second they go once through 64 MiB, which are in no cache. Giving back is not in the figures,
+//! but its effect on the other workers is. Neither is the clock, which is read twice in a round:
+//! with 8 workers a round is 32 pages, and one reading takes as long as three of their faults.
+//! Where frames are in no cache, memory is the limit: contenders that only clear as many pages show
+//! how much of it several workers get.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -31,14 +32,14 @@ use crate::translation::HostPages;
 const PAGES: u64 = 16_384;
 /// Pages of the mapping where frames come back warm: 1 MiB.
 const WARM: u64 = 256;
-/// How often as many pages are faulted in warm as cold: each worker's first round is cold, and is
-/// not to count.
+/// How many times the pages of the cold variant are faulted in warm: the first round of each worker
+/// is cold and does not count.
 const WARM_ROUNDS: u64 = 8;
 const WORKERS: [u64; 5] = [1, 3, 5, 7, 8];
 
 const KERNEL: &str = "kernel";
 const ONE: &str = "innerspace, one worker";
-/// What the memory has of it: pages are cleared, and nothing else done.
+/// The contender that only clears pages: the limit set by memory.
 const CLEAR: &str = "clear pages";
 const CLEAR_ONE: &str = "clear pages, one worker";
 
@@ -46,9 +47,9 @@ const CLEAR_ONE: &str = "clear pages, one worker";
 #[derive(Clone, Copy)]
 struct Work {
     workers: u64,
-    /// Pages of each one's part of the mapping.
+    /// Pages of each worker's part of the mapping.
     pages: u64,
-    /// How often it faults them in and gives them back.
+    /// How often each worker faults them in and gives them back.
     times: u64,
 }
 
@@ -78,7 +79,7 @@ impl Work {
         self.workers * self.part()
     }
 
-    /// Has each worker take the steps as often as told, and sums up what the faults took.
+    /// Lets each worker take the steps `times` times, and adds up the time of the faults.
     fn measure<W>(self, workers: impl Iterator<Item = W>) -> Outcome
     where
         W: FnMut(Step) -> Result<(), String> + Send,
@@ -107,7 +108,7 @@ impl Work {
     }
 }
 
-/// What two readings of the clock one after the other are apart: the median of many.
+/// The time between two consecutive readings of the clock: the median of many.
 fn clock_cost() -> u64 {
     let mut apart: Vec<u64> = (0..101)
         .map(|_| {
@@ -157,7 +158,8 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-/// One worker is to be so many times `faster` than the kernel, several are to be no slower each.
+/// One worker is to be `faster` times as fast as the kernel; each of several is to be no slower
+/// than one.
 fn row(
     space: &Space,
     name: String,
@@ -208,7 +210,7 @@ fn ours(space: &Space, work: Work) -> Outcome {
     sample
 }
 
-/// In huge pages, which are there already.
+/// Clears pages of a region of huge pages that are resident already.
 fn clear(work: Work) -> Outcome {
     let mut region = Region::anonymous(work.bytes() as usize, HostPages::Huge)?;
     region.bytes_mut().fill(1);

@@ -1,13 +1,14 @@
-//! The figures as text for people and as JSON for programs, with the machine they were taken on.
+//! The figures as text for people and as JSON for programs, with the machine on which they were
+//! measured.
 //!
 //! ```text
 //! {"machine": {}, "tables": [{"name": "", "rows": [{"name": "", "unit": "ns",
 //! "contenders": {"innerspace": {"median": 0, "min": 0, "max": 0}},
 //! "ratio": 0, "budget": 0, "met": true}]}]}
 //! ```
-//! Here `ratio` is the subject's median over the baseline's, `unit` is `ns`, `bytes` or `%`,
-//! `budget_of` says whether `budget` bounds the ratio or the subject's median itself (from above;
-//! "5 times as fast" is a ratio of 0.2), and what does not apply is null.
+//! Here `ratio` is the subject's median divided by the baseline's, `unit` is `ns`, `bytes` or `%`,
+//! and `budget_of` says whether `budget` limits the ratio or the subject's median itself (from
+//! above; "5 times as fast" is a ratio of 0.2). What does not apply is null.
 
 use std::fmt;
 use std::fs;
@@ -17,7 +18,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap, ser::SerializeStruct};
 
 use crate::harness::{Budget, Figures, Measured};
 
-/// All that one run found out.
+/// The results of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
@@ -31,7 +32,7 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Measured>,
 }
 
-/// Where the figures come from; "unknown" where the system does not tell.
+/// The machine that was measured; "unknown" where the system does not tell.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     cpu: String,

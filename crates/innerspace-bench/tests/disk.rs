@@ -1,4 +1,4 @@
-//! The command `disk` as its users meet it. No time that anything takes is looked at.
+//! The command `disk` as its users see it. No test depends on the time that anything takes.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A step that never ends is an error after so long.
+/// A step that does not end is an error after this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn command(arguments: &[&str]) -> Command {
@@ -22,7 +22,7 @@ fn run(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
-/// Standard error of a run that was refused before it printed anything.
+/// The standard error of a run that was refused before it printed anything.
 fn complaint(output: &Output) -> String {
     assert!(!output.status.success());
     assert_eq!(output.stdout, b"");
@@ -35,7 +35,8 @@ fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Measures rows with a small file; the text and the figures. None where the folder is in memory.
+/// Measures rows with a small file. Returns the text and the figures; `None` where the folder is in
+/// memory.
 fn measured(only: &str) -> Option<(String, Value)> {
     let (folder, figures) = (folder(), tempfile::NamedTempFile::new().unwrap());
     let path = folder.path().to_str().unwrap();
@@ -94,7 +95,7 @@ fn scans_are_measured_and_nothing_is_left_behind() {
         check_row(&text, &figures["rows"][row], name, &contenders, 6);
     }
     assert!(text.contains("CPU time is that of the process"), "{text}");
-    // The note above all rows and the ones in the lines agree about the memory cgroup.
+    // The note above all rows must agree with those in the lines about the memory cgroup.
     let not_held = text.matches("  not held to the limit\n").count();
     let noted = text.contains("no memory cgroup can be made");
     assert_eq!(not_held, if noted { 4 } else { 0 }, "{text}");
@@ -278,7 +279,7 @@ impl Running {
     }
 }
 
-/// Memory cgroups of a run.
+/// The memory cgroups of a run.
 fn groups(process: u32) -> Vec<PathBuf> {
     let name = format!("innerspace-bench-{process}");
     let mut found = Vec::new();
@@ -318,7 +319,7 @@ fn an_interrupt_leaves_no_process_no_file_and_no_memory_cgroup() {
             eprintln!("skipped: {output}");
             return;
         };
-        // The second contender is one of the kernel's, in a group if one can be made.
+        // The second contender uses the kernel, and runs in a memory cgroup if one can be made.
         let contender = wait_for("second contender", || {
             running.contender().filter(|now| *now != contender)
         });

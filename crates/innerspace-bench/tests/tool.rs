@@ -1,4 +1,4 @@
-//! The benchmarks as their users meet them: wrong arguments, and where the figures go. What is
+//! The benchmarks as their users see them: wrong arguments, and where the figures go. What is
 //! measured here takes no time.
 
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Standard error and the exit code, when nothing was printed.
+/// The exit code and standard error of a run that must have printed nothing.
 fn complaint(output: &Output) -> (Option<i32>, String) {
     assert_eq!(output.stdout, b"");
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -34,7 +34,7 @@ fn a_filter_that_no_row_has_in_its_name_is_an_error() {
 fn a_file_for_figures_that_cannot_be_written_is_an_error_before_anything_is_measured() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
-    // All of it would take minutes.
+    // To measure everything would take minutes.
     let (code, text) = complaint(&run(&["fork", "--json", folder]));
     assert_eq!(code, Some(1));
     assert!(

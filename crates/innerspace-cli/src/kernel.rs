@@ -1,7 +1,7 @@
-//! What the kernel offers in the same places: mmap, madvise, fork, and what it says about memory.
+//! What the kernel offers for the same tasks: mmap, madvise, fork, and its figures about memory.
 //!
-//! The only module with `unsafe`, as the rivals cannot be had without. Where a system has no such
-//! thing, an error or `None` says so, and the tour says that it was not measured.
+//! The only module with `unsafe`, which the contenders require. Where a system lacks something, an
+//! error or `None` tells, and the tour reports that it was not measured.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) use self::unix::{
     Mapping, drop_cache, fork_and_write, have_large_files_refused, leave_no_core, signal_of,
 };
 
-/// The most physical memory this process ever had, in bytes (VmHWM). Linux only.
+/// The greatest amount of physical memory that this process has used, in bytes (VmHWM). Linux only.
 pub(crate) fn peak_resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -55,7 +55,8 @@ mod unix {
             Ok(Mapping { start, len })
         }
 
-        /// The bytes of a range. Past the end of a file that was cut short, the process dies.
+        /// The bytes of a range. An access past the end of a file that was cut short ends the
+        /// process.
         pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
             assert!(range.start <= range.end && range.end <= self.len);
             // SAFETY: inside the mapping, by the assertion. That nobody changes the file meanwhile
@@ -97,7 +98,7 @@ mod unix {
     /// Asks the kernel to forget what it caches of a file, so that each contender starts from the
     /// disk.
     pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
-        // What is not written yet stays.
+        // Data that is not written yet would stay.
         let _ = file.sync_all();
         #[cfg(target_os = "linux")]
         // SAFETY: takes a descriptor, which is open, and numbers.
@@ -134,8 +135,8 @@ mod unix {
         Ok(took)
     }
 
-    /// Makes a file that is larger than `ulimit -f` allows an error of the write, where it would be
-    /// a signal that ends this process, with its folder left behind.
+    /// Ignores the signal for a file larger than `ulimit -f` allows, which would end this process
+    /// and leave its folder behind: the write fails instead.
     pub(crate) fn have_large_files_refused() {
         // SAFETY: ignores a signal, for which there is no handler.
         unsafe {
@@ -165,7 +166,7 @@ mod unix {
 #[cfg(not(unix))]
 pub(crate) use self::elsewhere::*;
 
-/// Nothing to compare with.
+/// There is nothing to compare with.
 #[cfg(not(unix))]
 mod elsewhere {
     use super::*;

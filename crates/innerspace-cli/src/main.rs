@@ -1,10 +1,10 @@
 //! `innerspace`: a tour of the library that shows each claim with its evidence.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `tour` | the six stations, a file each: read these to learn the API |
-//! | `kernel` | what the kernel does in the same places; all of the tool's `unsafe` |
-//! | `size` | sizes as `16MiB` |
+//! | `kernel` | what the kernel does for the same tasks; all of the tool's `unsafe` |
+//! | `size` | sizes in the form `16MiB` |
 //!
 //! Exit code 0: everything was verified. 1: something was not, or could not be done. 2: wrong
 //! arguments. 130: interrupted.
@@ -58,12 +58,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Arguments(text)) => complain(&text, 2),
         Err(Failure::Run(error)) => complain(&error.to_string(), 1),
-        // The report says what is wrong; or nobody reads it any more.
+        // The report says what is wrong, or nobody reads it any more.
         Err(Failure::NotVerified | Failure::OutputClosed) => ExitCode::from(1),
     }
 }
 
-/// Help and version as they are; of an error its first line.
+/// Prints help and version as they are, and the first line of an error.
 fn explain(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     if !error.use_stderr() {
@@ -81,7 +81,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     complain(&format!("{first}; see {command} --help"), 2)
 }
 
-/// One line on standard error. If even that is closed, the exit code has to do.
+/// Prints one line to standard error. If even that is closed, the exit code alone tells.
 fn complain(text: &str, code: u8) -> ExitCode {
     let _ = writeln!(io::stderr(), "error: {text}");
     ExitCode::from(code)

@@ -2,7 +2,7 @@
 
 use innerspace::{GIB, KIB, MIB};
 
-/// Bytes of `text`: a whole number and a unit, B when there is none.
+/// The bytes that `text` stands for: a whole number and a unit, B by default.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

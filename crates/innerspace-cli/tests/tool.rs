@@ -1,5 +1,4 @@
-//! The tool as its users meet it: what it prints, its exit codes, and that it leaves nothing
-//! behind.
+//! The tool as its users see it: what it prints, its exit codes, and that it leaves nothing behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -54,20 +53,20 @@ impl Tool {
     }
 }
 
-/// What was printed, without line ends.
+/// The printed text without line ends.
 fn unwrapped(text: &str) -> String {
     let words: Vec<_> = text.split_whitespace().collect();
     words.join(" ")
 }
 
-/// No line of evidence is longer than reports have columns.
+/// Checks that no line of evidence is longer than a report is wide.
 fn assert_short(text: &str) {
     for line in text.lines().filter(|line| line.starts_with(' ')) {
         assert!(line.chars().count() <= 98, "{line}");
     }
 }
 
-/// The one line of an error, and the exit code.
+/// The exit code, and the one line of an error.
 fn complaint(output: &Output) -> (Option<i32>, String) {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -300,7 +299,7 @@ fn a_file_that_others_cut_during_the_tour_is_told_as_such() {
     let mut command = tool.command(&["tour", name, "--limit", "512KiB"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
-    // After the first line its length is known, and no station has begun.
+    // After the first line the length of the file is known, and no station has begun.
     out.read_line(&mut String::new()).unwrap();
     given.as_file().set_len(1).unwrap();
     let rest = std::io::read_to_string(out).unwrap();
@@ -317,7 +316,7 @@ fn an_interrupted_tour_leaves_nothing_behind() {
     let mut command = tool.command(&["tour", "--size", "64MiB"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
-    // From the first line on, the folder is there and the handler set.
+    // From the first line on, the folder exists and the handler is set.
     out.read_line(&mut String::new()).unwrap();
     assert_eq!(fs::read_dir(tool.folder.path()).unwrap().count(), 1);
     let pid = child.id().to_string();
@@ -332,7 +331,7 @@ fn an_interrupted_tour_leaves_nothing_behind() {
     tool.assert_nothing_left();
 }
 
-/// The file is a pipe that nobody writes to: the contender, which opens it, ends for no other
+/// The file is a pipe that nobody writes to, so the contender, which opens it, ends for no other
 /// reason.
 #[cfg(unix)]
 #[test]
@@ -355,7 +354,7 @@ fn a_contender_that_finds_no_file_names_it_in_plain_text() {
     let mut command = tool.command(&["child", "contender", "read", "1", "1", "--", odd]);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    // Its parent is there.
+    // The parent, as long as this is open.
     let parent = child.stdin.take();
     let (code, text) = complaint(&child.wait_with_output().unwrap());
     drop(parent);
@@ -387,7 +386,7 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     );
     assert_eq!(fs::read_dir(disk.folder.path()).unwrap().count(), 0);
 
-    // The stations that need files of their own say so, too.
+    // The stations that need files of their own report the error, too.
     let given = tool.folder.path().join("given.bin");
     fs::write(&given, "given").unwrap();
     let mut command = tool.command(&["tour", given.to_str().unwrap(), "--limit", "512KiB"]);
@@ -405,7 +404,7 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     }
 }
 
-/// The kernel's way is a signal that ends the process.
+/// By default the kernel sends a signal that ends the process.
 #[cfg(unix)]
 #[test]
 fn a_file_larger_than_the_user_may_write_is_one_line_and_exit_code_1() {

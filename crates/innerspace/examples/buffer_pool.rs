@@ -9,7 +9,8 @@ use innerspace::{FileAccess, MIB, Memory, PagedFile, WriteOrder};
 type Disk = Arc<MemoryStore>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Bytes in pages. A log record is the place of a byte and its value. (A real one has a checksum.)
+/// A database is bytes in pages. A log record is the place of a byte and its value. (A real one has
+/// a checksum.)
 struct Database {
     log: PagedFile,
     pages: PagedFile,
@@ -53,7 +54,7 @@ fn main() -> Result<()> {
     println!("before the commit: {error}");
     database.commit()?;
     database.put(9 * 4096, 2)?;
-    // The power goes. No page was written so far, and of the log the first record.
+    // The power fails. So far no page was written, and only the first record of the log.
     let log = Arc::new(MemoryStore::copy_of(&*log)?);
     let pages = Arc::new(MemoryStore::copy_of(&*pages)?);
     assert!(pages.to_vec().iter().all(|&byte| byte == 0));

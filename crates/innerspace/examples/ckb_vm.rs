@@ -1,5 +1,5 @@
-//! The virtual machine `ckb-vm` with a space as its memory: the space keeps code from being
-//! written, a fork of it is a second machine, and memory is paid for when it is touched.
+//! The virtual machine `ckb-vm` with a space as its memory: the space protects code from writes, a
+//! fork of it is a second machine, and memory is charged when it is touched.
 
 #[path = "support/ckb_vm.rs"]
 mod memory;
@@ -21,14 +21,14 @@ const CODE: u32 = 0x1_0000;
 const RESULT: u32 = 0x2_0000;
 const DATA: u32 = 0x10_0000;
 const NUMBERS: u32 = 1_000_000;
-/// What the machine calls at its end.
+/// The number of the call with which the machine ends.
 const EXIT: u32 = 93;
 
 type Vm = DefaultMachine<DefaultCoreMachine<u32, SpaceMemory<u32>>>;
 
-/// A machine at the beginning of the sieve, which is to work in so many bytes at `data`.
+/// A machine at the beginning of the sieve, which is to use `numbers` bytes at `data`.
 fn machine(memory: SpaceMemory<u32>, data: u32, numbers: u32) -> Vm {
-    // It makes a memory of its own, whose place ours takes.
+    // This makes a memory, which ours replaces.
     let core = DefaultCoreMachine::new_with_memory(ISA_IMC, VERSION2, u64::MAX, 2 * PAGE_SIZE);
     let mut vm = DefaultMachineBuilder::new(core).build();
     *vm.memory_mut() = memory;
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     other.run()?;
     assert_eq!(other.memory_mut().load32(&RESULT)?, 168);
 
-    // With its own code to work in: the space refuses the first store.
+    // The third machine is to work in its own code: the space refuses the first store.
     let refused = machine(third, CODE, PAGE_SIZE as u32).run();
     assert_eq!(refused, Err(Error::MemWriteOnExecutablePage));
     println!("a store over the code: {}", refused.unwrap_err());

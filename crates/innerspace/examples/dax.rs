@@ -1,4 +1,4 @@
-//! A counter table of a gibibyte in a sparse file, mapped directly: no page of it is cached, and
+//! A table of counters, 1 GiB in a sparse file, mapped directly: none of its pages is cached, and
 //! holes cost nothing.
 
 use std::path::Path;
@@ -33,7 +33,7 @@ fn add(memory: &Memory, table: &DaxFile, numbers: &[u64]) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    // On tmpfs there is no second copy of the bytes in the kernel; on a DAX file system none
+    // On tmpfs the kernel has no second copy of the bytes; on a DAX file system there is none
     // anywhere.
     let memory_folder = Path::new("/dev/shm");
     let folder = match memory_folder.is_dir() {

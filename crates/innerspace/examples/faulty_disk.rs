@@ -1,5 +1,5 @@
-//! A disk that fails on order, to see what a program does then. Nothing that was written is
-//! forgotten because a write failed.
+//! A disk that fails on demand, to see what a program does then. Nothing that was written is lost
+//! because a write failed.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(disk.inner().to_vec()[32 * 4096..][..6], *b"second");
     println!("sync after making room: ok");
 
-    // A block that cannot be read fails alone, and is read again when asked for again.
+    // A block that cannot be read fails alone, and is read again when it is next asked for.
     let broken = Fault::Fail(Failure::Io);
     disk.add(
         Rule::new(broken)
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("view: {error}");
     assert_eq!(file.view(40 * 4096..41 * 4096)?[0], b'.');
 
-    // The power goes before a sync: what was synced before is there.
+    // The power fails before a sync: the data of the last sync is there.
     file.write_at(b"third", 0)?;
     disk.power_cut(Unsynced::Lose)?;
     println!("sync without power: {}", file.sync_all().unwrap_err());

@@ -1,5 +1,5 @@
-//! The bytes of a file as `bytes::Bytes`, for code that speaks hyper, tonic or axum: no copy, and
-//! no lifetime to a file.
+//! The bytes of a file as `bytes::Bytes`, for code that uses hyper, tonic or axum: without a copy,
+//! and without a lifetime bound to a file.
 
 use bytes::Bytes;
 use innerspace::{FileError, KIB, MIB, Memory, PagedFile};

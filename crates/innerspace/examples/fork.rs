@@ -1,5 +1,5 @@
-//! A thousand copies of an address space: each takes microseconds to make, and pays for what it
-//! writes.
+//! A thousand copies of an address space: each takes microseconds to make, and is charged for what
+//! it writes.
 
 use std::time::Instant;
 
@@ -41,7 +41,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     assert!(each < 32 * PAGE);
 
-    // Each child sees its own store, everything else is the parent's; nobody sees anybody else's.
+    // Each child sees its own store, and the parent's bytes everywhere else; nobody sees another's
+    // stores.
     for (number, child) in children.iter().enumerate() {
         let number = number as u64;
         let mut c = child.accessor()?;

@@ -9,7 +9,8 @@ use innerspace::{Accessor, Fault, MIB, Map, Memory, PAGE_SIZE, VirtAddr};
 const PAGE: u64 = PAGE_SIZE as u64;
 const RUNS: u32 = 20_000;
 
-/// The target: it scatters its input over memory, and goes wrong when two bytes of it are right.
+/// The target: it scatters its input over memory, and crashes if two bytes of it have certain
+/// values.
 fn target(memory: &mut Accessor, base: VirtAddr, input: [u8; 8]) -> Result<bool, Fault> {
     memory.write(base, &input)?;
     for (number, byte) in input.into_iter().enumerate() {

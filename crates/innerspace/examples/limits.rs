@@ -1,5 +1,5 @@
-//! A limit that holds: a file 32 times as large as the memory, and an error where mmap would just
-//! take more.
+//! A limit that holds: a file 32 times as large as the memory is read, and exceeding the limit is
+//! an error where mmap would just take more.
 
 use innerspace::{FileError, KIB, MIB, Memory, View};
 
@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("at most {} of {} used", stats.peak, stats.limit);
     assert!(stats.peak <= MIB);
 
-    // What nobody holds is evicted as needed; what is held is not, and the limit stands anyway. A
-    // group keeps the trouble in its own corner of the memory.
+    // Blocks that nobody holds are evicted as needed. Blocks that are held are not, and the limit
+    // holds nevertheless. A group confines the effects to its own part of the memory.
     let tenant = memory.group("tenant-a", 256 * KIB)?;
     let path = folder.path().join("other.bin");
     std::fs::write(&path, &bytes[..MIB as usize])?;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(limit.details().group, tenant.path());
     assert!(tenant.usage() <= 256 * KIB);
 
-    // Nothing is broken: drop what is not needed and go on.
+    // Nothing is broken: drop what is not needed and continue.
     views.truncate(views.len() / 2);
     assert_eq!(
         other.view(MIB - 16..MIB)?[..],

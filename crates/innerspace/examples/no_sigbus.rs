@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut a = space.accessor()?;
     assert_eq!(a.load::<u8>(at)?, 7);
 
-    // Another program, with the same right to the file as we have.
+    // This is done by another program with the same permissions for the file.
     std::fs::OpenOptions::new()
         .write(true)
         .open(&path)?
@@ -29,14 +29,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("view: {error}");
     assert!(matches!(error, FileError::Shrank { now, was, .. } if now == 64 * KIB && was == MIB));
 
-    // A buffer is filled up to the fault, which says where it stopped.
+    // A buffer is filled up to the fault, which says where the copy stopped.
     let mut buffer = vec![0; 128 * KIB as usize];
     let fault = a.read(at, &mut buffer).unwrap_err();
     let good = fault.address().0 - at.0;
     println!("read: {good} bytes are good");
     assert!(buffer[..good as usize].iter().all(|&byte| byte == 7));
 
-    // The rest of the program goes on, with the part of the file that is there.
+    // The rest of the program continues, with the part of the file that is left.
     let first = file.view(0..4 * KIB)?;
     assert_eq!(first[..], [7; 4096]);
     println!("the first page is still there");

@@ -1,5 +1,5 @@
-//! A RISC-V processor in a space: code that can be executed and not written, memory that costs what
-//! is touched, a device, and a wild store that is a value.
+//! A RISC-V processor in a space: code that can be executed and not written, memory that is charged
+//! when it is touched, a device, and a wild store that is an error value.
 
 #[path = "support/riscv.rs"]
 mod riscv;
@@ -18,11 +18,11 @@ use riscv::{Machine, SpaceMemory, Stop};
 const CODE: u32 = 0x0001_0000;
 const CONSOLE: u32 = 0x1000_0000;
 const DATA: u32 = 0x8000_0000;
-/// Addresses of the guest's memory; it touches a million bytes of them.
+/// The guest's memory has this many addresses; the guest touches a million bytes of them.
 const DATA_BYTES: u64 = 1 << 30;
 const NUMBERS: u32 = 1_000_000;
 
-/// Keeps the word that was stored to it last.
+/// A device that keeps the last word stored to it.
 struct Console(Arc<AtomicU32>);
 
 impl Device for Console {
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(printed.load(Ordering::Relaxed), 78_498);
     println!("{}", memory.stats().parts);
 
-    // The same program with its own code as the memory to work in: its first store is refused.
+    // The same program, which is to work in its own code: its first store is refused.
     machine.hart.pc = CODE;
     machine.hart.registers[10..12].copy_from_slice(&[CODE, 4096]);
     assert!(matches!(machine.run(u64::MAX), Stop::Exception(_)));

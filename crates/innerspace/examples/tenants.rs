@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let interactive = memory.group("interactive", MIB)?;
     let batch = memory.group("batch", 512 * KIB)?;
 
-    // A working set that fits the first tenant's share.
+    // A working set that fits in the first tenant's share.
     let hot = open(&memory, &interactive, "hot.db", 512 * KIB);
     hot.scan(.., |_| ())?;
     let before = hot.stats();
@@ -44,11 +44,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(cold.stats().evicted > 0);
     assert_eq!(hot.stats().evicted, 0);
 
-    // Every byte of the first tenant is still served from memory.
+    // Every byte of the first tenant still comes from memory.
     hot.scan(.., |_| ())?;
     assert_eq!(hot.stats().store_reads, before.store_reads);
 
-    // A limit can be changed while everybody is at work; what is over it is evicted now.
+    // A limit can be changed at any time; what exceeds it is evicted at once.
     interactive.set_max(256 * KIB)?;
     assert!(interactive.usage() <= 256 * KIB);
     println!("after set_max: {}", interactive.stats());

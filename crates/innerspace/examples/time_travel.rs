@@ -2,9 +2,9 @@
 //! and a jump back to any of them.
 //!
 //! `cargo run --release --example time_travel` keeps 1,000 snapshots of a machine with 32 MiB;
-//! `... time_travel -- 100000 2560` keeps 100,000 of one with 2.5 GiB. A snapshot costs what the
-//! machine has changed since the one before: here a page, and the four tables that lead to it. So
-//! together they take less than the machine: 1.76 times its memory in all, for 100,000.
+//! `... time_travel -- 100000 2560` keeps 100,000 of one with 2.5 GiB. A snapshot takes as much
+//! memory as the machine has changed since the last one: here a page, and the four tables that lead
+//! to it. So 100,000 of them and the machine together take 1.76 times the machine's memory.
 
 #[path = "support/cipher.rs"]
 mod cipher;
@@ -24,12 +24,12 @@ const DATA: u32 = 0x2000_0000;
 const KEY: u32 = 0x1234_5678;
 /// Instructions from one snapshot to the next.
 const STEPS: u64 = 1_000;
-/// Jumps that are timed.
+/// How many jumps are timed.
 const JUMPS: u64 = 1_000;
-/// What the machine's memory is full of.
+/// The byte that fills the machine's memory.
 const PLAIN: u8 = 0x5a;
 
-/// A moment of the machine's life.
+/// A moment in the machine's run.
 struct Moment {
     memory: Snapshot,
     registers: [u32; 32],
@@ -109,8 +109,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut enciphered = vec![PLAIN; (machine.hart.registers[10] - DATA) as usize];
     cipher::encipher(KEY, &mut enciphered);
-    // Anywhere, and on from there: 1,000 instructions later the machine is where it was the first
-    // time.
+    // Jumps to any moment and continues from there: 1,000 instructions later the machine is where
+    // it was the first time.
     let mut jumps: Vec<Duration> = Vec::new();
     let mut random = 1_u64;
     for _ in 0..JUMPS {
@@ -120,7 +120,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let began = Instant::now();
         moment.go_back(&mut machine, &space)?;
         jumps.push(began.elapsed());
-        // What is behind the machine's pointer is enciphered, what is before it is not.
+        // The bytes behind the machine's pointer are enciphered, those before it are not.
         let at = machine.hart.registers[10];
         let done = u64::from(at - DATA) as usize;
         let mut around = [0; 64];

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The first line says what the bug is. `lines` must occur exactly once in the file, as whole
-//! lines; `bug` stands in their place in a copy of the workspace while the tests are built and run.
-//! A further `[[change]]` of a file sees what the earlier ones have made of it.
+//! lines; `bug` replaces them in a copy of the workspace while the tests are built and run. A
+//! further `[[change]]` of a file is applied to the result of the earlier ones.
 //!
 //! A claim has the form `MODE [TARGET]: NAME [, may hang] [, may abort]`. MODE is `test`, `loom` or
 //! `shuttle`; TARGET is an integration test of the crate (default: its unit tests); NAME is the end
@@ -47,7 +47,7 @@ const TIME: Duration = Duration::from_secs(120);
 /// The exit code of a test binary whose tests failed.
 const TESTS_FAILED: i32 = 101;
 
-/// Whether to run the mutants or to list them.
+/// Whether to list the mutants instead of running them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum List {
     #[default]
@@ -55,7 +55,7 @@ pub(crate) enum List {
     Only,
 }
 
-/// What is asked of the same tests without the mutant.
+/// Whether the same tests must also pass without the mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Unchanged {
     #[default]
@@ -111,7 +111,7 @@ impl fmt::Display for Verdict {
 }
 
 /// Checks that each patch still applies, that the tests it names exist, and that the library's
-/// sources have no trace of mutants.
+/// sources do not mention mutants.
 pub(crate) fn check() -> Result<()> {
     let patches = read()?;
     let library = root().join("crates/innerspace/src");
@@ -130,7 +130,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Reads all mutants, each of which can be put back.
+/// Reads all mutants, and fails if one of them does not apply.
 fn read() -> Result<Vec<Patch>> {
     let mut wrong = Vec::new();
     let patches = Patch::read_all(&root().join("mutants"), &mut wrong)?;
@@ -248,7 +248,7 @@ pub(crate) fn run(wanted: &[String], options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Mode and test of a claim, for the tables.
+/// The mode and the test of a claim, for the tables.
 fn shown(claim: &Claim) -> String {
     format!("{:8} {}", claim.target.mode.name(), claim.test)
 }
@@ -267,7 +267,7 @@ fn judge(
         .join(name.replace("::", "-") + ".log");
     let package = tree.folder().join("crates").join(&claim.target.package);
     let build = || harness::build(tree.folder(), &claim.target, Messages::Kept);
-    // The test runs while the bug is in the copy: it may read sources.
+    // The test runs while the bug is in the copy, because it may read sources.
     let test = || {
         let binary = match build() {
             Ok(binary) => binary,
@@ -291,7 +291,7 @@ fn judge(
         return Ok(verdict);
     }
     if !unchanged.contains_key(&claim.target) {
-        // A copy: the next mutant is built in its place.
+        // The binary is copied: the next mutant is built in its place.
         let built = build()?;
         let kept = built.with_extension("unchanged");
         fs::copy(&built, &kept).with_context(|| format!("cannot copy {}", built.display()))?;
@@ -306,7 +306,7 @@ fn judge(
     })
 }
 
-/// What the run of a mutant's test says.
+/// Judges the run of a mutant's test.
 fn verdict(run: &Run, claim: &Claim) -> Verdict {
     let Some(status) = run.status else {
         return if claim.may_hang {

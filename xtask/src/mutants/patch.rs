@@ -27,7 +27,7 @@ struct Contents {
     change: Vec<Change>,
 }
 
-/// Some whole lines of one file, and what stands there with the bug.
+/// Some whole lines of one file, and the lines that replace them to make the bug.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 struct Change {
@@ -37,8 +37,8 @@ struct Change {
 }
 
 impl Patch {
-    /// Reads all patches of `folder`, in the order of their names. Adds what is wrong with the
-    /// others to `wrong`.
+    /// Reads all patches of `folder`, in the order of their names. Adds the errors in others to
+    /// `wrong`.
     pub(super) fn read_all(folder: &Path, wrong: &mut Vec<String>) -> Result<Vec<Patch>> {
         let entries =
             fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;

@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use super::patch::Patch;
 use crate::process::root;
 
-/// A copy of the workspace, which nobody else changes while this value lives.
+/// A copy of the workspace, which nobody else changes as long as this value lives.
 ///
-/// Only files that differ are written, so that cargo builds little anew. A copy in which an
-/// interrupted run has left a patch is repaired in the same way.
+/// Only files that differ are written, so that cargo builds little anew. If an interrupted run has
+/// left a patch in the copy, this repairs it, too.
 pub(super) struct Tree {
     folder: PathBuf,
     _lock: File,
@@ -52,7 +52,7 @@ impl Tree {
     }
 }
 
-/// Makes `to` a copy of the folder `from` without what is built or belongs to git.
+/// Makes `to` a copy of the folder `from`, except for build products and git's files.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let mut names = BTreeSet::new();

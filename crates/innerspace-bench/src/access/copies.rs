@@ -14,7 +14,8 @@ use crate::harness::{
 use crate::host::{PAGE, Region, memory_file};
 use crate::translation::HostPages;
 
-/// Copies `count` random pages into one buffer with `read`; the sum of one word of each.
+/// Copies `count` random pages into one buffer with `read`, and returns the sum of one word of
+/// each.
 #[inline(always)]
 fn random_reads(
     resident: &Resident,
@@ -94,7 +95,7 @@ fn random_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     }
 }
 
-/// Every page in order, each copied into the same buffer, so that all move the same bytes.
+/// Copies every page, in order, into the same buffer, so that all contenders move the same bytes.
 fn scan_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     let pages = plan.operations(80_000).min(resident.bytes / PAGE as u64);
     let bytes = pages * PAGE as u64;
@@ -133,8 +134,8 @@ fn scan_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     }
 }
 
-/// Pages that neither the cache nor the store has: a mebibyte written, page after page, and cut off
-/// again untimed, so that on both sides frames come back while they are warm.
+/// Writes pages that neither the cache nor the store has: a mebibyte, page after page. The mebibyte
+/// is then cut off again outside the figures, so that both sides get their frames back warm.
 pub(super) fn measure_writes(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let pages = plan.operations(64_000).min(256);
     let times = plan.operations(64_000).div_ceil(pages);

@@ -1,12 +1,12 @@
 //! First touches of pages, and unmapping them.
 //!
-//! The kernel's mappings have pages of 4 KiB, as a program gets them that asks for nothing; where
-//! the kernel does less with huge pages, that is a contender of its own. Mapping and unmapping are
-//! not in the figures of the faults.
+//! The kernel's mappings have pages of 4 KiB, which is what a program gets by default. Where the
+//! kernel does less work with huge pages, a mapping with huge pages is a contender of its own.
+//! Mapping and unmapping are not in the figures of the faults.
 //!
 //! Recycled frames are taken a mebibyte at a time, so that on both sides a frame comes back while
-//! its bytes are in the CPU's cache, as the frames of short-lived mappings do; with 64 MiB at a
-//! time, zeroing runs at the speed of memory.
+//! its bytes are in the processor's cache, as the frames of short-lived mappings do. With 64 MiB at
+//! a time, zeroing would run at the speed of memory.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -22,7 +22,7 @@ use crate::translation::HostPages;
 
 /// How many pages are touched in one round: 64 MiB.
 const PAGES: u64 = 16_384;
-/// How many of them are mapped at a time where frames are to come back warm.
+/// How many of them are mapped at a time in the rows whose frames come back warm.
 const WARM: u64 = 256;
 
 const CACHED: &str = "read fault of a cached page of a file";
@@ -43,7 +43,7 @@ struct Faults {
     pages: u64,
     space: Space,
     accessor: RefCell<Accessor>,
-    /// As long as what is mapped, and nothing but a hole.
+    /// A file as long as the mapping that is a single hole.
     hole: PagedFile,
 }
 
@@ -93,7 +93,7 @@ impl Faults {
         }
     }
 
-    /// Maps, times `touch`, unmaps.
+    /// Maps a file, times `touch`, and unmaps it.
     fn ours(&self, map: Map, touch: impl FnOnce(&mut Accessor, VirtAddr) -> Outcome) -> Outcome {
         let at = self.space.map(map)?;
         let sample = touch(&mut self.accessor.borrow_mut(), at);
@@ -109,7 +109,7 @@ impl Faults {
         })
     }
 
-    /// Maps, touches and unmaps a mebibyte again and again; the touches are timed.
+    /// Maps, touches and unmaps a mebibyte again and again; only the touches are timed.
     fn warm_writes(&self) -> Row<'_> {
         let pages = WARM.min(self.pages);
         let bytes = pages * PAGE as u64;
@@ -152,12 +152,12 @@ impl Faults {
             Contender::new("kernel, huge pages", || self.kernel_writes(HostPages::Huge)),
         ];
         let name = "anonymous write fault, recycled frames, 64 MiB at a time";
-        // Cold in the processor's caches: zeroing takes as long as memory does. Frames that the
-        // kernel has yet to supply are the next row.
+        // The frames are cold in the processor's caches, so zeroing them takes as long as memory
+        // needs. Frames that the kernel has yet to supply are in the next row.
         Faults::row(name, contenders, Budget::Faster(4.0))
     }
 
-    /// A new memory each round, whose frames the kernel has to supply.
+    /// Each round has a new memory, whose frames the kernel has to supply.
     fn cold_writes(&self) -> Row<'_> {
         let ours = || {
             let memory = memory(self.bytes() + self.bytes() / 16 + 8 * MIB)?;
@@ -217,7 +217,8 @@ impl Faults {
         )
     }
 
-    /// Pages that are in the cache, in order: both sides map some around the one that is asked for.
+    /// Touches pages that are in the cache, in order. Both sides also map some pages around each
+    /// one.
     fn cached(&self) -> Result<Row<'_>, Box<dyn Error>> {
         let (pages, bytes) = (self.pages, self.bytes());
         let memory = memory(bytes + bytes / 16 + 8 * MIB)?;

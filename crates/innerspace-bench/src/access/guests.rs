@@ -1,6 +1,6 @@
-//! A RISC-V interpreter whose memory is a space, beside the same interpreter on an array. The
-//! program is the sieve of the library's example: a fetch for each instruction, and a load or a
-//! store for every fourth.
+//! A RISC-V interpreter whose memory is a space, compared with the same interpreter on an array.
+//! The program is the sieve of the library's example: each instruction is a fetch, and every fourth
+//! is a load or a store.
 
 use std::error::Error;
 
@@ -18,11 +18,11 @@ mod sieve;
 const CODE: u32 = 0x1000;
 const PRINTED: u32 = 0x2000;
 const DATA: u32 = 0x1_0000;
-/// What the sieve works on: as many bytes.
+/// How many numbers the sieve examines: one byte each.
 const NUMBERS: u32 = 1 << 20;
 const END: u64 = DATA as u64 + NUMBERS as u64;
 
-/// All of the guest's memory in one piece, without rights.
+/// All of the guest's memory in one piece, without permissions.
 struct Flat(Vec<u8>);
 
 impl Flat {
@@ -66,7 +66,7 @@ impl GuestMemory for Flat {
     }
 }
 
-/// Runs so many instructions of the sieve, from its start again when it is done.
+/// Runs `instructions` instructions of the sieve, which starts again whenever it is done.
 #[inline(never)]
 fn run<M: GuestMemory>(machine: &mut Machine<M>, instructions: u64) -> Outcome {
     thread_time(instructions, || {
@@ -74,7 +74,8 @@ fn run<M: GuestMemory>(machine: &mut Machine<M>, instructions: u64) -> Outcome {
         while machine.steps < end {
             match machine.run(end - machine.steps) {
                 Stop::Enough => {}
-                // The composites are marked already: the same instructions, but for the first run.
+                // From the second run on, the composites are marked already; the instructions
+                // remain the same.
                 Stop::Call => start(machine),
                 stop @ Stop::Exception(_) => return Err(format!("{stop:?}").into()),
             }

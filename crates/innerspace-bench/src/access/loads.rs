@@ -1,4 +1,4 @@
-//! Loads of 8 bytes over resident pages. The loops are the same for every contender; only the
+//! Loads of 8 bytes from resident pages. The loops are the same for every contender; only the
 //! access differs.
 
 use std::error::Error;
@@ -77,15 +77,15 @@ impl Load for Cached<'_> {
     }
 }
 
-/// Pages that do not lie in a row, so that a translation is one of a page.
+/// Pages whose frames are not consecutive, so that each needs a translation of its own.
 const SCATTERED: &str = "innerspace, scattered pages";
 
-/// How the offsets come about.
+/// The order of the offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
-    /// Uniform over all pages; loads may overlap each other.
+    /// Uniform over all pages; the loads may overlap each other.
     Independent,
-    /// Uniform, each load waiting for the last.
+    /// Uniform over all pages; each load waits for the last one.
     Dependent,
     Sequential,
 }
@@ -131,7 +131,8 @@ pub(super) fn independent<L: Load>(
     Ok(sum)
 }
 
-/// The step is mixed in, or the walk would soon run into a cycle short enough to be cached.
+/// The step is mixed in, because the walk would otherwise soon enter a cycle short enough to be
+/// cached.
 #[inline(never)]
 fn dependent<L: Load>(mut load: L, bytes: u64, count: u64, seed: u64) -> Result<u64, L::Error> {
     let mut value = seed;
@@ -192,13 +193,13 @@ fn row<'a>(name: &str, contenders: Vec<Contender<'a>>, budget: Budget) -> Row<'a
     }
 }
 
-/// The contenders of one order.
+/// What the contenders of one order share.
 #[derive(Clone, Copy)]
 struct Loads<'a> {
     order: Order,
     resident: &'a Resident,
     count: u64,
-    /// For the contenders that take a microsecond.
+    /// The number of loads for contenders that take a microsecond for each.
     few: u64,
 }
 
@@ -291,7 +292,7 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// What each contender finds at the same places.
+/// What each contender loads from the same places.
 #[cfg(test)]
 pub(super) fn sums(resident: &Resident, count: u64, seed: u64) -> Result<Vec<u64>, Box<dyn Error>> {
     let bytes = resident.bytes;

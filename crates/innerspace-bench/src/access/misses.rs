@@ -1,6 +1,6 @@
-//! Random pages of a file twice as large as the memory, read from tmpfs with O_DIRECT, so that
-//! neither side has help from the kernel's page cache. Half of the reads hit; the figures are per
-//! miss, and the hits between are in them.
+//! Reads random pages of a file twice as large as the memory, from tmpfs with O_DIRECT, so that
+//! neither side has help from the kernel's page cache. Half of the reads are hits; the figures are
+//! per miss, and include the hits.
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};
@@ -59,12 +59,12 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
         .cache_mode(CacheMode::Direct);
     let file = memory.options().open(options.open(&path.0)?)?;
     let direct = path.direct()?;
-    // Direct transfers want aligned memory.
+    // Direct transfers need aligned memory.
     let mut buffer = Region::anonymous(PAGE, HostPages::Base)?;
     let mut seeds = Seeds::default();
     let count = plan.operations(120_000);
     let mut page = [0; PAGE];
-    // The memory is full, and its lists have settled, before the first figure counts.
+    // Fills the memory and lets its lists settle before the first figure counts.
     for number in 0..pages {
         file.read_exact_at(&mut page, number * PAGE as u64)?;
     }

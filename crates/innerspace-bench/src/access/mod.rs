@@ -4,16 +4,16 @@
 //! |---|---|
 //! | `loads` | 8 bytes at a time: random, dependent, sequential |
 //! | `views` | a view of 4 KiB, 8 bytes of it, and its drop |
-//! | `copies` | 4 KiB read by copy, scanned, written anew |
-//! | `faults` | first touches of anonymous and file pages, and taking them away again |
-//! | `misses` | random reads over twice the memory |
+//! | `copies` | 4 KiB read by copy, scanned, and written for the first time |
+//! | `faults` | first touches of anonymous and file pages, and unmapping |
+//! | `misses` | random reads of a file twice as large as the memory |
 //! | `guests` | an interpreter's instructions |
 //! | `threads` | the hit paths on one thread and on two |
 //!
-//! The hit rows share one [`Resident`]: the same words in every contender's form. The library
+//! The rows of hits share one [`Resident`]: the same words in every contender's form. The library
 //! advises the host to back its arena with huge pages, so the raw pointer that it is compared with
-//! has them, too; `raw, 4 KiB pages` shows what they are worth. Contenders that read shared pages
-//! copy the reference count of an `Arc`, as their users must.
+//! has huge pages, too; `raw, 4 KiB pages` shows how much they matter. Contenders that read shared
+//! pages copy the reference count of an `Arc`, as their users must.
 
 mod copies;
 mod faults;
@@ -40,7 +40,7 @@ use crate::host::{PAGE, Region, memory_file};
 use crate::report::Table;
 use crate::translation::HostPages;
 
-/// Resident pages of the hit rows.
+/// Resident pages in the rows of hits.
 const PAGES: u64 = 100_000;
 
 /// Measures the rows whose names contain `only`.
@@ -72,14 +72,15 @@ struct Resident {
     space: Space,
     at: VirtAddr,
     accessor: RefCell<Accessor>,
-    /// Of a space whose pages were stored to from the last to the first: no two lie in a row.
+    /// Accesses a space whose pages were first stored to in reverse order, so that no two frames
+    /// are consecutive.
     scattered: RefCell<Accessor>,
     scattered_at: VirtAddr,
     file: PagedFile,
     _memories: [Memory; 3],
 }
 
-/// The pages, had by the first row that is asked for: they take longer than most of the rows.
+/// The pages, made by the first row that needs them: that takes longer than most of the rows.
 struct WhenWanted {
     pages: u64,
     resident: OnceCell<Resident>,
@@ -119,7 +120,7 @@ impl Resident {
         let kernel_file = memory_file()?;
         // Room to spare: the shards of the cache do not fill evenly.
         let cache = Cache::new(pages as usize * 2);
-        // One each, so that either arena is about as large as the raw region.
+        // A memory for each, so that either arena is about as large as the raw region.
         let room = bytes + bytes / 16 + 16 * MIB;
         let memories = [memory(room)?, memory(room)?, memory(room)?];
         let [memory, file_memory, scattered_memory] = &memories;

@@ -1,8 +1,8 @@
-//! The hit paths on two threads beside one.
+//! The hit paths on two threads, compared with one.
 //!
-//! By wall time, as the budget is meant, which needs two idle cores; and by CPU time an operation,
-//! which shows on a busy machine, too, whether the threads get into each other's way: twice the
-//! work in 1 / 1.8 of the time is 1.11 times the CPU time an operation.
+//! Measured by wall time, for which the budget is meant and which needs two idle cores; and by CPU
+//! time for each operation, which shows on a busy machine, too, whether the threads obstruct each
+//! other. Twice the work in 1 / 1.8 of the time is 1.11 times the CPU time for each operation.
 
 use std::error::Error;
 use std::sync::Barrier;
@@ -23,8 +23,8 @@ pub(crate) enum Clock {
     Cpu,
 }
 
-/// Runs every worker on a thread of its own, all at once, each on one processor; each does `count`
-/// operations.
+/// Runs all workers at the same time, each on a thread and a processor of its own; each does
+/// `count` operations.
 pub(crate) fn together<W>(clock: Clock, count: u64, workers: Vec<W>) -> Outcome
 where
     W: FnOnce() -> Result<(), String> + Send,
@@ -130,7 +130,7 @@ fn loads(plan: Plan, resident: &Resident, clock: Clock, threads: usize) -> Conte
     })
 }
 
-/// Each thread has a handle of its own, as views count on the handle they come from.
+/// Each thread has a handle of its own, because views count on the handle they come from.
 fn file_views(plan: Plan, resident: &Resident, clock: Clock, threads: usize) -> Contender<'_> {
     let count = plan.operations(400_000);
     let files: Vec<PagedFile> = (0..threads).map(|_| resident.file.clone()).collect();

@@ -1,6 +1,6 @@
-//! A view of a random page, 8 bytes of it, and its drop.
+//! Takes a view of a random page, reads 8 bytes of it, and drops it.
 //!
-//! The yardstick is the least that any buffer pool with pinned pages can do: a dense table of
+//! The baseline is the least that any buffer pool with pinned pages can do: a dense table of
 //! counts, indexed by page, with one atomic addition to pin and one to unpin. It can neither evict
 //! nor hold more than one file.
 
@@ -16,7 +16,7 @@ use crate::host::PAGE;
 const NAME: &str = "view of a random page, 8 bytes, drop";
 const PRESENT: u64 = 1 << 63;
 
-/// Counts of views, one word a page.
+/// The number of views of each page, a word for each.
 struct DenseTable<'a> {
     holds: Vec<AtomicU64>,
     bytes: &'a [u8],
@@ -62,7 +62,7 @@ fn eight(page: &[u8], random: u64) -> u64 {
     u64::from_le_bytes(page[at..at + 8].try_into().expect("eight of them"))
 }
 
-/// Does `look` with random pages, and sums up what it finds.
+/// Calls `look` with random pages, and adds up what it returns.
 #[inline(always)]
 fn run(
     bytes: u64,
@@ -79,7 +79,7 @@ fn run(
     Ok(sum)
 }
 
-/// Views of random pages through `file`.
+/// Takes views of random pages through `file`.
 #[inline(never)]
 pub(super) fn views(
     bytes: u64,

@@ -1,5 +1,5 @@
-//! A file that is all there: loads and stores through a mapping beside the same on cached memory;
-//! writes and a sync beside copying and flushing the same lines.
+//! A file without holes: loads and stores through a mapping, compared with the same on cached
+//! memory; writes and a sync, compared with copying and flushing the same lines.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -59,13 +59,13 @@ enum By {
     Mapping,
 }
 
-/// Equal bytes in a direct access file and in a cached one, each mapped.
+/// The same bytes in a direct access file and in a cached one, both mapped.
 struct Content {
     bytes: u64,
     seeds: RefCell<Seeds>,
     _files: (DaxFile, PagedFile),
     _memory: Memory,
-    /// Of the direct mapping, and of the cached one.
+    /// Where the direct mapping begins, and the cached one.
     at: [VirtAddr; 2],
     accessors: [RefCell<Accessor>; 2],
 }
@@ -73,7 +73,7 @@ struct Content {
 impl Content {
     fn new(plan: Plan) -> Result<Content, Box<dyn Error>> {
         let bytes = plan.pages(PAGES) * PAGE as u64;
-        // So large that nothing dirty has to be written meanwhile.
+        // So large that nothing dirty has to be written during the measurement.
         let memory = memory(8 * bytes + 16 * MIB)?;
         let direct = super::hole(&memory, bytes, bytes + 2 * MIB)?;
         let options = memory.options().access(FileAccess::ReadWrite);
@@ -146,7 +146,7 @@ impl Content {
         }))
     }
 
-    /// Writes of 64 KiB from the start to the end, and a sync.
+    /// Writes the file in calls of 64 KiB, and syncs it.
     fn synced_writes(&self, by: By, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
         let bytes = self.bytes;
         let memory = memory(16 * MIB)?;
@@ -180,8 +180,8 @@ impl Content {
 }
 
 impl Content {
-    /// Stores of 8 bytes at random, and a sync; beside the same in ordinary memory, where the lines
-    /// that were stored to alone are flushed.
+    /// Stores 8 bytes at random places, and syncs; compared with the same in ordinary memory, where
+    /// only the lines that were stored to are flushed.
     fn synced_stores(&self, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
         let bytes = self.bytes;
         let count = bytes / PAGE as u64 / 4;
@@ -236,7 +236,7 @@ impl Content {
     }
 }
 
-/// Stores to each page of a hole, through a mapping: what is allocated is of the size that was
+/// Stores to each page of a hole, through a mapping, which allocates blocks of the size that was
 /// chosen.
 fn have_blocks(memory: &Memory, file: &DaxFile) -> Result<(), Box<dyn Error>> {
     let space = memory.space()?;
@@ -255,7 +255,7 @@ fn size(blocks: HoleWrites) -> &'static str {
     }
 }
 
-/// Faults of the writes are in the figure: a sync takes the right to store away.
+/// The faults of the writes are in the figure, because a sync takes the right to store away.
 fn synced_mapping(memory: &Memory, file: &DaxFile, bytes: u64, source: &[u8]) -> Outcome {
     let space = memory.space()?;
     let at = space.map(Map::direct(file).shared().writable())?;
@@ -273,7 +273,7 @@ const CACHED: &str = "cached file";
 const FLUSHED: &str = "copy and flush";
 const STORED: &str = "store and flush of a line";
 
-/// Multiples of 8 below a length.
+/// Random multiples of 8 below a length.
 struct Places {
     order: Order,
     bytes: u64,

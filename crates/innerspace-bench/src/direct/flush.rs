@@ -1,18 +1,18 @@
-//! Flushing the lines of memory, as a sync of a direct access file does those of its blocks.
+//! Flushes lines of memory, as a sync of a direct access file flushes those of its blocks.
 
 /// The unit of flushing in bytes.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Flushes the lines of `bytes` with the best instruction of this processor, and waits for that;
-/// whether there is one.
+/// Flushes the lines of `bytes` with the best instruction of this processor, and waits until that
+/// is done. Returns whether there is such an instruction.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn flush_lines(bytes: &[u8]) -> bool {
     use std::arch::asm;
     use std::arch::x86_64::{__cpuid_count, __get_cpuid_max, _mm_clflush, _mm_sfence};
     use std::sync::OnceLock;
 
-    /// The features of leaf 7.
+    /// The features that leaf 7 of CPUID reports.
     static FEATURES: OnceLock<u32> = OnceLock::new();
     let features = *FEATURES.get_or_init(|| match __get_cpuid_max(0).0 {
         7.. => __cpuid_count(7, 0).ebx,

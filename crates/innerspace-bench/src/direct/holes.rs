@@ -37,7 +37,7 @@ struct Holes {
     zeros: PagedFile,
 }
 
-/// Zeros that are said to be no hole.
+/// A store of zeros that reports no holes.
 struct Zeros(u64);
 
 impl Store for Zeros {
@@ -57,14 +57,14 @@ impl Store for Zeros {
 enum File {
     Direct,
     Cached,
-    /// The old way.
+    /// For the old way.
     Zeros,
 }
 
 impl Holes {
     fn new(pages: u64) -> Result<Holes, Box<dyn Error>> {
         let bytes = pages * PAGE as u64;
-        // Room for the old way.
+        // Has room for the pages of the old way.
         let memory = memory(bytes + bytes / 16 + 16 * MIB)?;
         let space = memory.space()?;
         let direct = super::hole(&memory, bytes, MIB)?;
@@ -92,7 +92,7 @@ impl Holes {
         }
     }
 
-    /// Maps, loads from each page, hands the mapping to `look`, unmaps.
+    /// Maps a file, loads from each page, passes the mapping to `look`, and unmaps it.
     fn read<T>(
         &self,
         map: Map,
@@ -139,7 +139,7 @@ impl Holes {
         Ok((sample, resident(&region)?))
     }
 
-    /// The direct access file and the cached one beside one of the others.
+    /// Measures the direct access file and the cached one, compared with `baseline`.
     fn faults(&self, baseline: &'static str, budget: Budget) -> Row<'_> {
         let other = Contender::new(baseline, move || match baseline {
             OLD_WAY => Ok(self.old_way(|_| Ok(()))?.0),
@@ -159,8 +159,8 @@ impl Holes {
         }
     }
 
-    /// A mapping that begins at an odd page, where no range of 2 MiB fits: a fault, or one of a
-    /// few, a page.
+    /// Measures a mapping that begins at an odd page, so that no range of 2 MiB fits. Each page
+    /// takes a fault, or a share of one that maps several.
     fn small_faults(&self) -> Row<'_> {
         let from = PAGE as u64;
         let odd = move || {
@@ -180,7 +180,7 @@ impl Holes {
         }
     }
 
-    /// The resident bytes of the mapping at `at`, as a line of smaps gives them.
+    /// The resident bytes of the mapping at `at`, from its line in the style of smaps.
     fn resident_at(&self, at: VirtAddr) -> Result<u64, Box<dyn Error>> {
         let stats = self.space.stats();
         let of = stats.mappings.iter().find(|mapping| mapping.start == at);

@@ -1,16 +1,16 @@
-//! Table T4: a hole read through a mapping, page by page; and what direct access costs beside the
-//! page cache and memory.
+//! Table T4: a hole read through a mapping, page by page; and the cost of direct access compared
+//! with the page cache and with memory.
 //!
 //! | file | rows |
 //! |---|---|
-//! | `holes` | a hole of 1 GiB: time a page, and what is resident afterwards |
-//! | `content` | loads, stores and syncs of a file that is all there |
-//! | `flush` | flushing lines of memory, for what `content` compares with |
+//! | `holes` | a hole of 1 GiB: time for each page, and what is resident afterwards |
+//! | `content` | loads, stores and syncs of a file without holes |
+//! | `flush` | flushing lines of memory, for a baseline of `content` |
 //! | `threads` | two threads that fault in different ranges of 2 MiB |
 //!
-//! The old way is a cached page of zeros for each page of the hole: a store that tells of no holes
-//! has that. "Kernel" is a mapping of a
-//! sparse file in memory, which tmpfs serves in that same way.
+//! The old way caches a page of zeros for each page of the hole, as happens with a store that
+//! reports no holes. "Kernel" is a mapping of a sparse file in memory, for which tmpfs does the
+//! same.
 
 mod content;
 mod flush;
@@ -36,7 +36,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-/// A file of `bytes`, all of them a hole, on a device of `device` bytes.
+/// Opens a file of `bytes` that is a single hole, on a device of `device` bytes.
 fn hole(memory: &Memory, bytes: u64, device: u64) -> Result<DaxFile, Box<dyn Error>> {
     let device = DaxDevice::huge_pages(device)?;
     let file = memory.direct_file(&device, "hole")?;

@@ -1,4 +1,4 @@
-//! Two threads that fault in different ranges of 2 MiB of one file, through one space.
+//! Two threads that take faults in different ranges of 2 MiB of one file, through one space.
 
 use std::error::Error;
 
@@ -8,15 +8,15 @@ use crate::access::{Clock, together};
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory};
 use crate::host::PAGE;
 
-/// Pages of a thread's range: 64 MiB.
+/// Pages in a thread's range: 64 MiB.
 const PAGES: u64 = 16_384;
 
 /// What the threads do to each page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Touch {
-    /// Load from a hole, in ranges where nothing of 2 MiB fits.
+    /// Loads from a hole, in ranges where no mapping of 2 MiB fits.
     Load,
-    /// Store to a hole: a block each.
+    /// Stores to a hole, which allocates a block for each page.
     Store,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
 }
 
 struct Setting {
-    /// Of each thread.
+    /// The pages of each thread.
     pages: u64,
     _memory: Memory,
     file: DaxFile,
@@ -74,7 +74,7 @@ impl Setting {
     fn run(&self, touch: Touch, clock: Clock, threads: u64) -> Outcome {
         let page = PAGE as u64;
         let map = Map::direct(&self.file).shared().writable();
-        // An odd page, so that no 2 MiB of the file are 2 MiB of the space.
+        // Begins at an odd page, so that no aligned 2 MiB of the file are aligned in the space.
         let at = self.space.map(map.range(page..))?;
         let work = |thread: u64| {
             let mut accessor = self.space.accessor().unwrap();

@@ -1,9 +1,9 @@
-//! One contender's run in a process of its own, so that the counters of the process are those of
-//! the run.
+//! One contender's run, in a process of its own: the counters of the process are then those of the
+//! run.
 //!
-//! The parent starts its own program again as `disk-child TASK`, the task as JSON. The child joins
-//! its memory cgroup, runs the task, and prints one line of JSON: its figures, or its error. The
-//! group, of version 1 or 2, holds the kernel's contenders to the limit. An interrupt kills the
+//! The parent starts its own program again as `disk-child TASK`, with the task as JSON. The child
+//! joins its memory cgroup, runs the task, and prints one line of JSON: its figures, or its error.
+//! The group, of version 1 or 2, holds the kernel's contenders to the limit. An interrupt kills the
 //! child.
 
 use std::fs;
@@ -22,7 +22,7 @@ use super::{Fallible, contenders, interrupted};
 /// The hidden subcommand.
 pub(super) const SUBCOMMAND: &str = "disk-child";
 
-/// The work of a child.
+/// What a child is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) contender: Contender,
@@ -32,9 +32,9 @@ pub(super) struct Task {
     pub(super) bytes: u64,
     /// The limit of the memory.
     pub(super) limit: u64,
-    /// Chooses the places to read and write: the same for all contenders of a round.
+    /// Decides the places to read and write; the same for all contenders of a round.
     pub(super) seed: u64,
-    /// Tells this run's writes from those of all others.
+    /// Distinguishes this run's writes from all others.
     pub(super) mark: u64,
     /// The memory cgroup to join.
     pub(super) group: Option<PathBuf>,
@@ -44,13 +44,13 @@ pub(super) struct Task {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Taken {
     pub(super) wall_seconds: f64,
-    /// User and system, of all threads of the process.
+    /// User and system time of all threads of the process.
     pub(super) cpu_seconds: f64,
-    /// Bytes that were read from the disk and written to it for the process; none where the kernel
-    /// does not count them.
+    /// Bytes read from the disk and written to it for the process; `None` where the kernel does not
+    /// count them.
     pub(super) read_bytes: Option<u64>,
     pub(super) written_bytes: Option<u64>,
-    /// The reason why no memory cgroup held the process to the limit.
+    /// Why no memory cgroup held the process to the limit.
     pub(super) unlimited: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn timed(work: impl FnOnce() -> Fallible) -> Fallible<Taken> {
     })
 }
 
-/// Measures the parts of all threads, which are started before. The first failure is returned.
+/// Starts a thread for each part, then measures them all together. Returns the first failure.
 pub(super) fn timed_threads(
     threads: u64,
     part: impl Fn(u64) -> Fallible + Sync,
@@ -123,7 +123,7 @@ fn cpu_seconds() -> Fallible<f64> {
     Ok(seconds(usage.ru_utime) + seconds(usage.ru_stime))
 }
 
-/// A line of /proc/self/io.
+/// The value of a line of /proc/self/io.
 fn transferred(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/self/io").ok()?;
     let mut lines = text.lines().filter_map(|line| line.split_once(": "));
@@ -184,14 +184,14 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only where the child has ended, and was waited for.
+        // Both fail only if the child has ended and was waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A group stays busy for a moment after its last process has ended: the tries to remove it, 10 ms
-/// apart.
+/// How often to try to remove a group, with 10 ms between: it stays busy for a moment after its
+/// last process has ended.
 const TRIES: u32 = 50;
 
 /// A group of the run, removed on drop.
@@ -232,9 +232,9 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Groups to make one in, best first: that of this process, since a container may make none outside
-/// of it, then its parent, since in version 2 a group that has processes cannot have limited groups
-/// below it.
+/// The groups in which one may be made, best first: the group of this process, since a container
+/// may make none outside of it; then its parent, since in version 2 a group that has processes
+/// cannot have limited groups below it.
 fn parents() -> Vec<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut parents = Vec::new();

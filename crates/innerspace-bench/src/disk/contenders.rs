@@ -1,20 +1,21 @@
 //! How each contender does the work of each row.
 //!
 //! Files are opened, rings set up and threads started before the clock starts. Every read is
-//! checked; `written` checks the writes afterwards.
+//! checked at once; `written` checks the writes afterwards.
 //!
-//! Every contender reads the number of each page. pread, `read_at` and a mapping of ours copy the
-//! page to do so, as their interface is; views, mmap and the bare loop do not.
+//! Every contender reads the number of each page. pread, `read_at` and a mapping of the library
+//! copy the page first, as their interface requires; views, mmap and the bare loop do not.
 //!
-//! - mmap has the better advice of what was measured for each row, while ours runs with default
-//!   options. A scan by one thread took 0.56 s with MADV_SEQUENTIAL and 0.95 s without; by two
-//!   threads 1.4 s with it and 0.7 to 1.0 s without, so they go without. Random reads go with
-//!   MADV_RANDOM, since the kernel reads the pages around each one otherwise.
-//! - The bare loop's transfers of a scan are 1 MiB, 8 in flight. On the disk this was tuned for
-//!   (4.1 GB/s), 1 MiB x 4, 2 MiB x 8, 4 MiB x 4 and 256 KiB x 32 were within 3 % of it on average,
-//!   which is less than the disk varies; the last took half as much CPU time again. Elsewhere the
-//!   loop has as many reads in flight as the other contenders have threads or futures, and it
-//!   writes as it scans. It has no cache, so a row that reads a page twice goes to the disk twice.
+//! - mmap gets the advice that was measured to be best for each row, while the library runs with
+//!   default options. A scan by one thread took 0.56 s with MADV_SEQUENTIAL and 0.95 s without; a
+//!   scan by two threads took 1.4 s with it and 0.7 to 1.0 s without, so they have no advice.
+//!   Random reads have MADV_RANDOM, since the kernel reads the pages around each one otherwise.
+//! - In scans the bare loop transfers 1 MiB at a time, with 8 transfers in flight. On the disk this
+//!   was tuned for (4.1 GB/s), 1 MiB x 4, 2 MiB x 8, 4 MiB x 4 and 256 KiB x 32 were within 3 % of
+//!   it on average, which is less than the disk varies; the last took 1.5 times the CPU time. In
+//!   other rows the loop has as many reads in flight as the other contenders have threads or
+//!   futures, and it writes as it scans. It has no cache, so a row that reads a page twice goes to
+//!   the disk twice.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -35,10 +36,12 @@ use crate::host::{PAGE, Region};
 
 /// Bytes of one call of the scans that copy.
 const COPIED: usize = 64 << 10;
-/// Bytes and depth of the bare loop in scans, for each thread, and in rows of writes.
+/// Bytes of each transfer of the bare loop in scans and rows of writes, and how many are in flight
+/// for each thread.
 const DIRECT: usize = 1 << 20;
 const DIRECT_DEPTH: usize = 8;
-/// One operation of the rows of batches: reads, one after the other, and bytes of each.
+/// One operation of the rows of batches: the number of reads, one after the other, and the bytes of
+/// each.
 pub(super) const BATCH: u64 = 16;
 const BATCH_READ: usize = 16 << 10;
 /// Bytes between two syncs of the row that appends.
@@ -63,7 +66,7 @@ pub(super) fn run(task: &Task) -> Fallible<Taken> {
     }
 }
 
-/// Bytes of a thread's part of a scan, in whole mebibytes.
+/// The range that a thread scans, in whole mebibytes.
 fn part(bytes: u64, threads: u64, thread: u64) -> Range<u64> {
     let each = (bytes / threads).next_multiple_of(MIB);
     (each * thread).min(bytes)..(each * (thread + 1)).min(bytes)
@@ -84,7 +87,8 @@ fn no_part(contender: Contender, work: Work) -> Box<dyn std::error::Error + Send
     format!("{contender:?} has no part in {work:?}").into()
 }
 
-/// Random reads by threads, a call for each page. Each thread makes its own `reader`.
+/// Reads random pages on several threads, with a call for each page. Each thread makes its own
+/// `reader`.
 fn random_reads<R: FnMut(u64, usize) -> Fallible>(
     task: &Task,
     reader: impl Fn() -> R + Sync,
@@ -100,7 +104,7 @@ fn random_reads<R: FnMut(u64, usize) -> Fallible>(
     })
 }
 
-/// Where a thread reads in a row of batches.
+/// The offsets that a thread reads in a row of batches.
 fn batch_offsets(
     task: &Task,
     spread: Spread,
@@ -121,7 +125,7 @@ fn batch_offsets(
     })
 }
 
-/// Operations of several larger reads each.
+/// Does operations that consist of several larger reads.
 fn batches<R: FnMut(u64, usize) -> Fallible>(
     task: &Task,
     spread: Spread,
@@ -134,7 +138,7 @@ fn batches<R: FnMut(u64, usize) -> Fallible>(
     })
 }
 
-/// Seven reads to three writes of a piece each, and a sync.
+/// Reads and writes pieces, seven reads to three writes, and syncs.
 fn mixed(
     task: &Task,
     operations: u64,
@@ -233,7 +237,8 @@ fn calls(task: &Task) -> Fallible<Taken> {
     }
 }
 
-/// One handle for each thread of a scan, since read-ahead belongs to the handle; otherwise one.
+/// The handles to read through: in a scan one for each thread, since read-ahead belongs to the
+/// handle; otherwise a single one.
 fn handles(file: &PagedFile, task: &Task) -> Vec<PagedFile> {
     vec![file.clone(); scanning_threads(task) as usize]
 }
@@ -261,7 +266,7 @@ fn read_at(task: &Task) -> Fallible<Taken> {
     })
 }
 
-/// Checks that a scan or an append came to the byte that it should.
+/// Checks that a scan or an append ended at the byte where it should.
 fn ends_at(reached: u64, end: u64) -> Fallible {
     if reached != end {
         return Err(format!("stopped at byte {reached}, not at {end}").into());
@@ -438,7 +443,7 @@ fn io_uring(task: &Task) -> Fallible<Taken> {
             by_one(depth as usize, PAGE, &offsets)
         }
         Work::Batches { spread, operations } => {
-            // The reads of all the threads, taken in turn.
+            // The reads of all threads, interleaved.
             let offsets = |thread| batch_offsets(task, spread, operations, thread);
             let mut threads: Vec<_> = (0..BATCH_THREADS).map(offsets).collect();
             let reads = operations / BATCH_THREADS * BATCH;
@@ -452,8 +457,8 @@ fn io_uring(task: &Task) -> Fallible<Taken> {
     }
 }
 
-/// Writes a new file by the bare loop, with a sync after each `synced` bytes. Blocks are allocated
-/// before they are written, since writes beyond the end of a file wait for each other.
+/// Writes a new file by the bare loop, with a sync after every `synced` bytes. The blocks are
+/// allocated first, since writes beyond the end of a file wait for each other.
 fn write_direct(file: &File, bytes: u64, pattern: usize, synced: u64) -> Fallible<Taken> {
     let mut ring = Ring::new(DIRECT_DEPTH, DIRECT)?;
     ring.fill(&filler(pattern));

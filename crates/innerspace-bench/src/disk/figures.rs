@@ -12,7 +12,7 @@ use super::rows::{Aims, Contender, Row};
 pub(super) struct Run {
     #[serde(flatten)]
     pub(super) taken: Taken,
-    /// Pages of the file in the kernel's page cache after the run; none where the kernel does not
+    /// Pages of the file in the kernel's page cache after the run; `None` where the kernel does not
     /// tell.
     pub(super) kernel_cached_pages: Option<u64>,
 }
@@ -23,12 +23,11 @@ pub(super) struct Runs {
     pub(super) contender: Contender,
     pub(super) runs: Vec<Run>,
     pub(super) failure: Option<String>,
-    /// The reason why it was not held to the limit.
+    /// Why it was not held to the limit.
     pub(super) unlimited: Option<String>,
 }
 
-/// A contender's figures in a row, as they are in the JSON: medians, unless the name says
-/// otherwise.
+/// A contender's figures in a row, as the JSON has them: medians, unless the name says otherwise.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     contender: &'static str,
@@ -55,7 +54,7 @@ struct Aim {
     met: bool,
 }
 
-/// A row as it is printed and in the JSON.
+/// A row as it is printed and written to the JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
     name: String,
@@ -150,7 +149,7 @@ impl Measured {
         self.contenders.iter().find(|of| of.contender == name)
     }
 
-    /// The aims for one of ours, as far as there are figures for them.
+    /// The aims for a contender of the library, as far as there are figures for them.
     fn aims_of(&self, aims: Aims, name: &str) -> Vec<Aim> {
         let Some(ours) = self.contenders.iter().find(|of| of.contender == name) else {
             return Vec::new();
@@ -189,7 +188,7 @@ impl Measured {
     }
 }
 
-/// A figure with so many digits after the point, or "-".
+/// A figure with this many digits after the point, or "-".
 struct Shown(Option<f64>, usize);
 
 impl fmt::Display for Shown {

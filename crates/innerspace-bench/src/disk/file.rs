@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use super::{Fallible, MIB, interrupted};
 use crate::host::PAGE;
 
-/// A page consists of pieces of so many bytes, each of which begins with the page's number.
+/// The bytes in a piece: a page consists of pieces, each of which begins with the page's number.
 pub(super) const PIECE: usize = 256;
-/// The content of the file repeats after so many bytes, but for the numbers of the pages.
+/// The content of the file repeats after this many bytes, except for the numbers of the pages.
 pub(super) const CHUNK: usize = 1 << 20;
-/// Room that the file system itself may need beside the files.
+/// Room that the file system itself may need in addition to the files.
 const SLACK: u64 = 64 * MIB;
 
-/// The folder to use where none is given: `target` below the current one, if that is on a disk, or
-/// else the one for temporary files.
+/// The default folder: `target` in the current one, if that is on a disk; otherwise the folder for
+/// temporary files.
 pub(super) fn default_folder() -> PathBuf {
     let target = PathBuf::from("target");
     let usable = target.is_dir() && open_folder(&target).is_ok();
@@ -30,8 +30,8 @@ pub(super) fn default_folder() -> PathBuf {
 
 const OVERLAY: &str = "an overlay";
 
-/// The name of the file system that something open is on, for those that decide whether it is on a
-/// disk, and whether it is in memory.
+/// The name of the file system of an open file or folder, and whether it is in memory; `None` for a
+/// file system that does not decide whether this is a disk.
 fn file_system(file: &File) -> io::Result<Option<(&'static str, bool)>> {
     let mut about = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the pointer is to a struct of ours, which the call fills.
@@ -49,7 +49,8 @@ fn file_system(file: &File) -> io::Result<Option<(&'static str, bool)>> {
     })
 }
 
-/// Opens a folder, and refuses one that is in memory. The second value is a doubt about it.
+/// Opens a folder, and refuses one that is in memory. The second value is the reason to doubt that
+/// it is on a disk, if there is one.
 fn open_folder(folder: &Path) -> Fallible<(File, Option<String>)> {
     let told = |error: io::Error| format!("{folder:?}: {error}");
     let opened = File::open(folder).map_err(told)?;
@@ -63,7 +64,7 @@ fn open_folder(folder: &Path) -> Fallible<(File, Option<String>)> {
         Some((OVERLAY, _)) => {
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let upper = upper_layer(&mounts, about.dev());
-            // A relative path depends on where mount(8) was run.
+            // What a relative path means depends on where mount(8) was run.
             let upper = upper.filter(|upper| upper.is_absolute());
             let seen = upper.as_deref().and_then(|upper| File::open(upper).ok());
             let below = seen.map(|upper| file_system(&upper)).transpose();
@@ -87,7 +88,7 @@ fn open_folder(folder: &Path) -> Fallible<(File, Option<String>)> {
     }
 }
 
-/// The upper layer of the overlay with this device number, by the text of /proc/self/mountinfo.
+/// The upper layer of the overlay with this device number, from the text of /proc/self/mountinfo.
 fn upper_layer(mounts: &str, device: u64) -> Option<PathBuf> {
     let device = format!("{}:{}", libc::major(device), libc::minor(device));
     let options = mounts.lines().find_map(|line| {
@@ -100,8 +101,8 @@ fn upper_layer(mounts: &str, device: u64) -> Option<PathBuf> {
     Some(unescaped(path))
 }
 
-/// A path of /proc/self/mountinfo, where three octal digits after a backslash stand for a byte. The
-/// overlay has escaped some characters before, each by a backslash.
+/// Decodes a path of /proc/self/mountinfo, where three octal digits after a backslash stand for a
+/// byte. Before that, the overlay has escaped some characters, each by a backslash.
 fn unescaped(path: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -120,8 +121,8 @@ fn unescaped(path: &str) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Refuses a folder that is in memory, or that has no room for `bytes`. The doubt is one about the
-/// disk below.
+/// Refuses a folder that is in memory, or that has no room for `bytes`. Returns the reason to doubt
+/// that it is on a disk, if there is one.
 pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible<Option<String>> {
     let (opened, doubt) = open_folder(folder)?;
     let mut room = MaybeUninit::<libc::statvfs>::uninit();
@@ -151,7 +152,7 @@ pub(super) struct OwnFile {
 }
 
 impl OwnFile {
-    /// The name of a file that does not exist.
+    /// Chooses a name for a file, which does not exist yet.
     pub(super) fn named(folder: &Path, name: &str) -> OwnFile {
         let name = format!("innerspace-bench-{}-{name}", std::process::id());
         OwnFile {
@@ -165,8 +166,8 @@ impl OwnFile {
         self.write(bytes)
     }
 
-    /// Writes the first bytes of the file, each page with its number, to the disk and out of the
-    /// cache.
+    /// Writes the first `bytes` of the file, each page with its number, to the disk, and drops them
+    /// from the kernel's cache.
     pub(super) fn write(&self, bytes: u64) -> Fallible {
         let told = |error| format!("{:?}: {error}", self.path);
         let mut options = OpenOptions::new();
@@ -186,7 +187,7 @@ impl OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // It fails where the file was never made.
+        // It fails if the file was never made.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -208,7 +209,7 @@ pub(super) fn number(bytes: &mut [u8], at: u64) {
     }
 }
 
-/// Checks the numbers in bytes that were read at `at`, the beginning of a piece.
+/// Checks the numbers in bytes that were read at `at`, where a piece begins.
 #[inline]
 pub(super) fn check(bytes: &[u8], at: u64) -> Result<(), String> {
     for (page, bytes) in bytes.chunks(PAGE).enumerate() {
@@ -229,7 +230,7 @@ pub(super) fn check_number(found: u64, at: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The caches that the kernel has dropped.
+/// Which caches the kernel has dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dropped {
     /// All clean pages of the machine.
@@ -250,7 +251,7 @@ pub(super) fn drop_caches(path: &Path) -> Fallible<Dropped> {
         Ok(()) => Dropped::All,
         Err(_) => Dropped::FileOnly,
     };
-    // The code of this program must not be read from the disk while it is measured.
+    // The code of this program must not be read from the disk during the measurement.
     io::copy(&mut File::open(std::env::current_exe()?)?, &mut io::sink())?;
     Ok(dropped)
 }
@@ -286,7 +287,7 @@ impl Random {
     /// Distinct numbers below `end`, in random order: as many as `count`, or all of them.
     pub(super) fn distinct(&mut self, count: u64, end: u64) -> Vec<u64> {
         let count = count.min(end);
-        // The start of a shuffle. Only the places that were swapped are kept.
+        // The first steps of a shuffle, of which only the places that were swapped are kept.
         let mut swapped = HashMap::new();
         let mut numbers = Vec::with_capacity(count as usize);
         for at in 0..count {

@@ -18,7 +18,7 @@ use super::file::{check, number};
 use crate::host::{PAGE, Region};
 use crate::translation::HostPages;
 
-/// The tasks to poll, and the thread that polls them.
+/// The tasks to poll, and the thread that polls them, to be woken.
 #[derive(Debug)]
 struct Woken {
     tasks: Mutex<Vec<usize>>,
@@ -51,7 +51,7 @@ impl Wake for Task {
     }
 }
 
-/// Reads these pages, `at_once` of them at the same time, and checks them.
+/// Reads these pages, `at_once` at a time, and checks them.
 pub(super) fn by_futures(file: &PagedFile, pages: &[u64], at_once: usize) -> Fallible {
     let at_once = at_once.min(pages.len());
     let woken = Arc::new(Woken {
@@ -74,7 +74,8 @@ pub(super) fn by_futures(file: &PagedFile, pages: &[u64], at_once: usize) -> Fal
     while left > 0 {
         for index in due.drain(..) {
             let mut context = Context::from_waker(&wakers[index]);
-            // A task runs until it has to wait. A spurious wake-up may find that it has ended.
+            // Polls a task until it has to wait. A spurious wake-up may find that the task has
+            // ended.
             while let Some((at, ready)) = &mut reads[index] {
                 match Pin::new(ready).poll(&mut context) {
                     Poll::Pending => break,
@@ -121,7 +122,7 @@ enum Direction {
 }
 
 impl Ring {
-    /// A ring for `depth` transfers at a time, of `len` bytes each.
+    /// Creates a ring for `depth` transfers at a time, of `len` bytes each.
     pub(super) fn new(depth: usize, len: usize) -> Fallible<Ring> {
         let ring = IoUring::new(depth.next_power_of_two() as u32)
             .map_err(|error| format!("cannot set up io_uring: {error}"))?;
@@ -142,7 +143,7 @@ impl Ring {
         }
     }
 
-    /// Reads a buffer at each of the offsets, and checks it. The file has all of them.
+    /// Reads one buffer at each of the offsets, all inside the file, and checks it.
     pub(super) fn read(&mut self, file: &File, offsets: impl Iterator<Item = u64>) -> Fallible {
         self.transfer(file, Direction::Read, offsets)
     }

@@ -1,4 +1,5 @@
-//! Misses on a disk with cold caches: the library beside pread, mmap and a bare io_uring loop.
+//! Misses on a disk with cold caches: the library compared with pread, mmap and a bare io_uring
+//! loop.
 //!
 //! | file | content |
 //! |---|---|
@@ -11,13 +12,14 @@
 //! | `figures` | medians, ratios and aims |
 //!
 //! Contenders take turns, each with all caches cold, and each round begins with another one. A
-//! cache of the host's below a virtual disk cannot be dropped: the disk may be faster for a page
-//! that an earlier contender has read.
+//! cache of the host below a virtual disk cannot be dropped: the disk may be faster for a page that
+//! an earlier contender has read.
 //!
-//! Wall and CPU time are of the work alone: files are opened and threads started before. CPU time
-//! is that of the process, without the kernel's threads for writeback and reclaim. Every page has
-//! its number, and every read is checked; writes are read back and compared afterwards. In the rows
-//! of random pages no page is read twice. An aim that is missed is printed, and fails nothing.
+//! Wall and CPU time are those of the work alone: files are opened and threads started before. CPU
+//! time is that of the process, without the kernel's threads for writeback and reclaim. Every page
+//! has its number, and every read is checked; writes are read back and compared afterwards. The
+//! rows of random pages read no page twice. An aim that is missed is printed, and does not fail the
+//! command.
 
 mod child;
 mod contenders;
@@ -48,11 +50,11 @@ use crate::report::Machine;
 type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const MIB: u64 = 1 << 20;
-/// A contender whose first run took longer is not run again.
+/// A contender whose first run took longer than this is not run again.
 const LONG_SECONDS: f64 = 10.0;
-/// --quick does one of so many operations.
+/// `--quick` does one in this many of the operations.
 const QUICK: u64 = 8;
-/// The longest file.
+/// The greatest length of the file.
 const LARGEST: u64 = 8 << 40;
 
 #[derive(Debug, Args)]
@@ -79,7 +81,7 @@ pub(crate) struct DiskArguments {
     quick: bool,
 }
 
-/// A number of bytes. Scans, loads and direct transfers need whole mebibytes.
+/// Parses a number of bytes, in whole mebibytes: scans, loads and direct transfers need that.
 fn mebibytes(text: &str) -> Result<u64, String> {
     let no_size = || format!("{text:?} is no size: give it as 64MiB or 2GiB");
     let digits = text.find(|c: char| !c.is_ascii_digit());
@@ -113,9 +115,9 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From here on an interrupt only sets the flag, so that the run ends by an error: the child is
-/// killed, and the files and the memory cgroup are removed. A signal that is ignored, as under
-/// nohup, stays so.
+/// From here on an interrupt only sets the flag, so that the run ends with an error: the child is
+/// killed, and the files and the memory cgroup are removed. A signal that is ignored, as with
+/// nohup, stays ignored.
 fn catch_interrupts() {
     let handler = note_interrupt as extern "C" fn(libc::c_int);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -128,7 +130,7 @@ fn catch_interrupts() {
     }
 }
 
-/// An error once the run was interrupted.
+/// Returns an error once the run was interrupted.
 fn interrupted() -> Fallible {
     // Relaxed: as in `note_interrupt`.
     match INTERRUPTED.load(Ordering::Relaxed) {
@@ -152,7 +154,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Runs that failed fail the command, but only after all the others were measured.
+    /// Fails if a run failed: the command fails only after all the others were measured.
     pub(crate) fn outcome(&self) -> Result<(), Box<dyn Error>> {
         match self.failures {
             0 => Ok(()),
@@ -180,7 +182,7 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
         return Err(format!("no row has a name that contains {only:?}").into());
     }
     let folder = arguments.dir.clone().unwrap_or_else(file::default_folder);
-    // A limit that no memory can have is an error before anything is written.
+    // A limit that no memory can have is refused before anything is written.
     drop(Memory::with_limit(limit).map_err(|error| format!("--limit: {error}"))?);
     let new_file = rows.iter().filter_map(|row| row.work.new_file()).max();
     let doubts = file::check_folder(&folder, size + new_file.unwrap_or(0))?;
@@ -218,7 +220,7 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
     Ok(report)
 }
 
-/// The method, in lines for the reader of the figures.
+/// Lines that explain the method to the reader of the figures.
 fn method(rounds: u64, dropped: Dropped, limit: u64) -> Vec<String> {
     let of = match rounds {
         1 => "One round".to_owned(),
@@ -258,7 +260,7 @@ fn heading(report: &Report, folder: &Path) -> String {
     text
 }
 
-/// Prints, and goes on where the reader of the text has gone: the figures may still be written.
+/// Prints, and goes on if nobody reads the text any more: the figures may still be written.
 fn print(text: &str) -> Fallible {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -274,9 +276,9 @@ struct Bench<'a> {
     rounds: u64,
     folder: &'a Path,
     file: &'a OwnFile,
-    /// Writes to the file since it was made.
+    /// The writes to the file since it was made.
     marks: Marks,
-    /// Runs so far.
+    /// The number of runs so far.
     runs: u64,
 }
 
@@ -355,7 +357,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Makes the file known again after a run that may have written any part of its writes.
+    /// Rewrites the file after a run that may have done any part of its writes.
     fn restore(&mut self, row: &Row) -> Fallible {
         if matches!(row.work, Work::Mixed { .. }) {
             self.file.write(row.bytes)?;

@@ -9,7 +9,7 @@ use crate::host::PAGE;
 /// Threads of the rows of batches.
 pub(super) const BATCH_THREADS: u64 = 8;
 
-/// One way to a file.
+/// A way to access a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Contender {
     /// A cached file with default options.
@@ -20,9 +20,9 @@ pub(super) enum Contender {
     Mapping,
     /// Futures of a cached file, all on one thread.
     Futures,
-    /// The kernel's calls that copy: pread, and pwrite in the rows of writes.
+    /// The kernel's calls that copy: pread, and pwrite for writes.
     Pread,
-    /// A shared mapping of the kernel's.
+    /// A shared mapping by the kernel.
     Mmap,
     /// A bare loop with O_DIRECT: the limit of the disk itself.
     IoUring,
@@ -41,7 +41,7 @@ impl Contender {
         }
     }
 
-    /// Whether it is one of the library's.
+    /// Whether this is one of the library's ways.
     pub(super) fn is_ours(self) -> bool {
         matches!(
             self,
@@ -56,11 +56,11 @@ impl Contender {
     }
 }
 
-/// Where reads go.
+/// How the places of the reads are distributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Spread {
     Uniform,
-    /// Eight of ten to a fifth of the file.
+    /// Eight of ten reads go to a fifth of the file.
     Skewed,
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Bytes of the new file that it writes, if it writes one.
+    /// The length of the new file that the row writes, if it writes one.
     pub(super) fn new_file(self) -> Option<u64> {
         match self {
             Work::Append { bytes } | Work::Load { bytes } => Some(bytes),
@@ -84,7 +84,7 @@ impl Work {
         }
     }
 
-    /// The number of operations, for rows whose rate is given in them.
+    /// The number of operations, if the row's rate is given in operations.
     pub(super) fn operations(self) -> Option<u64> {
         match self {
             Work::Random { reads, .. } => Some(reads),
@@ -111,13 +111,13 @@ pub(super) enum Aims {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) work: Work,
-    /// How much of the file is read or written to.
+    /// How many bytes of the file are read or written.
     pub(super) bytes: u64,
     pub(super) contenders: &'static [Contender],
     pub(super) aims: Aims,
 }
 
-/// All rows, for a file of `size` bytes and a limit, with one in `divisor` of the operations.
+/// All rows, for a file of `size` bytes and a limit, each with one in `divisor` of its operations.
 pub(super) fn all(size: u64, limit: u64, divisor: u64) -> Vec<Row> {
     use Contender::{Calls, Futures, IoUring, Mapping, Mmap, Pread, ReadAt};
     let mut rows = Vec::new();
@@ -136,7 +136,7 @@ pub(super) fn all(size: u64, limit: u64, divisor: u64) -> Vec<Row> {
         add(name.into(), work, size, scanners, Aims::Scan);
     }
     let pages = size / PAGE as u64;
-    // More pages than the limit has room for, so that eviction takes part.
+    // More pages than the limit has room for, so that some are evicted.
     let evicting = limit / PAGE as u64 * 5 / 4;
     let reads = |at_once: u64| {
         let least = if at_once < 8 { 40_000 } else { 60_000 };

@@ -1,4 +1,4 @@
-//! What the rows of writes write, and the check that the file has it, to the last byte.
+//! What the rows of writes write, and the check that the file holds it, to the last byte.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,8 +10,8 @@ use super::rows::Work;
 use super::{Fallible, interrupted};
 use crate::host::PAGE;
 
-/// Bytes of a call that appends, and of one that loads. The content repeats after as many, but for
-/// the numbers of the pages.
+/// Bytes that one call writes in the row that appends, and in the one that loads a file. The
+/// content repeats after this many, except for the numbers of the pages.
 pub(super) const APPENDED: usize = 64 << 10;
 pub(super) const LOADED: usize = 1 << 20;
 
@@ -21,14 +21,14 @@ pub(super) enum Step {
     Read {
         at: u64,
     },
-    /// The mark tells this write from every other one.
+    /// The mark distinguishes this write from every other one.
     Write {
         at: u64,
         mark: u64,
     },
 }
 
-/// The steps of a run: the same places for the same seed, and marks that start from another.
+/// The steps of a run: the same places for the same seed, with marks that count from `mark`.
 pub(super) fn steps(seed: u64, mark: u64, bytes: u64, count: u64) -> impl Iterator<Item = Step> {
     let (mut places, mut marks) = (Random::new(seed), Random::new(mark));
     (0..count).map(move |_| {
@@ -49,7 +49,7 @@ pub(super) fn piece(bytes: &mut [u8], at: u64, mark: u64) {
     bytes[8..16].copy_from_slice(&mark.to_le_bytes());
 }
 
-/// Pieces of the file that were written since it was made: the last mark of each, by offset.
+/// The pieces of the file that were written since it was made: the last mark of each, by offset.
 #[derive(Debug, Default)]
 pub(super) struct Marks(BTreeMap<u64, u64>);
 
@@ -67,7 +67,7 @@ impl Marks {
         }
     }
 
-    /// Checks that the first `bytes` of the file are as it was made, but for these writes.
+    /// Checks that the first `bytes` of the file are as they were made, except for these writes.
     pub(super) fn check(&self, path: &Path, bytes: u64) -> Fallible {
         let mut written = filler(PIECE);
         compare(path, bytes, CHUNK, |expected, start| {
@@ -101,7 +101,7 @@ fn compare(
     mut change: impl FnMut(&mut [u8], u64),
 ) -> Fallible {
     let file = File::open(path)?;
-    // The disk is asked, not the kernel's cache.
+    // The bytes must come from the disk, not from the kernel's cache.
     drop_of_file(&file);
     let filler = filler(pattern);
     let mut expected = vec![0; pattern];

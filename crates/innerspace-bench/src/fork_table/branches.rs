@@ -1,4 +1,4 @@
-//! What many branches of one snapshot take.
+//! The memory that many branches of one snapshot take.
 
 use std::error::Error;
 
@@ -11,7 +11,8 @@ const CHANGED: u64 = 5;
 /// Nodes on the way to a leaf, root and leaf included.
 const PATH: u64 = 4;
 
-/// Bytes of memory each branch takes, beside the pages it changed and the tables that lead to them.
+/// Measures the bytes of memory that each branch takes in addition to the pages it changed and the
+/// tables that lead to them.
 pub(super) fn memory<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Box<dyn Error>> {
     let count = plan.operations(10_000);
     let snapshot = resident.space.freeze()?;

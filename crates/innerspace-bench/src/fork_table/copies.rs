@@ -24,8 +24,8 @@ fn store_every(
     Ok(())
 }
 
-/// The parent stores to one page in each `stride` while a child lives, here, in a space of its own
-/// each round.
+/// The parent stores to one page in each `stride` while a child lives, in the library, in a new
+/// space each round.
 fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
     let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
@@ -37,7 +37,7 @@ fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
     sample
 }
 
-/// The child stores.
+/// The same with the stores made by the child.
 fn child_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
     let (space, at, _accessor) = new_space(&resident.memory, bytes)?;
@@ -48,7 +48,7 @@ fn child_stores(resident: &Resident, stride: u64) -> Outcome {
     })
 }
 
-/// The parent stores while a child lives, in the kernel.
+/// The same with the kernel's fork and memory.
 fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
     let child = Child::that_stays()?;
     let region = &mut *resident.region.borrow_mut();
@@ -57,14 +57,14 @@ fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
         Ok(())
     });
     drop(child);
-    // Pages whose other owner is gone become writable again with a fault each: not in the next
-    // figure.
+    // A page whose other owner is gone becomes writable again by a fault, which is not to be in the
+    // next figure.
     region.write_every(PAGE, 1);
     sample
 }
 
-/// The floor: copies of as many pages as each fault has to copy, which are in no cache by now, in
-/// memory with huge pages, as ours is.
+/// The least possible: copies of as many pages as each fault has to copy, which are no longer in
+/// any cache, in memory with huge pages, as the library's is.
 struct Floor {
     from: Region,
     to: Region,
@@ -84,7 +84,7 @@ impl Floor {
         })
     }
 
-    /// Copies `pages` of each `stride`, as far apart as they can be.
+    /// Copies `pages` pages of each `stride`, as far apart as possible.
     fn copy(&mut self, stride: u64, pages: u64) -> Outcome {
         let bytes = self.from.bytes().len();
         let apart = (stride / pages) as usize;
@@ -113,8 +113,8 @@ fn row<'a>(
     let bare = move || pages.copy(stride, 1);
     contenders.push(Contender::new("memcpy of the pages", bare));
     if stride == LEAF {
-        // A leaf is a page of words. Of memory of its own: the pages of the other copy are in the
-        // caches now.
+        // A leaf is a page of words, too. It has memory of its own: the pages of the other copy are
+        // in the caches by now.
         let mut both = Floor::new(resident.bytes())?;
         let bare = move || both.copy(stride, 2);
         contenders.push(Contender::new("memcpy of pages and leaves", bare));
@@ -129,8 +129,8 @@ fn row<'a>(
     })
 }
 
-/// Forks that come and go, one page of each leaf stored to in the life of each: what a leaf costs,
-/// with its share of both ends.
+/// Makes and drops forks, and stores to one page of each leaf while each lives: what a leaf costs,
+/// with its share of the fork and the drop.
 pub(super) fn come_and_go<'a>(
     plan: Plan,
     resident: &'a Resident,
@@ -138,8 +138,8 @@ pub(super) fn come_and_go<'a>(
     let bytes = resident.bytes();
     let leaves = bytes.div_ceil(LEAF);
     let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
-    // Other pages each time: after as many turns all leaves have been copied as often as they have
-    // pages.
+    // Each turn stores to other pages: once a turn was made for each page of a leaf, every leaf has
+    // been copied that often.
     let mut turn = 0;
     let turns = plan.operations(8);
     let ours = move || -> Outcome {
@@ -175,15 +175,15 @@ pub(super) fn come_and_go<'a>(
     })
 }
 
-/// All pages written: most of the faults copy a page whose path is unshared already.
+/// Stores to all pages: most of the faults copy a page whose path is unshared already.
 pub(super) fn every_page(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>> {
     let name = "copy-on-write fault, mean over all pages";
     row(name, resident, PAGE as u64, Budget::Faster(5.0))
 }
 
-/// One page of each leaf written, the same ones each time, which are in the caches, as are the
-/// frames that come back: forks that come and go, one for each input. A parent that stores in the
-/// life of each takes over, too, what it borrowed in the life of the one before.
+/// Stores to one page of each leaf, the same one each time. The pages are in the caches, as are the
+/// frames that come back, because a fork is made and dropped for each input. A parent that stores
+/// while each fork lives also takes over what it borrowed during the fork before.
 pub(super) fn first_in_each_leaf_again(
     plan: Plan,
     resident: &Resident,
@@ -234,7 +234,7 @@ pub(super) fn first_in_each_leaf_again(
     })
 }
 
-/// What so many turns took together.
+/// Adds up the samples of `turns` turns.
 fn times(turns: u64, mut turn: impl FnMut() -> Outcome) -> Outcome {
     let mut all = Sample {
         operations: 0,
@@ -248,7 +248,7 @@ fn times(turns: u64, mut turn: impl FnMut() -> Outcome) -> Outcome {
     Ok(all)
 }
 
-/// One page of each leaf written: each fault copies a leaf, too.
+/// Stores to one page of each leaf: each fault copies a leaf, too.
 pub(super) fn first_in_each_leaf(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>> {
     let name = "copy-on-write fault, first of a leaf";
     row(name, resident, LEAF, Budget::Absolute(1_000.0))

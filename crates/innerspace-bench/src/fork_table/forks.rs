@@ -36,7 +36,7 @@ fn repeat<C>(
     })
 }
 
-/// Few enough forks of the kernel's for many pages, at least some for few.
+/// How often the kernel forks: seldom enough with many pages, and a few times at least.
 fn kernel_count(plan: Plan, resident: &Resident) -> u64 {
     plan.operations(400_000 / resident.pages.max(1))
         .clamp(1, 200)
@@ -55,8 +55,8 @@ fn contenders<'a>(plan: Plan, resident: &'a Resident, timed: Timed) -> Vec<Conte
     ]
 }
 
-/// A fork, its child dropped outside the figures, beside fork(2) and a copy of all bytes into
-/// memory that is there already.
+/// A fork, whose child is dropped outside the figures, compared with fork(2) and with a copy of all
+/// bytes to memory that exists already.
 pub(super) fn fork<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Box<dyn Error>> {
     let mut copy = Region::anonymous(resident.bytes() as usize, HostPages::Base)?;
     copy.keep_from_children();
@@ -83,8 +83,8 @@ pub(super) fn fork<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Bo
     })
 }
 
-/// A fork and its end; on the kernel's side that is waiting for the child, whose own CPU time is
-/// not in the figure.
+/// A fork and its end. With the kernel that is waiting for the child, whose own CPU time is not in
+/// the figure.
 pub(super) fn fork_and_drop<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     Row {
         name: format!("fork and drop, {} resident pages", resident.pages),

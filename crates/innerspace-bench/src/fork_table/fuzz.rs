@@ -65,8 +65,8 @@ impl Fuzzed {
     }
 }
 
-/// The least a page-wise way back can do: each page that is stored to is copied aside, once if it
-/// is always the same one, and copied back.
+/// The least that going back page by page takes: each page that is stored to is copied aside (once,
+/// if it is always the same page), and copied back.
 fn copied_back<'a>(
     resident: &'a Resident,
     stores: Where,

@@ -1,15 +1,15 @@
-//! What a fork costs, and the copies that it puts off.
+//! The cost of a fork, and of the copies that it puts off.
 //!
-//! - `forks`: fork, fork and drop, a full copy in its place
+//! - `forks`: fork, fork and drop, a full copy instead
 //! - `copies`: copy-on-write faults: the mean over all pages, the first in each leaf, with forks
-//!   that come and go
+//!   that are made and dropped
 //! - `branches`: the memory of many forks of one snapshot
 //! - `fuzz`: the loop of a snapshot fuzzer: stores, restore
 //!
-//! The kernel's side is fork(2) of this process, whose own mapping of the same size is resident in
-//! pages of 4 KiB. Nothing else that is large goes to its children: arenas stay behind by
-//! themselves, and the destination of the full copy by advice. Both sides fork in the same process,
-//! which has no other thread.
+//! The kernel's side is fork(2) of this process, which has a mapping of the same size, resident in
+//! pages of 4 KiB. Its children get nothing else that is large: the library keeps its arenas from
+//! them, and advice does so for the destination of the full copy. Both sides fork in the same
+//! process, which has no other thread.
 
 mod branches;
 mod copies;
@@ -65,7 +65,7 @@ struct Resident {
     region: RefCell<Region>,
 }
 
-/// A space of so many resident bytes.
+/// Creates a space with `bytes` resident bytes.
 fn new_space(memory: &Memory, bytes: u64) -> Result<(Space, VirtAddr, Accessor), Box<dyn Error>> {
     let space = memory.space()?;
     let at = space.map(Map::anonymous(bytes))?;

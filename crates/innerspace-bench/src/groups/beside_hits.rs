@@ -1,4 +1,4 @@
-//! Views of resident pages while pages are evicted behind them, and while uses are sampled.
+//! Views of resident pages while other pages are evicted, and while uses are sampled.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -13,10 +13,10 @@ use crate::harness::{
 };
 use crate::host::PAGE;
 
-/// Pages that are viewed; all stay resident.
+/// The pages that are viewed; all of them stay resident.
 const HOT: u64 = 8192;
 
-/// Pages a second that are evicted.
+/// How many pages are evicted each second.
 const RATE: u64 = 10_000;
 
 pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
@@ -28,7 +28,7 @@ fn options() -> MemoryOptions {
     MemoryOptions::new(96 * MIB).threads(Threads::None)
 }
 
-/// A file whose pages are all resident, and were used often.
+/// Opens a file whose pages are all resident and were used often.
 fn hot_file(memory: &Memory) -> Result<PagedFile, Box<dyn Error>> {
     let store = MemoryStore::from_bytes(&vec![1; HOT as usize * PAGE]);
     let file = memory.options().open(store)?;
@@ -54,7 +54,7 @@ fn views(file: &PagedFile, count: u64, mut seed: u64) -> Outcome {
     })
 }
 
-/// Ten thousand pages a second come in and go again on another thread, in steps of ten
+/// Brings in and evicts ten thousand pages each second on another thread, in steps of ten
 /// milliseconds.
 fn evict_behind(memory: &Memory, stream: &PagedFile, stop: &AtomicBool) -> u64 {
     let (mut page, mut evicted) = (0, 0);
@@ -114,8 +114,8 @@ fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
 fn sampling(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let (plain, sampled) = (options().build()?, options().sample_misses().build()?);
     let (of_plain, of_sampled) = (hot_file(&plain)?, hot_file(&sampled)?);
-    // A whole stretch of sampling; then there is a rest of four hundred times its length, which a
-    // run is a part of.
+    // One whole period of sampling. After it there is a rest of 400 times its length, which would
+    // be longer than a run.
     let mut viewed = 0;
     while viewed < 4_000_000 {
         viewed += views(&of_sampled, 1_000_000, 77)?.operations;

@@ -1,24 +1,24 @@
-//! Charging by itself, with and without a stock of charged pages: prototypes that do not use the
+//! Charging alone, with and without a stock of charged pages: prototypes that do not use the
 //! library.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Pages that a stock is filled with at once.
+/// How many pages are charged at once to fill a stock.
 const BATCH: u64 = 64;
 /// Frames that take turns.
 const FRAMES: u32 = 256;
 /// The content of a frame is there.
 const UPTODATE: u8 = 2;
 
-/// A group: its usage on lines of its own.
+/// A group, whose usage is on cache lines of its own.
 #[repr(align(128))]
 struct Level {
     usage: AtomicU64,
     max: u64,
 }
 
-/// A group so many levels below the root, each with a limit of its own.
+/// A group some levels below the root, and the groups above it, each with a limit of its own.
 pub(super) struct Charging {
     levels: Vec<Level>,
 }
@@ -54,7 +54,8 @@ impl Charging {
         }
     }
 
-    /// The old way: charges one page at every level, `times` times, and gives all back at once.
+    /// The old way: charges one page at every level, `times` times, and gives all of them back at
+    /// once.
     pub(super) fn charge_every_level(&self, times: u64) -> Option<()> {
         for _ in 0..times {
             self.charge(1)?;
@@ -72,7 +73,7 @@ impl Charging {
     }
 }
 
-/// Pages that are charged and not used yet. Only one thread takes some; others may look.
+/// Pages that are charged and not used yet. Only one thread takes from them; others may look.
 #[repr(align(128))]
 pub(super) struct Stock<'a> {
     charging: &'a Charging,
@@ -103,7 +104,8 @@ impl Stock<'_> {
         self.pages.store(pages + 1, Ordering::Relaxed);
     }
 
-    /// The new way: charges one page, `times` times, and gives all back at once.
+    /// The new way: charges one page to the stock, `times` times, and gives all of them back at
+    /// once.
     pub(super) fn charge(&self, times: u64) -> Option<()> {
         for _ in 0..times {
             self.take()?;
@@ -129,7 +131,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The new way: charges, then takes a frame; and gives both back.
+    /// The new way: charges a page, then takes a frame; and gives both back.
     pub(super) fn charge_first(&self, times: u64) -> Option<()> {
         for _ in 0..times {
             self.stock.take()?;

@@ -1,8 +1,8 @@
-//! What groups cost: charging at every depth and on two threads, both orders, faults of a space
-//! deep in the tree, eviction behind the hit path, and the sample.
+//! The cost of groups: charging at every depth and on two threads, in both orders, faults of a
+//! space deep in the tree, eviction during hits, and sampling.
 //!
 //! Charging cannot be reached from outside the library without a fault, so the rows of charging
-//! alone are of prototypes: the library's way, with a stock for each thread, and the old ways.
+//! alone measure prototypes: the library's way, with a stock for each thread, and the old ways.
 
 mod beside_hits;
 mod charging;
@@ -18,11 +18,11 @@ use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, 
 use crate::host::PAGE;
 use crate::report::Table;
 
-/// Charges between two times of giving back.
+/// How many pages are charged before they are given back.
 const RUN: u64 = 4096;
 /// The limit of the root of the prototypes, in pages.
 const LIMIT: u64 = 1 << 16;
-/// Pages of the mapping that is faulted in.
+/// Pages of the mapping that takes the faults.
 const PAGES: u64 = 256;
 
 /// Measures the rows whose names contain `only`.
@@ -135,7 +135,7 @@ fn two_threads(plan: Plan, clock: Clock, rows: &mut Rows) -> Result<(), Box<dyn 
     })
 }
 
-/// Faults of a space whose group is deep in the tree, beside those of one in the root.
+/// Faults of a space whose group is deep in the tree, compared with those of one in the root.
 fn depths(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let memory = memory(16 * MIB)?;
     let mut groups = vec![memory.root_group().clone()];

@@ -1,13 +1,13 @@
-//! How many requests find their page: the library's two policies beside LRU and the optimum, on the
-//! same traces.
+//! How many requests find their page: the library's two policies compared with LRU and the optimum,
+//! on the same traces.
 //!
-//! - `traces`: zipf, a scan beside a hot set, a loop slightly larger than memory, and a recorded
-//!   trace
+//! - `traces`: zipf, a scan mixed with a hot set, a loop slightly larger than memory, and a
+//!   recorded trace
 //! - `rivals`: LRU and Belady's optimum, computed
 //!
-//! The policies are not simulated: each trace is read through a file of a `Memory`, and what the
-//! file did not find is counted. The computed rivals get as many pages as the library had for data.
-//! Blocks are scattered over the file, so that no read-ahead guesses them.
+//! The policies are not simulated: each trace is read through a file of a `Memory`, and the pages
+//! that had to be read are counted. The computed rivals get as many pages as the library had for
+//! data. Blocks are scattered over the file, so that read-ahead cannot guess them.
 
 mod rivals;
 mod traces;
@@ -23,7 +23,7 @@ use crate::harness::{Budget, Figures, Measured, Unit};
 use crate::host::PAGE;
 use crate::report::Table;
 
-/// Every page is zeros, and there are as many as wanted.
+/// A store whose pages are zeros.
 struct Zeros(u64);
 
 impl Store for Zeros {
@@ -43,7 +43,7 @@ pub(crate) struct HitRatios {
     trace: &'static str,
     requests: u64,
     blocks: u64,
-    /// Pages that each contender had.
+    /// How many pages each contender had.
     pages: u64,
     lru: f64,
     two_lists: f64,
@@ -84,15 +84,15 @@ fn measure(trace: &Trace) -> Result<HitRatios, Box<dyn Error>> {
 
 struct Run {
     hits: u64,
-    /// The most pages of data it had at once.
+    /// The greatest number of pages of data that it had at once.
     pages: u64,
 }
 
 /// Reads the trace through a file of a memory about as large as the trace asks for.
 fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn Error>> {
     let distinct = trace.distinct();
-    // Frames, their metadata and word in the lookaside table, the reserve, index nodes and what
-    // every memory takes.
+    // The frames with their metadata and words in the lookaside table, the reserve, index nodes,
+    // and what every memory takes.
     let bytes = (trace.pages + trace.pages / 32 + 64 + 40) * (PAGE as u64 + 64 + 8) + 64 * 1024;
     let memory: Memory = MemoryOptions::new(bytes)
         .threads(Threads::None)
@@ -103,9 +103,9 @@ fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn
     let mut most = 0;
     let mut byte = [0];
     for (count, block) in trace.blocks.iter().enumerate() {
-        // Odd times anything is a permutation of a power of two.
+        // Multiplication by an odd number permutes the numbers below a power of two.
         let place = u64::from(*block).wrapping_mul(0x9e37_79b1) & (blocks - 1);
-        // A handle that knows of no other read, so that none is taken for a stride.
+        // A new handle knows of no earlier read, so that none is taken for a stride.
         file.clone().read_at(&mut byte, place * PAGE as u64)?;
         if count % 4096 == 0 {
             most = most.max(file.stats().cached.0);
@@ -116,14 +116,14 @@ fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn
         return Err(format!("{} pages were read ahead", stats.read_ahead).into());
     }
     Ok(Run {
-        // The few that chance had read ahead count as missed.
+        // The few pages that happened to be read ahead count as misses.
         hits: trace.blocks.len() as u64 - stats.filled,
         pages: most,
     })
 }
 
 impl HitRatioTable {
-    /// The same as rows of a report. Each was counted once, so that least and most are the median.
+    /// The same as rows of a report. Each was counted once, so least, most and median are equal.
     pub(crate) fn rows(&self) -> Table {
         Table {
             name: "hit ratio".into(),

@@ -1,10 +1,10 @@
-//! LRU and the optimum, computed: requests that find their block among so many.
+//! LRU and the optimum, computed: how many requests find their block among `capacity` blocks.
 
 use std::collections::{BTreeSet, HashMap};
 
 /// Hits of a cache that evicts what was used least recently.
 pub(super) fn lru(trace: &[u32], capacity: usize) -> u64 {
-    // The time of each cached block's last use, both ways.
+    // The time of each cached block's last use, in both directions.
     let mut last_use = HashMap::new();
     let mut by_time = BTreeSet::new();
     let mut hits = 0;
@@ -45,7 +45,7 @@ pub(super) fn optimum(trace: &[u32], capacity: usize) -> u64 {
             by_next.remove(&(due, *block));
         }
         by_next.insert((next, *block));
-        // Also the newcomer itself may be what is best not kept.
+        // The newcomer itself may be the one that is best not kept.
         if by_next.len() > capacity
             && let Some((_, farthest)) = by_next.pop_last()
         {
@@ -65,7 +65,7 @@ mod tests {
         let trace = [1, 2, 3, 1, 2, 1, 3, 2];
         assert_eq!(lru(&trace, 2), 1);
         assert_eq!(lru(&trace, 3), 5);
-        // 3 is let pass: 1, 2, 1 are found, and 2 at the end.
+        // 3 is not kept: 1, 2, 1 are found, and 2 at the end.
         assert_eq!(optimum(&trace, 2), 4);
         assert_eq!(optimum(&trace, 3), 5);
     }

@@ -1,4 +1,4 @@
-//! The traces: which block each request wants.
+//! The traces: the block that each request asks for.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use crate::harness::xorshift;
 pub(super) struct Trace {
     pub(super) name: &'static str,
     pub(super) blocks: Vec<u32>,
-    /// Pages to have for data, about.
+    /// About how many pages there should be for data.
     pub(super) pages: u64,
 }
 
@@ -37,7 +37,8 @@ impl Random {
     }
 }
 
-/// Block `n` with a probability in proportion to `1 / (n + 1)^0.9`; a tenth of the blocks fit.
+/// Asks for block `n` with a probability in proportion to `1 / (n + 1)^0.9`; a tenth of the blocks
+/// fit.
 fn zipf(shrink: u64) -> Trace {
     let distinct = 40_000 / shrink;
     let mut sum = 0.0;
@@ -59,7 +60,7 @@ fn zipf(shrink: u64) -> Trace {
     }
 }
 
-/// Half of the memory is used at random; every second request is of a scan that never comes back.
+/// Uses half of the memory at random; every second request belongs to a scan that never comes back.
 fn scan_and_hot_set(shrink: u64) -> Trace {
     let pages = 4_000 / shrink;
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -74,7 +75,7 @@ fn scan_and_hot_set(shrink: u64) -> Trace {
     }
 }
 
-/// Round and round over a tenth more than fits.
+/// Reads in a loop that is a tenth longer than what fits.
 fn larger_loop(shrink: u64) -> Trace {
     let pages = 4_000 / shrink;
     let round = pages * 11 / 10;
@@ -85,9 +86,9 @@ fn larger_loop(shrink: u64) -> Trace {
     }
 }
 
-/// Pages of a database file that SQLite 3.40 asked for while it served 900 point, range and join
-/// queries and inserts over two tables with three indexes, its own cache set to 8 pages.
-/// Differences from one to the next, zigzag, 7 bits a byte.
+/// The pages of a database file that SQLite 3.40 read while it served 900 point, range and join
+/// queries and inserts over two tables with three indexes, with its own cache set to 8 pages. Each
+/// number is stored as the difference from the last one, zigzag, 7 bits in a byte.
 fn recorded() -> Trace {
     Trace {
         name: "recorded: SQLite queries",

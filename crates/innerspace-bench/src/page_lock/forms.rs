@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 
-/// Somebody has the lock.
+/// The lock is held.
 const LOCKED: u8 = 1;
-/// Somebody may be in the queue. The sign of the byte.
+/// Somebody may be in the queue. This is the sign bit of the byte.
 const WAITERS: u8 = 1 << 7;
 
 /// How a lock is released.
@@ -18,9 +18,9 @@ const WAITERS: u8 = 1 << 7;
 pub(super) enum Unlock {
     /// One atomic operation, whose sign says whether anybody waits.
     OneOperation,
-    /// The lock bit is cleared, and then the waiters bit tested in the byte that was just changed.
+    /// Clears the lock bit, then tests the waiters bit in the byte that was just changed.
     ClearThenTest,
-    /// The lock bit is cleared, and then the wait queue searched, whether anybody waits or not.
+    /// Clears the lock bit, then searches the wait queue, whether anybody waits or not.
     ClearThenLook,
 }
 
@@ -31,7 +31,7 @@ struct Line(AtomicU8);
 struct Waiter {
     lock: usize,
     thread: Thread,
-    /// How often a later comer took the lock first.
+    /// How often a thread that came later took the lock first.
     passed: u32,
     handed: Arc<AtomicBool>,
 }
@@ -45,8 +45,8 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Creates locks in which a waiter loses its turn at most `patience` times to a later comer; 0
-    /// is first come, first served.
+    /// Creates locks in which a waiter loses its turn at most `patience` times to a thread that
+    /// came later; 0 is first come, first served.
     pub(super) fn new(locks: usize, unlock: Unlock, patience: u32) -> Locks {
         Locks {
             lines: std::iter::repeat_with(Line::default).take(locks).collect(),
@@ -138,7 +138,8 @@ impl Locks {
         }
     }
 
-    /// Hands the lock over if the first waiter has no patience left; otherwise wakes it to try.
+    /// Hands the lock over if the first waiter has no patience left; otherwise wakes it, so that it
+    /// tries again.
     #[cold]
     fn wake(&self, lock: usize) {
         let mut queue = self.queue();
@@ -156,8 +157,8 @@ impl Locks {
     }
 }
 
-/// Clears the lock bit and tells whether anybody may wait, in one instruction. Of an atomic and
-/// whose result is used, the compiler would make a loop.
+/// Clears the lock bit and tells whether anybody may wait, in one instruction. For an atomic AND
+/// whose result is used the compiler would make a loop.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn clear_lock(byte: &AtomicU8) -> bool {

@@ -1,11 +1,12 @@
 //! Table T3: the page lock.
 //!
-//! The pair by itself, beside two bare atomic operations, which it cannot beat; one lock fought
-//! over by two threads, bounded unfairness beside strict order; and short-lived spaces that map the
-//! same files, where each fault takes and releases the lock of a block. The library's own lock
-//! cannot be reached from outside, so the first two are of prototypes, in the library's form and in
-//! old ones: clearing the lock bit and then testing the waiters bit in the byte that was just
-//! changed, and clearing it and then searching the wait queue in any case.
+//! There are three kinds of rows. The first is locking and unlocking alone, compared with two bare
+//! atomic operations, the least that is possible. The second is one lock contended by two threads,
+//! with bounded unfairness and in strict order. The third is short-lived spaces that map the same
+//! files, where each fault takes and releases the lock of a block. The library's own lock cannot be
+//! reached from outside, so the first two measure prototypes of the library's form and of two old
+//! ones: to clear the lock bit and then test the waiters bit in the byte that was just changed, and
+//! to clear it and then search the wait queue in any case.
 
 mod forms;
 
@@ -29,7 +30,7 @@ const WAYS: [(&str, Unlock); 3] = [
     ("clear, then look at the queue", Unlock::ClearThenLook),
 ];
 
-/// Locks that take turns: as many lines as fit in the first level of the cache.
+/// Locks that are used in turn: as many lines as fit in the first level of the cache.
 const LOCKS: usize = 256;
 
 /// Measures the rows whose names contain `only`.
@@ -88,8 +89,8 @@ fn bench_pair(plan: Plan) -> Row<'static> {
 const FILES: usize = 4;
 const FILE_PAGES: u64 = 256;
 
-/// A space, its mappings of all files, a load from each page, and the end of it; `pages` loads in
-/// all.
+/// Creates a space, maps all files, loads from each page, `pages` loads in total, and drops the
+/// space.
 fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error>> {
     let space = memory.space()?;
     let mut accessor = space.accessor().unwrap();
@@ -107,7 +108,7 @@ fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error
 
 const KERNEL: &str = "kernel: mmap of memfds, munmap";
 
-/// The same mappings and loads in the process's own space: the kernel makes none for them.
+/// The same mappings and loads in the process's own address space.
 fn kernel_once(files: &[File], bytes: usize) -> io::Result<u64> {
     let mut regions = Vec::with_capacity(FILES);
     let mut sum = 0u64;
@@ -163,7 +164,7 @@ fn bench_spaces(plan: Plan) -> Result<Row<'static>, Box<dyn Error>> {
     })
 }
 
-/// Two threads that hold one lock for a moment, again and again; wall time of both.
+/// Two threads take one lock for a moment, again and again; returns the wall time of both.
 fn fight(locks: &Locks, count: u64) -> Outcome {
     let holds = || {
         || {
@@ -189,7 +190,7 @@ fn bench_contended(plan: Plan) -> Row<'static> {
         name: "one lock, two threads, short holds, wall time".into(),
         unit: Unit::Nanoseconds,
         contenders: [
-            // As the library has it.
+            // The library's own value.
             ("passed five times at most", 5),
             ("strict order", 0),
         ]

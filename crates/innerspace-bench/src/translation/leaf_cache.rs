@@ -1,13 +1,13 @@
 //! A direct-mapped cache of leaves: `N` pointers to the entries of 2 MiB, and each access reads the
 //! live entry.
 //!
-//! A changed entry is seen by the next access, so revoking a page posts nothing. Only a leaf that
-//! is replaced has to be posted.
+//! The next access sees a changed entry, so revoking a page posts nothing. Only the replacement of
+//! a leaf has to be posted.
 //!
 //! The hit path was shaped by measurement:
 //!
-//! - A tag is the leaf's number, `at >> 21`; with 256 entries its low byte is the index, one
-//!   instruction.
+//! - A tag is the leaf's number, `at >> 21`; with 256 entries its low byte is the index, which
+//!   takes one instruction.
 //! - Tags and pointers are arrays of their own, scaled by 8 in the address; one array of three
 //!   words each takes two instructions more.
 //! - A leaf's pointer is kept *biased*: it points to where the entry of page 0 of the space would
@@ -26,10 +26,11 @@ use super::{Access, Accessor, Fault, Revocable};
 
 const LEAF_SHIFT: u32 = PAGE_SHIFT + LEAF_PAGES.trailing_zeros();
 
-/// A tag that no address has.
+/// A tag that belongs to no address.
 const NO_LEAF: u64 = u64::MAX;
 
-/// All that a hit reads, behind one pointer. Others see the line alone; the cache is the owner's.
+/// Everything that a hit reads, behind one pointer. Other threads see the line alone; the cache is
+/// the owner's.
 #[repr(C)]
 struct Inner<'t, const N: usize> {
     line: Line,
@@ -39,7 +40,8 @@ struct Inner<'t, const N: usize> {
 struct Cache<'t, const N: usize> {
     read_tags: [u64; N],
     write_tags: [u64; N],
-    /// Biased: to the entry that page 0 would have. Meaningless where both tags are NO_LEAF.
+    /// Biased: each points to where the entry of page 0 would be. Meaningless where both tags are
+    /// NO_LEAF.
     entries: [*const AtomicU64; N],
     space: &'t PageTable,
 }
@@ -82,7 +84,7 @@ impl<const N: usize, S: Section> Drop for LeafCache<'_, N, S> {
     }
 }
 
-/// Which tags an access is checked against, and which bit of the entry.
+/// The tags and the bit of the entry that an access is checked against.
 trait Direction {
     const VALID: u64;
     fn tag<const N: usize>(cache: &Cache<'_, N>, index: usize) -> u64;
@@ -133,8 +135,8 @@ fn hit<D: Direction, const N: usize>(inner: &Inner<'_, N>, at: u64) -> Option<*c
     Some(ptr::with_exposed_provenance(host as usize))
 }
 
-/// Does what was asked, with the section closed meanwhile, then fills the cache inside the section.
-/// Null where there is nothing to be accessed; the section is open then, too.
+/// Serves requests, with the section closed for that, then fills the cache inside the section.
+/// Returns null if nothing may be accessed; the section is open then, too.
 #[cold]
 #[inline(never)]
 fn miss<const N: usize, S: Section>(inner: NonNull<Inner<'_, N>>, at: u64) -> *const AtomicU64 {
@@ -179,8 +181,8 @@ impl<const N: usize> Cache<'_, N> {
     }
 }
 
-/// A load inside a section. The miss joins the hit at the pointer, not at a result: so the hit path
-/// has no discriminant to test.
+/// Loads inside a section. The miss joins the hit at the pointer, not at a result, so that the hit
+/// path has no discriminant to test.
 #[inline(always)]
 fn load_in<const N: usize, S: Section>(
     inner: NonNull<Inner<'_, N>>,
@@ -201,7 +203,7 @@ fn load_in<const N: usize, S: Section>(
     Ok(unsafe { (*word).load(Ordering::Relaxed) })
 }
 
-/// A store inside a section.
+/// Stores inside a section.
 #[inline(always)]
 fn store_in<const N: usize, S: Section>(
     inner: NonNull<Inner<'_, N>>,
@@ -293,7 +295,7 @@ impl<const N: usize, S: Section> Drop for LeafSession<'_, '_, N, S> {
 }
 
 impl<const N: usize, S: Section> Revocable for LeafCache<'_, N, S> {
-    /// The entry is read live: changing it is all.
+    /// The entry is read live: it suffices to change it.
     fn revoke(&mut self, at: u64) {
         // SAFETY: as for base.
         unsafe { self.inner.as_ref() }.cache.space.revoke(at);

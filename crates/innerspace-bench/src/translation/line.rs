@@ -1,24 +1,24 @@
-//! What others see of an accessor: its section word, its request word, its mailbox.
+//! What other threads see of an accessor: its section word, its request word, its mailbox.
 //!
 //! The owner writes the section word at each access; a revoker writes the request word and the
-//! mailbox, seldom. They share a pair of cache lines that nobody else's accessor is on.
+//! mailbox, rarely. They share a pair of cache lines with no other accessor.
 //!
-//! A revoker changes the page table, posts, issues the heavy barrier and then waits for a section
-//! that it finds open. With a section word of constants it must not wait for a glimpse of 0, which
-//! a busy accessor may never give: it raises the request word and waits for 0 or for the owner to
-//! have taken the request, whichever comes first.
+//! A revoker changes the page table, posts, issues the heavy barrier, and then waits for a section
+//! that it finds open. If the section word is only ever 1 or 0, it must not wait to read a 0,
+//! because it may never catch a busy accessor at that. So it raises the request word, and waits for
+//! 0 or until the owner has taken the request, whichever comes first.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-/// Posts that a mailbox holds; one more turns them into a flush.
+/// How many posts a mailbox holds; one more turns them into a flush.
 const MAILBOX_POSTS: usize = 64;
 
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Line {
     section: AtomicU64,
-    /// Not 0: the mailbox holds something, or a section is asked to close.
+    /// Not 0 if the mailbox holds something, or a section is asked to close.
     request: AtomicU64,
     mailbox: Mutex<Mailbox>,
 }
@@ -78,7 +78,7 @@ pub(super) trait Section {
     fn leave(line: &Line);
 }
 
-/// Constants 1 and 0; the barrier is the revoker's.
+/// The constants 1 and 0; the barrier is the revoker's.
 #[derive(Debug)]
 pub(super) struct Flag;
 
@@ -86,7 +86,8 @@ pub(super) struct Flag;
 #[derive(Debug)]
 pub(super) struct Counter;
 
-/// Constants, entered by a locked exchange: for where the revoker has no barrier for others.
+/// Constants, written by a locked exchange on entry: for systems where the revoker cannot issue a
+/// barrier for other threads.
 #[derive(Debug)]
 pub(super) struct Exchange;
 

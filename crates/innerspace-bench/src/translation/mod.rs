@@ -1,43 +1,43 @@
 //! Which form of software TLB an accessor should have: prototypes, measured side by side.
 //!
-//! Every form translates the same 100,000 pages of one space onto frames scattered over one mapping
-//! of 400 MB, through the same page table ([`table`]), in the same two calling forms:
+//! Every form translates the same 100,000 pages of one space to frames scattered over one mapping
+//! of 400 MB, through the same page table ([`table`]), in two ways:
 //!
-//! - *single*: a section per access. Enter it, look at the request word, translate, access, leave
-//!   it.
+//! - *single*: a section for each access. Enter it, look at the request word, translate, access,
+//!   leave it.
 //! - *session*: one section over all accesses, of which each looks at the request word first.
 //!
 //! The forms are the direct-mapped array of pages ([`page_array`]) and the direct-mapped cache of 2
-//! MiB leaves that reads the live page-table entry ([`leaf_cache`]); the flat mapping itself
-//! ([`raw`]) is what they are compared with. [`line`] is what a revoker sees of an accessor,
-//! [`workloads`] the loops.
+//! MiB leaves that reads the live page-table entry ([`leaf_cache`]); they are compared with the
+//! flat mapping itself ([`raw`]). [`line`] is what a revoker sees of an accessor; [`workloads`] has
+//! the loops.
 //!
-//! What is not here: faults, grace periods, groups, more than one thread. The frames never go away,
-//! so a revoker only has to be obeyed, not waited for.
+//! Not included are faults, grace periods, groups, and more than one thread. The frames never go
+//! away, so accessors only have to obey a revoker, who need not wait for them.
 //!
-//! What was found, on a 3.1 GHz Sapphire Rapids guest with other work on both cores (x is the raw
-//! pointer on the same host pages, first 4 KiB ones, then huge ones):
+//! The findings, on a 3.1 GHz Sapphire Rapids guest with other work on both cores (x is the raw
+//! pointer on the same host pages, first of 4 KiB, then huge ones):
 //!
-//! - The page array needs 2 MiB an accessor and a post to every accessor for each page revoked. The
-//!   leaf cache needs 6 KiB, sees a changed entry at the next access, is level with it on random
-//!   loads (both 1.6 x, 1.8 x) and ahead on dependent ones (1.2 x against 1.4 to 1.6 x); a
-//!   sequential load costs it 0.1 to 0.2 ns more. The leaf cache is kept. Fewer than 256 leaves
-//!   miss too often on 400 MB (2.4 to 3.1 x).
-//! - Sequential loads in a session miss their budget of 1.6 ns: 1.6 to 1.8. A session that also
-//!   keeps the last page in registers takes 1.1 to 1.5, and random loads cost it 5 to 15 % more. It
-//!   was left out: entries are then no longer read live, and an upgrade of the zero page would have
-//!   to be posted to open sessions.
-//! - Random loads seem bound by how many of them fit the reorder buffer: fewer instructions helped
-//!   even while the machine waited for memory. What took the leaf cache from 2.0 x to 1.65 x: tags
-//!   in an array of their own, compared as a shifted number whose low byte is the index; leaf
-//!   pointers biased so that the page number indexes them without a mask.
-//! - A slow path that returns a `Result` made every hit test a discriminant it had just set. It
-//!   returns a pointer to the bytes instead, null for a fault, and the hit path joins behind it.
+//! - The page array needs 2 MiB for each accessor, and a post to every accessor for each page
+//!   revoked. The leaf cache needs 6 KiB, and sees a changed entry at the next access. It is as
+//!   fast on random loads (both 1.6 x, 1.8 x) and faster on dependent ones (1.2 x compared with 1.4
+//!   to 1.6 x); a sequential load takes 0.1 to 0.2 ns more. The library has the leaf cache. Fewer
+//!   than 256 leaves miss too often on 400 MB (2.4 to 3.1 x).
+//! - Sequential loads in a session miss their budget of 1.6 ns: they take 1.6 to 1.8. A session
+//!   that also keeps the last page in registers takes 1.1 to 1.5, and its random loads take 5 to 15
+//!   % more. It was left out, because entries are then no longer read live, and an upgrade of the
+//!   zero page would have to be posted to open sessions.
+//! - Random loads seem to be limited by how many of them fit in the reorder buffer: fewer
+//!   instructions helped even while the machine waited for memory. Two changes took the leaf cache
+//!   from 2.0 x to 1.65 x: tags in an array of their own, compared as a shifted number whose low
+//!   byte is the index; and leaf pointers biased so that the page number indexes them without a
+//!   mask.
+//! - A slow path that returns a `Result` made every hit test a discriminant that had just been set.
+//!   It returns a pointer to the bytes instead, null for a fault, and the hit path joins behind it.
 //! - `#[cold]` on the slow path did not keep its call out of a session's loop, perhaps because the
 //!   session must be closed if it panics; `cold_path()` at each condition did.
-//! - A section word of constant 1 and 0 rather than a counter saves 7 to 10 % of a random load and
-//!   up to 0.1 ns of a sequential one. A locked exchange instead costs a sequential load more than
-//!   5 ns.
+//! - A section word of 1 and 0 instead of a counter saves 7 to 10 % of a random load and up to 0.1
+//!   ns of a sequential one. A locked exchange instead adds more than 5 ns to a sequential load.
 
 mod leaf_cache;
 mod line;
@@ -61,7 +61,7 @@ use crate::report::Table;
 /// Resident pages of the space.
 const PAGES: u64 = 100_000;
 
-/// What the host kernel is told about the mapping: pages of 4 KiB, or huge ones if it likes.
+/// The host pages asked for: pages of 4 KiB, or huge ones if the kernel has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostPages {
     Base,
@@ -139,7 +139,7 @@ struct Budgets {
     session: Budget,
 }
 
-/// One accessor of each form; cells, because the contenders of a row borrow them in turn.
+/// An accessor of each form, in cells because the contenders of a row borrow them in turn.
 struct Forms<'t> {
     seeds: RefCell<Seeds>,
     raw: RefCell<Raw>,
@@ -165,7 +165,7 @@ impl<'t> Forms<'t> {
         }
     }
 
-    /// Two rows: single accesses, and the same in a session.
+    /// Measures two rows: single accesses, and the same in a session.
     fn measure<W: Workload>(
         &self,
         plan: Plan,
@@ -237,7 +237,8 @@ impl<'t> Forms<'t> {
         })
     }
 
-    /// What an eviction or an aging costs the accessor: revoke 64 pages, then load from each again.
+    /// The cost of an eviction or of aging for the accessor: revoke 64 pages, then load from each
+    /// again.
     fn revocation_row(&self, plan: Plan) -> Row<'_> {
         let count = plan.operations(100_000);
         Row {
@@ -330,8 +331,8 @@ mod tests {
         );
     }
 
-    /// More revocations than a mailbox holds, each page moved to another frame: the new frame is
-    /// read.
+    /// Revokes more pages than a mailbox holds, each of which moves to another frame, and checks
+    /// that the new frame is read.
     fn obeys_a_revoker(space: &PageTable, accessor: &mut impl Revocable) {
         for page in 0..200 {
             accessor.load(space.base() + page * 4096).unwrap();

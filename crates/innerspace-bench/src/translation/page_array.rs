@@ -1,9 +1,9 @@
-//! A direct-mapped array of pages: each entry is a page's address and what to add to reach its
-//! frame.
+//! A direct-mapped array of pages: each entry is a page's address, and the number to add to get the
+//! address in its frame.
 //!
 //! A hit never looks at the page table, so whoever changes an entry there must post the page to
-//! every accessor that may have cached it. The tag compare covers alignment, too: low address bits
-//! are kept, and no tag has any.
+//! every accessor that may have cached it. The comparison of the tag also checks the alignment: the
+//! low bits of the address are kept, and they are 0 in every tag.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -17,10 +17,10 @@ use super::{Access, Accessor, Fault, Revocable};
 /// Entries: 512 MiB of address space without a collision, 2 MiB of memory.
 const ENTRIES: usize = 1 << 17;
 
-/// Not the address of a page.
+/// A number that is not the address of a page.
 const NO_PAGE: u64 = u64::MAX;
 
-/// The address of a page, and host address minus that address, wrapping.
+/// The address of a page, and its host address minus that address, wrapping.
 #[derive(Clone, Copy)]
 struct Entry {
     tag: u64,
@@ -104,8 +104,8 @@ fn hit(inner: &Inner<'_>, at: u64) -> Option<*const AtomicU64> {
     ))
 }
 
-/// Does what was asked, with the section closed meanwhile, then fills the cache inside the section.
-/// Null where there is nothing to be accessed; the section is open then, too.
+/// Serves requests, with the section closed for that, then fills the cache inside the section.
+/// Returns null if nothing may be accessed; the section is open then, too.
 #[cold]
 #[inline(never)]
 fn miss(inner: NonNull<Inner<'_>>, at: u64) -> *const AtomicU64 {
@@ -233,7 +233,7 @@ impl Drop for PageSession<'_, '_> {
 }
 
 impl Revocable for PageArray<'_> {
-    /// Changes the entry, then posts the page: cached translations know nothing of the entry.
+    /// Changes the entry, then posts the page: cached translations do not depend on the entry.
     fn revoke(&mut self, at: u64) {
         // SAFETY: as for base.
         unsafe { self.inner.as_ref() }.cache.space.revoke(at);

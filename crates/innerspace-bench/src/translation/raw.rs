@@ -1,4 +1,4 @@
-//! The flat mapping through a pointer: what translation is measured against.
+//! The flat mapping through a pointer, the baseline of translation.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,7 @@
 //! The space under test: frames in one mapping, and a page table of four levels that maps pages
 //! onto them in random order.
 //!
-//! An entry is one word: the frame's host address, and in its low bits what may be done without
-//! asking.
+//! An entry is one word: the frame's host address, with the valid bits in its low bits.
 
 use std::io;
 use std::ptr;
@@ -11,14 +10,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use super::HostPages;
 use crate::harness::xorshift;
 
-/// The page may be loaded from with no further ado.
+/// The page may be loaded from without a fault.
 pub(super) const VALID_READ: u64 = 1 << 0;
-/// The page may be stored to with no further ado.
+/// The page may be stored to without a fault.
 pub(super) const VALID_WRITE: u64 = 1 << 1;
-/// There is a frame, whatever the bits above say.
+/// There is a frame, whatever the valid bits say.
 const PRESENT: u64 = 1 << 2;
 
-/// What of an entry is the frame's host address.
+/// The bits of an entry that are the frame's host address.
 pub(super) const HOST_ADDRESS: u64 = !4095;
 
 pub(super) const PAGE_SHIFT: u32 = 12;
@@ -27,7 +26,7 @@ const PAGE: u64 = 1 << PAGE_SHIFT;
 pub(super) const LEAF_PAGES: u64 = 512;
 const HUGE: usize = 2 << 20;
 
-/// Where the space begins: an address that looks like one of mmap's.
+/// Where the space begins: an address like those of mmap.
 const BASE: u64 = 0x7f00_0000_0000;
 
 /// The entries of 2 MiB.
@@ -40,7 +39,7 @@ struct Node<T>([AtomicPtr<T>; LEAF_PAGES as usize]);
 
 pub(super) struct PageTable {
     root: Box<Node<Node<Node<Leaf>>>>,
-    /// Owned through the pointers of the nodes above: kept here to be freed.
+    /// Kept to be freed; the walk goes through the pointers of the nodes above.
     _middle: Box<Node<Node<Leaf>>>,
     _lower: Box<Node<Leaf>>,
     leaves: Vec<Box<Leaf>>,
@@ -110,7 +109,7 @@ impl PageTable {
         BASE
     }
 
-    /// Host address of the mapping, for whoever uses it flat.
+    /// Host address of the mapping, for flat use.
     pub(super) fn flat(&self) -> u64 {
         self.mapping.address()
     }
@@ -153,7 +152,7 @@ impl PageTable {
     }
 }
 
-/// Addresses and permissions are of no interest to anyone; sizes are.
+/// Prints sizes alone.
 impl std::fmt::Debug for PageTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageTable")

@@ -1,6 +1,7 @@
-//! The loops: the same for the raw pointer and for every form, so that only the access differs.
+//! The loops, which are the same for the raw pointer and for every form, so that only the access
+//! differs.
 //!
-//! `single` and `session` are never inlined: their assembly is what one reads to see a hit path.
+//! `single` and `session` are never inlined, so that a hit path can be read in their assembly.
 
 use super::{Access, Accessor, Fault, PAGES, Revocable};
 use crate::harness::{below, xorshift};
@@ -8,7 +9,7 @@ use crate::harness::{below, xorshift};
 /// Accesses `count` times, at places that `seed` decides.
 pub(super) trait Workload {
     const NAME: &'static str;
-    /// Of a full run.
+    /// The number of operations in a full run.
     const OPERATIONS: u64;
     fn run<A: Access>(access: &mut A, base: u64, count: u64, seed: u64) -> Result<u64, Fault>;
 }
@@ -92,7 +93,8 @@ impl Workload for Dependent {
     const NAME: &'static str = "random dependent loads";
     const OPERATIONS: u64 = 60_000;
 
-    /// The step is mixed in, or the walk would soon run into a cycle short enough to be cached.
+    /// The step is mixed in, because the walk would otherwise soon enter a cycle short enough to be
+    /// cached.
     #[inline(always)]
     fn run<A: Access>(access: &mut A, base: u64, count: u64, seed: u64) -> Result<u64, Fault> {
         let mut value = seed;

@@ -1,20 +1,20 @@
 //! Table T5: the cache of mappings that a fault looks at before the tree.
 //!
 //! Each row replays the lookups and changes of one workload through prototypes of three schemes: no
-//! cache, one mapping for the whole space (the old way), and four slots for each thread, as the
-//! library has them. Its name has the hit
-//! rates: a call counts when it is made, before any check. The figure is the time of a lookup,
-//! changes left out.
+//! cache, one mapping for the whole space (the old way), and four slots for each thread, as in the
+//! library. The row's name contains the hit rates; a lookup counts as soon as it is called, before
+//! any check. The figure is the time of a lookup, without the changes.
 //!
-//! `ebizzy` 0.3 draws its random numbers from a state that is always zero, so what was published is
-//! one chunk and one key; "faithful" does the same, "random" draws. Both keep the memory of their
-//! copies mapped, as the allocator's arenas do, and fault on it again each time; "mapped" maps and
-//! unmaps each copy. Threads take turns of one fault each, as on as many processors.
+//! `ebizzy` 0.3 draws its random numbers from a state that is always zero, so the published runs
+//! used one chunk and one key. "Faithful" does the same; "random" really draws. Both keep the
+//! memory of their copies mapped, as the allocator's arenas do, and take the faults on it again
+//! each time; "mapped" maps and unmaps each copy. Threads take turns, one fault each, as they would
+//! on as many processors.
 //!
-//! The recorded programs (`traces/`) are a compiler run, a git command and two others; their figure
-//! is the time of an event, changes of the mappings included, which cost every scheme the same.
-//! What was published is for a whole build (88.09 %), a boot (73.45 %) and data mining (91.15 %),
-//! on a machine of 80 threads; the nearest of ours is the compiler run.
+//! The recorded programs (`traces/`) are a compiler run, a git command and two others. Their figure
+//! is the time of an event, which includes changes of the mappings: these cost the same in every
+//! scheme. The published figures are for a whole build (88.09 %), a boot (73.45 %) and data mining
+//! (91.15 %), on a machine with 80 threads; the compiler run is closest to them.
 
 mod replay;
 mod traces;
@@ -70,13 +70,13 @@ const TRACES: [(&str, &[u8]); 4] = [
     ("python", include_bytes!("../../traces/python.gz")),
 ];
 
-/// Which chunk a thread works on.
+/// How a thread chooses its chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Choice {
     /// Always the same, as the published runs did.
     Faithful,
     Random,
-    /// At random, and copies in mappings of their own.
+    /// At random, with each copy in a mapping of its own.
     Mapped,
 }
 
@@ -84,12 +84,12 @@ const fn address(page: u64) -> u64 {
     0x7f00_0000_0000 + page * PAGE as u64
 }
 
-/// Where thread `thread` has its copies.
+/// Where thread `thread` keeps its copies.
 fn own(thread: u64) -> u64 {
     (1 + thread) * 4 * CHUNK * CHUNKS
 }
 
-/// A thread copies a chunk to memory of its own, which it maps for that, looks for a key in it, and
+/// A thread copies a chunk to memory of its own, which it maps for that, searches it for a key, and
 /// unmaps it.
 fn run_ebizzy(
     replay: &mut Replay,
@@ -98,7 +98,7 @@ fn run_ebizzy(
     faults: u64,
     seed: u64,
 ) -> Outcome {
-    // The chunks, and a mapping or two of other kinds between what threads have.
+    // The chunks, and some mappings of other kinds between the memory of the threads.
     for chunk in 0..CHUNKS {
         let start = chunk * 2 * CHUNK;
         let kind = chunk as usize % 2;
@@ -122,7 +122,7 @@ fn run_ebizzy(
                 replay.map(address(start), address(start + CHUNK), kind);
             }
         }
-        // To ask for the time takes as long as many a lookup.
+        // Reading the clock takes as long as many lookups.
         let of_all = 2 * CHUNK * threads;
         let rounds = if mapped { 1 } else { faults.div_ceil(of_all) };
         let one = thread_time(rounds * of_all, || {
@@ -145,7 +145,7 @@ fn run_ebizzy(
     Ok(sum)
 }
 
-/// Each thread reads the chunk at its address, and writes its copy.
+/// Each thread reads its chunk, and writes its copy.
 fn copy_chunks(replay: &mut Replay, chunks: &[u64]) -> Result<(), Box<dyn Error>> {
     for page in 0..CHUNK {
         let offset = page * PAGE as u64;
@@ -207,7 +207,8 @@ fn ebizzy(plan: Plan, threads: u64, choice: Choice) -> Row<'static> {
     })
 }
 
-/// One thread, addresses at random among so many mappings: what the tree costs by itself.
+/// Measures one thread that looks up random addresses among `mappings` mappings: the cost of the
+/// tree alone.
 fn anywhere(plan: Plan, mappings: u64) -> Row<'static> {
     let finds = plan.operations(2_000_000);
     let name = format!("at random among {mappings} mappings");

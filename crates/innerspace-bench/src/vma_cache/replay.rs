@@ -1,5 +1,5 @@
-//! Lookups of mappings by themselves: a tree of mappings, and three schemes of caching what was
-//! found. Prototypes that do not use the library.
+//! Lookups of mappings alone: a tree of mappings, and three schemes of caching what was found.
+//! Prototypes that do not use the library.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ pub(super) enum Scheme {
     PerThread,
 }
 
-/// How often mappings were looked up, and how often without the tree. A call counts when it is
-/// made, before anything is checked.
+/// How often mappings were looked up, and how often the tree was not needed. A lookup counts as
+/// soon as it is called, before any check.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Lookups {
     pub(super) calls: u64,
@@ -46,7 +46,8 @@ pub(super) struct Replay {
 }
 
 const SLOTS: usize = 4;
-/// The slots to look at first, one for each 2 MiB, which share these.
+/// How many hints there are. A hint says which slot to look at first for a range of 2 MiB; several
+/// ranges share one.
 const HINTS: usize = 32;
 
 /// The cache of one thread.
@@ -80,7 +81,7 @@ impl Slots {
         (self.starts[slot], self.starts[slot] + self.lengths[slot])
     }
 
-    /// Looks in all slots, after those of before a change were emptied.
+    /// Looks in all slots, after emptying those that were filled before a change.
     #[inline(never)]
     fn searched(&mut self, changes: u64, at: u64) -> Option<(u64, u64)> {
         if self.changes != changes {
@@ -101,7 +102,7 @@ impl Slots {
 }
 
 impl Replay {
-    /// Creates a space without mappings, and so many threads.
+    /// Creates a space without mappings, and `threads` threads.
     pub(super) fn new(scheme: Scheme, threads: usize) -> Replay {
         let threads = match scheme {
             Scheme::PerThread => vec![Slots::default(); threads],
@@ -117,7 +118,7 @@ impl Replay {
         }
     }
 
-    /// Another space with the same mappings, of which nothing is cached and nothing was counted.
+    /// Makes another space with the same mappings, an empty cache and no counts.
     pub(super) fn fork(&self) -> Replay {
         Replay {
             mappings: self.mappings.clone(),
@@ -149,7 +150,7 @@ impl Replay {
         self.invalidate(changed);
     }
 
-    /// Takes a range out of the mappings; whether there was any.
+    /// Removes a range from the mappings. Returns whether any of it was mapped.
     fn cut(&mut self, start: u64, end: u64) -> bool {
         let first = self.mappings.range(..start).next_back();
         let first = first.filter(|(_, mapping)| mapping.end > start);
@@ -176,7 +177,7 @@ impl Replay {
         }
     }
 
-    /// The bounds of the mapping that contains `at`, as a fault of this thread looks for it.
+    /// The bounds of the mapping that contains `at`, looked up as in a fault of this thread.
     #[inline(always)]
     pub(super) fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
         self.lookups.calls += 1;
@@ -214,7 +215,7 @@ impl Replay {
         Some(bounds)
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub(super) fn lookups(&self) -> Lookups {
         self.lookups
     }

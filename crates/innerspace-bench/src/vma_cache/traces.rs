@@ -1,11 +1,12 @@
-//! Recorded mappings and page faults of programs, for table T5: from what perf prints to a short
-//! text, and its replay.
+//! Recorded mappings and page faults of programs, for table T5: the conversion of perf's output to
+//! a short text, and its replay.
 //!
-//! A line of the short text is an event; numbers are hexadecimal, addresses and lengths in pages.
+//! A line of the short text is an event. Numbers are hexadecimal; addresses and lengths are in
+//! pages.
 //!
 //! | line | event |
 //! |---|---|
-//! | `T thread space` | this thread, of this space, does what follows |
+//! | `T thread space` | the events that follow are of this thread of this space |
 //! | `N` | the space begins anew: a program is started |
 //! | `C space` | that space begins as a copy of this one: a fork |
 //! | `M start len kind` | maps, in place of what is there |
@@ -21,10 +22,10 @@ use super::replay::{Lookups, Replay, Scheme};
 
 use crate::host::PAGE;
 
-/// The stack grows down to this much below its end; perf tells what it begins with.
+/// How far the stack may grow down from its end; perf tells only its size at the beginning.
 const STACK_PAGES: u64 = 2048;
-/// Kinds of anonymous mappings; those of files take turns, for neighbours are of different files,
-/// or different parts.
+/// The kinds of anonymous mappings. Mappings of files have several kinds in turn, because
+/// neighbours are of different files, or of different parts.
 const ANONYMOUS: [(&str, usize); 3] = [("rw", 0), ("r-", 1), ("--", 3)];
 const FILES: [usize; 2] = [2, 4];
 
@@ -76,7 +77,7 @@ fn parse_line(line: &str) -> Result<Event, Box<dyn Error>> {
     })
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Replayed {
     pub(crate) calls: u64,
@@ -136,8 +137,8 @@ pub(crate) fn replay(events: &[Event], scheme: Scheme) -> Replayed {
     Replayed { lost, ..done }
 }
 
-/// Makes the short text of what `perf script --show-mmap-events -F comm,pid,tid,time,event,trace`
-/// prints; see `traces/record.sh`.
+/// Makes the short text from the output of
+/// `perf script --show-mmap-events -F comm,pid,tid,time,event,trace`; see `traces/record.sh`.
 pub(crate) fn reduce(perf: impl BufRead) -> Result<String, Box<dyn Error>> {
     let lines: Vec<String> = perf.lines().collect::<Result<_, _>>()?;
     let lines: Vec<Line<'_>> = lines.iter().filter_map(|line| Line::of(line)).collect();
@@ -157,7 +158,7 @@ pub(crate) fn reduce(perf: impl BufRead) -> Result<String, Box<dyn Error>> {
     Ok(reducer.text)
 }
 
-/// A line of perf's: who, which event, and the rest.
+/// A line of perf's output: the thread, the event, and the rest.
 #[derive(Clone, Copy, Debug)]
 struct Line<'a> {
     process: u64,
@@ -169,7 +170,7 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     /// `None` for events of the kernel's own.
     fn of(line: &'a str) -> Option<Line<'a>> {
-        // The name before it may have blanks, and may not have a slash between digits.
+        // The name before it may contain blanks, and no slash between digits.
         let ids = line.split_whitespace().find_map(|word| {
             let (process, thread) = word.split_once('/')?;
             Some((word, process.parse().ok()?, thread.parse().ok()?))
@@ -206,15 +207,15 @@ fn number(word: &str) -> Option<u64> {
 #[derive(Default)]
 struct Reducer {
     text: String,
-    /// By thread, as far as they do anything.
+    /// The process of each thread that does anything.
     process_of: BTreeMap<u64, u64>,
-    /// Numbers of our own, in order of appearance.
+    /// The number of each thread in the short text, in order of appearance.
     threads: BTreeMap<u64, usize>,
     spaces: BTreeMap<u64, usize>,
     turn: Option<u64>,
     /// The end of a process's heap.
     heap: BTreeMap<u64, u64>,
-    /// A thread's call of mremap.
+    /// The arguments of a thread's current call of mremap.
     moving: BTreeMap<u64, (u64, u64, u64)>,
     files: usize,
 }
@@ -247,7 +248,7 @@ impl Reducer {
         }
     }
 
-    /// `None`: not understood.
+    /// Returns `None` for a line that it does not understand.
     fn line(&mut self, line: &Line<'_>) -> Option<()> {
         let Line {
             process, thread, ..
@@ -300,7 +301,7 @@ impl Reducer {
         let (start, len) = (number(start)? / PAGE as u64, pages(number(len)?));
         let (rights, name) = after.rsplit_once("]: ")?.1.split_once(' ')?;
         if name == "[stack]" && rights.starts_with("rw") && len < STACK_PAGES {
-            // The first of a new program.
+            // The first mapping of a new program.
             self.put('N', &[]);
             self.heap.remove(&line.process);
             let end = start + len;

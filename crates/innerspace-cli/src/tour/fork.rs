@@ -1,5 +1,5 @@
-//! Station 5: a thousand forks of a space, each of which writes and keeps its own bytes; and
-//! fork(2).
+//! Station 5: a thousand forks of a space, each of which writes and keeps its own bytes; compared
+//! with fork(2).
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Forks of the space.
 const FORKS: u64 = 1_000;
 
-/// Forks of a process: fewer, as each takes so long.
+/// Forks of a process: fewer, because each takes so long.
 const PROCESSES: u32 = 100;
 
-/// Pages that a fork takes once it has written: four tables and what it wrote.
+/// Pages that a fork takes once it has written: four tables and the page itself.
 const PAGES_A_FORK: u64 = 5;
 
 /// Memory of the parent, at most.
@@ -42,7 +42,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         .map_err(|fault| parent.explain(fault))?;
     drop(accessor);
 
-    // As many at a time as there is room for, besides the parent's tables and the accessors.
+    // As many forks at a time as there is room for, besides the parent's tables and the accessors.
     let tables = resident / 256 + 16 * PAGE;
     let room = usable.saturating_sub(resident + tables);
     let alive = (room / (PAGES_A_FORK * PAGE)).clamp(1, FORKS);
@@ -82,7 +82,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// The time that half of them stayed below: a few were kept waiting by other programs.
+/// The median, because a few of them may have been delayed by other programs.
 fn median(times: &mut [Duration]) -> String {
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
@@ -100,14 +100,14 @@ struct Herd {
 }
 
 impl Herd {
-    /// Where fork `number` writes: many share a page, so that keeping them apart is not a matter of
-    /// luck.
+    /// Where fork `number` writes. Many write to the same page, so only real separation keeps them
+    /// apart.
     fn place(&self, number: u64) -> VirtAddr {
         self.at + (number * 8 + number % 7 * PAGE) % self.resident
     }
 
-    /// Makes the forks of these numbers, lets each write, and then looks whether all have what is
-    /// theirs.
+    /// Makes the forks of these numbers, lets each write, and then checks that each holds its own
+    /// bytes.
     fn fork_and_check(
         &mut self,
         numbers: std::ops::Range<u64>,
@@ -143,8 +143,8 @@ impl Herd {
     }
 }
 
-/// The process: forks itself `count` times with `resident` bytes of memory in use, and prints how
-/// long each took.
+/// The body of the process: forks itself `count` times with `resident` bytes of memory in use, and
+/// prints how long each took.
 pub(super) fn fork_processes(resident: usize, count: u32) -> Result<()> {
     let mut memory = vec![FILLED; resident];
     let mut times = Vec::new();

@@ -1,20 +1,21 @@
-//! Station 2: the whole file goes through a memory of the given limit, and the process and the
-//! kernel's cache show it.
+//! Station 2: the whole file is read through a memory of the given limit, and both the process and
+//! the kernel's cache stay small.
 
 use innerspace::{ByteSize, KIB, MIB};
 
 use super::rivals::{Contender, MOST_BYTES, Run};
 use super::{Findings, Result, Tour};
 
-/// A process grows by this much besides what the memory counts: code that is read in, stacks,
+/// How much a process grows in addition to what the memory counts: code that is read in, stacks,
 /// buffers.
 const PROCESS: u64 = 4 * MIB;
 
-/// Bytes of the file that may show up in the kernel's cache meanwhile, read by nobody of ours (a
-/// backup, an indexer).
+/// Bytes of the file that may enter the kernel's cache during the run because other programs read
+/// it (a backup, an indexer).
 const STRAY: u64 = 256 * KIB;
 
-/// How often each contender runs. The first round also wakes the disk up; the better one counts.
+/// How often each contender runs; the better round counts, because the first one also wakes the
+/// disk up.
 const ROUNDS: usize = 2;
 
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
@@ -47,7 +48,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// One row each, with a title above ours.
+/// Prints a row for each contender, with a title above the library's.
 fn print(findings: &mut Findings, len: u64, contenders: &[(String, Contender)], runs: &[Run]) {
     let cold = match runs.iter().all(|run| run.cold) {
         true => ", cold",

@@ -1,21 +1,20 @@
-//! The tour: six stations, each one claim with its evidence and what the kernel did in the same
-//! place.
+//! The tour: six stations. Each is a claim with its evidence and with what the kernel did in the
+//! same case.
 //!
 //! | file | claim |
 //! |---|---|
-//! | `same_bytes` | a mapping shows what the file holds |
+//! | `same_bytes` | a mapping has the bytes of the file |
 //! | `limit` | everything counts against the limit; the contenders are in `rivals` |
 //! | `no_signal` | a file cut short is an error |
 //! | `tenants` | a scan of one group evicts nothing of another |
 //! | `fork` | a thousand spaces, each with its own bytes |
 //! | `nothing_lost` | updates survive a failing store |
 //!
-//! `sample` makes the file when none is given, `report` prints. A given file is only read; what has
-//! to be changed is a file in the tour's temporary folder, which is removed at the end, also on
-//! Ctrl-C.
+//! `sample` makes the file if none is given; `report` prints. A given file is only read; the tour
+//! changes only files in its temporary folder, which is removed at the end, also after Ctrl-C.
 //!
-//! A station answers [`Findings`]: what it saw, and what was not as claimed. An error it returns
-//! counts as not verified too; the other stations still run.
+//! A station returns [`Findings`]: what it saw, and what was not as claimed. An error of a station
+//! counts as not verified, too; the other stations still run.
 
 mod fork;
 mod limit;
@@ -41,7 +40,7 @@ use innerspace::{ByteSize, Memory, MemoryError};
 use self::report::{Findings, Report};
 use crate::size;
 
-/// Whatever goes wrong in a station ends up in one line of the report.
+/// Any error in a station: it becomes one line of the report.
 type Error = Box<dyn std::error::Error>;
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -58,12 +57,12 @@ pub(crate) struct TourArguments {
     limit: u64,
 }
 
-/// Why there is no exit code 0.
+/// Why the exit code is not 0.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An argument that cannot be.
+    /// An argument that is not possible.
     Arguments(String),
-    /// Something outside stands in the way.
+    /// Something outside the tour prevents it.
     Run(Error),
     /// The report says which claim does not hold.
     NotVerified,
@@ -99,8 +98,8 @@ impl Child {
         Ok(command)
     }
 
-    /// Runs such a command to its end, or to ours: what it reads from is open for as long as we
-    /// live.
+    /// Runs such a command until it ends or this process does: the command's input is open as long
+    /// as this process lives.
     fn output(mut command: Command) -> io::Result<Output> {
         command.stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -119,19 +118,19 @@ fn end_with_parent() {
 /// What the stations have in common.
 struct Tour {
     file: PathBuf,
-    /// How the file is called in the report.
+    /// The file's name in the report.
     name: String,
     /// Its length in bytes.
     size: u64,
-    /// When it was last written to before the tour, where the system tells it.
+    /// When it was last written to before the tour; `None` where the system does not tell.
     modified: Option<SystemTime>,
     limit: u64,
-    /// For files that are changed.
+    /// The folder for files that the tour changes.
     folder: PathBuf,
     report: Report,
 }
 
-/// A claim and the function that shows it.
+/// A claim and the function that verifies it.
 struct Station {
     name: &'static str,
     claim: &'static str,
@@ -171,8 +170,8 @@ const STATIONS: [Station; 6] = [
     },
 ];
 
-/// Set by Ctrl-C and the like: the temporary folder is being removed, and what comes of that is no
-/// finding.
+/// Set by Ctrl-C and similar signals: the temporary folder is being removed, and errors caused by
+/// that are no finding.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn interrupted() -> bool {
@@ -189,7 +188,7 @@ pub(crate) fn run(arguments: &TourArguments) -> Result<(), Failure> {
 }
 
 fn run_stations(arguments: &TourArguments) -> Result<(), Failure> {
-    // What is wrong with the arguments is found before anything is written.
+    // Wrong arguments are found before anything is written.
     let memory = Memory::with_limit(arguments.limit).map_err(|error| match error {
         MemoryError::System { .. } => Failure::Run(error.into()),
         wrong => Failure::Arguments(wrong.to_string()),
@@ -225,7 +224,7 @@ fn run_stations(arguments: &TourArguments) -> Result<(), Failure> {
     }
 }
 
-/// A folder that is removed when the tour ends, in whatever way.
+/// Makes a folder that is removed when the tour ends, for whatever reason.
 fn temporary_folder() -> Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new()
         .prefix("innerspace-tour-")
@@ -234,7 +233,7 @@ fn temporary_folder() -> Result<tempfile::TempDir> {
     let path = folder.path().to_owned();
     ctrlc::set_handler(move || {
         INTERRUPTED.store(true, Ordering::SeqCst);
-        // The tour goes on until the exit, and may be making a file just now.
+        // The tour continues until the process exits, and may be making a file at this moment.
         while path.exists() && fs::remove_dir_all(&path).is_err() {
             std::thread::yield_now();
         }
@@ -279,7 +278,7 @@ impl Tour {
         Ok(tour)
     }
 
-    /// Whether a given file is no longer what it was at the start.
+    /// Whether a given file has changed since the start.
     fn has_changed(&self) -> bool {
         let Some(modified) = self.modified else {
             return false;
@@ -289,7 +288,7 @@ impl Tour {
         })
     }
 
-    /// Writes a file that is changed to the folder.
+    /// Writes a file that the tour will change.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         fs::write(path, bytes).map_err(|error| {
             let (size, folder) = (ByteSize(bytes.len() as u64), &self.folder);
@@ -304,7 +303,7 @@ impl Tour {
         bar.with_style(ProgressStyle::with_template(style).expect("a valid template"))
     }
 
-    /// A sign of life with no known end; invisible unless on a terminal.
+    /// A spinner for work of unknown length; invisible unless on a terminal.
     fn spinner(&self, doing: &'static str) -> ProgressBar {
         let bar = self.report.bar(0).with_message(doing);
         let style = ProgressStyle::with_template("  {spinner} {msg}").expect("a valid template");

@@ -13,7 +13,7 @@ use crate::kernel::{self, Mapping};
 const LEN: u64 = 4 * MIB;
 /// Its length afterwards.
 const SHORT: u64 = 512 * KIB;
-/// Where it is read then.
+/// Where it is read after that.
 const PAST: u64 = 3 * MIB;
 
 const _: () = assert!(SHORT < PAST && PAST < LEN && LEN < GIB);
@@ -57,14 +57,14 @@ fn here(tour: &Tour, path: &Path, findings: &mut Findings) -> Result<()> {
             }
         }
     }
-    // The space goes on: what is left of the file can be read.
+    // The space continues to work: the rest of the file can be read.
     if accessor.load::<u64>(at)? != first {
         findings.fail("the first bytes of the file changed");
     }
     Ok(())
 }
 
-/// The process: does with mmap what [`here`] does, and does not survive it.
+/// The body of the process: does the same as [`here`] with mmap, and does not survive it.
 pub(super) fn map_and_cut_short(path: &Path) -> Result<()> {
     kernel::leave_no_core();
     let file = File::options().read(true).write(true).open(path)?;

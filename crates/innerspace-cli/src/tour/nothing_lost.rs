@@ -1,5 +1,5 @@
-//! Station 6: random updates while the store fails, then a store that is well again, a sync, and a
-//! plain look at the file.
+//! Station 6: random updates while the store fails, then a working store, a sync, and a look at the
+//! file by plain reads.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,7 +12,7 @@ use innerspace::{Accessor, ByteSize, FileAccess, Grouped, MIB, Map, Memory, Page
 use super::sample::Random;
 use super::{Findings, Result, Tour};
 
-/// The memory is at most this large, so that the updates do not fit in.
+/// The greatest size of the memory, in which not all updates fit.
 const MOST_MEMORY: u64 = 2 * MIB;
 
 /// Updates in each of the three parts: before, during and after the failure.
@@ -42,12 +42,12 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
             .on(&[OperationKind::Write])
             .forever(),
     );
-    // Goes well until the memory is full of what cannot be written.
+    // Succeeds until the memory is full of data that cannot be written.
     let refusal = updates.run().err();
     let complaint = file.sync_all().err();
     store.heal();
-    // New updates are refused until what waits is written. The first sync may still tell of a write
-    // that failed in the background before the store was well.
+    // New updates are refused until the waiting data is written. The first sync may still report a
+    // write that failed in the background before the store worked again.
     file.sync_all().or_else(|_| file.sync_all())?;
     updates.run()?;
     file.sync_all()?;
@@ -77,7 +77,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         0 => findings.here("store well again, sync, plain read: every update is in the file"),
         lost => findings.fail(format!("{} updates are not in the file", Grouped(lost))),
     }
-    // It takes a broken disk to show.
+    // Only a broken disk could show this.
     findings.kernel(
         "not measured: Linux counts pages as clean once their write has failed, so that the next \
          fsync(2) succeeds without them",
@@ -85,7 +85,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// Random updates through a shared mapping, and what the file must hold because of them.
+/// Random updates through a shared mapping, and the content that the file must have after them.
 struct Updates {
     accessor: Accessor,
     at: VirtAddr,
@@ -106,7 +106,7 @@ impl Updates {
         })
     }
 
-    /// Makes [`UPDATES`] updates, or fewer when one is refused. That one has changed nothing.
+    /// Makes [`UPDATES`] updates, or fewer if one is refused, which then changes nothing.
     fn run(&mut self) -> Result<()> {
         for _ in 0..UPDATES {
             let place = self.random.below(self.expected.len() as u64);
@@ -120,7 +120,7 @@ impl Updates {
     }
 }
 
-/// Reads the file the ordinary way, and counts the words that are not as they must be.
+/// Reads the file the ordinary way, and counts the words that are wrong.
 fn count_lost(path: &Path, expected: &[u64]) -> Result<u64> {
     let bytes = fs::read(path)?;
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,4 +1,4 @@
-//! What the tour prints, and what a station found.
+//! What the tour prints, and what a station has found.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -8,7 +8,7 @@ use innerspace::ByteSize;
 
 use super::{Failure, Station, interrupted};
 
-/// What a station saw. Nothing is claimed to be verified while `failures` has a line.
+/// What a station saw. Its claim is verified only if `failures` is empty.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     here: Vec<String>,
@@ -17,17 +17,17 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// A line of evidence.
+    /// Adds a line of evidence.
     pub(super) fn here(&mut self, line: impl Into<String>) {
         self.here.push(line.into());
     }
 
-    /// A line about what the kernel did in the same place.
+    /// Adds a line about what the kernel did in the same case.
     pub(super) fn kernel(&mut self, line: impl Into<String>) {
         self.kernel.push(line.into());
     }
 
-    /// Something is not as claimed.
+    /// Adds a line about something that is not as claimed.
     pub(super) fn fail(&mut self, line: impl Into<String>) {
         self.failures.push(line.into());
     }
@@ -41,7 +41,7 @@ impl Findings {
 const COLUMNS: usize = 96;
 const NOT_VERIFIED: &str = "NOT VERIFIED: ";
 
-/// The line in pieces of at most so many columns, broken at spaces; a longer word stays whole.
+/// Breaks the line at spaces into pieces of at most `columns` columns; a longer word stays whole.
 fn wrap(mut line: &str, columns: usize) -> Vec<&str> {
     let mut pieces = Vec::new();
     while let Some((last, letter)) = line.char_indices().nth(columns) {
@@ -124,7 +124,7 @@ impl Report {
         self.marked(NOT_VERIFIED, [error.to_string()])
     }
 
-    /// Lines that are broken where they are too long, with a mark before the first.
+    /// Prints lines, broken where they are too long, with a mark before the first.
     fn marked<L: AsRef<str>>(
         &self,
         mark: &str,
@@ -141,7 +141,7 @@ impl Report {
         Ok(())
     }
 
-    /// Why a station may have failed that is no fault of the library's.
+    /// Prints a reason for a failed station that is not the library's fault: the file has changed.
     pub(super) fn changed(&self, name: &str) -> io::Result<()> {
         self.line(format_args!(
             "\n{name} was changed by somebody else during the tour"

@@ -1,5 +1,5 @@
 //! The contenders of station 2: four ways to read a file from end to end, each in a process of its
-//! own, so that its memory can be told apart. All but the last are given the same budget.
+//! own, so that its memory can be measured. All but the last are given the same budget.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -14,18 +14,18 @@ use super::sample::Checksum;
 use super::{Child, Result, Tour, same_bytes};
 use crate::kernel::{self, Mapping};
 
-/// The contenders read this much of the file at most.
+/// The contenders read at most this much of the file.
 pub(super) const MOST_BYTES: u64 = 512 * MIB;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Contender {
     /// A mapping in a space of this library.
     Innerspace,
-    /// Plain reads into a buffer as large as the budget.
+    /// Plain reads to a buffer as large as the budget.
     Read,
-    /// mmap, giving the pages back whenever a budget's worth was read.
+    /// mmap, which gives the pages back after every `limit` bytes.
     WindowedMmap,
-    /// mmap as it comes.
+    /// mmap without further measures.
     Mmap,
 }
 
@@ -39,18 +39,19 @@ pub(crate) struct ContenderArguments {
     file: PathBuf,
 }
 
-/// How a contender did.
+/// The result of a contender.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) checksum: Checksum,
     pub(super) took: Duration,
-    /// Growth of the process's peak memory, in bytes, where the system tells it.
+    /// Growth of the process's peak memory, in bytes; `None` where the system does not tell.
     pub(super) grown: Option<u64>,
-    /// Growth of the kernel's cache of the file, in bytes, where the system tells it.
+    /// Growth of the kernel's cache of the file, in bytes; `None` where the system does not tell.
     pub(super) left: Option<u64>,
-    /// The most that the library counted, in bytes; 0 for the others.
+    /// The greatest usage that the library counted, in bytes; 0 for the others.
     pub(super) counted: u64,
-    /// Nothing of the file was in the kernel's cache at the beginning, as far as the system tells.
+    /// Whether nothing of the file was in the kernel's cache at the beginning, as far as the system
+    /// tells.
     pub(super) cold: bool,
 }
 
@@ -74,7 +75,7 @@ impl Contender {
 }
 
 impl Run {
-    /// Two runs of the same contender: the shorter time, and the worse of everything else.
+    /// Combines two runs of the same contender: the shorter time, and the worse of everything else.
     pub(super) fn with_better_time(self, other: Run) -> Run {
         Run {
             // A checksum that differs between the runs must not be lost.
@@ -118,7 +119,7 @@ impl Run {
     }
 }
 
-/// The process: reads the file in one of the ways and prints how that went.
+/// The body of the process: reads the file in one of the ways and prints the result.
 pub(super) fn contend(arguments: &ContenderArguments) -> Result<()> {
     let ContenderArguments {
         contender,
@@ -162,12 +163,12 @@ fn growth(before: Option<u64>, after: Option<u64>) -> Option<u64> {
     Some(after?.saturating_sub(before?))
 }
 
-/// What the kernel has cached of a file, in bytes, where the system tells it.
+/// How many bytes of a file the kernel has cached; `None` where the system does not tell.
 fn cached_bytes(path: &Path) -> Option<u64> {
     kernel_cached_pages(path).ok().map(|pages| pages.bytes())
 }
 
-/// Reads with a buffer of `budget` bytes, or few enough more to make whole words for the checksum.
+/// Reads with a buffer of `budget` bytes, or slightly more, to have whole words for the checksum.
 fn read(mut file: &File, budget: u64, len: u64) -> Result<Checksum> {
     let mut checksum = Checksum::new();
     let budget = budget.next_multiple_of(8);

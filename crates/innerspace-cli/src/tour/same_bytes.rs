@@ -1,5 +1,5 @@
-//! Station 1: a checksum through a mapping is that of plain reads, and a private mapping keeps its
-//! stores to itself.
+//! Station 1: a checksum through a mapping equals that of plain reads, and a private mapping keeps
+//! its stores to itself.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,7 +13,7 @@ use super::{Findings, Result, Tour};
 /// Bytes read at a time.
 const PIECE: usize = 64 * KIB as usize;
 
-/// How often a byte is changed through a private mapping, at most.
+/// The greatest number of bytes that are changed through a private mapping.
 const MOST_STORES: u64 = 64;
 
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
@@ -55,17 +55,17 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// The unit of caching for a file that is read from end to end within `limit` bytes. Larger blocks
-/// mean fewer and larger reads of the store; a memory wants room for a few hundred of them.
+/// The block size for a file that is read from end to end within `limit` bytes. Larger blocks mean
+/// fewer and larger reads of the store; a memory should have room for a few hundred of them.
 pub(super) fn block_size(limit: u64) -> u64 {
     (limit / 256).clamp(4 * KIB, 64 * KIB).next_power_of_two()
 }
 
 /// Maps the first `len` bytes of the file window by window and reads them all.
 ///
-/// One mapping of everything works too, while its page tables fit in the limit: they take a 512th
-/// of what was used. Windows of 16 times the limit keep them below a 32nd of it, however large the
-/// file.
+/// One mapping of everything works, too, as long as its page tables fit in the limit: they take a
+/// 512th of the range used. Windows of 16 times the limit keep them below a 32nd of the limit,
+/// however large the file.
 pub(super) fn checksum_by_mapping(
     memory: &Memory,
     file: &PagedFile,
@@ -83,7 +83,7 @@ pub(super) fn checksum_by_mapping(
         let at = space.map(Map::file(file).range(start..end))?;
         for offset in (0..end - start).step_by(PIECE) {
             let piece = &mut buffer[..(PIECE as u64).min(end - start - offset) as usize];
-            // A fault is small; the space knows the story behind it.
+            // A fault is a small value; the space can explain it.
             accessor
                 .read(at + offset, piece)
                 .map_err(|fault| space.explain(fault))?;
@@ -96,7 +96,7 @@ pub(super) fn checksum_by_mapping(
     Ok(checksum)
 }
 
-/// Reads the file to its end. Returns how many bytes that were, too.
+/// Reads the file to its end. Returns the checksum and the number of bytes.
 fn checksum_by_reading(mut file: &File, progress: impl Fn(u64)) -> io::Result<(Checksum, u64)> {
     let mut checksum = Checksum::new();
     let mut read = 0;
@@ -113,8 +113,8 @@ fn checksum_by_reading(mut file: &File, progress: impl Fn(u64)) -> io::Result<(C
     }
 }
 
-/// Changes single bytes all over the file in a private mapping, and looks at both afterwards.
-/// Returns how many.
+/// Changes single bytes all over the file in a private mapping, and checks both afterwards. Returns
+/// how many it changed.
 fn store_privately(
     memory: &Memory,
     file: &PagedFile,
@@ -127,7 +127,7 @@ fn store_privately(
     let space = memory.space()?;
     let at = space.map(Map::file(file).private().writable())?;
     let mut accessor = space.accessor()?;
-    // Each takes a page of its own, and one for the table that leads to it, until it is unmapped.
+    // Until it is unmapped, each takes a page of its own, and one for the table that leads to it.
     let room = memory.limit() / (16 * PAGE_SIZE as u64);
     let stores = MOST_STORES.min(file.len()).min(room);
     let step = file.len() / stores;

@@ -1,4 +1,4 @@
-//! A file to show things on: half data, half holes, the same every time.
+//! The sample file: half data, half holes, the same every time.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -22,8 +22,8 @@ pub(super) fn make(path: &Path, size: u64, progress: impl Fn(u64)) -> io::Result
         file.write_all(&piece[..len])?;
         progress(offset + len as u64);
     }
-    // What is not on the disk yet, the kernel cannot drop from its cache, and later rounds start
-    // without it.
+    // The kernel cannot drop data from its cache that is not on the disk yet, and later rounds need
+    // the cache empty.
     file.sync_data()
 }
 

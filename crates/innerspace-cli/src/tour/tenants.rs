@@ -11,7 +11,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let mut findings = Findings::default();
     let max = tour.limit / 4;
-    // Half of its group's limit, so that its index has room, too.
+    // The working set is half of its group's limit, so that its index has room, too.
     let working_set = max / 2 / PAGE * PAGE;
     let path = tour.folder.join("tenant-a.bin");
     tour.write(&path, &vec![1; working_set as usize])?;
@@ -54,7 +54,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// What the same scan does to the kernel's cache, which all of the process has in common.
+/// The effect of the same scan on the kernel's cache, which the whole process shares.
 fn scan_by_kernel(tour: &Tour) -> Result<String> {
     let spinner = tour.spinner("reading the file in another process");
     let len = tour.size.min(rivals::MOST_BYTES);
@@ -69,7 +69,7 @@ fn scan_by_kernel(tour: &Tour) -> Result<String> {
     ))
 }
 
-/// What happened to the working set meanwhile.
+/// How much of the working set was evicted.
 struct Evicted {
     blocks: u64,
     reads: u64,

@@ -1,7 +1,7 @@
-//! A program for a RISC-V machine: a cipher of one word of state, and the same in Rust.
+//! A program for a RISC-V machine: a cipher with one word of state, and the same in Rust.
 
-/// Enciphers the bytes from a0 to a1 where they are, with the key in a2 (not 0), twelve
-/// instructions a byte; then calls.
+/// Enciphers the bytes from a0 to a1 in place, with the key in a2 (not 0), in twelve instructions
+/// for each byte; then calls.
 pub(crate) const CIPHER: [u32; 13] = [
     0x02b57863, // next:  bgeu a0, a1, done
     0x00d61313, //        slli t1, a2, 13
@@ -18,7 +18,7 @@ pub(crate) const CIPHER: [u32; 13] = [
     0x00000073, // done:  ecall
 ];
 
-/// What the program makes of `bytes` with this key.
+/// Does the same to `bytes` in Rust.
 pub(crate) fn encipher(key: u32, bytes: &mut [u8]) {
     let mut state = key;
     for byte in bytes {

@@ -7,11 +7,11 @@ use innerspace::{
     VirtAddr,
 };
 
-/// The first so many bytes of a space, where a machine has its program, its data and its stack.
+/// The first bytes of a space, where a machine has its program, its data and its stack.
 pub(crate) struct SpaceMemory<R> {
     pub(crate) space: Space,
     pub(crate) accessor: Accessor,
-    /// What the machine notes of each page.
+    /// The machine's flags of each page.
     flags: Vec<u8>,
     reserved: R,
 }
@@ -26,8 +26,8 @@ impl<R: Register> SpaceMemory<R> {
         })
     }
 
-    /// A memory of so many bytes from address 0 of the space on, without the first page: a null
-    /// pointer is an error here. Fails where something is mapped.
+    /// Creates a memory of `bytes` bytes from address 0 of the space on, without the first page, so
+    /// that a null pointer is an error. Fails if something is mapped there.
     pub(crate) fn map(space: Space, bytes: usize) -> Result<SpaceMemory<R>, SpaceError> {
         let pages = Map::anonymous((bytes - PAGE_SIZE) as u64);
         space.map(pages.at(VirtAddr(PAGE_SIZE as u64)))?;
@@ -35,13 +35,13 @@ impl<R: Register> SpaceMemory<R> {
         SpaceMemory::of(space, flags, R::from_u64(u64::MAX))
     }
 
-    /// The same memory for a second machine; each sees only its own stores from here on.
+    /// Forks the memory for a second machine; from then on each sees only its own stores.
     pub(crate) fn fork(&self) -> Result<SpaceMemory<R>, SpaceError> {
         let (flags, reserved) = (self.flags.clone(), self.reserved.clone());
         SpaceMemory::of(self.space.fork()?, flags, reserved)
     }
 
-    /// A fault as the machine's error.
+    /// Turns a fault into the machine's error.
     fn told<T>(&self, done: Result<T, Fault>) -> Result<T, Error> {
         done.map_err(|fault| match fault.kind() {
             FaultKind::NotMapped => Error::MemOutOfBound,
@@ -90,7 +90,8 @@ impl<R: Register> Memory for SpaceMemory<R> {
         Self::new_with_memory(RISCV_MAX_MEMORY)
     }
 
-    /// The trait has no way to fail here. With a limit of twice the bytes for tables and all.
+    /// The trait has no way to report failure here. The limit is twice the bytes, which leaves room
+    /// for tables.
     fn new_with_memory(bytes: usize) -> Self {
         let memory = innerspace::Memory::with_limit(2 * bytes as u64 + MIB).expect("a memory");
         SpaceMemory::map(memory.space().expect("a space"), bytes).expect("an empty space")

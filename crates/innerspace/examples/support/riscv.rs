@@ -1,4 +1,4 @@
-//! A RISC-V machine (RV32IM) by the interpreter `rrs-lib`, on any memory: here, on a space.
+//! A RISC-V machine (RV32IM) on the interpreter `rrs-lib`, with any memory: here, with a space.
 
 use innerspace::{Accessor, CodePage, Fault, PAGE_SIZE, VirtAddr};
 use rrs_lib::instruction_executor::{InstructionException, InstructionExecutor};
@@ -16,21 +16,21 @@ pub(crate) trait GuestMemory: Memory {
 /// Pages of code that are kept decoded as words.
 const CODE_PAGES: usize = 8;
 const WORDS: usize = PAGE_SIZE / 4;
-/// Times a page of code may change before its instructions are fetched one by one.
+/// How often a page of code may change before its instructions are fetched one by one.
 const MOST_CHANGES: u32 = 16;
 
 /// A space as the guest's memory.
 pub(crate) struct SpaceMemory {
     pub(crate) accessor: Accessor,
-    /// Why the last access that failed did.
+    /// The fault of the last access that failed.
     pub(crate) fault: Option<Fault>,
-    /// What was fetched from, by the low bits of the page's number.
+    /// The pages that are kept, by the low bits of the page's number.
     code: [Code; CODE_PAGES],
-    /// The instructions of those pages, each where the low bits of its address say.
+    /// The instructions of those pages, each at the index in the low bits of its address.
     words: [u32; CODE_PAGES * WORDS],
 }
 
-/// A page whose instructions are kept, good for as long as nobody stores to it.
+/// A page whose instructions are kept, valid as long as nobody stores to it.
 struct Code {
     /// The page's number.
     page: u32,
@@ -58,7 +58,7 @@ impl SpaceMemory {
         done.map_err(|fault| self.fault = Some(fault)).ok()
     }
 
-    /// Fetches from a page that is not kept, or has changed, and keeps it.
+    /// Fetches from a page that is not kept or has changed, and keeps the page.
     #[cold]
     fn fetch_anew(&mut self, at: u32) -> Result<u32, Fault> {
         let page = at / PAGE_SIZE as u32;
@@ -70,7 +70,7 @@ impl SpaceMemory {
         code.watched = None;
         code.changes += 1;
         if code.changes <= MOST_CHANGES && at.is_multiple_of(4) {
-            // Watched first: what changes while it is copied is seen to have changed.
+            // Watched first, so that a change during the copy is noticed.
             let start = VirtAddr(u64::from(page) * PAGE_SIZE as u64);
             let watched = self.accessor.watch_code(start)?;
             let words = &mut self.words[place * WORDS..][..WORDS];
@@ -127,11 +127,11 @@ impl GuestMemory for SpaceMemory {
 /// Why a machine stopped.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Stop {
-    /// At an `ecall`, which the program counter is past.
+    /// At an `ecall`; the program counter is past it.
     Call,
-    /// At an instruction that it could not do.
+    /// At an instruction that it could not execute.
     Exception(InstructionException),
-    /// After as many instructions as it was to do.
+    /// After the number of instructions that was asked for.
     Enough,
 }
 
@@ -139,12 +139,12 @@ pub(crate) enum Stop {
 pub(crate) struct Machine<M> {
     pub hart: HartState,
     pub memory: M,
-    /// Instructions done so far.
+    /// Instructions executed so far.
     pub steps: u64,
 }
 
 impl<M: GuestMemory> Machine<M> {
-    /// A machine whose first instruction is at `pc`, with zeros in its registers.
+    /// Creates a machine whose first instruction is at `pc`, with zeros in its registers.
     pub(crate) fn new(memory: M, pc: u32) -> Machine<M> {
         let mut hart = HartState::new();
         hart.pc = pc;
@@ -155,7 +155,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// Runs to the first call or exception, but at most so many instructions.
+    /// Runs to the first call or exception, but executes at most `most` instructions.
     pub(crate) fn run(&mut self, most: u64) -> Stop {
         let Machine {
             hart,

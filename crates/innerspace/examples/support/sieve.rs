@@ -1,7 +1,7 @@
 //! A program for a RISC-V machine: the sieve of Eratosthenes.
 
-/// Counts the primes below a1 (from 2 to 2^31) with a1 bytes of zeros at a0 to work in; stores the
-/// number to the word at a2, and calls with it in a0.
+/// Counts the primes below a1 (from 2 to 2^31), using a1 bytes of zeros at a0; stores the number to
+/// the word at a2, and calls with it in a0.
 pub(crate) const SIEVE: [u32; 21] = [
     0x00200293, //         li t0, 2
     0x00000e93, //         li t4, 0

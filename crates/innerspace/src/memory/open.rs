@@ -86,8 +86,8 @@ impl Memory {
     /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one
     /// set of dirty blocks. It is writable if it was first opened so, and the group that it was
     /// first opened in pays for it. A call that names another group ([`FileOpener::group`]) is
-    /// refused, unless both say [`FileOpener::share`]. Its length is what the file system says: files of /proc say 0,
-    /// and show nothing.
+    /// refused, unless both say [`FileOpener::share`]. Its length is what the file system says:
+    /// files of /proc say 0, and show nothing.
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
@@ -299,8 +299,8 @@ impl FileOpener {
         }
     }
 
-    /// What the caller calls the file. Another caller may have opened it by a name of its own, which
-    /// is not for this one to see.
+    /// What the caller calls the file. Another caller may have opened it by a name of its own,
+    /// which is not for this one to see.
     fn shown_name(&self, own: &dyn Fn() -> String) -> String {
         match &self.options.name {
             Some(name) => store::shown_name(name).into_owned(),

@@ -69,8 +69,8 @@ impl Snapshot {
     /// A view of `len` bytes at `at`.
     ///
     /// # Errors
-    /// The [`Fault`] of the first byte that cannot be read; [`FaultKind::Limit`](crate::FaultKind::Limit) when the group has
-    /// no room for a copy.
+    /// The [`Fault`] of the first byte that cannot be read;
+    /// [`FaultKind::Limit`](crate::FaultKind::Limit) when the group has no room for a copy.
     pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
         let space = &*self.0.0;
         let offset = at.page_offset();
