@@ -53,61 +53,14 @@
 //! filled, or WRITEBACK bits, and `invalidate`. One sync of a file runs at a time; its waiters hold
 //! no block lock.
 //!
-//! **Operations side by side**: what makes each pair safe. `pairs` runs every one of them from two
-//! threads, under real and under shuttle's scheduling; `mapping` has those with stores through a
-//! mapping, which need a mapper. The table, with the tests of each pair, is
-//! `docs/protocols/pairs.md`.
-//!
-//! Of two of a kind:
-//!
-//! - *read* or *view*: holds are shared; of two fills one `create` wins, and the other waits for
-//!   LOCKED
-//! - *write*: the block's lock
-//! - *map fault*: the block's lock until the page is installed; for holes, the epoch
-//! - *write back* or *sync*: DIRTY is cleared once, under the lock; one sync of a file at a time
-//! - *evict*: `try_lock`, and `freeze` succeeds once
-//! - *cut* (truncate, punch, discard, invalidate): `invalidate`, exclusive
-//!
-//! A read or a view beside
-//!
-//! - *a write*: a view moves the writer to another frame; a copy may be torn
-//! - *a map fault*: a view takes the right to store away (WMAPPED)
-//! - *write back*: both only read, since the write to the store holds a view, too
-//! - *eviction*: a hold stops `freeze`
-//! - *a cut*: the slot, or the frame's tag, is read after the hold is taken (I10); for fills,
-//!   `invalidate`
-//!
-//! A write beside
-//!
-//! - *a map fault*: the block's lock; stores meet as machine words
-//! - *write back*: STABLE waits for WRITEBACK; DIRTY is set under the lock, after the bytes
-//! - *eviction*: the block's lock
-//! - *a cut*: `invalidate`; for an append in one step, `cutting` under the mutex of the index
-//!
-//! A map fault beside
-//!
-//! - *write back*: STABLE; before the bytes are read, write translations are revoked, a grace
-//!   period passes, and DIRTY is cleared
-//! - *eviction*: the block's lock until the page is installed
-//! - *a cut*: `invalidate`, and the block's lock; for holes, the epoch
-//!
-//! Write back or a sync beside
-//!
-//! - *eviction*: a block that is dirty, under writeback or not synced is busy; eviction asks under
-//!   the lock
-//! - *a cut*: the cut waits for WRITEBACK, and past its end no write back begins until it is over
-//!   (`Cutting`); a sync waits for that. A punch holds the locks until the store has punched. For
-//!   invalidate, a block that is being written counts as kept. Doubt goes with the block. A lost
-//!   punch is made again with the file held exclusively and the blocks locked
-//!
-//! Eviction beside a cut: the block's lock, and "still in the index?"
+//! **Operations side by side**: what makes each pair safe is in `docs/protocols/pairs.md`. `pairs`
+//! runs every one of them from two threads, under real and under shuttle's scheduling; `mapping`
+//! has those with stores through a mapping, which need a mapper.
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, for which there is no block to
-//! lock. The fault is given the file's hole epoch, and those of the page's neighbours that are
-//! holes as well, and compares it in the section in which it installs them. An operation that makes
-//! a block there, or cuts the file, moves the epoch (under the mutex of the index), as the end of
-//! each write back does for writers that took a block for a hole; and, if there are mappings, waits
-//! for a grace period, revokes, and waits again before bytes change.
+//! lock. The file's hole epoch takes the place of the lock (`docs/protocols/cuts.md`). The fault is
+//! given it with those of the page's neighbours that are holes as well, and compares it in the
+//! section in which it installs them.
 //!
 //! **Neighbours.** Below: `store` (bytes), `reclaim` (frames and lists; it calls back through
 //! `Owner`), `frame`, `group`. Above: `space` maps files and implements [`Mappers`]; the facade

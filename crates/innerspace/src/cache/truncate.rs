@@ -4,7 +4,8 @@
 //! Order (I9): fills and writes are kept out (`alone`); no write back begins past the new end
 //! ([`Cutting`]); those under way end; the store; the size; blocks out of the index under their
 //! locks; translations revoked; one grace period for a batch of blocks; the frames freed. When the
-//! call returns, no read, view taken later, or access through a mapping sees what was removed.
+//! call returns, no read, view taken later, or access through a mapping sees what was removed. The
+//! argument is in `docs/protocols/cuts.md`.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;

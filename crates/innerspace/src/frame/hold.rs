@@ -16,28 +16,8 @@
 //! - WMAPPED: write translations of the frame may exist
 //! - COLD: of a CACHED frame: its next use may have a mark to make ([`super::marks`])
 //!
-//! States of a published frame, and the function that makes each transition:
-//!
-//! | from | function | to | condition |
-//! |---|---|---|---|
-//! | owned | `publish` | CACHED refs>=1, or refs>=1 | the frame was owned |
-//! | refs=n | `try_get`, `try_get_cached` / `put` | refs=n+1 / n-1 | get: n > 0; cached: CACHED |
-//! | refs=n, not CACHED | `put_owner` | refs=n-1 | refs=1: a plain store, see `try_get` |
-//! | CACHED | `try_view` | views+1 | no WRITER, no WMAPPED |
-//! | CACHED | `try_view_hot` | views+1 | no WRITER, no WMAPPED, not COLD |
-//! | CACHED | `cool` / `warm` | + / - COLD | warm: up to date, and no mark to make |
-//! | refs=n, not CACHED | `try_view_still` | views+1 | n > 0; the page is a snapshot's |
-//! | views=n | `try_clone_view` / `put_view` | views=n+1 / n-1 | clone: n > 0 |
-//! | CACHED | `try_begin_write` / `end_write` | + / - WRITER | views = 0; block lock held |
-//! | CACHED | `try_set_wmapped` | + WMAPPED | views = 0, no WRITER; block lock held |
-//! | CACHED | `clear_wmapped` | - WMAPPED | the same; revoked, and grace passed |
-//! | any | `try_map` / `unmap` | mapped+1 / -1 | map: the frame is held |
-//! | CACHED | `try_map_cached` / `unmap` | mapped+1 / -1 | none: CACHED holds the frame |
-//! | mapped=1 alone | `try_map_both` / `unmap_both` | mapped=2 / 0 | one borrower, no parent |
-//! | CACHED refs=n | `freeze(n)` | owned | views = mapped = 0 |
-//! | CACHED refs=n | `leave_file` | refs=n-1, or n with views | block lock held |
-//!
-//! With views, `leave_file` leaves the index's reference to them.
+//! The transitions, with the function and the condition of each, and the orderings are in
+//! `docs/protocols/hold-word.md`.
 //!
 //! Views or pins alone may keep an anonymous frame whose leaf has released it. Dropping a view of a
 //! block that has left its file ([`PutView::Detached`]) notifies the views' owner
@@ -45,25 +25,8 @@
 //!
 //! The thread that brings the word to UNCACHED alone (`Dropped::Last`) frees the frame. The word
 //! stays so until the frame is published again, so every `try_` on a free frame fails. The word of
-//! a frame that was never published is 0, as the host's memory has it. Only its owner names such a
-//! frame, and [`Hold::load`] reports it as not held.
-//!
-//! The bit is set where a frame is *not* cached, so a hit is one test against zero: none of the
-//! four bits, and room for a view.
-//!
-//! Orderings. All changes are RMWs of one word, so each sees the newest value. The exceptions are
-//! `publish`, which no other thread can race with, and `put_owner` of the last owner, which none
-//! may race with (the rule is at `try_get`). They pair as follows:
-//! - taking (`try_get`, `try_view`, `try_map_cached`: Acquire) pairs with `publish` (Release): the
-//!   holder sees the metadata and bytes the owner wrote;
-//! - dropping (`put`, `put_view`, `unmap`: Release) pairs with the Acquire of the thread that ends
-//!   the life (the last dropper, which in `put_owner` is a load, or `freeze`) or changes the bytes
-//!   (`try_begin_write`, `try_set_wmapped`): every read of a holder comes before;
-//! - `end_write` and `clear_wmapped` (Release) pair with `try_view` (Acquire): a view sees all the
-//!   bytes written.
-//!
-//! A field that is full (2^20 - 1 references or installed pages, 2^19 views) refuses (`try_` fails)
-//! and never wraps into its neighbour.
+//! a frame that was never published is 0, and [`Hold::load`] reports it as not held. A field that
+//! is full refuses (`try_` fails) and never wraps into its neighbour.
 
 use std::fmt;
 

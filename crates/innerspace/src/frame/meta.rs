@@ -4,7 +4,7 @@
 //! - `kind`, `order`, `group`, `owner`, `index`: the owner of an owned frame, and the allocator;
 //!   read by any thread
 //! - `owner`, `index` of leaves: the page table: which leaf it borrows from, and its borrower
-//! - `hold`: any thread, atomically, by the table in [`super::hold`]
+//! - `hold`: any thread, atomically, by the table in `docs/protocols/hold-word.md`
 //! - `lru`, `uses`: the LRU of `reclaim`
 //! - `fresh`: the allocator, for free frames: whether the block was never handed out before
 //! - `links`: free frame: the buddy allocator, under its mutex; else the LRU, under its own

@@ -3,34 +3,20 @@
 //!
 //! A page is *watched* from the first [`Accessor::watch_code`](crate::Accessor::watch_code) on. A
 //! fault that makes a watched page writable counts one generation first, in its section. To watch:
-//! close the gate on the page, so that no fault is between its count and the page's word; make the
-//! page read-only; wait for a grace period; read the generation; open the gate. Stores that needed
-//! no fault began before the page was read-only, so they are over when the grace period is. A fault
-//! that makes it writable again counts after the generation was read. The grace period is needed
-//! even if the page was read-only already: writeback, aging and samples make it so, too, and a
-//! store may be under way that began before.
-//!
-//! The gate has to be closed for the page's own sake as well: a fault that copies it must find its
-//! word changed if there were stores to it meanwhile (`pte`).
+//! close the gate on the page; make the page read-only; wait for a grace period; read the
+//! generation; open the gate.
 //!
 //! A page of a file may be mapped elsewhere, too: at other addresses, in forks, in other spaces.
 //! Stores there count as well. The pool knows its generation (`reclaim::watched`) by the file's
 //! page, and a fault that makes such a page writable anywhere counts it, in its section. No gate
-//! keeps these faults out, so the watcher goes by their counts: it makes itself known; reads the
-//! generation; waits for a grace period, by which every fault is over that did not see it, or
-//! counted before it read; takes the right to store away in every space (`Revoke::Write`); waits
-//! for a grace period, by which the stores are over. Any word that is writable after that was made
-//! so by a fault that counted after the generation was read.
+//! keeps these faults out, so the watcher makes itself known; reads the generation; waits for a
+//! grace period; takes the right to store away in every space (`Revoke::Write`); and waits for
+//! another. A call that writes to a page of a file counts afterwards, in a section of its own. Why
+//! no store is missed is in `docs/protocols/watched-pages.md`.
 //!
-//! A call that writes to a page of a file counts afterwards, in a section of its own. If a
-//! watcher's grace period sees that section open, the bytes are there before the watcher fetches
-//! them; if not, the section sees that the page is watched, and counts. The call looks whether
-//! anybody maps the page only once the bytes are there: a later mapping finds them.
-//!
-//! Structural changes count a generation first, too. A translator that finds a page as they leave
-//! it finds its code stale, and their writer keeps watchers out from before the count until they
-//! are over. A file that takes pages away counts once the page's word is changed, with its block
-//! locked.
+//! Structural changes count a generation first, too, and their writer keeps watchers out from
+//! before the count until they are over. A file that takes pages away counts once the page's word
+//! is changed, with its block locked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

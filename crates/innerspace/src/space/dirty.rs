@@ -1,18 +1,11 @@
 //! Which pages were stored to since the last call: for a framebuffer, or to copy a space while it
 //! runs.
 //!
-//! A page is *watched* from the first `Space::take_dirty` that named it. The log has a bit for
-//! each watched page that a fault has made writable since it was last taken; so a watched page is
-//! writable only if its bit is set. To take: close the gate on the range, so that no fault is
-//! between its bit and its word; take the bits; take the write validity of their pages, so that the
-//! next store faults, and sets the bit again; wait for a grace period, for stores that had found
-//! the word as it was; open the gate.
-//!
-//! A change of pages other than by stores (mapping, unmapping, dropping, moving, restoring) ends
-//! the watch of its range. The next take names all that is mapped there, as for a page that was
-//! never watched. So does a range for which the log had no memory. A restore in place copies back
-//! the pages that were stored to since: their bits are set already, or, if they were taken, set
-//! again.
+//! A page is *watched* from the first `Space::take_dirty` that named it. The log has a bit for each
+//! watched page that a fault has made writable since it was last taken; so a watched page is
+//! writable only if its bit is set. To take: close the gate on the range; take the bits; take the
+//! write validity of their pages; wait for a grace period; open the gate. The argument, and what
+//! ends the watch of a page, are in `docs/protocols/watched-pages.md`.
 //!
 //! The mutex of the log is taken inside sections and under the gate's writer, and nothing is taken
 //! under it.

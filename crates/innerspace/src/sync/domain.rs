@@ -1,8 +1,6 @@
 //! Sections and grace periods: how a thread uses a translation or an index node without a shared
 //! write, and how another takes it away.
 //!
-//! # Protocol
-//!
 //! A [`Participant`] is the public side of one reader: a counter that is odd while the reader is in
 //! a *section*, and a mailbox. An accessor owns one; any other thread that walks a table or an
 //! index uses its own ([`Domain::reader`]).
@@ -21,35 +19,19 @@
 //! 3. calls [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change;
 //! 4. reuses the thing, cleans it, or returns.
 //!
-//! The pair (1, 2) of the reader against (1, 3) of the revoker is Dekker's: the reader writes
-//! `state` and then reads the words; the revoker writes the words and then reads `state`. With a
-//! full barrier in between on both sides at least one sees the other: either the reader finds the
-//! words changed (and the post), or the revoker finds it in a section and waits. The reader's
-//! barrier is free where `membarrier` exists, because the revoker's then acts on both sides
-//! (`sys::barrier`); where grace periods follow one another so closely that this is too expensive,
-//! readers fence after all ([`fencing`]). Elsewhere, and under the race detector, *enter*, *leave*
-//! and the revoker's read of `state` are all read-modify-writes: each takes what the one before it
-//! in the word's modification order released, so a section that comes after the revoker's read has
-//! seen the revocation, and no lone fence is needed. (*leave* too: a plain store there would cut
-//! the chain between the revoker's read and the reader's next section.)
-//!
-//! What a reader wrote inside its section is visible to the revoker after the wait: *leave* is a
-//! release store that the revoker's read acquires. So a store through a translation that was
-//! revoked is in memory before `synchronize` returns.
+//! At least one of the two sees the other, and after the wait the revoker sees what the reader
+//! wrote in its section. The argument is in `docs/protocols/sections.md`, also for systems without
+//! `membarrier` and for readers that fence ([`fencing`]).
 //!
 //! # Sessions
 //!
-//! A session keeps one section open over many accesses and looks at `pending` before each: a
-//! waiting revoker sets it, and the session passes a *safepoint* (leave, drain, enter). The look
-//! costs only the load of a pointer: `pending` is the address of the reader's cache while nothing
-//! is pending, and that of an empty cache while something is ([`CacheBinding`]). Between two
-//! accesses the user's code runs, and may call this library: a thread that is about to wait for
-//! others first leaves the sections of its own sessions ([`suspend_sessions`], called by every lock
-//! and wait of `sync`), so that two threads with open sessions never wait for each other. It sets
-//! `pending` too, so the session finds out before it uses anything it remembers. While an access
-//! itself is under way the session is not registered (`end_session`), and nobody leaves its section
-//! for it. A drain may take a request away that came for the section it is in, and the session goes
-//! on: the revoker asks again from time to time.
+//! A session keeps one section open over many accesses and looks at `pending` before each: the
+//! address of the reader's cache while nothing is pending, and of an empty cache while something is
+//! ([`CacheBinding`]). A waiting revoker sets it, and the session passes a *safepoint* (leave,
+//! drain, enter). A thread that is about to wait for others first leaves the sections of its own
+//! sessions, and sets their `pending` ([`suspend_sessions`], called by every lock and wait of
+//! `sync`). While an access itself is under way the session is not registered (`end_session`), and
+//! nobody leaves its section for it.
 //!
 //! # Rules
 //!

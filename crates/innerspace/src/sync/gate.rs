@@ -14,13 +14,8 @@
 //! reach: those above the range, and a leaf at its edge. The writer's mutex guards a value, the
 //! writer's own state.
 //!
-//! Why it is sound: `close` stores the range and then synchronizes, so it returns only when every
-//! section that saw the address open is left (`sync::domain`: the Dekker pair, with the range as
-//! the word). A section that opens later sees it closed. The range is two words: `from` is stored
-//! first, then `to`; opening stores 0 in `to`. A reader loads `to` and then `from`, so one that
-//! sees the new `to` sees the new `from`. A reader that mixes an older `to` with a newer `from`
-//! began before the newer range was closed: the writer waits for its "open", and it asks again
-//! after its "closed".
+//! The range is two words: `from` is stored first, then `to`; opening stores 0 in `to`. A reader
+//! loads `to` and then `from`. Why that is right is in `docs/protocols/structural-changes.md`.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::domain::{Domain, Sections};

@@ -4,32 +4,9 @@
 //! An entry is a hint. It names an item whose *mark* says whether it is still pending. The mark is
 //! cleared under a lock of the user's, by the thread that processes the item or removes it. Entries
 //! are therefore never taken out: the entry of an item that is done finds no mark, or the mark of a
-//! later time, which has an entry of its own.
-//!
-//! ```text
-//!   owner: add                              owner: drain, at least before each N-th add
-//!   mark                                    for the last N entries:
-//!   entries[number mod N] := it, Release      lock; marked? process it
-//!   number + 1, Release
-//!
-//!   others: drain, one at a time
-//!   n := number, Acquire
-//!   for those of the last N entries that no drain has seen:
-//!     entry, Acquire; lock; marked? process it
-//!   seen := n
-//! ```
-//!
-//! **Nothing is lost.** The owner processes each entry before it puts another in its place. A drain
-//! that finds an entry sees the mark that came before it, or a later state of the mark (Acquire,
-//! Release).
-//!
-//! **Nothing is processed twice.** The second thread at an entry finds no mark under the lock.
-//!
-//! **A drain is complete**: an item added before it began (in happens-before order) has been
-//! processed when it ends, by this drain or another thread. The drain sees the number that came
-//! after the entry. If an earlier drain saw the entry, that one processed it, since drains come one
-//! after another. Otherwise this drain finds it, or finds a later entry in its place, and then the
-//! owner had drained before (Acquire, Release).
+//! later time, which has an entry of its own. An item that was added before a drain began has been
+//! processed when it ends, and only once. The steps and the argument are in
+//! `docs/protocols/per-thread.md`.
 //!
 //! *The owner* is one thread at a time, as in [`super::per_thread`], or the holder of a mutex.
 

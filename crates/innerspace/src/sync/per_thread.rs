@@ -2,28 +2,12 @@
 //! empty: stocks of charges, magazines of frames.
 //!
 //! The owner sets its busy flag and looks whether a drain is under way; a drainer announces itself
-//! and looks at the busy flag. That is Dekker's protocol once more, and the asymmetric barrier
-//! (`sys::barrier`) makes the owner's side free:
-//!
-//! ```text
-//!   owner                        drainer
-//!   busy := 1                    draining + 1
-//!   (light)                      (heavy)
-//!   draining = 0? else leave     wait until busy = 0, of every owner
-//!   read and write               read and change (there may be two drainers: that is between them)
-//!   busy := 0, Release           draining - 1, Release
-//! ```
-//!
-//! Either the owner sees `draining` and leaves, or the drainer sees `busy` and waits, so the two
-//! are never at the slot together. The second sees what the first did: the drainer by its Acquire
-//! of `busy`, the owner by its Acquire of `draining`, which is 0 again only after the last
-//! drainer's subtraction (each continues the release sequence of those before). The owner also sees
-//! what the drainer did before it came, such as deleting a group: that stands before the heavy
-//! barrier, which acts as a fence in the owner unless the owner's turn ended before it.
+//! and looks at the busy flag. So the two are never at a slot together, and the second sees what
+//! the first did. The asymmetric barrier (`sys::barrier`) makes the owner's side free. The argument
+//! is in `docs/protocols/per-thread.md`.
 //!
 //! A turn of the owner is short, because a drainer waits for it. In its turn the owner must never
-//! wait for anything that a drainer holds when it begins. Where membarrier is refused both sides
-//! are fences, and the owner's costs what a compare-and-swap would.
+//! wait for anything that a drainer holds when it begins.
 //!
 //! *The owner* is the thread with the slot's number (`stats::thread_number`). No two living threads
 //! have the same number, and a number is handed on under a mutex, with everything its last thread

@@ -1,48 +1,23 @@
 //! The asymmetric barrier: free on the side that runs often, expensive on the side that runs
 //! seldom.
 //!
-//! **The problem** is Dekker's: an accessor announces itself and then reads a page-table entry; a
-//! revoker changes the entry and then looks whether anyone has announced themselves. At least one
-//! of the two must see the other:
-//!
-//! ```text
-//!   accessor              revoker
-//!   X := in section       E := revoked
-//!   (light)               (heavy)
-//!   read E                read X           never: E = old and X = idle
-//! ```
-//!
-//! With a full fence on both sides this is textbook. A full fence on every access costs more than
-//! the access itself, so here the accessor only prevents reordering by the compiler, and the
-//! revoker makes every other processor execute the fence in the accessor's place.
-//!
-//! **Why that is right.** membarrier(2), command `PRIVATE_EXPEDITED`, guarantees that between its
-//! call and its return every running thread of the process passed a point at which its memory
-//! accesses were in program order (Linux interrupts the processors that run the process and
-//! executes a full barrier there; a thread that is not running passed a full barrier in the
-//! scheduler, when it left its processor, or will when it comes back). Let F be that point in the
-//! accessor. The light side is a compiler fence, so in the machine's program order
-//! `X := in section` stands before `read E`, and F stands either before the read or after it.
-//! - F before the read: the revoker's `E := revoked` was complete before its call, so before F, and
-//!   the read comes after F: it sees the revoked entry.
-//! - F after the read: the announcement stands before the read in program order, so before F, and
-//!   is visible once F is done, so before the call returns: the revoker's read of X sees it.
-//!
-//! The same argument holds for any number of accessors, each with its own F, and for leaving a
-//! section (a release store, which needs no help). It needs the accessor's store and load to be
-//! real single instructions in this order: both are atomics, and the compiler fence keeps their
-//! order.
+//! An accessor announces itself and then reads a page-table entry; a revoker changes the entry and
+//! then looks whether anyone has announced themselves. At least one of the two must see the other.
+//! A full fence on every access costs more than the access itself. So the accessor only prevents
+//! reordering by the compiler (the light side), and the revoker makes every other processor execute
+//! the fence in the accessor's place (the heavy side), by membarrier(2), command
+//! `PRIVATE_EXPEDITED`. Why that is right is in `docs/protocols/sections.md`.
 //!
 //! **When it is not there** (old kernel, a seccomp policy, another system) or not wanted (model
 //! checkers, Miri, `--cfg portable`, the environment variable `INNERSPACE_BARRIER=fences`), both
 //! sides are `SeqCst` fences and the argument is the C++ memory model's. ThreadSanitizer models
-//! neither, so code that it is to check asks for the [`BarrierMode`] and uses read-modify-writes
-//! in `Fences` mode. The mode is decided once in a process and never changes: threads with light
-//! fences and a revoker without membarrier would corrupt data silently. (`sync::domain` has
-//! readers fence for a time, by a protocol of its own that begins with membarrier.)
+//! neither, so code that it is to check asks for the [`BarrierMode`] and uses read-modify-writes in
+//! `Fences` mode. The mode is decided once in a process and never changes: threads with light
+//! fences and a revoker without membarrier would corrupt data silently. (`sync::domain` has readers
+//! fence for a time, by a protocol of its own that begins with membarrier.)
 //!
-//! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu,
-//! by description. It knows nothing of sections and grace periods: those are `sync`'s.
+//! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu, by
+//! description. It knows nothing of sections and grace periods: those are `sync`'s.
 
 use crate::sync::atomic::{Ordering, fence};
 

@@ -1,10 +1,8 @@
 //! Punches that a failed sync may undo (P18), and how they are made again.
 //!
-//! A store may punch by writing zeros. A sync that fails may drop those as it drops any write, and
-//! the old bytes are back. The cache keeps written blocks until a sync has succeeded; for punched
-//! ones it keeps no block, so it notes the range. A noted block that is not cached is a hole,
-//! whatever the store says: the old bytes are never read, not even between the failed sync and the
-//! next punch.
+//! A store may punch by writing zeros, and a sync that fails may drop those. For a punched block
+//! the cache keeps nothing, so it notes the range. A noted block that is not cached is a hole,
+//! whatever the store says.
 //!
 //! - *Emptied*: the store has answered a punch. The number of the next sync is noted with it. A
 //!   good sync that began since ends the state; a failed sync makes it lost.
@@ -12,20 +10,9 @@
 //!   failed half-way. Punching again makes it emptied.
 //!
 //! Two events end both states: the store accepts a write of the block (from then on it is the
-//! cache's to keep), or a cut takes the block off the file.
-//!
-//! **Made again** by the next sync that a user asks for and by the close, before anything is
-//! written, and before an invalidation or a discard. The caller has the file to itself. It holds
-//! the locks of the cached blocks of a range while it checks again which of them are lost, and
-//! punches those. So no write back is under way in it; one that has ended has taken its block out.
-//! A dirty block in the range is written afterwards. If the store refuses, the range stays lost,
-//! and the sync fails.
-//!
-//! **Bounded.** A file has [`MOST`] ranges at most when a punch begins: it makes them durable
-//! first, and fails if that does. A write into an emptied range splits it, but its block stays
-//! cached until a good sync, which ends the range, too. A write into a lost range splits it as long
-//! as there are fewer than [`MOST`]. Later ones leave the range as it is, and their blocks are in
-//! doubt: they stay cached, and are written once more after the punch.
+//! cache's to keep), or a cut takes the block off the file. A file has [`MOST`] ranges at most when
+//! a punch begins. How a lost punch is made again, and what writes do to a range, is in
+//! `docs/protocols/durability.md`.
 //!
 //! Nothing is noted for a store that keeps what it has accepted (`Accepted::Kept`), nor are
 //! lengths: it is a rule of [`Store::set_len`](crate::store::Store::set_len) that a failed sync

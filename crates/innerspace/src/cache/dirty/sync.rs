@@ -1,13 +1,11 @@
 //! Making the store durable, and what a failed sync may have cost (P18).
 //!
-//! A kernel that writes behind may drop what it accepted when it cannot write it; the sync that
-//! fails says so once, and the next one succeeds. So a block that was written and not synced since
-//! is kept in memory although it is clean: eviction passes it over, or syncs first. A sync that
-//! succeeds releases the blocks accepted before it began. One that fails leaves all accepted blocks
-//! in doubt; those become dirty and are written again. Every handle hears of it, also by a good
-//! sync of its own that had waited for this one: its writes may be lost. For a punch there is no
-//! block to keep: it is noted, and made again ([`punched`](crate::cache::dirty::punched)). The
-//! argument is in `docs/protocols/durability.md`.
+//! A block that was written and not synced since is kept in memory although it is clean: eviction
+//! passes it over, or syncs first. A sync that succeeds releases the blocks accepted before it
+//! began. One that fails leaves all accepted blocks in doubt; those become dirty and are written
+//! again. Every handle hears of it, also by a good sync of its own that had waited for this one.
+//! For a punch there is no block to keep: it is noted, and made again
+//! ([`punched`](crate::cache::dirty::punched)). The argument is in `docs/protocols/durability.md`.
 //!
 //! `sync_turns` lets one sync of a file run at a time.
 

@@ -1,36 +1,17 @@
 //! Requests in flight: reads of a file's store that go on by themselves.
 //!
-//! **The life of a request.** [`FileCore::put_in_flight`] takes neighbouring blocks that were just
-//! made (in the index, locked, not up to date), notes them in the file's table, and hands them to
-//! [`Store::submit`]. From then on the [`Fill`] owns the right to their bytes and a reference on
-//! each frame, until the store completes it:
+//! [`FileCore::put_in_flight`] takes neighbouring blocks that were just made (in the index, locked,
+//! not up to date), notes them in the file's table, and hands them to [`Store::submit`]. From then
+//! on the [`Fill`] owns the right to their bytes and a reference on each frame, until the store
+//! completes it. What is missing then is queued, to be read by plain calls: by a worker, or by a
+//! thread that waits for one of its blocks ([`FileCore::wait_made`]). A request that cannot be
+//! called back when its file is closed is *detached*: its blocks leave the index, and the frames
+//! stay the request's until the store completes it. No frame is reused that a store may still write
+//! to (R6).
 //!
-//! ```text
-//!             submit                  complete: all of it           up to date, unlocked
-//! made  ───────────────>  in flight  ───────────────────────>  blocks of the file
-//!                          │  ^  │ complete: an error,               ^
-//!   no completion form,    │  │  │ or less than all                  │ read again: the rest, or
-//!   or less than all:      v  │  v                                   │ block by block; what fails
-//!   waits in the lane     queued  ──────────────> by plain calls ────┘ alone is taken out
-//!                          │                       (a worker, or a waiter for one of its blocks)
-//!   the file is closed: given up, blocks taken out
-//! ```
-//!
-//! A request that cannot be called back when its file is closed is *detached*: its blocks leave the
-//! index, and the frames stay the request's until the store completes it. No frame is reused that a
-//! store may still write to (R6).
-//!
-//! **Waiting** for a block in flight. If the request is queued, the waiter makes the store's call
-//! itself: so no waiter waits for a thread. Otherwise it sleeps on the block's lock, as for every
-//! other fill; a request that is queued later is run by a thread of the memory's. Without threads
-//! the waiters are all there is. There they sleep where queueing is announced, wherever the request
-//! is by then: in the store, or not even in the table ([`FileCore::wait_made`]).
-//!
-//! **Bounded.** Pages in flight are counted for each group above the file, and no request is begun
-//! that would bring a group above an eighth of its limit ([`FileCore::room_in_flight`]). The room
-//! is looked at first and used later, with nothing reserved in between: threads that begin requests
-//! at the same moment may take an eighth each. The pages are charged like all others, so the limit
-//! itself holds for all of them together.
+//! The pages in flight are bounded for each group above the file ([`FileCore::room_in_flight`]).
+//! The states of a request, and the argument for waiting without threads, are in
+//! `docs/protocols/requests.md`.
 //!
 //! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes
 //! the mutex of the index, for blocks that could not be filled, and nothing outside it.

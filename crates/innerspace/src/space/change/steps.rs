@@ -2,40 +2,25 @@
 //!
 //! 1. The new set of mappings is made, its nodes charged, frames set aside: all that can fail or
 //!    wait.
-//! 2. The gate is closed on the range: a flush is posted, and a grace period passes. Now no fault
-//!    is inside the range, and no accessor remembers a leaf.
+//! 2. The gate is closed on the range: a flush is posted, and a grace period passes.
 //! 3. The paths are made the space's own, under `paths`, in a section. If a node is replaced a
-//!    flush is posted: an accessor may have found a leaf again by an address beside the range.
-//! 4. The words are changed. Revokers see the old mappings, or find the words changed.
-//! 5. The new set is published, and the sequence bumped. This comes after 4, so a revoker that goes
-//!    by the new set has nothing left to revoke in the range.
-//! 6. A grace period, unless no leaf lies across an end of the range: accesses beside the range
-//!    share such leaves, and may have gone through.
-//! 7. The gate opens. Faults in the range see the new set, and no slot of a cache is older.
+//!    flush is posted.
+//! 4. The words are changed.
+//! 5. The new set is published, and the sequence bumped.
+//! 6. A grace period, unless no leaf lies across an end of the range.
+//! 7. The gate opens.
 //! 8. Detached frames and nodes are released.
 //!
 //! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to
-//! change. A fault may see the old or the new set; a file's mapper is registered before, so a
-//! revoker of a page that such a fault installed, which holds the page's block lock, goes by the
-//! new set.
+//! change.
 //!
-//! No step waits for a revoker whose section began after step 2: it may have read the old set, and
-//! find words of the new one, those that faults install after step 7 or those of a subtree that
-//! step 4 puts in. So the set tells a revoker where to look, and not what it may take. Of the words
-//! of cached files, it empties only those that lead to the block that it has locked
-//! (`FileCore::has_page_in`): any other page stays counted as mapped until its own revoker empties
-//! the word and waits (I6). It may empty any word of a hole or of a direct access file, and take
-//! validity from any word: these are not counted, the next access faults, and their rightful
-//! revoker waits for a grace period whether it has found them or not.
+//! No step waits for a revoker whose section began after step 2. So the set tells a revoker where
+//! to look, and not what it may take: of the words of cached files, it empties only those that lead
+//! to the block that it has locked (`FileCore::has_page_in`). The reasons for the order, and what
+//! faults beside the range meet, are in `docs/protocols/structural-changes.md`.
 //!
 //! A wait for memory with the writer held counts as a callback of the space (`exec::reentry`):
 //! reclaim calls stores, and one that changed the same space would wait for itself.
-//!
-//! Step 3 runs in a section so that a revoker, which does not wait for the gate, cannot be done
-//! between the replacement of a leaf and its post. Faults on addresses beside the range meet steps
-//! 3 and 4 in nodes above it and in leaves at its ends: whole subtrees come off only where every
-//! address is in the range, shared nodes are copied under `paths` alone, and words of leaves are
-//! taken one by one.
 
 use crate::space::core::structure::{FileUse, Structure};
 use std::ops::Range;

@@ -7,25 +7,13 @@
 //! parents that lead to it, `mapped` the leaves that borrow from it. Of an anonymous page `refs`
 //! counts the leaves that own it, `mapped` its pins.
 //!
-//! # Sharing
-//!
 //! Fork copies the root and takes one more ref on each child. A node with more than one ref, or
-//! below such a node, is *shared*. A shared subtree changes only in ways right for every sharer
-//! (I11): a missing child or a zero or file page is filled in, validity is taken away, a file page
-//! is evicted. Everything else first makes the path the space's own, from the top
-//! (`Nodes::own_path`): a copied upper node takes one more ref on each child; a copied leaf
-//! *borrows*.
-//!
-//! # Borrowing
-//!
-//! A copied leaf names its shadow, counts as one borrower there, and marks the anonymous pages it
-//! sees through it as borrowed. It touches no frame's metadata: the shadow keeps the frames. File
-//! pages are not copied, they fault in again from the cache. A shadow with borrowers is frozen: its
-//! other parents copy it too before they write. A leaf that has copied all it borrowed releases its
-//! shadow. When a shadow has lost its last parent, its file pages are released, and so are pages
-//! that its only borrower has copied. When one borrower is left, that one collapses it at its next
-//! write fault, or before it is copied itself (`shadow`). A chain longer than `MAX_DEPTH` is cut by
-//! taking a ref on each frame instead.
+//! below such a node, is *shared*, and changes only in ways right for every sharer (I11).
+//! Everything else first makes the path the space's own, from the top (`Nodes::own_path`): a copied
+//! upper node takes one more ref on each child; a copied leaf *borrows* the anonymous pages of the
+//! leaf that it was copied from, its shadow (`shadow`). A chain longer than `MAX_DEPTH` is cut by
+//! taking a ref on each frame instead. Sharing and borrowing are explained in
+//! `docs/protocols/borrowing.md`.
 //!
 //! Locking: words change by compare-exchange, or by plain stores where no other thread can change
 //! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault works);

@@ -1,28 +1,19 @@
 //! A leaf and the one it borrows from: what each knows about the other, and how they part.
 //!
 //! A leaf knows its shadow, and a place before which it borrows nothing. A shadow knows the
-//! exclusive or of its borrowers: the borrower, once there is one alone. They part in three ways:
+//! exclusive or of its borrowers: the borrower, once there is one alone. They part in three ways,
+//! explained in `docs/protocols/borrowing.md`:
 //!
 //! - The leaf borrows nothing any more: it releases the shadow ([`Nodes::part`]), after a grace
-//!   period, since accessors may be reading pages that it borrowed a moment ago.
+//!   period.
 //! - The shadow has no parent any more, and one borrower is left: pages that the borrower does not
-//!   borrow any more are of use to nobody, and go at once ([`Nodes::prune`]). If the shadow itself
-//!   borrows such a page it stops, and the next shadow is pruned in the same way if it has no other
-//!   user. The borrower may stop borrowing further pages at the same time. It never borrows a page
-//!   again: only a restore does that, from a leaf that has a parent.
+//!   borrow any more go at once ([`Nodes::prune`]).
 //! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is
 //!   copied in its turn: it takes over the pages it borrows ([`Nodes::collapse_shadow`]).
 //!
-//! A thread that prunes or collapses counts as a borrower, so only one at a time works on the
-//! shadow. But the borrower of the leaf that is pruned may itself be collapsed meanwhile, by a leaf
-//! that borrows from it: the borrowing words of both are left as they are, since they say which
-//! pages of the pruned leaf are needed.
-//!
-//! Others may share the leaf that collapses (I11: its contents stay the same, and it is right for
-//! each sharer that it owns a page which it borrowed). They may walk its chain meanwhile
+//! Others may share the leaf that collapses, and walk its chain meanwhile
 //! ([`Nodes::end_writes_in_place`]). So they do it in a section, and a collapsed shadow keeps its
-//! words and names the next one to the end. They take the write validity of the shadow's old word
-//! for a page; the new word has none.
+//! words and names the next one to the end.
 
 use super::nodes::Nodes;
 use super::nodes::shadow_word;

@@ -1,15 +1,10 @@
 //! Leaves whose pages lie in a row: one translation for all of them.
 //!
-//! Memory that is stored to from its beginning to its end gets frames in a row. Where all 512 pages
-//! of a leaf are the leaf's own, valid for loads and stores, and one behind the other in the arena,
-//! an accessor remembers where the bytes are in place of where the words are ([`Place`]), and looks
-//! at no word any more. That saves a load from a table of 1/512 of the working set. (Processors
-//! coalesce translations in the same way, and kernels have large pages for it.)
-//!
-//! A changed word then no longer takes effect by itself. So a change of the word of an own page, in
-//! a leaf that one space has alone, first makes sure that no accessor has the leaf coalesced,
-//! **before the page can become another**: a thread that reads the old page when another has stored
-//! to the new one would have missed a store.
+//! Where all 512 pages of a leaf are the leaf's own, valid for loads and stores, and one behind the
+//! other in the arena, an accessor remembers where the bytes are in place of where the words are
+//! ([`Place`]), and looks at no word any more. A changed word then no longer takes effect by
+//! itself. So a change of the word of an own page, in a leaf that one space has alone, first makes
+//! sure that no accessor has the leaf coalesced, **before the page can become another**:
 //!
 //! - a structural change, a remap, a fork, a restore to another table: posts `Post::All` when the
 //!   gate is closed
@@ -20,19 +15,10 @@
 //! - `zap`: leaves the gate open, so it passes a marked leaf on to a structural change
 //!
 //! All of them have the gate's writer. Coalescing takes the writer as well, by trying, marks the
-//! leaf (`FlagSet::COALESCED`), and looks at its words, in a section. So it sees the words before a
-//! change or after it, and in the former case the change tells it. Faults change the word of a page
-//! that is valid for loads and stores only to make it valid for fetches, too, and those do not hit
-//! in a coalesced leaf. Reclaim takes only pages of files.
-//!
-//! A shared leaf is never coalesced. A leaf that became exclusive while a change of a former sharer
-//! is at its words would lose its mark or validity with no accessor told. So it stays shared until
-//! such a change has passed (`SpaceInner::release_replaced`).
-//!
-//! A leaf's words are looked at on each sixteenth access that was out of line anyhow (most of them
-//! to the beginning of a page) and found a leaf remembered for stores. An accessor whose coalesced
-//! leaves are forgotten again waits twice as long each time, up to 4,096: coalescing gains nothing
-//! if each drop of a page undoes it.
+//! leaf (`FlagSet::COALESCED`), and looks at its words, in a section. A leaf that others share is
+//! never coalesced, and one that becomes exclusive stays shared until changes of its former sharers
+//! have passed (`SpaceInner::release_replaced`). The argument, and when a leaf is looked at, are in
+//! `docs/protocols/coalesced-leaves.md`.
 
 use super::place::Place;
 use super::translator::{LEAVES, Leaves, NO_LEAF, Translator};

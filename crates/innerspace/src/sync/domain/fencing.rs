@@ -1,49 +1,16 @@
 //! Adaptive fencing: whether the revoker orders the beginning of sections, by an interrupt of every
 //! processor, or each reader does, by a fence.
 //!
-//! The asymmetric barrier (`sys::barrier`) makes *enter* free and a grace period expensive: 10 to
-//! 25 us where threads run on other processors, and some us of their time. Where grace periods
-//! follow one another, that is most of the work done. Then the readers are told to fence: each
-//! enter takes a full fence, some ns, and a grace period takes a fence as well and interrupts no
-//! processor. Once grace periods are few for what the readers do, the next reader to notice tells
-//! all of them to stop.
-//!
-//! - *enter* sets `state` to odd and looks at its `fenced`: by an acquire if readers do not fence,
-//!   followed by a full fence if they do.
-//! - *synchronize*, after the change of words, reads every `state`. If readers do not fence it
-//!   first issues the heavy barrier and then locks the list; if they do, it first locks the list
-//!   and then issues a full fence.
+//! Where grace periods follow one another, heavy barriers would be most of the work done. Then the
+//! readers are told to fence: each *enter* takes a full fence, and a grace period takes a fence as
+//! well and interrupts no processor. Once grace periods are few for what the readers do, the next
+//! reader to notice tells all of them to stop. The steps, and why a grace period without a heavy
+//! barrier is one, are in `docs/protocols/sections.md`.
 //!
 //! The reader's `fenced` is a bit of a word on the line of its `state`. An access with a section of
 //! its own compares the whole word with what it has cached, because pending mail is marked there
 //! too. Telling readers to fence therefore costs such an access nothing; a reader that is told
 //! takes the slow path and fences there ([`Sections::enter_alone`](super::Sections::enter_alone)).
-//!
-//! | change, with the list locked | steps |
-//! |---|---|
-//! | they are to fence | each `fenced` := true; heavy barrier; the domain's := true |
-//! | they are to stop | the domain's := false; each `fenced` := false, release |
-//! | a reader is added | its `fenced` := the domain's |
-//!
-//! **Why a grace period without a heavy barrier is one.** It finds the domain's `fenced` with the
-//! list locked, so the change to fencing is over, and nobody is told to stop until it has read
-//! every `state`. Take any reader's enter, and the point F at which the heavy barrier of that
-//! change made the reader's memory accesses be in program order. The look at `fenced` stands after
-//! `state` := odd in program order.
-//! - F before the look, which finds true: a full fence follows. With that of the revoker this is
-//!   Dekker's with a fence on both sides: the revoker finds `state` odd, or the reader finds the
-//!   words changed.
-//! - F before the look, which finds false: so readers were told to stop meanwhile, by a thread that
-//!   locked the list after the revoker, whose read of `state` may have missed the reader. The look
-//!   acquires what that thread released, and with it the change of the words. So the words must be
-//!   loaded after the look, though nothing else asks for that: neither the compiler nor the
-//!   processor may load them ahead.
-//! - F after the look: `state` := odd stands before F, and is seen by any thread that locks the
-//!   list after the change.
-//!
-//! A reader that finds true where it need not fences in vain. A heavy barrier is right whatever the
-//! readers do. A revoker that looked at the domain's flag without the list and found false need not
-//! look again; one that found true looks again under the lock.
 //!
 //! The models that enumerate this are in `fencing/models.rs`. They include the processor's store
 //! buffers, which no model checker simulates.
