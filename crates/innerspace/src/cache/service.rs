@@ -10,7 +10,7 @@ use crate::cache::file::handle::Released;
 use crate::exec::reentry::{self, Serving};
 use crate::exec::{About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, wake_after};
 use crate::group::{Group, GroupId, Slab};
-use crate::reclaim::{OwnerId, Pool, Step, StoreScope, Untried};
+use crate::reclaim::{FlushRequest, OwnerId, Pool, Step, StoreScope, Untried};
 use crate::stats::Event;
 #[cfg(all(
     target_os = "linux",
@@ -82,6 +82,9 @@ pub(crate) struct Cache {
     closed: Condvar,
     /// Dirty pages by group, including the groups below.
     dirty: Slab<AtomicU64>,
+    /// In the same way, clean pages that cannot be evicted: their write is under way, or no sync
+    /// has covered it.
+    behind: Slab<AtomicU64>,
     /// Pages in flight by group, including the groups below.
     in_flight: Slab<AtomicU64>,
     /// Notified when a request has landed, for callers that find no memory.
@@ -141,6 +144,7 @@ impl Cache {
             files: Mutex::default(),
             closed: Condvar::new(),
             dirty: Slab::new(),
+            behind: Slab::new(),
             in_flight: Slab::new(),
             landed: Condvar::new(),
             landing: Mutex::default(),
@@ -287,6 +291,7 @@ impl Cache {
         // Relaxed: before anybody has a file.
         self.served.store(true, Ordering::Relaxed);
         self.workers.begin_threads();
+        self.pool.begin_service();
     }
 
     pub(super) fn is_served(&self) -> bool {
@@ -499,33 +504,38 @@ impl Cache {
         }
     }
 
+    pub(super) fn count_behind(&self, groups: &[GroupId], now: u64, before: u64) {
+        for group in groups {
+            let behind = self.behind.get_or_make(group.0, || AtomicU64::new(0));
+            // Wraps where there are fewer now.
+            behind.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// Pages of the files that `group`, or a group below it, pays for that cannot be evicted before
+    /// a store has been called. A page that is dirty again since it was written counts twice.
+    pub(crate) fn unwritten_pages(&self, group: GroupId) -> PageCount {
+        let behind = self.behind.get(group.0);
+        let behind = behind.map_or(0, |behind| behind.load(Ordering::Relaxed));
+        PageCount(self.dirty_pages(group).0 + behind)
+    }
+
     /// Dirty pages of the files that `group`, or a group below it, pays for.
     pub(crate) fn dirty_pages(&self, group: GroupId) -> PageCount {
         PageCount(self.dirty_of(group).load(Ordering::Relaxed))
     }
 
-    /// The files that one of `groups` pays for.
-    fn paid_by(&self, groups: &[GroupId]) -> Vec<Arc<FileCore>> {
+    /// The files that `group` or one below it pays for.
+    pub(super) fn paid_by(&self, group: GroupId) -> Vec<Arc<FileCore>> {
         let mut files = self.files();
-        files.retain(|file| file.id.groups.iter().any(|group| groups.contains(group)));
+        files.retain(|file| file.id.groups.contains(&group));
         files
     }
 
-    /// Makes one file other than `except`, paid for by one of `groups`, write some blocks. Returns
-    /// how many.
-    pub(super) fn write_some_of(&self, groups: &[GroupId], except: &FileCore) -> u64 {
-        self.paid_by(groups)
-            .iter()
-            .filter(|file| !std::ptr::eq(&***file, except) && file.may_call_unasked())
-            .map(|file| file.write_some())
-            .find(|written| *written > 0)
-            .unwrap_or(0)
-    }
-
-    /// Why none of the dirty blocks that `groups` pay for can be written. `None` while a write is
+    /// Why none of the dirty blocks that `group` pays for can be written. `None` while a write is
     /// under way, or no store fails.
-    pub(super) fn unwritten_error(&self, groups: &[GroupId]) -> Option<FileError> {
-        let files = self.paid_by(groups);
+    pub(super) fn unwritten_error(&self, group: GroupId) -> Option<FileError> {
+        let files = self.paid_by(group);
         if files.iter().any(|file| file.is_writing()) {
             return None;
         }
@@ -557,7 +567,7 @@ impl Cache {
             }
             // A store that hangs does not keep other files from being written.
             match has_threads {
-                true => file.flush_in_its_lane(),
+                true => file.flush_in_its_lane(FlushRequest::ANY),
                 false => written += file.write_some(),
             }
         }
@@ -702,12 +712,19 @@ impl Cache {
         }
     }
 
-    /// Makes the syncs that eviction asked for. A failure is in the file's error sequence; a closed
-    /// file needs none.
+    /// Makes the syncs that eviction asked for, or has threads make them. A failure is in the
+    /// file's error sequence; a closed file needs none.
     fn run_syncs(&self) {
-        if self.syncs_wanted.swap(false, Ordering::Acquire) {
-            for file in self.files() {
-                let _ = file.sync_if_wanted();
+        if !self.syncs_wanted.swap(false, Ordering::Acquire) {
+            return;
+        }
+        for file in self.files() {
+            if !file.writes.syncs.is_wanted() {
+                continue;
+            }
+            match self.workers.has_threads() {
+                true => file.flush_in_its_lane(FlushRequest::ANY),
+                false => drop(file.sync_if_wanted()),
             }
         }
     }
@@ -743,6 +760,18 @@ impl Cache {
                     "dirty pages of group {}",
                     group.0
                 );
+                let behind = |file: &Arc<FileCore>| {
+                    let (now, counted) = file.dirty().recount_behind();
+                    assert_eq!(
+                        counted, now,
+                        "blocks of {} that are not synced",
+                        file.id.name
+                    );
+                    now * file.block_pages()
+                };
+                let behind: u64 = files.iter().filter(pays).map(behind).sum();
+                let unwritten = self.unwritten_pages(*group).0;
+                assert_eq!(unwritten, dirty + behind, "pages of group {}", group.0);
             }
         }
     }

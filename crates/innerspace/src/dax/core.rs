@@ -359,7 +359,8 @@ impl DaxCore {
             DaxError::Limit(full) => Some(full.details().id),
             _ => None,
         };
-        with_room(&self.pool, PageCount(0), is_full, work)
+        let payer = self.heap.lock().group();
+        with_room(&self.pool, payer, PageCount(0), is_full, work)
     }
 
     /// Waits until nobody uses a revoked translation any more.

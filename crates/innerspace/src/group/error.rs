@@ -66,6 +66,9 @@ pub enum LimitReason {
     /// The group had room, but no free run of pages was long enough for the block, and eviction did
     /// not make one.
     Fragmented,
+    /// The group has as much unwritten data as there is room for beside what other groups are owed
+    /// by their `min`, and none of it can be written now.
+    Unwritten,
     /// The request may go over the limit, and found the reserve empty too.
     ReserveEmpty,
     /// The calling process is a child of fork(2), and the memory belongs to the process that made
@@ -174,6 +177,14 @@ impl fmt::Display for LimitError {
         if let LimitReason::OtherProcess { pid } = reason {
             return write!(f, "{}", OtherProcess(*pid));
         }
+        if *reason == LimitReason::Unwritten {
+            return write!(
+                f,
+                "group {group} may have no more unwritten data: the rest of the memory is the \
+                 `min` of other groups. {}",
+                holders.advice()
+            );
+        }
         let (unit, unit_name) = unit_for(max.bytes());
         let digits =
             |pages: PageCount, digits| format!("{:.*}", digits, pages.bytes() as f64 / unit as f64);
@@ -222,7 +233,7 @@ impl fmt::Display for LimitError {
             LimitReason::ReserveEmpty => {
                 write!(f, "; the reserve is used up too. {}", holders.advice())
             }
-            LimitReason::OtherProcess { .. } => Ok(()),
+            LimitReason::OtherProcess { .. } | LimitReason::Unwritten => Ok(()),
         }
     }
 }

@@ -161,6 +161,11 @@ impl Group {
 
     /// Like [`Group::set_low`], but absolute: requests of others fail first.
     ///
+    /// Data that other groups have not written takes nothing of it: a writer that would is refused,
+    /// in its own group's name. For what they had unwritten before this was set, that holds once it
+    /// is written. Anonymous memory and views of others cannot be evicted: a `max` of the others
+    /// keeps them from it.
+    ///
     /// # Errors
     /// [`GroupError::MinAboveMax`]: nothing changed.
     pub fn set_min(&self, min: Option<u64>) -> Result<(), GroupError> {

@@ -51,6 +51,8 @@ pub(crate) struct Node {
     pub(super) low: AtomicU64,
     /// Below it, they are not evicted for others at all.
     pub(super) min: AtomicU64,
+    /// The sum of `min` of the groups right below. Changes under the tree's mutex.
+    pub(super) owed: AtomicU64,
     _events_apart: Apart,
     /// Written by charges too, at a limit.
     pub(super) events: EventCounters,
@@ -111,6 +113,7 @@ impl Node {
             accessors: AtomicU32::new(0),
             low: AtomicU64::new(0),
             min: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
             tables: AtomicU64::new(0),
             _events_apart: Apart,
             events: EventCounters::default(),
@@ -127,6 +130,7 @@ impl Node {
             &self.recent_peak,
             &self.low,
             &self.min,
+            &self.owed,
             &self.tables,
         ];
         for counter in counters.into_iter().chain(self.events.all()) {

@@ -1,7 +1,7 @@
 //! Reports of the tree: usage and counters of groups, the facts of a refusal, `validate`.
 
 use super::levels::Levels;
-use super::tree::Shape;
+use super::tree::{MOST_OWED, Shape};
 use super::{
     GroupEvents, GroupId, GroupStats, GroupTree, LimitDetails, LimitError, LimitReason, Reclaimer,
 };
@@ -51,6 +51,22 @@ impl GroupTree {
         let node = self.node(id);
         let [low, min] = [&node.low, &node.min].map(|of| PageCount(of.load(Ordering::Relaxed)));
         (low, min)
+    }
+
+    /// Pages that the groups right below are owed by their `min`.
+    #[inline]
+    pub(crate) fn owed(&self, id: GroupId) -> PageCount {
+        PageCount(self.node(id).owed.load(Ordering::Relaxed))
+    }
+
+    /// The groups right below that are owed something, each with its `min`.
+    pub(crate) fn creditors(&self, id: GroupId) -> Vec<(GroupId, PageCount)> {
+        let shape = self.shape.lock();
+        let children = shape.entry(id).map_or(&[][..], |entry| &entry.children);
+        let with_min = children
+            .iter()
+            .map(|child| (*child, self.protection(*child).1));
+        with_min.filter(|(_, min)| min.0 > 0).collect()
     }
 
     /// The highest usage so far. When several threads have stocks, it may include these.
@@ -189,6 +205,14 @@ impl GroupTree {
                 let name = &entry.name;
                 return Err(format!(
                     "group {} {name:?}: usage {usage} is not own {own} + children {below} (I8)",
+                    id.0
+                ));
+            }
+            let owed = |child: &GroupId| self.protection(*child).1.0.min(MOST_OWED);
+            let owed = entry.children.iter().map(owed);
+            if self.owed(id).0 != owed.sum::<u64>() {
+                return Err(format!(
+                    "group {}: owes another sum than that of `min`",
                     id.0
                 ));
             }

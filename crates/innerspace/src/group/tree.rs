@@ -17,6 +17,9 @@ pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 /// Calls of the reclaimer that one `set_max` makes at most; each asks for everything that is over.
 const SET_MAX_ROUNDS: usize = 64;
 
+/// Pages that one group is owed at most, so that sums do not overflow: more than any memory has.
+pub(super) const MOST_OWED: u64 = 1 << 44;
+
 /// A limit that is not hard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protection {
@@ -258,6 +261,7 @@ impl GroupTree {
         // From the next line on, giving back its last page frees the number, and watchers of the
         // next group with that number must not be forgotten.
         self.watchers.forget(id);
+        self.change_min(id, 0);
         self.node(id).delete();
         self.note_over(self.node(id));
         drop(shape);
@@ -376,12 +380,27 @@ impl GroupTree {
                 accessors: 1,
             });
         }
-        counter.store(value, Ordering::Relaxed);
+        if which == Protection::Min {
+            self.change_min(id, value);
+        } else {
+            counter.store(value, Ordering::Relaxed);
+        }
         drop(shape);
         if which == Protection::High {
             self.drain_stocks(id);
         }
         Ok(())
+    }
+
+    /// Sets a group's `min`, and what the group above owes. The tree's mutex is held.
+    fn change_min(&self, id: GroupId, min: u64) {
+        let node = self.node(id);
+        let before = node.min.swap(min, Ordering::Relaxed);
+        if let Some(above) = node.parent() {
+            let owed = &self.node(above).owed;
+            let others = owed.load(Ordering::Relaxed) - before.min(MOST_OWED);
+            owed.store(others + min.min(MOST_OWED), Ordering::Relaxed);
+        }
     }
 
     /// Counts one more accessor of this group, whose limit cannot be set below what that many need.

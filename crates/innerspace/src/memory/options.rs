@@ -31,6 +31,7 @@ pub enum Threads {
     #[default]
     Service,
     /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
+    /// A call writes what its own group has unwritten; that of other groups waits for a tick.
     None,
 }
 

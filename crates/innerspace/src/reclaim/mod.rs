@@ -62,6 +62,18 @@
 //! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as
 //! owners), `space`.
 //!
+//! **Tenants.** A request calls the stores of the files that its own group pays for, or a group
+//! below it ([`Io::Of`]), and no others. Of all others it takes clean pages, as `low` and `min`
+//! say. What others have not written, or not synced, the background writes: each file in its own
+//! lane of the memory's threads, one flush at a time, so that a store that hangs holds its file
+//! alone ([`LeftFlush`]). A request that finds nothing else waits for the end of such a flush,
+//! three times half a second at most in vain, and is refused then. In a memory without threads the
+//! thread that calls `tick` writes for all, and a request does not wait for it.
+//!
+//! That a group inside its `min` need not wait is the writers' part (`cache/dirty/limits.rs`): they
+//! leave unwritten no more than what others are not owed. Owners are called with no lock held and
+//! take the locks of blocks by trying, so what a store holds while it hangs is in no request's way.
+//!
 //! **Not here.** No thread: [`background`] offers the steps, the facade runs them. No swap:
 //! anonymous frames are never listed as evictable.
 
@@ -82,13 +94,11 @@ mod watched;
 mod tests;
 
 pub(crate) use alloc::{AllocMode, Freeing, HeapCharge, PoolFrame, Trial, note_failure};
-pub(crate) use background::Step;
-#[cfg(test)]
-pub(crate) use evict::Io;
+pub(crate) use background::{LeftFlush, Step};
 pub use lists::EvictionPolicy;
 pub(crate) use lists::{Evictable, Refault};
 pub(crate) use owners::{
-    CleanCount, EvictCount, FlushRequest, LeftShadow, Owner, OwnerId, SHADOW_BYTES_PER_FRAME,
+    CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner, OwnerId, SHADOW_BYTES_PER_FRAME,
 };
 pub(crate) use pool::{Pool, PoolOptions, Retired};
 pub use sampling::MissCurve;

@@ -13,44 +13,15 @@
 //! operation that found no memory gives its locks back, makes room, and tries again
 //! ([`with_room`]).
 
-use std::cell::Cell;
-use std::marker::PhantomData;
-
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
 use crate::cache::file::options::FileAccess;
 use crate::exec::reentry::{self, InStoreCall, is_outermost};
-use crate::group::{GroupId, Reclaimer};
-use crate::reclaim::{Pool, StoreScope, Trial};
+use crate::group::GroupId;
+use crate::reclaim::{Io, Pool, StoreScope, Trial};
 use crate::sync::Apart;
 use crate::sys::process::Process;
 use crate::units::PageCount;
-
-crate::sync::thread_local! {
-    /// How many requests of this thread forbid I/O now.
-    static NO_IO: Cell<u32> = const { Cell::new(0) };
-}
-
-/// While it lives, eviction by this thread calls no store.
-#[must_use = "the scope ends when this is dropped"]
-pub(crate) struct NoIo(PhantomData<*const ()>);
-
-impl NoIo {
-    pub(crate) fn begin() -> NoIo {
-        NO_IO.with(|depth| depth.set(depth.get() + 1));
-        NoIo(PhantomData)
-    }
-
-    pub(crate) fn is_on() -> bool {
-        NO_IO.with(Cell::get) > 0
-    }
-}
-
-impl Drop for NoIo {
-    fn drop(&mut self) {
-        NO_IO.with(|depth| depth.set(depth.get() - 1));
-    }
-}
 
 /// How often an operation makes room for itself.
 pub(crate) const ROOMS: u32 = 8;
@@ -154,6 +125,11 @@ impl FileCore {
         may
     }
 
+    /// Whether this thread may call the file's store to make room for the group that `io` says.
+    pub(crate) fn may_call_for(&self, io: Io) -> bool {
+        io.includes(self.id.groups.iter().copied()) && self.may_call_unasked()
+    }
+
     /// [`with_room`] for a file.
     pub(crate) fn with_room<T>(
         &self,
@@ -174,6 +150,7 @@ impl FileCore {
         };
         with_room(
             &self.pool,
+            self.id.group.id(),
             PageCount(2 * self.block_pages()),
             is_full,
             patient,
@@ -199,10 +176,11 @@ impl FileCore {
 
 /// Does `work`, which locks files and needs memory. If it finds none (`is_full` says where), and
 /// has skipped files whose stores could not be called there, makes room for `pages` and a few more
-/// with nothing locked, and does `work` again, which must allow that. The limit that it met counts
-/// as a failure only if the caller gets the error.
+/// on behalf of `payer` with nothing locked, and does `work` again, which must allow that. The
+/// limit that it met counts as a failure only if the caller gets the error.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
+    payer: GroupId,
     pages: PageCount,
     is_full: impl Fn(&E) -> Option<GroupId>,
     mut work: impl FnMut() -> Result<T, E>,
@@ -219,7 +197,8 @@ pub(crate) fn with_room<T, E>(
         if rooms == ROOMS
             || StoreScope::skipped() == before
             || !is_outermost()
-            || pool.reclaim(group, PageCount(pages.0 + EXTRA_ROOM)) == PageCount(0)
+            || pool.reclaim_for(group, PageCount(pages.0 + EXTRA_ROOM), Io::Of(payer))
+                == PageCount(0)
         {
             return result;
         }

@@ -489,6 +489,7 @@ impl FileCore {
             self.count_clean(1);
         }
         dirty.remove(block);
+        self.count_behind(&mut dirty);
     }
 
     /// Counts this many more dirty blocks. Under the mutex of the index, as are all changes of
@@ -505,6 +506,15 @@ impl FileCore {
         let pages = (blocks as u64) << self.id.order;
         self.cache.count_clean(&self.id.groups, pages);
         self.pool.counters.add(Event::PgCleaned, pages);
+    }
+
+    /// Counts the blocks that are not dirty and yet stay, after a change of them.
+    pub(crate) fn count_behind(&self, dirty: &mut DirtyIndex) {
+        let (now, before) = dirty.recount_behind();
+        if now != before {
+            let [now, before] = [now, before].map(|blocks| blocks << self.id.order);
+            self.cache.count_behind(&self.id.groups, now, before);
+        }
     }
 
     /// Dirty blocks, those being written not counted.

@@ -61,6 +61,8 @@ pub(crate) struct DirtyIndex {
     oldest: u64,
     /// No write of this block or one after it begins: they are being cut off.
     cut: Option<u64>,
+    /// The result of [`DirtyIndex::recount_behind`].
+    behind: u64,
     /// Cuts that are over.
     cuts: u64,
     /// A cut has locked the file: pages come in through it alone.
@@ -167,6 +169,19 @@ impl DirtyIndex {
     /// Dirty blocks.
     pub(crate) fn len(&self) -> usize {
         self.dirty.len()
+    }
+
+    /// Whether some block may be dirty since this tick or before, or has to become dirty again.
+    pub(crate) fn has_since(&self, tick: u64) -> bool {
+        !self.doubted.is_empty() || !self.dirty.is_empty() && self.oldest <= tick
+    }
+
+    /// Blocks that are not dirty and yet stay: their write is under way, or no sync has covered it.
+    /// Blocks that are dirty, too, are counted. With it, the number of the last call.
+    pub(crate) fn recount_behind(&mut self) -> (u64, u64) {
+        let now = self.writing.len() + self.accepted.len() + self.doubted.len();
+        let before = std::mem::replace(&mut self.behind, now as u64);
+        (now as u64, before)
     }
 
     /// Blocks whose write is under way.

@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::cache::core::FileCore;
-use crate::cache::core::gate::NoIo;
 use crate::cache::dirty::index::{Dirty, WriteReason};
 use crate::cache::dirty::sync_turns::Running;
 use crate::cache::dirty::writeback::LockMode;
@@ -40,7 +39,10 @@ impl Drop for Unsure<'_> {
     fn drop(&mut self) {
         if self.file.id.accepted == Accepted::UntilSync {
             // Also blocks accepted since it began: the store may have dropped any of them.
-            self.file.dirty().doubt_accepted();
+            let mut dirty = self.file.dirty();
+            dirty.doubt_accepted();
+            self.file.count_behind(&mut dirty);
+            drop(dirty);
             self.file.blocks.extents.lock().punched.sync_failed();
         }
         let error = self.error.take().unwrap_or_else(store_panicked);
@@ -111,7 +113,10 @@ impl FileCore {
         match result {
             Ok(()) => {
                 std::mem::forget(unsure);
-                self.dirty().synced(through);
+                let mut dirty = self.dirty();
+                dirty.synced(through);
+                self.count_behind(&mut dirty);
+                drop(dirty);
                 self.blocks.extents.lock().punched.synced(punched);
                 running.good = Some((what, changes));
             }
@@ -154,7 +159,9 @@ impl FileCore {
                     ..self.dirty_entry()
                 };
                 self.mark_dirty_as(entry, block, locked.frame());
-                self.dirty().settle_doubt(block);
+                let mut dirty = self.dirty();
+                dirty.settle_doubt(block);
+                self.count_behind(&mut dirty);
             }
         }
     }
@@ -185,10 +192,10 @@ impl FileCore {
     }
 
     /// Syncs before frames are evicted, if some of them are accepted and not synced. A thread that
-    /// may not do I/O asks for a background sync instead.
-    pub(crate) fn sync_before_eviction(&self, frames: &[FrameId]) {
+    /// may not call the store asks for a background sync instead: false.
+    pub(crate) fn sync_before_eviction(&self, frames: &[FrameId], may_call: bool) -> bool {
         if self.id.accepted == Accepted::Kept {
-            return;
+            return true;
         }
         let is_unsynced = {
             let dirty = self.dirty();
@@ -197,15 +204,14 @@ impl FileCore {
                 meta.owner() == self.id.owner.0 && dirty.is_unsynced(meta.index())
             })
         };
-        if !is_unsynced {
-            return;
-        }
-        if NoIo::is_on() || !self.may_call_unasked() {
+        if is_unsynced && may_call {
+            self.take_doubted_back(LockMode::Try);
+            self.sync_for_room();
+        } else if is_unsynced {
             self.writes.syncs.want();
-            return self.cache.want_syncs();
+            self.cache.want_syncs();
         }
-        self.take_doubted_back(LockMode::Try);
-        self.sync_for_room();
+        !is_unsynced || may_call
     }
 
     /// Makes written blocks evictable. Does not wait long for the syncs of others.

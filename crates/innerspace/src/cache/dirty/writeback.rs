@@ -18,7 +18,7 @@ use crate::cache::lookup::get::{Get, Got};
 use crate::cache::map::mappers::Revoke;
 use crate::exec::Turn;
 use crate::frame::{FlagSet, Pinned};
-use crate::reclaim::Pool;
+use crate::reclaim::{FlushRequest, LeftFlush, Pool};
 use crate::stats::Event;
 use crate::store::{Accepted, SyncWhat, write_all_vectored_at};
 use crate::sync::atomic::Ordering;
@@ -35,9 +35,6 @@ const MAX_SYNC_RUN: u64 = 4 * MIB;
 /// A run longer than [`MAX_RUN`] is at most this part of every limit, since a block that is being
 /// written can be neither changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
-
-/// Runs that a flusher writes before it checks again whether it has to.
-const FLUSH_RUNS: u64 = 8;
 
 /// Failed calls of the store after which a run is given up, unless a sync asks for it.
 const PATIENCE: u32 = 4;
@@ -147,6 +144,7 @@ impl Drop for InFlights<'_> {
         // A writer may have taken the block for a hole before this. It is a hole no more, and may
         // be evicted soon.
         file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
+        file.count_behind(&mut dirty);
         drop(dirty);
         for one in &self.blocks {
             file.frames().end_writeback(one.held.frame);
@@ -235,34 +233,44 @@ impl FileCore {
         self.write_onwards(reason, self.max_run(reason)).written
     }
 
-    /// A flusher's share: at most as many runs as are in flight at once. Returns the blocks
-    /// written.
-    fn write_more(&self) -> u64 {
-        let reason = WriteReason::Pressure;
-        let most = FLUSH_RUNS * self.max_run(reason);
-        self.write_onwards(reason, most).written
+    /// Writes blocks that the background asks for, in this thread.
+    pub(crate) fn flush_here(&self, request: &FlushRequest) -> RunEnd {
+        let reason = WriteReason::Flusher {
+            through: request.dirtied_by,
+        };
+        self.take_doubted_back(LockMode::Try);
+        let most = (request.pages.0 >> self.id.order).max(1);
+        self.write_onwards(reason, most)
     }
 
-    /// Starts a job of the file's lane that writes until no group has too much dirty, unless one is
-    /// running.
-    pub(crate) fn flush_in_its_lane(&self) {
+    /// Starts a job of the file's lane that does so, unless one is running. It goes on while there
+    /// are old blocks, or some group has too much dirty, and then makes the sync that eviction
+    /// wants.
+    pub(crate) fn flush_in_its_lane(&self, request: FlushRequest) {
         let Some(core) = self.me.upgrade() else {
             return;
         };
         let Some(flushing) = self.writes.begin_flush() else {
             return;
         };
+        let mut left = LeftFlush::begin(&self.pool);
         let flush = Box::new(move || {
             let _here = core.cache.serving();
             let ended = core.writes.flush_of_job();
-            let mut written = true;
-            while written && !core.is_closed() && core.has_too_much_dirty() {
-                written = core.write_more() > 0;
+            let mut goes_on = true;
+            while goes_on && !core.is_closed() {
+                let written = core.flush_here(&request).written > 0;
+                left.has_cleaned |= written;
+                goes_on = written && (request.is_of_age() || core.has_too_much_dirty());
+                if !written {
+                    core.cache.note_futile_flush();
+                }
             }
-            if !written {
-                core.cache.note_futile_flush();
+            if core.writes.syncs.is_wanted() {
+                left.has_cleaned |= core.sync_if_wanted().is_ok();
             }
             drop(ended);
+            drop(left);
         });
         flushing.into_job();
         self.cache
@@ -418,6 +426,7 @@ impl FileCore {
                 rest = behind;
             }
         }
+        self.count_behind(&mut dirty);
         entries
     }
 

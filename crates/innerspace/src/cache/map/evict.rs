@@ -13,7 +13,7 @@ use crate::cache::dirty::writeback::LockMode;
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::map::mappers::Revoke;
 use crate::frame::{FlagSet, Uses};
-use crate::reclaim::{CleanCount, EvictCount, FlushRequest, LeftShadow, Owner};
+use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner};
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
@@ -100,6 +100,7 @@ impl FileCore {
         EvictCount {
             freed: PageCount(freed << self.id.order),
             busy,
+            unsynced: false,
         }
     }
 
@@ -174,9 +175,13 @@ impl Owner for FileCore {
         self.mappers.age(self.pages_of(blocks), &mut page_used);
     }
 
-    fn evict(&self, frames: &[FrameId]) -> EvictCount {
-        self.sync_before_eviction(frames);
-        self.evict_frames(frames, Evicting::All)
+    fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount {
+        let is_synced = self.sync_before_eviction(frames, self.may_call_for(io));
+        let count = self.evict_frames(frames, Evicting::All);
+        EvictCount {
+            unsynced: !is_synced,
+            ..count
+        }
     }
 
     fn forget(&self, shadows: &[LeftShadow]) {
@@ -191,14 +196,14 @@ impl Owner for FileCore {
         errors.retain(|(failed, _)| *failed != frame);
     }
 
-    fn clean(&self, frames: &[FrameId]) -> CleanCount {
+    fn clean(&self, frames: &[FrameId], io: Io) -> CleanCount {
         let own = |frame: &&FrameId| self.frames().meta(**frame).owner() == self.id.owner.0;
         let index = |frame: &FrameId| self.frames().meta(*frame).index();
         let mut blocks: Vec<u64> = frames.iter().filter(own).map(index).collect();
         blocks.sort_unstable();
         blocks.dedup();
         let mut count = CleanCount::default();
-        if !self.may_call_unasked() {
+        if !self.may_call_for(io) {
             return count;
         }
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
@@ -211,15 +216,16 @@ impl Owner for FileCore {
     }
 
     fn flush(&self, request: &FlushRequest) -> CleanCount {
-        let reason = WriteReason::Flusher {
-            through: request.dirtied_by,
-        };
         if !self.may_call_unasked() {
             return CleanCount::default();
         }
-        let max_blocks = (request.pages.0 >> self.id.order).max(1);
-        self.take_doubted_back(LockMode::Try);
-        let end = self.write_onwards(reason, max_blocks);
+        if self.pool.is_served() {
+            if self.dirty().has_since(request.dirtied_by) {
+                self.flush_in_its_lane(*request);
+            }
+            return CleanCount::default();
+        }
+        let end = self.flush_here(request);
         CleanCount {
             written: PageCount(end.written << self.id.order),
             errors: end.failed as u32,

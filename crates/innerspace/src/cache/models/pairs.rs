@@ -8,7 +8,8 @@ use crate::cache::core::FileCore;
 use crate::cache::{
     Cache, FaultKind, FileAccess, FileError, FileInner, FileOptions, PagedFile, Reading, Wait,
 };
-use crate::reclaim::{FlushRequest, Owner, Pool, PoolOptions};
+use crate::group::GroupId;
+use crate::reclaim::{FlushRequest, Io, Owner, Pool, PoolOptions};
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::sync::{Arc, thread};
 use crate::units::PageCount;
@@ -160,8 +161,8 @@ fn evict(file: &PagedFile) {
     let frames: Vec<_> = (0..3)
         .filter_map(|block| Some(core(file).lookup(block)?.frame))
         .collect();
-    core(file).clean(&frames);
-    Owner::evict(core(file), &frames);
+    core(file).clean(&frames, Io::Of(GroupId::ROOT));
+    Owner::evict(core(file), &frames, Io::Of(GroupId::ROOT));
 }
 
 struct World {

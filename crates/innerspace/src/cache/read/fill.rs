@@ -11,7 +11,6 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
-use crate::cache::core::gate::NoIo;
 use crate::cache::core::locks::InvalidateGuard;
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
@@ -258,7 +257,6 @@ impl FileCore {
         mut most: u64,
         get: Get,
     ) -> (Vec<Vec<NewBlock<'f>>>, Option<u64>) {
-        let _no_io = NoIo::begin();
         let end = self.size().div_ceil(self.block_bytes());
         let mut runs: Vec<Vec<NewBlock<'f>>> = Vec::new();
         for block in blocks.into_iter().filter(|block| *block < end) {

@@ -3,7 +3,6 @@
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
 use super::*;
-use crate::cache::core::gate::NoIo;
 use crate::cache::dirty::writeback::LockMode;
 use crate::frame::FlagSet;
 use crate::reclaim::Owner;
@@ -152,7 +151,7 @@ fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
         store.add(fail_sync());
         // The sync does not wait for the lock: the block stays as it is.
         let locked = core(&file).find_lock(1).unwrap().unwrap();
-        core(&file).sync_before_eviction(&[locked.frame()]);
+        core(&file).sync_before_eviction(&[locked.frame()], true);
         drop(locked);
         assert_eq!(store.inner().to_vec()[size as usize], byte_at(size), "lost");
         assert_eq!(core(&file).dirty_blocks(), 0);
@@ -293,10 +292,8 @@ fn who_may_do_no_io_asks_for_a_sync_before_it_evicts() {
     let (cache, store, file) = written(4096);
     core(&file).flush(&EVERYTHING);
     let frame = core(&file).lookup(1).unwrap().frame;
-    let no_io = NoIo::begin();
-    core(&file).sync_before_eviction(&[frame]);
+    assert!(!core(&file).sync_before_eviction(&[frame], false));
     assert_eq!(count(&store, OperationKind::Sync), 0);
-    drop(no_io);
     cache.tick();
     assert_eq!(count(&store, OperationKind::Sync), 1);
     assert_eq!(file.evict(..).unwrap().0, 1);

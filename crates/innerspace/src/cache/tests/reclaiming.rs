@@ -401,6 +401,7 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
         let mut times = 0;
         let result = with_room(
             pool,
+            GroupId::ROOT,
             PageCount(0),
             |()| Some(GroupId::ROOT),
             || {
@@ -448,7 +449,7 @@ fn nothing_is_stuck_for_good_while_a_write_is_under_way() {
     failing.add(fail(OperationKind::Write).forever());
     stuck.write_at(&[1; 4096], 0).unwrap();
     stuck.sync_all().unwrap_err();
-    let is_refused = || cache.unwritten_error(&core(&stuck).id.groups).is_some();
+    let is_refused = || cache.unwritten_error(GroupId::ROOT).is_some();
     assert!(is_refused());
     let store = patterned(1 << 16);
     let other = open(&cache, &store, &options(4096).name("other.bin"));

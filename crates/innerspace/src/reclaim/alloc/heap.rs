@@ -40,6 +40,11 @@ impl HeapCharge {
         (wanted..=wanted + 1).contains(&pages.0)
     }
 
+    /// The group that pays.
+    pub(crate) fn group(&self) -> GroupId {
+        self.group.id()
+    }
+
     /// The pages charged now.
     pub(crate) fn pages(&self) -> PageCount {
         self.pages

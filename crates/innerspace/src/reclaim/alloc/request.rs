@@ -19,7 +19,8 @@ use super::frame::{PoolFrame, PoolFrames};
 use super::trial::note_failure;
 use crate::frame::{MOST_SINGLES, OwnedFrame, Source};
 use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused};
-use crate::reclaim::evict::{Io, Room, Rounds, age_if_due};
+use crate::reclaim::evict::{Room, Rounds, age_if_due};
+use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::stats::Event;
@@ -45,7 +46,8 @@ const STORE_SLACK: u64 = 16;
 /// How far a request for memory may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AllocMode {
-    /// Evict, write back, wait for others. Outside every section, with no block lock held.
+    /// Evict, write back what the group itself pays for, wait for others. Outside every section,
+    /// with no block lock held.
     Wait,
     /// Take a free frame, or fail with "would block".
     NoWait,
@@ -296,10 +298,10 @@ impl Pool {
     ) -> Result<T, LimitError> {
         let mut stuck = match attempted {
             Ok((None, got)) => return Ok(got),
-            Ok((Some(over), got)) => return self.relieve(over, pages, mode).map(|()| got),
+            Ok((Some(over), got)) => return self.relieve(over, group, pages, mode).map(|()| got),
             Err(stuck) => stuck,
         };
-        let io = match self.effort(mode) {
+        let io = match self.effort(group, mode) {
             Effort::Refuse => return Err(self.would_block(stuck.group(), pages)),
             Effort::Must => {
                 let reason = LimitReason::ReserveEmpty;
@@ -328,7 +330,7 @@ impl Pool {
             }
         }
         // Files that were skipped may hold all that could be freed, and stand above this very call.
-        if io == Io::Allowed
+        if io != Io::Forbidden
             && StoreScope::is_any_open()
             && StoreScope::skipped() != skipped
             && let Ok(got) = attempt(Attempt::LittleOver)
@@ -342,12 +344,18 @@ impl Pool {
         Err(self.limit_error(stuck.group(), pages, reason))
     }
 
-    /// A request went through, but `group` is over its `high`. Frees some pages, and goes slower
-    /// when that does not help. A request that may not wait is let pass a little above the mark,
-    /// and refused beyond (M9).
-    fn relieve(&self, group: GroupId, pages: PageCount, mode: AllocMode) -> Result<(), LimitError> {
+    /// A request of `payer` went through, but `group` is over its `high`. Frees some pages, and
+    /// goes slower when that does not help. A request that may not wait is let pass a little above
+    /// the mark, and refused beyond (M9).
+    fn relieve(
+        &self,
+        group: GroupId,
+        payer: GroupId,
+        pages: PageCount,
+        mode: AllocMode,
+    ) -> Result<(), LimitError> {
         let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
-        match self.effort(mode) {
+        match self.effort(payer, mode) {
             Effort::Refuse => {
                 let slack = (high / 8).clamp(1, HIGH_SLACK);
                 if self.over_high(group) > slack {
@@ -379,7 +387,7 @@ impl Pool {
     /// What a mode allows at this place. A store's own requests to another pool may reclaim there,
     /// but files that may stand above the store are skipped: if that is not enough, a few single
     /// pages come from the reserve ([`Attempt::LittleOver`]).
-    fn effort(&self, mode: AllocMode) -> Effort {
+    fn effort(&self, payer: GroupId, mode: AllocMode) -> Effort {
         match mode {
             AllocMode::NoWait => Effort::Refuse,
             AllocMode::Must => Effort::Must,
@@ -388,7 +396,7 @@ impl Pool {
             // A store's own requests: reclaim would call the store again.
             _ if self.in_store_scope() => Effort::Must,
             AllocMode::NoIo => Effort::Reclaim(Io::Forbidden),
-            AllocMode::Wait => Effort::Reclaim(Io::Allowed),
+            AllocMode::Wait => Effort::Reclaim(Io::Of(payer)),
         }
     }
 
@@ -439,7 +447,13 @@ impl Pool {
         self.groups.limit_error(group, pages, reason, None)
     }
 
-    fn limit_error(&self, group: GroupId, pages: PageCount, reason: LimitReason) -> LimitError {
+    /// The error for a request that has failed.
+    pub(crate) fn limit_error(
+        &self,
+        group: GroupId,
+        pages: PageCount,
+        reason: LimitReason,
+    ) -> LimitError {
         note_failure(self, group);
         self.groups.limit_error(group, pages, reason, Some(self))
     }

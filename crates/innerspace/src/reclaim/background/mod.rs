@@ -7,4 +7,4 @@ mod state;
 mod steps;
 
 pub(super) use state::Background;
-pub(crate) use steps::Step;
+pub(crate) use steps::{LeftFlush, Step};

@@ -1,11 +1,12 @@
 //! The state of the background work: watermarks, clock, requests for work, and the sleep of the
 //! service thread.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::reclaim::owners::OwnerId;
+use crate::group::GroupId;
+use crate::reclaim::owners::{Io, OwnerId};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, WaitEnd};
 use crate::units::PageCount;
 
 /// Dirty pages, in hundredths of the memory, above which blocks of any age are written.
@@ -37,6 +38,20 @@ pub(crate) struct Background {
     wanted: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,
+    /// Threads of the memory write, each for one owner.
+    served: AtomicBool,
+    flushing: Mutex<Flushing>,
+    /// Notified when `ended` of that changes.
+    flushed: Condvar,
+}
+
+/// Flushes that threads of the memory make.
+#[derive(Default)]
+struct Flushing {
+    /// Those that were asked for and are not over.
+    pending: u32,
+    /// Those that are over, and looks that found nothing to flush while none was pending.
+    ended: u64,
 }
 
 impl Background {
@@ -56,6 +71,9 @@ impl Background {
             wanted: AtomicBool::new(false),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
+            served: AtomicBool::new(false),
+            flushing: Mutex::default(),
+            flushed: Condvar::new(),
         }
     }
 
@@ -79,6 +97,77 @@ impl Background {
 
     pub(super) fn set_last_owner(&self, id: OwnerId) {
         self.last_owner.store(id.0, Ordering::Relaxed);
+    }
+
+    /// From now on threads of the memory write: a store that hangs holds one of them, and neither
+    /// the service nor a caller.
+    pub(crate) fn begin_service(&self) {
+        self.served.store(true, Ordering::Relaxed);
+    }
+
+    /// What a step of the background may do itself.
+    pub(super) fn io(&self) -> Io {
+        match self.is_served() {
+            true => Io::Forbidden,
+            false => Io::Of(GroupId::ROOT),
+        }
+    }
+
+    pub(super) fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// A flush is left to a thread of the memory.
+    pub(super) fn begin_flush(&self) {
+        self.flushing.lock().pending += 1;
+    }
+
+    /// Such a flush is over. Whether pages became clean: then there may be something to evict now,
+    /// and more to write.
+    pub(super) fn end_flush(&self, has_cleaned: bool) {
+        let mut flushing = self.flushing.lock();
+        flushing.pending -= 1;
+        flushing.ended += 1;
+        drop(flushing);
+        self.flushed.notify_all();
+        if has_cleaned {
+            self.futile_at.store(0, Ordering::Relaxed);
+            self.kick();
+        }
+    }
+
+    /// The number of flushes that are over.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushing.lock().ended
+    }
+
+    /// Every owner was asked to flush. A caller that waits does not wait in vain.
+    pub(super) fn note_all_asked(&self) {
+        let mut flushing = self.flushing.lock();
+        if flushing.pending == 0 {
+            flushing.ended += 1;
+            drop(flushing);
+            self.flushed.notify_all();
+        }
+    }
+
+    /// Waits until a flush is over that was not when there were `before` of them, at most for
+    /// `timeout`. False where no thread makes any.
+    pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
+        if !self.is_served() {
+            return false;
+        }
+        let deadline = Instant::now() + timeout;
+        let mut flushing = self.flushing.lock();
+        while flushing.ended == before {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (woken, end) = self.flushed.wait_timeout(flushing, left);
+            flushing = woken;
+            if end == WaitEnd::TimedOut {
+                break;
+            }
+        }
+        true
     }
 
     /// Makes the next step bring groups under their `high`.

@@ -1,11 +1,13 @@
 //! Steps of background work: grace periods, free pages kept in stock, old dirty pages.
 
+use std::time::Duration;
+
 use crate::group::GroupId;
-use crate::reclaim::evict::Io;
 use crate::reclaim::owners::FlushRequest;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::stats::Event;
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
@@ -30,7 +32,53 @@ pub(crate) enum Step {
     Idle,
 }
 
+/// A flush, or a sync, that is left to a thread of the memory. It is over when this is dropped.
+#[must_use = "the flush is over when this is dropped"]
+pub(crate) struct LeftFlush {
+    pool: Arc<Pool>,
+    /// Whether pages became clean.
+    pub(crate) has_cleaned: bool,
+}
+
+impl LeftFlush {
+    pub(crate) fn begin(pool: &Arc<Pool>) -> LeftFlush {
+        pool.background.begin_flush();
+        LeftFlush {
+            pool: pool.clone(),
+            has_cleaned: false,
+        }
+    }
+}
+
+impl Drop for LeftFlush {
+    fn drop(&mut self) {
+        self.pool.background.end_flush(self.has_cleaned);
+    }
+}
+
 impl Pool {
+    /// Threads of the memory write from now on, each for one owner: a store that hangs holds one
+    /// of them, and neither the service nor a caller.
+    pub(crate) fn begin_service(&self) {
+        self.background.begin_service();
+    }
+
+    /// Whether that is so.
+    pub(crate) fn is_served(&self) -> bool {
+        self.background.is_served()
+    }
+
+    /// The number of flushes so far that were left to threads and are over.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.background.flushes()
+    }
+
+    /// Waits until there are more than `before`, at most for `timeout`. False where no thread makes
+    /// any.
+    pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
+        self.background.wait_for_flush(before, timeout)
+    }
+
     /// Pages that a request could get without reclaim.
     pub(crate) fn free_pages(&self) -> PageCount {
         // Pages in stock count as used, here and in `kick_if_low`: the two must agree.
@@ -112,7 +160,7 @@ impl Pool {
             if target == 0 {
                 continue;
             }
-            let shrunk = self.shrink(group, PageCount(target), Io::Allowed);
+            let shrunk = self.shrink(group, PageCount(target), self.background.io());
             if self.over_high(group) == 0 {
                 continue;
             }
@@ -143,7 +191,7 @@ impl Pool {
             return Step::Idle;
         }
         let want = PageCount((background.high - free.0).min(STEP_PAGES));
-        let shrunk = self.shrink(GroupId::ROOT, want, Io::Allowed);
+        let shrunk = self.shrink(GroupId::ROOT, want, background.io());
         if shrunk.freed.0 == 0 && !StoreScope::is_any_open() {
             background.futile_at.store(tick, Ordering::Relaxed);
         }
@@ -159,6 +207,7 @@ impl Pool {
     }
 
     /// Asks one owner to write: blocks of any age while too much is dirty, old ones otherwise.
+    /// Where threads of the memory do that, all owners are asked.
     fn write_old_blocks(&self) -> Step {
         let background = &self.background;
         let dirty = self.dirty_pages().0;
@@ -200,6 +249,7 @@ impl Pool {
             return Step::Idle;
         }
         background.flushed_at.store(now, Ordering::Relaxed);
+        background.note_all_asked();
         Step::Idle
     }
 }

@@ -10,6 +10,7 @@
 use super::cluster::{Cluster, is_awaited};
 use crate::group::GroupId;
 use crate::reclaim::lists::{BATCH_LEN, Evictable, ListKind};
+use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 
 /// Pages looked at for each batch of new ones: each page once while the second half of the group
@@ -56,7 +57,7 @@ fn age_tail(pool: &Pool, group: GroupId) {
     let _working = pool.progress.begin();
     // Requests of owners must not come back here.
     let _scope = pool.store_scope();
-    let mut cluster = Cluster::new(pool);
+    let mut cluster = Cluster::new(pool, Io::Forbidden);
     cluster.take(group, ListKind::Inactive, LOOKS);
     cluster.age(|_| true);
     let (mut keep, mut leave) = (Vec::new(), Vec::new());

@@ -3,21 +3,12 @@
 use crate::frame::{Bit, FlagSet, HoldState, Kind, Meta, Uses};
 use crate::group::GroupId;
 use crate::reclaim::lists::{Evictable, ListKind, pages_of, thread_batch};
-use crate::reclaim::owners::{Owner, OwnerId};
+use crate::reclaim::owners::{Io, Owner, OwnerId};
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::{FrameId, PageCount};
-
-/// Whether stores may be called.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Io {
-    /// Dirty blocks are written.
-    Allowed,
-    /// Dirty blocks stay.
-    Forbidden,
-}
 
 /// How hard a pass tries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +28,7 @@ pub(crate) struct Shrunk {
     pub(crate) scanned: PageCount,
     /// Pages written.
     pub(crate) written: PageCount,
-    /// Pages passed over because they would have to be written.
+    /// Pages passed over because they would have to be written or synced.
     pub(crate) dirty: PageCount,
     /// Some block that could not go because it was locked or being written; named, not held.
     pub(crate) waits_for: Option<(FrameId, Bit)>,
@@ -78,6 +69,8 @@ enum Verdict {
 /// Frames taken off a list. The vectors are reused from one cluster to the next.
 pub(super) struct Cluster<'p> {
     pool: &'p Pool,
+    /// What the call may do; a pass may do less.
+    io: Io,
     pub(super) taken: Vec<FrameId>,
     /// For each taken frame: whether it was used through a mapping since reclaim last looked at it.
     used: Vec<bool>,
@@ -105,9 +98,10 @@ impl Judged {
 }
 
 impl<'p> Cluster<'p> {
-    pub(super) fn new(pool: &'p Pool) -> Cluster<'p> {
+    pub(super) fn new(pool: &'p Pool, io: Io) -> Cluster<'p> {
         Cluster {
             pool,
+            io,
             taken: Vec::new(),
             used: Vec::new(),
             mapped: Vec::new(),
@@ -202,7 +196,7 @@ impl<'p> Cluster<'p> {
             .put_back(&pool.frames, &judged.keep, Evictable::Yes);
         pool.lru
             .put_back(&pool.frames, &judged.set_aside, Evictable::No);
-        evict_chosen(pool, &mut judged, done);
+        evict_chosen(pool, &mut judged, self.io, done);
         self.judged = judged;
     }
 }
@@ -249,15 +243,17 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
         return Verdict::Keep;
     }
     // One use by a read is no reason to stay: a second made the frame active.
-    match (flags.contains(FlagSet::DIRTY), io) {
-        (false, _) => Verdict::Evict,
-        (true, Io::Allowed) => Verdict::Clean,
-        (true, Io::Forbidden) => Verdict::KeepDirty,
+    if !flags.contains(FlagSet::DIRTY) {
+        return Verdict::Evict;
+    }
+    match io.includes(pool.groups.path(GroupId(meta.group()))) {
+        true => Verdict::Clean,
+        false => Verdict::KeepDirty,
     }
 }
 
 /// Makes the owners write and evict isolated frames. Those that stay are put back.
-fn evict_chosen(pool: &Pool, judged: &mut Judged, done: &mut Shrunk) {
+fn evict_chosen(pool: &Pool, judged: &mut Judged, io: Io, done: &mut Shrunk) {
     let Judged { evict, clean, .. } = judged;
     // A store may panic: isolated frames are put back all the same.
     let mut panics = Panics::default();
@@ -266,7 +262,7 @@ fn evict_chosen(pool: &Pool, judged: &mut Judged, done: &mut Shrunk) {
             return;
         }
         panics.catch(|| {
-            let count = owner.clean(frames);
+            let count = owner.clean(frames, io);
             pool.owners.note_clean(id, &count);
             done.written.0 += count.written.0;
             pool.counters.add(Event::PgWriteback, count.written.0);
@@ -277,9 +273,12 @@ fn evict_chosen(pool: &Pool, judged: &mut Judged, done: &mut Shrunk) {
         panics.catch(|| {
             // Read before: frames that went may be in other blocks after it.
             let pages = pages_of(pool.frames.meta(frames[0]));
-            let count = owner.evict(frames);
+            let count = owner.evict(frames, io);
             done.freed.0 += count.freed.0;
             let busy = u64::from(count.busy) * pages;
+            if count.unsynced {
+                done.dirty.0 += busy;
+            }
             pool.counters.add(Event::PgBusy, busy);
         });
     });

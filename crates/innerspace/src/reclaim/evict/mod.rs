@@ -15,6 +15,5 @@ mod progress;
 mod room;
 
 pub(super) use aging::age_if_due;
-pub(crate) use cluster::Io;
 pub(super) use progress::Progress;
 pub(super) use room::{Room, Rounds};

@@ -12,10 +12,11 @@
 //! flusher to write them: a clean block costs nothing to evict. An owner whose store failed to
 //! write is asked ever more rarely, until the next tick.
 
-use super::cluster::{Cluster, Effort, Io, Shrunk};
+use super::cluster::{Cluster, Effort, Shrunk};
 use crate::frame::FlagSet;
 use crate::group::{GroupId, Portion, Spared};
 use crate::reclaim::lists::{Demotion, End, Evictable, ListKind, pages_of};
+use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::PageCount;
@@ -79,7 +80,7 @@ pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> 
     pool.lru.drain_batches(&pool.frames);
     let mut scan = Scan {
         pool,
-        cluster: Cluster::new(pool),
+        cluster: Cluster::new(pool, io),
         io,
         done: Shrunk::default(),
     };
@@ -90,7 +91,7 @@ pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> 
         }
     }
     let done = scan.done;
-    if done.dirty.0 > 0 && io == Io::Allowed {
+    if done.dirty.0 > 0 {
         pool.want_flush();
     }
     pool.counters.add(Event::PgSteal, done.freed.0);

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::cluster::{Io, Shrunk};
+use super::cluster::Shrunk;
 use super::passes;
 use crate::frame::{FlagSet, WaitResult};
 use crate::group::{GroupId, Holders, Reclaimer};
 use crate::reclaim::check;
+use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::StoreScope;
 use crate::sync::thread;
@@ -92,7 +93,7 @@ impl Pool {
             return Room::None;
         }
         rounds.left -= 1;
-        let finished = self.progress.finished();
+        let (finished, flushes) = (self.progress.finished(), self.background.flushes());
         let shrunk = {
             let _working = self.progress.begin();
             // Frames that wait for a grace period cost nothing but the wait.
@@ -110,7 +111,7 @@ impl Pool {
             return Room::None;
         }
         // Our own end of work is counted too.
-        match self.wait_for_memory(finished + 1, io, &shrunk) {
+        match self.wait_for_memory(finished + 1, flushes, io, &shrunk) {
             Waited::BlockCameFree => {}
             Waited::Perhaps => rounds.vain -= 1,
             Waited::InVain => return Room::None,
@@ -119,7 +120,7 @@ impl Pool {
     }
 
     /// Waits for threads that may free something.
-    fn wait_for_memory(&self, finished: u64, io: Io, shrunk: &Shrunk) -> Waited {
+    fn wait_for_memory(&self, finished: u64, flushes: u64, io: Io, shrunk: &Shrunk) -> Waited {
         if io == Io::Forbidden || StoreScope::is_any_open() {
             // The caller may hold a block that other threads want, or one that reclaim met: it
             // yields, but does not wait.
@@ -140,6 +141,10 @@ impl Pool {
                 _ => Waited::Perhaps,
             };
         }
+        // What the background was asked to write.
+        if shrunk.dirty.0 > 0 && self.background.wait_for_flush(flushes, OTHERS_WAIT) {
+            return Waited::Perhaps;
+        }
         if self.progress.wait_for_others(finished, OTHERS_WAIT) {
             return Waited::Perhaps;
         }
@@ -150,15 +155,16 @@ impl Pool {
     }
 }
 
-impl Reclaimer for Pool {
-    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
+impl Pool {
+    /// Frees pages of `group` and those below it; how many. `io`: for whom.
+    pub(crate) fn reclaim_for(&self, group: GroupId, pages: PageCount, io: Io) -> PageCount {
         if self.foreign_maker().is_some() {
             return PageCount(0);
         }
         let (mut rounds, mut freed) = (Rounds::new(), PageCount(0));
         while freed < pages {
             let left = PageCount(pages.0 - freed.0);
-            match self.make_room(group, left, Io::Allowed, &mut rounds) {
+            match self.make_room(group, left, io, &mut rounds) {
                 Room::Made(more) => {
                     freed.0 += more.0;
                     if more.0 > 0 {
@@ -171,6 +177,12 @@ impl Reclaimer for Pool {
             }
         }
         freed
+    }
+}
+
+impl Reclaimer for Pool {
+    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
+        self.reclaim_for(group, pages, Io::Of(group))
     }
 
     fn holders(&self, group: GroupId) -> Holders {

@@ -8,7 +8,7 @@ mod owner;
 mod shadows;
 mod table;
 
-pub(crate) use owner::{CleanCount, EvictCount, FlushRequest, LeftShadow, Owner, OwnerId};
+pub(crate) use owner::{CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner, OwnerId};
 pub(crate) use shadows::SHADOW_BYTES_PER_FRAME;
 pub(super) use shadows::Shadows;
 pub(super) use table::Owners;

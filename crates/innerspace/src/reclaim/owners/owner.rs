@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::group::GroupId;
 use crate::reclaim::lists::CLOCK_BITS;
 use crate::units::{FrameId, PageCount};
 
@@ -14,6 +15,27 @@ impl OwnerId {
     pub(crate) const NONE: OwnerId = OwnerId(0);
 }
 
+/// Which stores may be called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Io {
+    /// Those of the files that this group or one below it pays for: the group is the one that wants
+    /// the memory.
+    Of(GroupId),
+    /// None: dirty blocks stay.
+    Forbidden,
+}
+
+impl Io {
+    /// Whether the stores of a group may be called, of which and of those above it these are the
+    /// numbers.
+    pub(crate) fn includes(self, mut path: impl Iterator<Item = GroupId>) -> bool {
+        match self {
+            Io::Of(payer) => path.any(|group| group == payer),
+            Io::Forbidden => false,
+        }
+    }
+}
+
 /// The result of [`Owner::evict`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EvictCount {
@@ -22,6 +44,8 @@ pub(crate) struct EvictCount {
     /// Frames (blocks) that could not be evicted: locked, viewed, pinned, dirty again, or no longer
     /// the owner's.
     pub(crate) busy: u32,
+    /// Some of those wait for a sync that the background was asked for.
+    pub(crate) unsynced: bool,
 }
 
 /// The result of [`Owner::clean`] or [`Owner::flush`].
@@ -40,6 +64,19 @@ pub(crate) struct FlushRequest {
     pub(crate) dirtied_by: u64,
     /// Pages to write at most.
     pub(crate) pages: PageCount,
+}
+
+impl FlushRequest {
+    /// Blocks of any age, in a group that has too much dirty: as much as may be in flight at once.
+    pub(crate) const ANY: FlushRequest = FlushRequest {
+        dirtied_by: u64::MAX,
+        pages: PageCount(2048),
+    };
+
+    /// Whether the age of blocks decides.
+    pub(crate) fn is_of_age(&self) -> bool {
+        self.dirtied_by < u64::MAX
+    }
 }
 
 /// A shadow that [`Pool::shadow_pack`](crate::reclaim::Pool::shadow_pack) made, and where it was
@@ -77,8 +114,9 @@ pub(crate) trait Owner: Send + Sync {
 
     /// Evicts clean blocks: try_lock, revoke, one grace period for all, freeze, out of the index
     /// (leaving `Pool::shadow_pack`, and reporting it to `Pool::shadows_left`), `Pool::free`.
-    /// Blocks that are dirty, viewed or busy stay, and are counted as busy.
-    fn evict(&self, frames: &[FrameId]) -> EvictCount;
+    /// Blocks that are dirty, viewed or busy stay, and are counted as busy. If some can go only
+    /// after a sync, this makes it where `io` includes the owner.
+    fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
     /// Takes these shadows, the oldest of all, out of the index if they are still there. An owner
     /// that leaves no shadows need not implement it.
@@ -88,11 +126,11 @@ pub(crate) trait Owner: Send + Sync {
     /// another owner, which found the frame in its earlier life. Takes leaf locks alone.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
-    /// Writes dirty blocks back. They stay cached.
-    fn clean(&self, frames: &[FrameId]) -> CleanCount;
+    /// Writes dirty blocks back, where `io` includes the owner. They stay cached.
+    fn clean(&self, frames: &[FrameId], io: Io) -> CleanCount;
 
-    /// Writes back blocks that the background step asks for, oldest first. An owner that is never
-    /// dirty need not implement it.
+    /// Writes back blocks that the background step asks for, oldest first, or leaves that to a
+    /// thread of the memory. An owner that is never dirty need not implement it.
     fn flush(&self, _request: &FlushRequest) -> CleanCount {
         CleanCount::default()
     }

@@ -273,7 +273,7 @@ fn a_frame_reused_while_it_is_judged_stays_as_active_as_it_is() {
         assert_eq!(reused, id, "the magazine gives the last frame first");
         next.pool.lru.drain_batches(&next.pool.frames);
     }));
-    pool.shrink(group, PageCount(1), Io::Allowed);
+    pool.shrink(group, PageCount(1), Io::Of(GroupId::ROOT));
     assert!(file.when_aged.lock().is_none(), "the frame was judged");
     assert_eq!(other.place(0), LruState::List(ListKind::Active));
     pool.validate();

@@ -53,7 +53,7 @@ fn what_is_active_goes_last_also_where_all_else_was_used_just_now() {
     for _ in 0..2 {
         (1000..1140).for_each(|index| file.touch_mapped(index).unwrap());
     }
-    let shrunk = pool.shrink(GroupId::ROOT, PageCount(1), Io::Allowed);
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(1), Io::Of(GroupId::ROOT));
     assert!(shrunk.freed.0 >= 1, "{shrunk:?}");
     assert_eq!(file.resident(0..60), 60);
     assert!((0..60).all(|index| file.is(index, FlagSet::ACTIVE)));
@@ -75,7 +75,7 @@ fn no_more_of_what_is_active_loses_its_place_than_has_to_go() {
             .count()
     };
     assert_eq!(active(), 900);
-    let shrunk = pool.shrink(GroupId::ROOT, PageCount(1), Io::Allowed);
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(1), Io::Of(GroupId::ROOT));
     assert!(shrunk.freed.0 >= 1, "{shrunk:?}");
     assert!(active() >= 750, "{} are active", active());
     pool.validate();
@@ -92,7 +92,7 @@ fn what_is_active_can_go_behind_a_longer_list_of_what_cannot() {
     let held: Vec<_> = (100..900).map(|index| file.peek(index).unwrap()).collect();
     let hold = |id| &pool.frames.meta(id).hold;
     assert!(held.iter().all(|id| hold(*id).try_get_cached()));
-    let shrunk = pool.shrink(GroupId::ROOT, PageCount(60), Io::Allowed);
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(60), Io::Of(GroupId::ROOT));
     assert!(shrunk.freed.0 >= 60, "{shrunk:?}");
     held.into_iter().for_each(|id| pool.put(id));
     pool.validate();
@@ -103,7 +103,7 @@ fn eviction_takes_the_oldest_first() {
     let pool = pool_of(100, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     (0..100).for_each(|index| file.read(index).unwrap());
-    let shrunk = pool.shrink(GroupId::ROOT, PageCount(10), Io::Allowed);
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(10), Io::Of(GroupId::ROOT));
     assert_eq!(shrunk.freed, PageCount(10));
     assert_eq!(file.resident(0..10), 0);
     assert_eq!(file.resident(10..100), 90);
@@ -148,7 +148,7 @@ fn a_deleted_groups_pages_are_evicted_through_its_parent() {
     (0..40).for_each(|index| file.read(index).unwrap());
     pool.groups.remove(group).unwrap();
     assert_eq!(pool.groups.stats(GroupId::ROOT).unwrap().own, PageCount(40));
-    let shrunk = pool.shrink(GroupId::ROOT, PageCount(40), Io::Allowed);
+    let shrunk = pool.shrink(GroupId::ROOT, PageCount(40), Io::Of(GroupId::ROOT));
     assert_eq!(shrunk.freed, PageCount(40));
     assert_eq!(
         pool.groups.subtree(GroupId::ROOT),
@@ -167,7 +167,7 @@ fn a_page_missed_soon_comes_back_active() {
     }
     (100..150).for_each(|index| file.read(index).unwrap());
     assert_eq!(pool.list_sizes(GroupId::ROOT).active, PageCount(50));
-    pool.shrink(GroupId::ROOT, PageCount(10), Io::Allowed);
+    pool.shrink(GroupId::ROOT, PageCount(10), Io::Of(GroupId::ROOT));
     let gone: Vec<u64> = (100..150)
         .filter(|index| file.peek(*index).is_none())
         .collect();

@@ -203,7 +203,7 @@ impl Owner for MockFile {
         }
     }
 
-    fn evict(&self, frames: &[FrameId]) -> EvictCount {
+    fn evict(&self, frames: &[FrameId], _: Io) -> EvictCount {
         self.evict_calls.fetch_add(1, Ordering::Relaxed);
         let mut count = EvictCount::default();
         let mut blocks = self.blocks.lock();
@@ -234,7 +234,7 @@ impl Owner for MockFile {
         count
     }
 
-    fn clean(&self, frames: &[FrameId]) -> CleanCount {
+    fn clean(&self, frames: &[FrameId], _: Io) -> CleanCount {
         let mut count = CleanCount::default();
         let blocks = self.blocks.lock();
         for id in frames {
@@ -268,6 +268,6 @@ impl Owner for MockFile {
             dirty.truncate(request.pages.0 as usize);
             dirty
         };
-        self.clean(&dirty)
+        self.clean(&dirty, Io::Of(GroupId::ROOT))
     }
 }

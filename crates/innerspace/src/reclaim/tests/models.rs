@@ -74,7 +74,8 @@ fn isolation_beside_truncation_reuse_and_marks() {
 fn reclaim_beside_reclaim_and_use() {
     check(16, || {
         let reclaim: fn(&MockFile) = |file| {
-            file.pool.shrink(file.group, PageCount(3), Io::Allowed);
+            file.pool
+                .shrink(file.group, PageCount(3), Io::Of(GroupId::ROOT));
         };
         vec![reclaim, reclaim, |file| {
             file.bring(9, FlagSet::DIRTY, AllocMode::Wait).unwrap();
