@@ -13,7 +13,10 @@
 //! called with no lock held. Code that calls it calls [`may_call_out`] first. Calls of stores are
 //! treated separately ([`Apart`]).
 //!
-//! Release builds and model checkers check nothing, and a rank takes no space there.
+//! Release builds and model checkers check nothing ([`CHECKS`]).
+
+use std::cell::Cell;
+use std::marker::PhantomData;
 
 macro_rules! ranks {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
@@ -27,7 +30,6 @@ macro_rules! ranks {
             $($(#[$doc])+ $name,)+
         }
 
-        #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
         const RANKS: &[Rank] = &[Rank::Leaf, $(Rank::$name,)+];
     };
 }
@@ -73,159 +75,115 @@ ranks! {
     Buddy,
 }
 
-pub(crate) use checked::{Apart, Held, RankOf, may_call_out, may_wait};
+/// Whether this build checks the order.
+const CHECKS: bool = cfg!(all(debug_assertions, not(any(loom, shuttle))));
 
-#[cfg(all(debug_assertions, not(any(loom, shuttle))))]
-mod checked {
-    use std::cell::Cell;
+thread_local! {
+    /// How many locks of each rank this thread holds.
+    static HELD: Cell<[u8; RANKS.len()]> = const { Cell::new([0; RANKS.len()]) };
+    /// How many [`Apart`]s live.
+    static APART: Cell<u32> = const { Cell::new(0) };
+}
 
-    use super::{RANKS, Rank};
+#[inline(always)]
+fn change(rank: Rank, by: i8) {
+    if CHECKS && rank != Rank::Leaf {
+        HELD.with(|held| {
+            let mut counts = held.get();
+            counts[rank as usize] = counts[rank as usize].wrapping_add_signed(by);
+            held.set(counts);
+        });
+    }
+}
 
-    thread_local! {
-        /// How many locks of each rank this thread holds.
-        static HELD: Cell<[u8; RANKS.len()]> = const { Cell::new([0; RANKS.len()]) };
-        /// How many [`Apart`]s live.
-        static APART: Cell<u32> = const { Cell::new(0) };
+/// Checks that this thread may wait for something of this rank.
+///
+/// # Panics
+/// When it holds a lock of this rank or of one further in.
+#[inline]
+#[track_caller]
+pub(crate) fn may_wait(rank: Rank) {
+    // A wrong order on the way out of a panic is the lesser evil.
+    if !CHECKS || rank == Rank::Leaf || std::thread::panicking() {
+        return;
+    }
+    let counts = HELD.with(Cell::get);
+    // `Leaf` is never counted.
+    let is_held = |held: &&Rank| **held >= rank && counts[**held as usize] > 0;
+    if let Some(held) = RANKS.iter().find(is_held) {
+        panic!("lock order: waits for {rank:?} while holding {held:?}");
+    }
+}
+
+/// Checks that this thread may call foreign code.
+///
+/// # Panics
+/// When it holds a lock other than that of the service thread, or is in a store's call, whose
+/// caller may hold locks.
+#[inline]
+#[track_caller]
+pub(crate) fn may_call_out() {
+    if CHECKS && !std::thread::panicking() {
+        assert_eq!(APART.get(), 0, "lock order: calls out from a store");
+    }
+    may_wait(Rank::Registry);
+}
+
+/// The rank of a lock.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RankOf(Rank);
+
+impl RankOf {
+    pub(crate) const fn new(rank: Rank) -> RankOf {
+        RankOf(rank)
     }
 
-    fn change(rank: Rank, by: i8) {
-        if rank != Rank::Leaf {
-            HELD.with(|held| {
-                let mut counts = held.get();
-                counts[rank as usize] = counts[rank as usize].wrapping_add_signed(by);
-                held.set(counts);
-            });
-        }
-    }
-
-    /// Checks that this thread may wait for something of this rank.
-    ///
-    /// # Panics
-    /// When it holds a lock of this rank or of one further in.
+    #[inline(always)]
     #[track_caller]
-    pub(crate) fn may_wait(rank: Rank) {
-        // A wrong order on the way out of a panic is the lesser evil.
-        if rank == Rank::Leaf || std::thread::panicking() {
-            return;
-        }
-        let counts = HELD.with(Cell::get);
-        // `Leaf` is never counted.
-        let is_held = |held: &&Rank| **held >= rank && counts[**held as usize] > 0;
-        if let Some(held) = RANKS.iter().find(is_held) {
-            panic!("lock order: waits for {rank:?} while holding {held:?}");
-        }
+    pub(crate) fn may_wait(self) {
+        may_wait(self.0);
     }
 
-    /// Checks that this thread may call foreign code.
-    ///
-    /// # Panics
-    /// When it holds a lock other than that of the service thread, or is in a store's call, whose
-    /// caller may hold locks.
-    #[track_caller]
-    pub(crate) fn may_call_out() {
-        if !std::thread::panicking() {
-            assert_eq!(APART.get(), 0, "lock order: calls out from a store");
-        }
-        may_wait(Rank::Registry);
+    /// Counts the lock as held until the result is dropped.
+    #[inline(always)]
+    pub(crate) fn hold(self) -> Held {
+        change(self.0, 1);
+        Held(self.0)
     }
+}
 
-    /// The rank of a lock.
-    #[derive(Clone, Copy, Default)]
-    pub(crate) struct RankOf(Rank);
+/// Hides the locks that this thread holds until dropped, for a call of a store. A store may be
+/// built on another file, whose locks are all further in than those of this one.
+pub(crate) struct Apart {
+    before: [u8; RANKS.len()],
+    _of_thread: PhantomData<*const ()>,
+}
 
-    impl RankOf {
-        pub(crate) const fn new(rank: Rank) -> RankOf {
-            RankOf(rank)
-        }
-
-        #[track_caller]
-        pub(crate) fn may_wait(self) {
-            may_wait(self.0);
-        }
-
-        /// Counts the lock as held until the result is dropped.
-        pub(crate) fn hold(self) -> Held {
-            change(self.0, 1);
-            Held(self.0)
-        }
-    }
-
-    /// Hides the locks that this thread holds until dropped, for a call of a store. A store may be
-    /// built on another file, whose locks are all further in than those of this one.
-    pub(crate) struct Apart {
-        before: [u8; RANKS.len()],
-        _of_thread: std::marker::PhantomData<*const ()>,
-    }
-
-    impl Apart {
-        pub(crate) fn begin() -> Apart {
-            APART.set(APART.get() + 1);
-            Apart {
-                before: HELD.with(|held| held.replace([0; RANKS.len()])),
-                _of_thread: std::marker::PhantomData,
-            }
-        }
-    }
-
-    impl Drop for Apart {
-        fn drop(&mut self) {
-            APART.set(APART.get() - 1);
-            HELD.with(|held| held.set(self.before));
-        }
-    }
-
-    /// Counts a lock as held by this thread until dropped.
-    pub(crate) struct Held(Rank);
-
-    impl Drop for Held {
-        fn drop(&mut self) {
-            change(self.0, -1);
+impl Apart {
+    pub(crate) fn begin() -> Apart {
+        APART.set(APART.get() + 1);
+        Apart {
+            before: HELD.with(|held| held.replace([0; RANKS.len()])),
+            _of_thread: PhantomData,
         }
     }
 }
 
-#[cfg(not(all(debug_assertions, not(any(loom, shuttle)))))]
-mod checked {
-    use super::Rank;
-
-    /// Checks nothing in this build.
-    #[inline(always)]
-    pub(crate) fn may_wait(_: Rank) {}
-
-    /// Checks nothing in this build.
-    #[inline(always)]
-    pub(crate) fn may_call_out() {}
-
-    /// Nothing in this build.
-    #[derive(Clone, Copy, Default)]
-    pub(crate) struct RankOf;
-
-    impl RankOf {
-        pub(crate) const fn new(_: Rank) -> RankOf {
-            RankOf
-        }
-
-        #[inline(always)]
-        pub(crate) fn may_wait(self) {}
-
-        #[inline(always)]
-        pub(crate) fn hold(self) -> Held {
-            Held
-        }
+impl Drop for Apart {
+    fn drop(&mut self) {
+        APART.set(APART.get() - 1);
+        HELD.with(|held| held.set(self.before));
     }
+}
 
-    /// Nothing in this build.
-    pub(crate) struct Apart;
+/// Counts a lock as held by this thread until dropped.
+pub(crate) struct Held(Rank);
 
-    impl Apart {
-        #[inline(always)]
-        pub(crate) fn begin() -> Apart {
-            Apart
-        }
+impl Drop for Held {
+    #[inline(always)]
+    fn drop(&mut self) {
+        change(self.0, -1);
     }
-
-    /// Nothing in this build.
-    pub(crate) struct Held;
 }
 
 #[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]

@@ -17,6 +17,7 @@ use super::gate::OpenSection;
 use std::marker::PhantomData;
 
 /// The cell: it owns the current value.
+#[derive(Debug)]
 pub(crate) struct RcuCell<T> {
     /// From `Box::into_raw`; changed by `publish` alone.
     current: AtomicPtr<T>,
@@ -32,6 +33,7 @@ unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
 
 /// A value that was replaced. Dropping it waits for a grace period unless one has passed since, so
 /// it must be dropped outside every section, and with no lock held that a section may take.
+#[derive(Debug)]
 pub(crate) struct Replaced<T> {
     old: *mut T,
     domain: Arc<Domain>,
@@ -116,18 +118,6 @@ impl<T> Drop for Replaced<T> {
         // ended, as a grace period began after the swap and is over; and this is the only
         // `Replaced` with it.
         drop(unsafe { Box::from_raw(self.old) });
-    }
-}
-
-impl<T> std::fmt::Debug for RcuCell<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RcuCell")
-    }
-}
-
-impl<T> std::fmt::Debug for Replaced<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Replaced")
     }
 }
 

@@ -140,11 +140,42 @@ pub(crate) struct Mutex<T: ?Sized> {
     inner: base::Mutex<T>,
 }
 
-/// Holds a [`Mutex`] locked; unlocks when dropped.
-#[must_use = "the mutex is unlocked when the guard is dropped"]
-pub(crate) struct MutexGuard<'a, T: ?Sized> {
-    inner: base::MutexGuard<'a, T>,
+/// Holds a lock; unlocks when dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+pub(crate) struct Guard<G> {
+    inner: G,
     held: Held,
+}
+
+/// Holds a [`Mutex`] locked.
+pub(crate) type MutexGuard<'a, T> = Guard<base::MutexGuard<'a, T>>;
+/// Holds a [`RwLock`] for reading.
+pub(crate) type RwLockReadGuard<'a, T> = Guard<base::RwLockReadGuard<'a, T>>;
+/// Holds a [`RwLock`] for writing.
+pub(crate) type RwLockWriteGuard<'a, T> = Guard<base::RwLockWriteGuard<'a, T>>;
+
+impl<G> Guard<G> {
+    #[inline(always)]
+    fn new(inner: G, rank: RankOf) -> Guard<G> {
+        let held = rank.hold();
+        Guard { inner, held }
+    }
+}
+
+impl<G: Deref> Deref for Guard<G> {
+    type Target = G::Target;
+
+    #[inline]
+    fn deref(&self) -> &G::Target {
+        &self.inner
+    }
+}
+
+impl<G: DerefMut> DerefMut for Guard<G> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.inner
+    }
 }
 
 impl<T> Mutex<T> {
@@ -175,21 +206,13 @@ impl<T: ?Sized> Mutex<T> {
             return guard;
         }
         before_waiting();
-        self.guard(unpoisoned(self.inner.lock()))
-    }
-
-    #[inline(always)]
-    fn guard<'a>(&self, inner: base::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        MutexGuard {
-            inner,
-            held: self.rank.hold(),
-        }
+        Guard::new(unpoisoned(self.inner.lock()), self.rank)
     }
 
     /// Locks if nobody holds the mutex; never sleeps.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        try_unpoisoned(self.inner.try_lock()).map(|inner| self.guard(inner))
+        try_unpoisoned(self.inner.try_lock()).map(|inner| Guard::new(inner, self.rank))
     }
 
     /// The value, without locking: `&mut self` proves that nobody holds the mutex.
@@ -198,66 +221,11 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
 /// A reader-writer lock whose `read` and `write` have no error, as with [`Mutex`].
 #[derive(Default)]
 pub(crate) struct RwLock<T> {
     rank: RankOf,
     inner: base::RwLock<T>,
-}
-
-/// Holds a [`RwLock`] for reading; unlocks when dropped.
-#[must_use = "the lock is released when the guard is dropped"]
-pub(crate) struct RwLockReadGuard<'a, T> {
-    inner: base::RwLockReadGuard<'a, T>,
-    _held: Held,
-}
-
-impl<T> Deref for RwLockReadGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-/// Holds a [`RwLock`] for writing; unlocks when dropped.
-#[must_use = "the lock is released when the guard is dropped"]
-pub(crate) struct RwLockWriteGuard<'a, T> {
-    inner: base::RwLockWriteGuard<'a, T>,
-    _held: Held,
-}
-
-impl<T> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T> DerefMut for RwLockWriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
 }
 
 impl<T> RwLock<T> {
@@ -273,9 +241,7 @@ impl<T> RwLock<T> {
             inner: base::RwLock::new(value),
         }
     }
-}
 
-impl<T> RwLock<T> {
     /// Locks for reading, sleeping while a writer holds the lock.
     #[inline]
     #[track_caller]
@@ -286,10 +252,7 @@ impl<T> RwLock<T> {
             return guard;
         }
         before_waiting();
-        RwLockReadGuard {
-            inner: unpoisoned(self.inner.read()),
-            _held: self.rank.hold(),
-        }
+        Guard::new(unpoisoned(self.inner.read()), self.rank)
     }
 
     /// Locks for writing, sleeping while anyone holds the lock.
@@ -302,24 +265,17 @@ impl<T> RwLock<T> {
             return guard;
         }
         before_waiting();
-        RwLockWriteGuard {
-            inner: unpoisoned(self.inner.write()),
-            _held: self.rank.hold(),
-        }
+        Guard::new(unpoisoned(self.inner.write()), self.rank)
     }
 
     /// Locks for reading if no writer holds the lock; never sleeps.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        let inner = try_unpoisoned(self.inner.try_read())?;
-        let _held = self.rank.hold();
-        Some(RwLockReadGuard { inner, _held })
+        try_unpoisoned(self.inner.try_read()).map(|inner| Guard::new(inner, self.rank))
     }
 
     /// Locks for writing if nobody holds the lock; never sleeps.
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        let inner = try_unpoisoned(self.inner.try_write())?;
-        let _held = self.rank.hold();
-        Some(RwLockWriteGuard { inner, _held })
+        try_unpoisoned(self.inner.try_write()).map(|inner| Guard::new(inner, self.rank))
     }
 }
 
@@ -338,7 +294,7 @@ pub(crate) enum WaitEnd {
 /// itself with the mutex held, before it stops looking at its condition. The thread that changes
 /// the condition does so with the mutex held, or takes the mutex afterwards, and then notifies. So
 /// either the waiter sees the change, or that thread sees the waiter.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Condvar {
     inner: base::Condvar,
     /// Threads that wait. Relaxed: the mutex orders it, see above.
@@ -359,11 +315,11 @@ impl Condvar {
     /// Unlocks, sleeps until notified (or for no reason), locks again.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         before_waiting();
-        let MutexGuard { inner, held } = guard;
+        let Guard { inner, held } = guard;
         self.waiters.fetch_add(1, atomic::Ordering::Relaxed);
         let inner = unpoisoned(self.inner.wait(inner));
         self.waiters.fetch_sub(1, atomic::Ordering::Relaxed);
-        MutexGuard { inner, held }
+        Guard { inner, held }
     }
 
     /// Like [`Condvar::wait`], for at most `timeout`; under the checkers time does not pass.
@@ -373,7 +329,7 @@ impl Condvar {
         timeout: Duration,
     ) -> (MutexGuard<'a, T>, WaitEnd) {
         before_waiting();
-        let MutexGuard { inner, held } = guard;
+        let Guard { inner, held } = guard;
         self.waiters.fetch_add(1, atomic::Ordering::Relaxed);
         let (inner, end) = unpoisoned(self.inner.wait_timeout(inner, timeout));
         self.waiters.fetch_sub(1, atomic::Ordering::Relaxed);
@@ -382,7 +338,7 @@ impl Condvar {
         } else {
             WaitEnd::Woken
         };
-        (MutexGuard { inner, held }, end)
+        (Guard { inner, held }, end)
     }
 
     /// Wakes all waiters.
@@ -413,21 +369,15 @@ impl<T: ?Sized> fmt::Debug for Mutex<T> {
     }
 }
 
-impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+impl<G: fmt::Debug> fmt::Debug for Guard<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        self.inner.fmt(f)
     }
 }
 
 impl<T> fmt::Debug for RwLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RwLock { .. }")
-    }
-}
-
-impl fmt::Debug for Condvar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Condvar { .. }")
     }
 }
 
