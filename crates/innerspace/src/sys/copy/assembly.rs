@@ -2,9 +2,10 @@
 //! ones through moves of a cache line, where the processor has them ([`wide`]).
 
 use std::arch::asm;
+use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 
 use super::form::Form;
-use super::pieces::WORD;
+use super::pieces::{Shared, WORD};
 use super::wide;
 use super::words::Words;
 use crate::units::PAGE_SIZE;
@@ -17,31 +18,33 @@ pub(super) struct Assembly;
 /// either way).
 const STRING_WORDS: usize = 32;
 
-/// The size in words of a block of [`block_in`] and [`block_out`].
+/// The size in words of a [`block`].
 const BLOCK_WORDS: usize = 8;
 
 impl Form for Assembly {
+    const PREFETCHES: bool = true;
+
     #[inline]
-    unsafe fn words_in(mut dst: *mut u8, mut src: *const u64, mut words: usize) {
+    unsafe fn words<S: Shared>(mut dst: *mut u8, mut src: *const u8, mut words: usize) {
         // SAFETY: every step takes words off the front of the two ranges the caller vouches for.
         unsafe {
             if words >= STRING_WORDS && wide::available() {
-                return wide::words_in(dst, src, words);
+                return wide::words::<S>(dst, src, words);
             }
-            if words >= STRING_WORDS && dst.cast::<u64>().is_aligned() {
-                return move_words(dst, src.cast(), words);
+            if words >= STRING_WORDS && (dst.addr() | src.addr()).is_multiple_of(WORD) {
+                return move_words(dst, src, words);
             }
             if words >= BLOCK_WORDS {
-                let odd = usize::from(!src.addr().is_multiple_of(16));
-                Words::words_in(dst, src, odd);
-                (dst, src, words) = (dst.add(odd * WORD), src.add(odd), words - odd);
+                let odd = usize::from(!S::of(dst, src).addr().is_multiple_of(16));
+                Words::words::<S>(dst, src, odd);
+                (dst, src, words) = (dst.add(odd * WORD), src.add(odd * WORD), words - odd);
                 while words >= BLOCK_WORDS {
-                    block_in(dst, src);
-                    (dst, src) = (dst.add(BLOCK_WORDS * WORD), src.add(BLOCK_WORDS));
+                    block(dst, src);
+                    (dst, src) = (dst.add(BLOCK_WORDS * WORD), src.add(BLOCK_WORDS * WORD));
                     words -= BLOCK_WORDS;
                 }
             }
-            Words::words_in(dst, src, words);
+            Words::words::<S>(dst, src, words);
         }
     }
 
@@ -61,37 +64,10 @@ impl Form for Assembly {
     }
 
     #[inline]
-    unsafe fn words_out(mut dst: *mut u64, mut src: *const u8, mut words: usize) {
-        // SAFETY: as above.
-        unsafe {
-            if words >= STRING_WORDS && wide::available() {
-                return wide::words_out(dst, src, words);
-            }
-            if words >= STRING_WORDS && src.cast::<u64>().is_aligned() {
-                return move_words(dst.cast(), src, words);
-            }
-            if words >= BLOCK_WORDS {
-                let odd = usize::from(!dst.addr().is_multiple_of(16));
-                Words::words_out(dst, src, odd);
-                (dst, src, words) = (dst.add(odd), src.add(odd * WORD), words - odd);
-                while words >= BLOCK_WORDS {
-                    block_out(dst, src);
-                    (dst, src) = (dst.add(BLOCK_WORDS), src.add(BLOCK_WORDS * WORD));
-                    words -= BLOCK_WORDS;
-                }
-            }
-            Words::words_out(dst, src, words);
-        }
-    }
-
-    #[inline]
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) {
         // SAFETY: the trait's promise, word for word.
         unsafe {
             if words >= STRING_WORDS {
-                if (dst.addr() ^ src.addr()).is_multiple_of(64) && wide::available() {
-                    return wide::words_across(dst, src, words);
-                }
                 move_words(dst.cast(), src.cast(), words);
             } else {
                 Words::words_across(dst, src, words);
@@ -104,10 +80,6 @@ impl Form for Assembly {
         if words < STRING_WORDS {
             // SAFETY: the trait's promise, word for word.
             return unsafe { Words::words_fill(dst, value, words) };
-        }
-        if wide::available() {
-            // SAFETY: as above, and the processor has the moves.
-            return unsafe { wide::words_fill(dst, value, words) };
         }
         // SAFETY: writes `words` words at `dst`, which the trait's promise covers. The direction
         // flag is clear at every assembly block.
@@ -133,6 +105,29 @@ impl Form for Assembly {
             }
         }
     }
+
+    #[inline]
+    fn streams() -> bool {
+        wide::available() // stores of parts of lines gain nothing
+    }
+
+    #[inline]
+    unsafe fn stream_page(dst: *mut u8, src: *const u8) {
+        // SAFETY: the trait's promise; the processor has the moves, or nothing would be streamed.
+        unsafe { wide::stream_page(dst, src) }
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        // SAFETY: touches no memory, and is right for every address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_to_write(address: *const u8) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(address.cast()) }
+    }
 }
 
 /// Copies whole words by the string instruction. Safety: both ranges as in [`Form`].
@@ -151,36 +146,10 @@ unsafe fn move_words(dst: *mut u8, src: *const u8, words: usize) {
     }
 }
 
-/// Reads a block of 8 shared words. Aligned moves of 16 bytes are atomic (at the very least their
-/// halves are); the unaligned side is private. Safety: `src` is aligned to 16; both as in [`Form`].
+/// Copies a block of 8 words. Moves of 16 bytes are atomic where they are aligned (at the very
+/// least their halves are). Safety: the shared side is aligned to 16; both as in [`Form`].
 #[inline(always)]
-unsafe fn block_in(dst: *mut u8, src: *const u64) {
-    // SAFETY: reads and writes 64 bytes, which the caller vouches for.
-    unsafe {
-        asm!(
-            "movdqa {a}, [{src}]",
-            "movdqa {b}, [{src} + 16]",
-            "movdqa {c}, [{src} + 32]",
-            "movdqa {d}, [{src} + 48]",
-            "movdqu [{dst}], {a}",
-            "movdqu [{dst} + 16], {b}",
-            "movdqu [{dst} + 32], {c}",
-            "movdqu [{dst} + 48], {d}",
-            src = in(reg) src,
-            dst = in(reg) dst,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Writes a block of 8 shared words; see [`block_in`]. Safety: `dst` is aligned to 16; both as in
-/// [`Form`].
-#[inline(always)]
-unsafe fn block_out(dst: *mut u64, src: *const u8) {
+unsafe fn block(dst: *mut u8, src: *const u8) {
     // SAFETY: reads and writes 64 bytes, which the caller vouches for.
     unsafe {
         asm!(
@@ -188,10 +157,10 @@ unsafe fn block_out(dst: *mut u64, src: *const u8) {
             "movdqu {b}, [{src} + 16]",
             "movdqu {c}, [{src} + 32]",
             "movdqu {d}, [{src} + 48]",
-            "movdqa [{dst}], {a}",
-            "movdqa [{dst} + 16], {b}",
-            "movdqa [{dst} + 32], {c}",
-            "movdqa [{dst} + 48], {d}",
+            "movdqu [{dst}], {a}",
+            "movdqu [{dst} + 16], {b}",
+            "movdqu [{dst} + 32], {c}",
+            "movdqu [{dst} + 48], {d}",
             src = in(reg) src,
             dst = in(reg) dst,
             a = out(xmm_reg) _,

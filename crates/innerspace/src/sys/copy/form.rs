@@ -1,6 +1,6 @@
 //! The form of the inner loops, and the operations on a range of any alignment in a given form.
 
-use super::pieces::{WORD, get_piece, put_piece, put_private};
+use super::pieces::{Shared, Target, WORD};
 use crate::units::PAGE_SIZE;
 
 /// The inner loops on whole words. *Shared* sides are aligned to a word; *private* ones need not
@@ -9,12 +9,13 @@ use crate::units::PAGE_SIZE;
 /// Safety of all: both ranges are valid for `words` words, the source for reads, the destination
 /// for writes; they do not overlap; nobody else uses the private one.
 pub(super) trait Form {
-    /// Shared words to private bytes.
-    unsafe fn words_in(dst: *mut u8, src: *const u64, words: usize);
+    /// Whether prefetches do anything here: if not, a caller need not look for an address.
+    const PREFETCHES: bool = false;
+
+    /// Words of a copy whose shared side is `S`.
+    unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize);
     /// Bytes that are assumed not to change to private bytes, as many as given.
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize);
-    /// Private bytes to shared words.
-    unsafe fn words_out(dst: *mut u64, src: *const u8, words: usize);
     /// Shared words to shared words.
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize);
     /// `value` into shared words.
@@ -25,6 +26,22 @@ pub(super) trait Form {
         // SAFETY: a page of words, which the caller vouches for.
         unsafe { Self::words_fill(page, 0, PAGE_SIZE / WORD) }
     }
+
+    /// Whether [`Form::stream_page`] gains anything.
+    fn streams() -> bool {
+        true
+    }
+    /// A page of bytes to one that is aligned to 64 and that nobody else uses. See
+    /// [`super::Streaming`].
+    unsafe fn stream_page(dst: *mut u8, src: *const u8) {
+        // SAFETY: the caller's promise.
+        unsafe { dst.copy_from_nonoverlapping(src, PAGE_SIZE) }
+    }
+
+    /// Prefetches a cache line that is to be read soon.
+    fn prefetch(_address: *const u8) {}
+    /// Prefetches a cache line that is to be written soon.
+    fn prefetch_to_write(_address: *const u8) {}
 }
 
 /// How many of `len` bytes at `address` stand before the first aligned word; all when there is
@@ -51,40 +68,23 @@ fn pieces_of(address: *const u8, len: usize) -> impl Iterator<Item = (usize, usi
     })
 }
 
-/// `copy_in` in a given form. Safety: as there, with `dst` private and valid for `len` bytes.
-pub(super) unsafe fn copy_in_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
+/// A copy in a given form. Safety: both ranges are valid for `len` bytes; others use the side `S`
+/// by atomics alone, and nobody else the other one.
+pub(super) unsafe fn copy_by<F: Form, S: Shared>(dst: *mut u8, src: *const u8, len: usize) {
     crate::sync::interleave();
-    let head = head_of(src, len);
+    let shared = S::of(dst, src);
+    let head = head_of(shared, len);
     let words = (len - head) / WORD;
     let tail = head + words * WORD;
     // SAFETY: head, words and tail are the parts of a range the caller vouches for; the words begin
     // at an aligned address by the choice of `head`.
     unsafe {
-        for (offset, size) in pieces_of(src, head) {
-            put_private(dst.add(offset), get_piece(src.add(offset), size), size);
+        for (offset, size) in pieces_of(shared, head) {
+            S::piece(dst.add(offset), src.add(offset), size);
         }
-        F::words_in(dst.add(head), src.add(head).cast(), words);
-        for (offset, size) in pieces_of(src.add(tail), len - tail) {
-            let at = tail + offset;
-            put_private(dst.add(at), get_piece(src.add(at), size), size);
-        }
-    }
-}
-
-/// `copy_out` in a given form. Safety: as there, with `src` private and valid for `len` bytes.
-pub(super) unsafe fn copy_out_by<F: Form>(dst: *mut u8, src: *const u8, len: usize) {
-    crate::sync::interleave();
-    let head = head_of(dst, len);
-    let words = (len - head) / WORD;
-    let tail = head + words * WORD;
-    // SAFETY: as in `copy_in_by`, with the sides exchanged.
-    unsafe {
-        for (offset, size) in pieces_of(dst, head) {
-            put_piece(dst.add(offset), src.add(offset), size);
-        }
-        F::words_out(dst.add(head).cast(), src.add(head), words);
-        for (offset, size) in pieces_of(dst.add(tail), len - tail) {
-            put_piece(dst.add(tail + offset), src.add(tail + offset), size);
+        F::words::<S>(dst.add(head), src.add(head), words);
+        for (offset, size) in pieces_of(shared.add(tail), len - tail) {
+            S::piece(dst.add(tail + offset), src.add(tail + offset), size);
         }
     }
 }
@@ -96,14 +96,14 @@ pub(super) unsafe fn fill_by<F: Form>(dst: *mut u8, byte: u8, len: usize) {
     let head = head_of(dst, len);
     let words = (len - head) / WORD;
     let tail = head + words * WORD;
-    // SAFETY: as in `copy_in_by`; `value` has room for every piece.
+    // SAFETY: as in `copy_by`; `value` has room for every piece.
     unsafe {
         for (offset, size) in pieces_of(dst, head) {
-            put_piece(dst.add(offset), value.as_ptr(), size);
+            Target::piece(dst.add(offset), value.as_ptr(), size);
         }
         F::words_fill(dst.add(head).cast(), u64::from_ne_bytes(value), words);
         for (offset, size) in pieces_of(dst.add(tail), len - tail) {
-            put_piece(dst.add(tail + offset), value.as_ptr(), size);
+            Target::piece(dst.add(tail + offset), value.as_ptr(), size);
         }
     }
 }

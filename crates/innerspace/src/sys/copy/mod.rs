@@ -9,11 +9,11 @@
 //! Two forms of the inner loops, tested against each other:
 //! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
 //!   ThreadSanitizer (`--cfg portable`) understand.
-//! - [`assembly::Assembly`], x86-64: aligned moves of 64 bytes where the processor has them; else
-//!   `rep movsq` where both sides are aligned alike, moves of 16 bytes where they are not;
-//!   `rep stosq`. `rep movsb` promises nothing about words, and serves [`copy_still`] alone;
-//!   `rep movsq` is defined as a sequence of moves of 8 bytes, and aligned moves of 8 bytes are
-//!   atomic.
+//! - [`assembly::Assembly`], x86-64: moves of 64 bytes, aligned on the shared side, where the
+//!   processor has them; else `rep movsq` where both sides are aligned, and moves of 16 bytes where
+//!   they are not. Pages are copied by `rep movsq`, and bytes filled by `rep stosq`. `rep movsb`
+//!   promises nothing about words, and serves [`copy_still`] alone; `rep movsq` is defined as a
+//!   sequence of moves of 8 bytes, and aligned moves of 8 bytes are atomic.
 //!
 //! Shared bytes are reached through pointers that may write, also where they are only read: the
 //! portable form reads with atomics, and an atomic needs a pointer that may write.
@@ -32,14 +32,12 @@ mod pieces;
 mod scalar;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
-#[cfg(test)]
-mod trace;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 mod words;
 
-use form::{Form, copy_in_by, copy_out_by, fill_by, head_of};
-use pieces::WORD;
+use form::{Form, copy_by, fill_by, head_of};
+use pieces::{Source, Target, WORD};
 use scalar::load_inside;
 pub use scalar::{AtomicScalar, Scalar};
 pub(crate) use scalar::{Modify, compare_exchange, load, load_atomic, modify, store, store_atomic};
@@ -61,7 +59,7 @@ use words::Words as Native;
 #[inline]
 pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
     // SAFETY: the caller's promise for `src`; `dst` is exclusive, so it overlaps nothing shared.
-    unsafe { copy_in_by::<Native>(dst.as_mut_ptr(), src, dst.len()) }
+    unsafe { copy_by::<Native, Source>(dst.as_mut_ptr(), src, dst.len()) }
 }
 
 /// Copies bytes that are assumed not to change into private ones that are likely to be in no cache.
@@ -86,7 +84,7 @@ pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
 #[inline]
 pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     // SAFETY: the caller's promise for `dst`; nobody writes `src` while it is borrowed.
-    unsafe { copy_out_by::<Native>(dst, src.as_ptr(), src.len()) }
+    unsafe { copy_by::<Native, Target>(dst, src.as_ptr(), src.len()) }
 }
 
 /// Sets `len` shared bytes to `byte`.
@@ -175,11 +173,7 @@ impl Streaming {
     /// Where there is no assembly, these are plain copies.
     #[inline]
     pub(crate) fn begin() -> Option<Streaming> {
-        #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
-        if !wide::available() {
-            return None;
-        }
-        Some(Streaming(PhantomData))
+        Native::streams().then_some(Streaming(PhantomData))
     }
 
     /// Copies a page of bytes.
@@ -189,17 +183,8 @@ impl Streaming {
     /// which it must be, nobody uses those bytes, the caller included.
     #[inline]
     pub(crate) unsafe fn copy_page(&self, dst: *mut u8, src: &[u8; PAGE_SIZE]) {
-        #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
-        // SAFETY: the caller's promise; and the processor has the stores, or there would be no
-        // `self`.
-        unsafe {
-            wide::stream_lines(dst, src.as_ptr(), PAGE_SIZE / 64)
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(any(portable, shuttle, miri)))))]
-        // SAFETY: the caller's promise.
-        unsafe {
-            dst.copy_from_nonoverlapping(src.as_ptr(), PAGE_SIZE)
-        }
+        // SAFETY: the caller's promise; and there would be no `self` without such stores.
+        unsafe { Native::stream_page(dst, src.as_ptr()) }
     }
 }
 
@@ -220,21 +205,13 @@ pub(crate) fn prefetch_page(address: *const u8) {
 /// Prefetches the lines of the first `BYTES` bytes, which are to be read soon.
 #[inline]
 pub(crate) fn prefetch_first<const BYTES: usize>(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
     for offset in (0..BYTES).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: touches no memory, and is right for every address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.wrapping_add(offset).cast()) }
+        Native::prefetch(address.wrapping_add(offset));
     }
-    #[cfg(not(all(target_arch = "x86_64", not(any(portable, shuttle, miri)))))]
-    let _ = address;
 }
 
 /// Whether prefetches do anything here: if not, a caller need not look for an address.
-pub(crate) const PREFETCHES: bool = cfg!(all(
-    target_arch = "x86_64",
-    not(any(portable, shuttle, miri))
-));
+pub(crate) const PREFETCHES: bool = Native::PREFETCHES;
 
 /// Prefetches a page that is to be written next, while another is copied. The whole page: stores to
 /// lines that are in no cache wait for each other, and the processor does not fetch ahead across a
@@ -278,14 +255,7 @@ pub(crate) fn prefetch_quarter_to_write(page: *const u8, quarter: Quarter) {
 /// Prefetches the cache line of an address that is to be written soon.
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(any(portable, shuttle, miri))))]
-    {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: touches no memory, and is right for every address.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(address.cast()) }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(any(portable, shuttle, miri)))))]
-    let _ = address;
+    Native::prefetch_to_write(address);
 }
 
 /// Compares `len` shared bytes at `a` with what `word_at` and `byte_at` give for an offset.

@@ -1,75 +1,105 @@
-//! Accesses to one aligned piece of shared memory, of 1, 2 or 4 bytes.
+//! Copies of one aligned piece of shared memory, of 1, 2, 4 or 8 bytes.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The unit that is never torn, in bytes.
 pub(super) const WORD: usize = 8;
 
 /// Records a shared access of the portable form in tests; does nothing elsewhere.
 #[inline(always)]
-pub(super) fn accessed(address: *const u8, size: usize) {
+fn accessed(address: *const u8, size: usize) {
     #[cfg(test)]
-    super::trace::record(address.addr(), size);
+    trace::record(address.addr(), size);
     #[cfg(not(test))]
     let _ = (address, size);
 }
 
-/// Reads an aligned shared piece of `size` bytes (1, 2 or 4) as one access; the rest is zero.
-///
-/// Safety: `address` is aligned to `size` and valid for reads that others may race with.
-#[inline(always)]
-pub(super) unsafe fn get_piece(address: *const u8, size: usize) -> [u8; 4] {
-    accessed(address, size);
-    let address = address.cast_mut();
-    let mut piece = [0; 4];
-    // SAFETY: the caller's promise.
-    unsafe {
-        match size {
-            1 => piece[0] = AtomicU8::from_ptr(address).load(Ordering::Relaxed),
-            2 => {
-                let half = AtomicU16::from_ptr(address.cast()).load(Ordering::Relaxed);
-                piece[..2].copy_from_slice(&half.to_ne_bytes());
-            }
-            _ => {
-                piece = AtomicU32::from_ptr(address.cast())
-                    .load(Ordering::Relaxed)
-                    .to_ne_bytes()
-            }
-        }
-    }
-    piece
+/// Which side of a copy is shared with others. The other side is private.
+pub(super) trait Shared {
+    /// The address of the shared side.
+    fn of(dst: *mut u8, src: *const u8) -> *const u8;
+
+    /// Copies `size` bytes (1, 2, 4 or 8) as one access to the shared side.
+    ///
+    /// Safety: the shared side is aligned to `size`, and others use it by atomics alone; nobody
+    /// else uses the private side. Both are valid for `size` bytes.
+    unsafe fn piece(dst: *mut u8, src: *const u8, size: usize);
 }
 
-/// Writes `size` bytes (1, 2 or 4) from private memory to an aligned shared piece as one access.
-///
-/// Safety: `address` is aligned to `size` and valid for writes that others may race with; `from` is
-/// valid for reads of `size` bytes that nobody writes.
-#[inline(always)]
-pub(super) unsafe fn put_piece(address: *mut u8, from: *const u8, size: usize) {
-    accessed(address, size);
-    // SAFETY: the caller's promise.
-    unsafe {
-        match size {
-            1 => AtomicU8::from_ptr(address).store(from.read(), Ordering::Relaxed),
-            2 => AtomicU16::from_ptr(address.cast())
-                .store(from.cast::<u16>().read_unaligned(), Ordering::Relaxed),
-            _ => AtomicU32::from_ptr(address.cast())
-                .store(from.cast::<u32>().read_unaligned(), Ordering::Relaxed),
+/// A copy of shared bytes into private ones.
+pub(super) struct Source;
+
+/// A copy of private bytes to shared ones.
+pub(super) struct Target;
+
+impl Shared for Source {
+    #[inline(always)]
+    fn of(_: *mut u8, src: *const u8) -> *const u8 {
+        src
+    }
+
+    #[inline(always)]
+    unsafe fn piece(dst: *mut u8, src: *const u8, size: usize) {
+        accessed(src, size);
+        let (to2, to4, to8) = (dst.cast::<u16>(), dst.cast::<u32>(), dst.cast::<u64>());
+        let src = src.cast_mut();
+        // SAFETY: the caller's promise.
+        unsafe {
+            match size {
+                1 => dst.write(AtomicU8::from_ptr(src).load(Relaxed)),
+                2 => to2.write_unaligned(AtomicU16::from_ptr(src.cast()).load(Relaxed)),
+                4 => to4.write_unaligned(AtomicU32::from_ptr(src.cast()).load(Relaxed)),
+                _ => to8.write_unaligned(AtomicU64::from_ptr(src.cast()).load(Relaxed)),
+            }
         }
     }
 }
 
-/// Writes the first `size` bytes (1, 2 or 4) of a piece to private memory at any alignment.
-///
-/// Safety: `address` is valid for writes of `size` bytes, and nobody else uses them.
-#[inline(always)]
-pub(super) unsafe fn put_private(address: *mut u8, piece: [u8; 4], size: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match size {
-            1 => address.write(piece[0]),
-            2 => address.cast::<[u8; 2]>().write([piece[0], piece[1]]),
-            _ => address.cast::<[u8; 4]>().write(piece),
+impl Shared for Target {
+    #[inline(always)]
+    fn of(dst: *mut u8, _: *const u8) -> *const u8 {
+        dst
+    }
+
+    #[inline(always)]
+    unsafe fn piece(dst: *mut u8, src: *const u8, size: usize) {
+        accessed(dst, size);
+        let (of2, of4, of8) = (src.cast::<u16>(), src.cast::<u32>(), src.cast::<u64>());
+        // SAFETY: the caller's promise.
+        unsafe {
+            match size {
+                1 => AtomicU8::from_ptr(dst).store(src.read(), Relaxed),
+                2 => AtomicU16::from_ptr(dst.cast()).store(of2.read_unaligned(), Relaxed),
+                4 => AtomicU32::from_ptr(dst.cast()).store(of4.read_unaligned(), Relaxed),
+                _ => AtomicU64::from_ptr(dst.cast()).store(of8.read_unaligned(), Relaxed),
+            }
         }
+    }
+}
+
+/// A record of the shared accesses that one thread makes in the portable form, for tests to count.
+#[cfg(test)]
+pub(super) mod trace {
+    use std::cell::RefCell;
+
+    std::thread_local! {
+        /// (address, size) of each access in order; `None` while no test asks.
+        static ACCESSES: RefCell<Option<Vec<(usize, usize)>>> = const { RefCell::new(None) };
+    }
+
+    pub(crate) fn record(address: usize, size: usize) {
+        ACCESSES.with_borrow_mut(|accesses| {
+            if let Some(accesses) = accesses {
+                accesses.push((address, size));
+            }
+        });
+    }
+
+    /// Runs `work` and returns the shared accesses it made, in order.
+    #[cfg(all(not(loom), not(shuttle)))]
+    pub(crate) fn of(work: impl FnOnce()) -> Vec<(usize, usize)> {
+        ACCESSES.set(Some(Vec::new()));
+        work();
+        ACCESSES.take().unwrap_or_default()
     }
 }

@@ -343,71 +343,41 @@ macro_rules! wide_integers {
         impl Scalar for $integer {}
 
         impl private::Access for $integer {
-            #[inline(always)]
-            unsafe fn load_moving(address: *const u8) -> Self {
-                // SAFETY: the trait's promise covers both halves.
-                unsafe {
-                    let first = u64::load_moving(address);
-                    from_halves([first, u64::load_moving(address.add(8))]) as $integer
-                }
-            }
-
-            #[inline(always)]
-            unsafe fn store_moving(address: *mut u8, value: Self) {
-                let [first, second] = to_halves(value as u128);
-                // SAFETY: the trait's promise covers both halves.
-                unsafe {
-                    u64::store_moving(address, first);
-                    u64::store_moving(address.add(8), second);
-                }
-            }
-
-            #[inline]
-            unsafe fn load_portable(address: *const u8) -> Self {
-                // SAFETY: the trait's promise covers both halves.
-                unsafe {
-                    let first = u64::load_portable(address);
-                    from_halves([first, u64::load_portable(address.add(8))]) as $integer
-                }
-            }
-
-            #[inline]
-            unsafe fn store_portable(address: *mut u8, value: Self) {
-                let [first, second] = to_halves(value as u128);
-                // SAFETY: the trait's promise covers both halves.
-                unsafe {
-                    u64::store_portable(address, first);
-                    u64::store_portable(address.add(8), second);
-                }
-            }
+            wide_forms!(load_moving, store_moving, inline(always));
+            wide_forms!(load_portable, store_portable, inline);
         }
     )*};
+}
+
+/// Loads and stores of two words, the first one first.
+macro_rules! wide_forms {
+    ($load:ident, $store:ident, $($inline:tt)*) => {
+        #[$($inline)*]
+        unsafe fn $load(address: *const u8) -> Self {
+            // SAFETY: the trait's promise covers both halves.
+            let halves = unsafe { [u64::$load(address), u64::$load(address.add(8))] };
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&halves[0].to_ne_bytes());
+            bytes[8..].copy_from_slice(&halves[1].to_ne_bytes());
+            Self::from_ne_bytes(bytes)
+        }
+
+        #[$($inline)*]
+        unsafe fn $store(address: *mut u8, value: Self) {
+            let bytes = value.to_ne_bytes();
+            let (halves, _) = bytes.as_chunks();
+            // SAFETY: as above.
+            unsafe {
+                u64::$store(address, u64::from_ne_bytes(halves[0]));
+                u64::$store(address.add(8), u64::from_ne_bytes(halves[1]));
+            }
+        }
+    };
 }
 
 wide_integers! {
     u128;
     i128;
-}
-
-/// The number whose memory holds these two words, in this order.
-#[inline(always)]
-fn from_halves([first, second]: [u64; 2]) -> u128 {
-    if cfg!(target_endian = "little") {
-        u128::from(first) | u128::from(second) << 64
-    } else {
-        u128::from(second) | u128::from(first) << 64
-    }
-}
-
-/// The two words of a number, in memory order.
-#[inline(always)]
-fn to_halves(value: u128) -> [u64; 2] {
-    let (low, high) = (value as u64, (value >> 64) as u64);
-    if cfg!(target_endian = "little") {
-        [low, high]
-    } else {
-        [high, low]
-    }
 }
 
 /// Loads byte by byte. Safety: valid for reads of `N` bytes that others may race with.

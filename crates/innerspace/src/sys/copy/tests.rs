@@ -6,6 +6,7 @@
 use std::cmp::Ordering::{Equal, Less};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::pieces::trace;
 use super::*;
 
 /// A repeatable source of numbers (xorshift64*, Marsaglia and Vigna).
@@ -59,11 +60,11 @@ fn does_what_plain_copies_do<F: Form>(seed: u64) {
         };
         // SAFETY: `check` passes ranges of `len` bytes that nobody else uses.
         check("copy_in", &|dst, src| unsafe {
-            copy_in_by::<F>(dst, src, len)
+            copy_by::<F, Source>(dst, src, len)
         });
         // SAFETY: as above.
         check("copy_out", &|dst, src| unsafe {
-            copy_out_by::<F>(dst, src, len)
+            copy_by::<F, Target>(dst, src, len)
         });
         let (words, _) = new.as_chunks::<WORD>();
         let mut words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
@@ -259,10 +260,12 @@ fn each_word_in_the_range_is_one_access() {
         // SAFETY: 22 and `len` bytes are inside both rooms.
         let (a, b) = unsafe { (ours.add(random.below(16)), theirs.add(random.below(16))) };
         // SAFETY: `len` bytes of each are there, and nobody else uses them.
-        let copied_in = trace::of(|| unsafe { copy_in_by::<Words>(private.as_mut_ptr(), a, len) });
+        let copied_in =
+            trace::of(|| unsafe { copy_by::<Words, Source>(private.as_mut_ptr(), a, len) });
         assert_word_by_word(&copied_in, a, len);
         // SAFETY: as above.
-        let copied_out = trace::of(|| unsafe { copy_out_by::<Words>(a, private.as_ptr(), len) });
+        let copied_out =
+            trace::of(|| unsafe { copy_by::<Words, Target>(a, private.as_ptr(), len) });
         assert_word_by_word(&copied_out, a, len);
         // SAFETY: as above.
         let filled = trace::of(|| unsafe { fill_by::<Words>(a, 1, len) });
@@ -376,7 +379,7 @@ fn words_stay_whole<F: Form>(words: usize) {
         || {
             let ((begin, len), to) = (raced.range(&mut ours), ours.below(16));
             // SAFETY: the range is inside `raced`, and `private` has 16 bytes more than that.
-            unsafe { copy_in_by::<F>(private.as_mut_ptr().add(to), raced.at(begin), len) };
+            unsafe { copy_by::<F, Source>(private.as_mut_ptr().add(to), raced.at(begin), len) };
             let copied = &private[to..to + len][head_of(raced.at(begin), len)..];
             let (words, _) = copied.as_chunks::<WORD>();
             words.iter().for_each(|word| assert_whole(*word));
@@ -393,7 +396,7 @@ fn words_stay_whole<F: Form>(words: usize) {
             private.fill(turn);
             // SAFETY: as above.
             unsafe {
-                copy_out_by::<F>(raced.at(begin), private.as_ptr().add(from), len);
+                copy_by::<F, Target>(raced.at(begin), private.as_ptr().add(from), len);
                 fill_by::<F>(raced.at(begin), !turn, len);
             }
         },

@@ -10,12 +10,9 @@
 use std::arch::asm;
 
 use super::form::Form;
-use super::pieces::WORD;
+use super::pieces::{Shared, WORD};
 use super::words::Words;
 use crate::units::PAGE_SIZE;
-
-/// A cache line, in words.
-const LINE: usize = 64 / WORD;
 
 /// Whether the processor has these moves, and runs them at full speed. The first processors with
 /// AVX-512 lowered their frequency for them; later ones have VBMI2.
@@ -25,23 +22,17 @@ pub(super) fn available() -> bool {
         && std::arch::is_x86_feature_detected!("avx512vbmi2")
 }
 
-/// Words up to the next line, of `words`.
-fn head_of(shared: *const u64, words: usize) -> usize {
-    (shared.addr().wrapping_neg() % 64 / WORD).min(words)
-}
-
-/// The loop of those that copy: 256 bytes at a time, then 64. Loads and stores are given; registers
-/// 16 and up leave nothing behind that has to be cleaned.
+/// Moves of 64 bytes, 256 bytes at a time, with the given stores. Registers 16 and up leave nothing
+/// behind that has to be cleaned.
 macro_rules! move_lines {
-    ($dst:ident, $src:ident, $lines:expr, $load:literal, $store:literal) => {{
-        let lines: usize = $lines;
-        let (mut dst, mut src): (*mut u8, *const u8) = ($dst.cast(), $src.cast());
+    ($dst:expr, $src:expr, $lines:expr, $store:literal) => {{
+        let (mut dst, mut src, lines): (*mut u8, *const u8, usize) = ($dst, $src, $lines);
         for _ in 0..lines / 4 {
             asm!(
-                concat!($load, " zmm16, [{src}]"),
-                concat!($load, " zmm17, [{src} + 64]"),
-                concat!($load, " zmm18, [{src} + 128]"),
-                concat!($load, " zmm19, [{src} + 192]"),
+                "vmovdqu64 zmm16, [{src}]",
+                "vmovdqu64 zmm17, [{src} + 64]",
+                "vmovdqu64 zmm18, [{src} + 128]",
+                "vmovdqu64 zmm19, [{src} + 192]",
                 concat!($store, " [{dst}], zmm16"),
                 concat!($store, " [{dst} + 64], zmm17"),
                 concat!($store, " [{dst} + 128], zmm18"),
@@ -58,7 +49,7 @@ macro_rules! move_lines {
         }
         for _ in 0..lines % 4 {
             asm!(
-                concat!($load, " zmm16, [{src}]"),
+                "vmovdqu64 zmm16, [{src}]",
                 concat!($store, " [{dst}], zmm16"),
                 src = in(reg) src,
                 dst = in(reg) dst,
@@ -70,100 +61,28 @@ macro_rules! move_lines {
     }};
 }
 
-/// [`Form::words_in`]. Safety: as there, and [`available`].
+/// [`Form::words`]. Safety: as there, and [`available`].
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn words_in(dst: *mut u8, src: *const u64, words: usize) {
-    let head = head_of(src, words);
-    let lines = (words - head) / LINE;
-    let tail = head + lines * LINE;
+pub(super) unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize) {
+    let to_line = S::of(dst, src).addr().wrapping_neg() % 64 / WORD;
+    let head = to_line.min(words);
+    let lines = (words - head) * WORD / 64;
+    let (at, tail) = (head * WORD, head * WORD + lines * 64);
     // SAFETY: head, lines and tail are the parts of the two ranges the caller vouches for.
     unsafe {
-        Words::words_in(dst, src, head);
-        let (to, from) = (dst.add(head * WORD), src.add(head));
-        move_lines!(to, from, lines, "vmovdqa64", "vmovdqu64");
-        Words::words_in(dst.add(tail * WORD), src.add(tail), words - tail);
+        Words::words::<S>(dst, src, head);
+        move_lines!(dst.add(at), src.add(at), lines, "vmovdqu64");
+        Words::words::<S>(dst.add(tail), src.add(tail), words - tail / WORD);
     }
 }
 
-/// [`Form::words_out`]. Safety: as there, and [`available`].
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn words_out(dst: *mut u64, src: *const u8, words: usize) {
-    let head = head_of(dst, words);
-    let lines = (words - head) / LINE;
-    let tail = head + lines * LINE;
-    // SAFETY: as above.
-    unsafe {
-        Words::words_out(dst, src, head);
-        let (to, from) = (dst.add(head), src.add(head * WORD));
-        move_lines!(to, from, lines, "vmovdqu64", "vmovdqa64");
-        Words::words_out(dst.add(tail), src.add(tail * WORD), words - tail);
-    }
-}
-
-/// [`Form::words_across`] for sides at the same place in their lines. Safety: as there, and
+/// [`Form::stream_page`], with stores that are not ordered with others. Safety: as there, and
 /// [`available`].
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) {
-    debug_assert!((dst.addr() ^ src.addr()).is_multiple_of(64));
-    let head = head_of(dst, words);
-    let lines = (words - head) / LINE;
-    let tail = head + lines * LINE;
-    // SAFETY: as above.
-    unsafe {
-        Words::words_across(dst, src, head);
-        let (to, from) = (dst.add(head), src.add(head));
-        move_lines!(to, from, lines, "vmovdqa64", "vmovdqa64");
-        Words::words_across(dst.add(tail), src.add(tail), words - tail);
-    }
-}
-
-/// Copies bytes to lines of 64 without reading these first or caching them. Not ordered with other
-/// stores: see [`super::Streaming`]. Safety: both ranges are valid for `lines` lines, `dst` is
-/// aligned to one, and nobody else uses them; and [`available`].
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn stream_lines(dst: *mut u8, src: *const u8, lines: usize) {
+pub(super) unsafe fn stream_page(dst: *mut u8, src: *const u8) {
     debug_assert!(dst.addr().is_multiple_of(64));
-    // SAFETY: reads and writes the ranges that the caller vouches for.
-    unsafe { move_lines!(dst, src, lines, "vmovdqu64", "vmovntdq") }
-}
-
-/// [`Form::words_fill`]. Safety: as there, and [`available`].
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn words_fill(dst: *mut u64, value: u64, words: usize) {
-    let head = head_of(dst, words);
-    let lines = (words - head) / LINE;
-    let tail = head + lines * LINE;
-    // SAFETY: head, lines and tail are the parts of the range the caller vouches for.
-    unsafe {
-        Words::words_fill(dst, value, head);
-        let mut to = dst.add(head);
-        for _ in 0..lines / 4 {
-            asm!(
-                "vpbroadcastq zmm16, {value}",
-                "vmovdqa64 [{to}], zmm16",
-                "vmovdqa64 [{to} + 64], zmm16",
-                "vmovdqa64 [{to} + 128], zmm16",
-                "vmovdqa64 [{to} + 192], zmm16",
-                to = in(reg) to,
-                value = in(reg) value,
-                out("zmm16") _,
-                options(nostack, preserves_flags),
-            );
-            to = to.add(4 * LINE);
-        }
-        for _ in 0..lines % 4 {
-            asm!(
-                "vpbroadcastq zmm16, {value}",
-                "vmovdqa64 [{to}], zmm16",
-                to = in(reg) to,
-                value = in(reg) value,
-                out("zmm16") _,
-                options(nostack, preserves_flags),
-            );
-            to = to.add(LINE);
-        }
-        Words::words_fill(dst.add(tail), value, words - tail);
-    }
+    // SAFETY: reads and writes what the caller vouches for.
+    unsafe { move_lines!(dst, src, PAGE_SIZE / 64, "vmovntdq") }
 }
 
 /// [`Form::page_zero`]: stores only to the blocks of 256 bytes that are not clear.
