@@ -373,72 +373,41 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
+/// Implements [`Store`] for a pointer to one: the methods named.
 macro_rules! forward_store {
-    ($pointer:ident) => {
+    ($pointer:ident: $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         impl<S: Store + ?Sized> Store for $pointer<S> {
-            fn len(&self) -> io::Result<u64> {
-                (**self).len()
-            }
-            fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-                (**self).read_at(buf, offset)
-            }
-            fn read_vectored_at(
-                &self,
-                bufs: &mut [IoSliceMut<'_>],
-                offset: u64,
-            ) -> io::Result<usize> {
-                (**self).read_vectored_at(bufs, offset)
-            }
-            fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-                (**self).write_at(buf, offset)
-            }
-            fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-                (**self).write_vectored_at(bufs, offset)
-            }
-            fn set_len(&self, len: u64) -> io::Result<()> {
-                (**self).set_len(len)
-            }
-            fn sync(&self, what: SyncWhat) -> io::Result<()> {
-                (**self).sync(what)
-            }
-            fn accepted(&self) -> Accepted {
-                (**self).accepted()
-            }
-            fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-                (**self).punch(offset, len)
-            }
-            fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
-                (**self).next_data(offset)
-            }
-            fn next_hole(&self, offset: u64) -> io::Result<u64> {
-                (**self).next_hole(offset)
-            }
-            fn identity(&self) -> Option<Identity> {
-                (**self).identity()
-            }
-            fn version(&self) -> io::Result<Option<Version>> {
-                (**self).version()
-            }
-            fn limits(&self) -> Limits {
-                (**self).limits()
-            }
-            fn writable(&self) -> bool {
-                (**self).writable()
-            }
-            fn uses_files(&self) -> bool {
-                (**self).uses_files()
-            }
-            fn name(&self) -> String {
-                (**self).name()
-            }
-            fn submit(&self, batch: Batch) {
-                (**self).submit(batch)
-            }
-            fn fills_as_told(&self, own: Own) -> bool {
-                (**self).fills_as_told(own)
-            }
+            $(fn $name(&self $(, $argument: $type)*) $(-> $result)? {
+                (**self).$name($($argument),*)
+            })*
         }
     };
+    ($first:ident, $second:ident: $($methods:tt)*) => {
+        forward_store! { $first: $($methods)* }
+        forward_store! { $second: $($methods)* }
+    };
+}
+
+forward_store! { Arc, Box:
+    fn len() -> io::Result<u64>;
+    fn read_at(buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn read_vectored_at(bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize>;
+    fn write_at(buf: &[u8], offset: u64) -> io::Result<usize>;
+    fn write_vectored_at(bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
+    fn set_len(len: u64) -> io::Result<()>;
+    fn sync(what: SyncWhat) -> io::Result<()>;
+    fn accepted() -> Accepted;
+    fn punch(offset: u64, len: u64) -> io::Result<()>;
+    fn next_data(offset: u64) -> io::Result<Option<u64>>;
+    fn next_hole(offset: u64) -> io::Result<u64>;
+    fn identity() -> Option<Identity>;
+    fn version() -> io::Result<Option<Version>>;
+    fn limits() -> Limits;
+    fn writable() -> bool;
+    fn uses_files() -> bool;
+    fn name() -> String;
+    fn submit(batch: Batch);
+    fn fills_as_told(own: Own) -> bool;
 }
 
 /// A name as shown in messages. Control characters are escaped, so that no file name breaks a line
@@ -456,6 +425,3 @@ pub(crate) fn shown_name(name: &str) -> Cow<'_, str> {
     }
     Cow::Owned(text)
 }
-
-forward_store!(Arc);
-forward_store!(Box);

@@ -171,15 +171,6 @@ impl Request {
         self.finish(result);
     }
 
-    /// [`Request::complete`] for a store of the library's own, whose count of bytes is trusted.
-    #[cfg_attr(
-        not(all(target_os = "linux", feature = "io-uring")),
-        allow(dead_code, reason = "for the ring")
-    )]
-    pub(crate) fn complete_filled(mut self, result: io::Result<usize>) {
-        self.finish(result);
-    }
-
     /// The ring refused the request: its maker has it done by calls.
     #[cfg_attr(
         not(all(target_os = "linux", feature = "io-uring")),
@@ -215,7 +206,8 @@ impl Request {
         self.finish(result);
     }
 
-    fn finish(&mut self, result: io::Result<usize>) {
+    /// Ends the request, for a store whose count of bytes is trusted.
+    pub(crate) fn finish(&mut self, result: io::Result<usize>) {
         if let Some(transfer) = self.transfer.take() {
             transfer.complete(result);
         }

@@ -392,8 +392,8 @@ fn what_a_request_in_flight_lacks_is_read_again() {
     short.complete(Ok(5_000));
     take().complete(Err(io::ErrorKind::TimedOut.into()));
     drop(take());
-    let boasting = take();
-    boasting.complete_filled(Ok(1 << 30));
+    let mut boasting = take();
+    boasting.finish(Ok(1 << 30));
     cache.tick();
     for (future, from) in futures.iter_mut().zip([10u64, 20, 30, 97]) {
         let Poll::Ready(view) = poll(future.as_mut(), &bell) else {

@@ -26,7 +26,7 @@ const BOUNCE: usize = 64 << 10;
 
 /// A second descriptor of the file, opened for direct I/O.
 pub(super) struct Direct {
-    file: File,
+    pub(super) file: File,
     /// The alignment of offsets, lengths and memory: a power of two.
     alignment: usize,
     /// Held from the write of an edge until it is written out.
@@ -44,16 +44,6 @@ impl Direct {
 
     pub(super) fn alignment(&self) -> usize {
         self.alignment
-    }
-
-    /// The descriptor, for transfers that are aligned.
-    #[cfg(all(
-        feature = "io-uring",
-        target_os = "linux",
-        not(any(loom, shuttle, miri, portable))
-    ))]
-    pub(super) fn file(&self) -> &File {
-        &self.file
     }
 
     /// Tries a read: some file systems accept the flag and fail later.

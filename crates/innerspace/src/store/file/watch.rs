@@ -26,8 +26,13 @@ pub(super) struct Watch {
     begun: AtomicU64,
     ended: AtomicU64,
     seen: Mutex<Seen>,
-    /// The kernel has refused a read by io_uring(7). It guards no other memory, so `Relaxed`.
-    fell_back: AtomicBool,
+    /// The kernel has refused a read by io_uring(7): all reads are calls from then on. It guards no
+    /// other memory, so `Relaxed`.
+    #[cfg_attr(
+        not(all(feature = "io-uring", target_os = "linux")),
+        allow(dead_code, reason = "for the ring")
+    )]
+    pub(super) fell_back: AtomicBool,
 }
 
 /// The last look at the file.
@@ -79,23 +84,6 @@ impl Watch {
             }),
             fell_back: AtomicBool::new(fell_back),
         }
-    }
-
-    /// Makes all reads go by calls from now on: the ring has refused one.
-    #[cfg_attr(
-        not(all(feature = "io-uring", target_os = "linux")),
-        allow(dead_code, reason = "for the ring")
-    )]
-    pub(super) fn fall_back(&self) {
-        self.fell_back.store(true, Ordering::Relaxed);
-    }
-
-    #[cfg_attr(
-        not(all(feature = "io-uring", target_os = "linux")),
-        allow(dead_code, reason = "for the ring")
-    )]
-    pub(super) fn has_fallen_back(&self) -> bool {
-        self.fell_back.load(Ordering::Relaxed)
     }
 
     /// Begins an own change, which lasts until the result is dropped.

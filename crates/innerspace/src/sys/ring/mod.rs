@@ -61,22 +61,11 @@ const CANCEL: u64 = u64::MAX - 1;
 /// How long a waiter sleeps where it cannot be woken, or the kernel does not let it wait.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// The direction of a transfer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Direction {
-    /// From the file to memory.
-    Read,
-    /// From memory to the file.
-    #[cfg_attr(not(test), allow(dead_code, reason = "writes are system calls so far"))]
-    Write,
-}
-
 /// One transfer between a file and memory.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     /// The file; the payload keeps it open.
     pub fd: RawFd,
-    pub direction: Direction,
     /// In bytes from the beginning of the file.
     pub offset: u64,
     /// The memory, 1024 pieces at most.
@@ -126,9 +115,7 @@ impl<T: Send + 'static> Ring<T> {
         ring.submitter().register_probe(&mut probe)?;
         let needed = [
             opcode::Read::CODE,
-            opcode::Write::CODE,
             opcode::Readv::CODE,
-            opcode::Writev::CODE,
             opcode::Nop::CODE,
             opcode::AsyncCancel::CODE,
         ];
@@ -153,8 +140,8 @@ impl<T: Send + 'static> Ring<T> {
     ///
     /// # Safety
     /// Until a transfer's payload has come back, from here or from [`Ring::reap`], or was dropped
-    /// with the ring: each of its `iovecs` is valid memory, which nobody else reads or writes (of a
-    /// write: which nobody writes), and its descriptor is open. The payload owns both, so that it
+    /// with the ring: each of its `iovecs` is valid memory, which nobody else reads or writes, and
+    /// its descriptor is open. The payload owns both, so that it
     /// may be leaked, too.
     pub(crate) unsafe fn submit(&self, transfers: Vec<(Transfer, T)>) -> Vec<(T, io::Error)> {
         if !self.process.is_current() {
@@ -188,12 +175,7 @@ impl<T: Send + 'static> Ring<T> {
         // SAFETY: the caller holds `submission`, by which alone entries are added.
         let mut queue = unsafe { self.ring.submission_shared() };
         for (transfer, payload) in transfers {
-            let Transfer {
-                fd,
-                direction,
-                offset,
-                iovecs,
-            } = transfer;
+            let Transfer { fd, offset, iovecs } = transfer;
             if let Err(error) = self.check(offset, &iovecs) {
                 refused.push((payload, error));
                 continue;
@@ -206,7 +188,7 @@ impl<T: Send + 'static> Ring<T> {
                 }
             };
             self.in_flight.fetch_add(1, Ordering::Relaxed);
-            let entry = entry_of(fd, direction, offset, iovecs).user_data(key);
+            let entry = entry_of(fd, offset, iovecs).user_data(key);
             // SAFETY: the memory is valid until the payload comes back, which the caller of
             // `submit` promised; the list of buffers lies in the slot for as long.
             match unsafe { queue.push(&entry) } {
@@ -370,21 +352,9 @@ impl<T: Send + 'static> Ring<T> {
         self.broken.load(Ordering::Relaxed) != 0
     }
 
-    /// Breaks the ring, as if the kernel had no memory for a submission, however often repeated.
-    #[cfg(test)]
-    pub(crate) fn break_off(&self) {
-        self.broken.store(libc::ENOMEM as u32, Ordering::Relaxed);
-    }
-
     /// The number of transfers whose payload has not come back.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// The number of completions that no transfer waited for: late or duplicate ones.
-    #[cfg(test)]
-    pub(crate) fn refused(&self) -> u64 {
-        self.slots.lock().refused()
     }
 
     /// Ends the wait of one thread in [`Ring::reap`], or of the next that would wait. (If the ring
@@ -484,25 +454,17 @@ fn joined(mut iovecs: Vec<libc::iovec>) -> Vec<libc::iovec> {
 }
 
 /// The entry of a transfer: one piece of memory directly, several as a list.
-fn entry_of(fd: RawFd, direction: Direction, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
+fn entry_of(fd: RawFd, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
     let fd = types::Fd(fd);
-    let whole = match iovecs {
-        [one] => u32::try_from(one.iov_len)
-            .ok()
-            .map(|len| (one.iov_base, len)),
-        _ => None,
-    };
-    let (list, count) = (iovecs.as_ptr(), iovecs.len() as u32);
-    match (direction, whole) {
-        (Direction::Read, Some((to, len))) => {
-            opcode::Read::new(fd, to.cast(), len).offset(offset).build()
-        }
-        (Direction::Write, Some((from, len))) => opcode::Write::new(fd, from.cast(), len)
-            .offset(offset)
-            .build(),
-        (Direction::Read, None) => opcode::Readv::new(fd, list, count).offset(offset).build(),
-        (Direction::Write, None) => opcode::Writev::new(fd, list, count).offset(offset).build(),
+    // A length that one read cannot have goes by the list.
+    if let [one] = iovecs
+        && let Ok(len) = u32::try_from(one.iov_len)
+    {
+        let read = opcode::Read::new(fd, one.iov_base.cast(), len);
+        return read.offset(offset).build();
     }
+    let list = opcode::Readv::new(fd, iovecs.as_ptr(), iovecs.len() as u32);
+    list.offset(offset).build()
 }
 
 /// The kernel's answer: a number of bytes, or the negative of an error number.
@@ -514,5 +476,22 @@ fn copy_of(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),
         None => error.kind().into(),
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl<T: Send + 'static> Ring<T> {
+        /// Breaks the ring, as if the kernel had no memory for a submission, however often repeated.
+        pub(crate) fn break_off(&self) {
+            self.broken.store(libc::ENOMEM as u32, Ordering::Relaxed);
+        }
+
+        /// The number of completions that no transfer waited for: late or duplicate ones.
+        pub(crate) fn refused(&self) -> u64 {
+            self.slots.lock().refused()
+        }
     }
 }

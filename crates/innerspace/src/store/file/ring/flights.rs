@@ -138,19 +138,6 @@ impl Flights {
         }
     }
 
-    /// Acts as if the kernel had no ring.
-    #[cfg(test)]
-    pub(crate) fn refuse(&self) {
-        self.state.lock().is_refused = true;
-    }
-
-    /// Acts as if the kernel had refused a submission for good.
-    #[cfg(test)]
-    pub(crate) fn break_ring(&self) {
-        let ring = self.state.lock().ring.clone();
-        ring.expect("it was used").break_off();
-    }
-
     /// Waits until every read has been completed. A request leaves its file's table a little
     /// earlier.
     pub(crate) fn wait_quiet(&self) {
@@ -275,10 +262,13 @@ impl Flights {
             || {
                 let count = landed.len();
                 for (flight, result) in landed.drain(..) {
-                    let Flight { request, source } = flight;
+                    let Flight {
+                        mut request,
+                        source,
+                    } = flight;
                     let (offset, wanted) = (request.offset(), request.len() as u64);
                     match source.completed(offset, wanted, result) {
-                        Completed::Done(result) => request.complete_filled(result),
+                        Completed::Done(result) => request.finish(result),
                         Completed::ByCall => request.give_back(),
                     }
                 }
@@ -289,6 +279,24 @@ impl Flights {
         let mut state = self.state.lock();
         if state.thread == number {
             state.calls_since = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Flights {
+        /// Acts as if the kernel had no ring.
+        pub(crate) fn refuse(&self) {
+            self.state.lock().is_refused = true;
+        }
+
+        /// Acts as if the kernel had refused a submission for good.
+        pub(crate) fn break_ring(&self) {
+            let ring = self.state.lock().ring.clone();
+            ring.expect("it was used").break_off();
         }
     }
 }
@@ -305,7 +313,6 @@ mod tests {
     use crate::store::Batch;
     use crate::store::file::direct::Direct;
     use crate::store::file::watch::Watch;
-    use crate::sys::ring::Direction;
     use crate::sys::ring::tests::pipe;
 
     /// A bound, in case a read does not complete. No test waits so long otherwise.
@@ -324,7 +331,6 @@ mod tests {
         let mut request = batch.take().unwrap();
         let transfer = Transfer {
             fd: std::os::fd::AsRawFd::as_raw_fd(&out),
-            direction: Direction::Read,
             offset: 0,
             iovecs: request.iovecs(),
         };

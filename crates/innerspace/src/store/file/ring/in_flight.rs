@@ -3,7 +3,7 @@
 //! A read goes by the ring if reads are direct and everything about it is aligned. Other reads, and
 //! all writes, are calls. A read ends as [`Store::read_vectored_at`] does: the same ends of files,
 //! and the caller continues a short read. If the kernel refuses a read by the ring, it is done by a
-//! call, and [`Watch::fall_back`] keeps the others from trying.
+//! call, and [`Watch::fell_back`] keeps the others from trying.
 //!
 //! A store may be dropped while its reads are in flight; a store that opens the file for each batch
 //! does so. So each read keeps a [`Source`], which has the descriptor and decides what its
@@ -18,7 +18,8 @@ use crate::store::file::direct::Direct;
 use crate::store::file::engine::Engine;
 use crate::store::file::watch::Watch;
 use crate::sync::Arc;
-use crate::sys::ring::{Direction, Transfer, available, iovec, is_passing, is_refusal};
+use crate::sync::atomic::Ordering;
+use crate::sys::ring::{Transfer, available, iovec, is_passing, is_refusal};
 
 /// The outcome of a read that a ring has completed.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub(crate) struct Source {
 /// The descriptor of direct reads, if they go by a ring now.
 pub(super) fn direct_reads<'e>(engine: &'e Engine, watch: &Watch) -> Option<&'e Arc<Direct>> {
     let direct = engine.direct_reads()?;
-    (!watch.has_fallen_back() && available()).then_some(direct)
+    (!watch.fell_back.load(Ordering::Relaxed) && available()).then_some(direct)
 }
 
 impl Source {
@@ -71,8 +72,7 @@ impl Source {
             watch: watch.clone(),
         };
         let transfer = Transfer {
-            fd: direct.file().as_raw_fd(),
-            direction: Direction::Read,
+            fd: direct.file.as_raw_fd(),
             offset,
             iovecs,
         };
@@ -81,7 +81,7 @@ impl Source {
 
     /// The ring refused the read: the store's reads go by calls from now on.
     pub(super) fn fall_back(&self) {
-        self.watch.fall_back();
+        self.watch.fell_back.store(true, Ordering::Relaxed);
     }
 
     /// The outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused the
@@ -94,7 +94,7 @@ impl Source {
     ) -> Completed {
         match result {
             Ok(0) if wanted > 0 => {
-                let checked = self.watch.check_end(self.direct.file(), offset, wanted);
+                let checked = self.watch.check_end(&self.direct.file, offset, wanted);
                 Completed::Done(checked.map(|()| 0))
             }
             Err(error) if is_refusal(&error) => {
