@@ -5,16 +5,14 @@
 //! has the protocol); threads beyond those share a few, each with a mutex. The magazines outlive
 //! all threads: the next thread with a number finds the frames that the last one left, so a thread
 //! that ends loses nothing and needs no destructor. Frames come back last in, first out, while
-//! they are warm in the processor's cache. A full magazine gives its colder half to the depot
-//! ([`super::depot`]). An empty one takes a half from there, or as many frames from the buddy
-//! lists. A half is an array: its frames are not merged and split again on their way from one
-//! thread to another, or back. Their number is bounded; above the bound the oldest is merged.
+//! they are warm in the processor's cache. A full magazine gives its colder half to the buddy
+//! lists, an empty one takes as many from them.
 //!
-//! **Draining.** A thread that finds too little in the lists empties the depot and all magazines
-//! into them. Owners are kept away meanwhile, and go to the lists themselves. So a frame that was
-//! in a magazine when the drain began is in the lists when it ends, and so is one freed in between.
-//! A drainer holds the buddy mutex while it is at the magazines. It takes that mutex when no owner
-//! is at its magazine any more, because an owner may wait for it in its turn. The owners come back
+//! **Draining.** A thread that finds too little in the lists empties all magazines into them.
+//! Owners are kept away meanwhile, and go to the lists themselves. So a frame that was in a
+//! magazine when the drain began is in the lists when it ends, and so is one freed in between. A
+//! drainer holds the buddy mutex while it is at the magazines. It takes that mutex when no owner is
+//! at its magazine any more, because an owner may wait for it in its turn. The owners come back
 //! when the drainer has its block; one that came earlier would fill its magazine with frames from
 //! those of others. The same holds for threads that share magazines: the holder of such a
 //! magazine's mutex looks whether a drain is under way, and a drainer announces itself before it
@@ -37,7 +35,6 @@
 //! Locks: a shared magazine's mutex, then the buddy mutex; nothing is taken inside either.
 
 use super::buddy::Buddy;
-use super::depot::{Depot, HALF, Half};
 use super::meta::{Kind, Meta};
 use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
@@ -45,6 +42,9 @@ use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::per_thread::{Draining, Drains, OWNERS, PerThread};
 use crate::sync::{Mutex, Rank};
+
+/// Frames that a magazine takes or gives away at once, at most.
+pub(crate) const HALF: usize = CAPACITY / 2;
 
 /// Magazines that all further threads share.
 const SHARED: usize = 4;
@@ -67,23 +67,13 @@ struct Shared {
     magazine: Stack,
 }
 
-/// The part that all threads share.
-#[derive(Debug)]
-struct Lists {
-    buddy: Buddy,
-    /// Halves of [`HALF`] frames, or fewer in a small arena.
-    depot: Depot,
-}
-
 /// The part that all threads change, on lines of its own: every allocation reads the rest.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Common {
-    lists: Mutex<Lists>,
+    lists: Mutex<Buddy>,
     /// Frames in the buddy lists, written under their mutex, read without.
     listed: AtomicU32,
-    /// Frames in the depot; likewise.
-    in_depot: AtomicU32,
 }
 
 /// Hands out and takes back frames. It knows nothing of charges.
@@ -109,8 +99,7 @@ impl Allocator {
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
         // All magazines together, those of idle threads included, withhold at most a quarter of the
-        // arena, until a thread finds too little and drains them; then idle ones stay empty. With
-        // the depot it is five sixteenths.
+        // arena, until a thread finds too little and drains them; then idle ones stay empty.
         let capacity = (metas.len() / (4 * (OWNERS + SHARED))).min(CAPACITY);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
@@ -119,14 +108,7 @@ impl Allocator {
         Allocator {
             common: Common {
                 listed: AtomicU32::new(buddy.free()),
-                in_depot: AtomicU32::new(0),
-                lists: Mutex::ranked(
-                    Rank::Buddy,
-                    Lists {
-                        buddy,
-                        depot: Depot::new(metas.len()),
-                    },
-                ),
+                lists: Mutex::ranked(Rank::Buddy, buddy),
             },
             drains: Drains::new(),
             owned: (0..OWNERS).map(|_| PerThread::new(Stack::new())).collect(),
@@ -147,26 +129,7 @@ impl Allocator {
     /// Free frames, in lists and magazines; exact while no thread allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
         let magazines: usize = self.magazines().map(Stack::len).sum();
-        let apart = self.common.in_depot.load(Ordering::Relaxed) + magazines as u32;
-        self.common.listed.load(Ordering::Relaxed) + apart
-    }
-
-    /// Free frames in lists.
-    #[cfg(all(test, not(shuttle)))]
-    pub(super) fn listed_frames(&self) -> u32 {
-        self.common.listed.load(Ordering::Relaxed)
-    }
-
-    /// The number of magazines that have frames.
-    #[cfg(all(test, not(shuttle)))]
-    pub(super) fn magazines_in_use(&self) -> usize {
-        self.magazines().filter(|one| one.len() > 0).count()
-    }
-
-    /// How often magazines were emptied.
-    #[cfg(all(test, not(shuttle)))]
-    pub(super) fn drains(&self) -> u32 {
-        self.drained.load(Ordering::Relaxed)
+        self.common.listed.load(Ordering::Relaxed) + magazines as u32
     }
 
     /// All magazines, to look at.
@@ -181,10 +144,8 @@ impl Allocator {
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
             && self.capacity > 0
-            && let Some(Some(id)) = self.with_magazine(|magazine, number| {
-                magazine
-                    .pop()
-                    .or_else(|| self.take_half(metas, magazine, number))
+            && let Some(Some(id)) = self.with_magazine(|magazine| {
+                magazine.pop().or_else(|| self.take_half(metas, magazine))
             })
         {
             return Some(id);
@@ -193,17 +154,16 @@ impl Allocator {
     }
 
     /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of
-    /// its own and finds one there or in the depot. Also returns the frame that the thread gets
+    /// its own and finds one there or in the lists. Also returns the frame that the thread gets
     /// next, if that is known.
     #[inline(always)]
     pub(super) fn take_from_thread_cache(
         &self,
         metas: &[Meta],
     ) -> Option<(FrameId, Option<FrameId>)> {
-        let number = magazine_number();
-        let magazine = self.owned.get(number)?.enter(&self.drains)?;
+        let magazine = self.owned.get(magazine_number())?.enter(&self.drains)?;
         let popped = magazine.pop();
-        let id = popped.or_else(|| self.take_half(metas, &magazine, number))?;
+        let id = popped.or_else(|| self.take_half(metas, &magazine))?;
         Some((id, magazine.top()))
     }
 
@@ -221,11 +181,11 @@ impl Allocator {
         if self.capacity == 0 {
             return 0;
         }
-        let taken = self.with_magazine(|magazine, number| {
+        let taken = self.with_magazine(|magazine| {
             let mut taken = 0;
             for place in into {
                 let popped = magazine.pop();
-                let Some(id) = popped.or_else(|| self.take_half(metas, magazine, number)) else {
+                let Some(id) = popped.or_else(|| self.take_half(metas, magazine)) else {
                     break;
                 };
                 *place = id;
@@ -252,12 +212,12 @@ impl Allocator {
         let given = self.capacity > 0
             && !short
             && self
-                .with_magazine(|magazine, number| {
+                .with_magazine(|magazine| {
                     // The first on top: frames that were freed in order come out in order, usually
                     // upwards (see `take_half`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
-                            self.give_half(metas, magazine, number);
+                            self.give_half(metas, magazine);
                         }
                         magazine.push(*id);
                     }
@@ -271,7 +231,7 @@ impl Allocator {
     /// Takes single frames back past the magazines, so that neighbours become a block again. Sorts
     /// them.
     pub(super) fn give_to_lists(&self, metas: &[Meta], ids: &mut [FrameId]) {
-        self.with_lists(|lists| lists.buddy.give_singles(metas, ids));
+        self.with_lists(|buddy| buddy.give_singles(metas, ids));
     }
 
     /// Takes a block back.
@@ -282,57 +242,50 @@ impl Allocator {
             && self.capacity > 0
             && !short
             && self
-                .with_magazine(|magazine, number| {
+                .with_magazine(|magazine| {
                     if magazine.len() == self.capacity {
-                        self.give_half(metas, magazine, number);
+                        self.give_half(metas, magazine);
                     }
                     magazine.push(id);
                 })
                 .is_some();
         if !given {
-            self.with_lists(|lists| lists.buddy.give(metas, id, order));
+            self.with_lists(|buddy| buddy.give(metas, id, order));
         }
     }
 
-    /// Runs `work` on the magazine of the calling thread and its number; `None` while magazines are
-    /// emptied.
+    /// Runs `work` on the magazine of the calling thread; `None` while magazines are emptied.
     #[inline(always)]
-    fn with_magazine<R>(&self, work: impl FnOnce(&Stack, usize) -> R) -> Option<R> {
+    fn with_magazine<R>(&self, work: impl FnOnce(&Stack) -> R) -> Option<R> {
         let number = magazine_number();
         match self.owned.get(number) {
-            Some(own) => own
-                .enter(&self.drains)
-                .map(|magazine| work(&magazine, number)),
+            Some(own) => own.enter(&self.drains).map(|magazine| work(&magazine)),
             None => {
                 let shared = &self.shared[number % SHARED];
                 let _alone = shared.lock.lock();
                 // By the mutex, a thread that comes after a drainer sees its drain; one that sees
                 // it ended comes after the drainer has its block.
                 let is_ours = !self.drains.any();
-                is_ours.then(|| work(&shared.magazine, OWNERS + number % SHARED))
+                is_ours.then(|| work(&shared.magazine))
             }
         }
     }
 
-    /// Returns the frames of the depot and all magazines to the buddy lists. No thread uses these
-    /// until the result is dropped.
+    /// Returns the frames of all magazines to the buddy lists. No thread uses these until the
+    /// result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
         self.drained.fetch_add(1, Ordering::Relaxed);
         let draining = self.drains.begin(&self.owned);
-        self.with_lists(|lists| {
-            let count = self.half();
-            while let Some(mut half) = lists.depot.pop(0) {
-                lists.buddy.give_singles(metas, &mut half[..count]);
-            }
+        self.with_lists(|buddy| {
             for own in &self.owned {
-                empty(own.look(), &mut lists.buddy, metas);
+                give_coldest(own.look(), CAPACITY, buddy, metas);
             }
         });
         for shared in &self.shared {
             let _alone = shared.lock.lock();
             if shared.magazine.len() > 0 {
-                self.with_lists(|lists| empty(&shared.magazine, &mut lists.buddy, metas));
+                self.with_lists(|buddy| give_coldest(&shared.magazine, CAPACITY, buddy, metas));
             }
         }
         draining
@@ -345,16 +298,12 @@ impl Allocator {
 
     /// Fills an empty magazine by half and takes one of the frames.
     #[cold]
-    fn take_half(&self, metas: &[Meta], magazine: &Stack, number: usize) -> Option<FrameId> {
-        self.with_lists(|lists| {
-            if let Some(half) = lists.depot.pop(number) {
-                half[..self.half()].iter().for_each(|id| magazine.push(*id));
-                return;
-            }
-            let spare = lists.buddy.free().saturating_sub(self.reserve) as usize;
+    fn take_half(&self, metas: &[Meta], magazine: &Stack) -> Option<FrameId> {
+        self.with_lists(|buddy| {
+            let spare = buddy.free().saturating_sub(self.reserve) as usize;
             let mut half = [FrameId(0); HALF];
             let wanted = spare.min(self.half());
-            let taken = lists.buddy.take_singles(metas, &mut half[..wanted]);
+            let taken = buddy.take_singles(metas, &mut half[..wanted]);
             // The lowest frame of a block on top, so that neighbours in a file are neighbours in
             // the arena. The processor fetches ahead upwards, across page ends too: clearing a page
             // right after its lower neighbour takes 40 % of the time it takes after any other.
@@ -365,17 +314,8 @@ impl Allocator {
 
     /// Gives the colder half of a full magazine away.
     #[cold]
-    fn give_half(&self, metas: &[Meta], magazine: &Stack, number: usize) {
-        self.with_lists(|lists| {
-            let mut half: Half = [FrameId(0); HALF];
-            let mut places = half.iter_mut();
-            magazine.take_coldest(self.half(), |id| {
-                *places.next().expect("half a magazine fits") = id;
-            });
-            if let Some(mut oldest) = lists.depot.push(number, half) {
-                lists.buddy.give_singles(metas, &mut oldest[..self.half()]);
-            }
-        });
+    fn give_half(&self, metas: &[Meta], magazine: &Stack) {
+        self.with_lists(|buddy| give_coldest(magazine, self.half(), buddy, metas));
     }
 
     /// Takes a block from the lists.
@@ -384,52 +324,35 @@ impl Allocator {
             Source::Ordinary => self.reserve,
             Source::Reserve => 0,
         };
-        self.with_lists(|lists| match lists.buddy.free() >= keep + (1 << order) {
-            true => lists.buddy.take(metas, order),
+        self.with_lists(|buddy| match buddy.free() >= keep + (1 << order) {
+            true => buddy.take(metas, order),
             false => None,
         })
     }
 
-    fn with_lists<R>(&self, work: impl FnOnce(&mut Lists) -> R) -> R {
-        let mut lists = self.common.lists.lock();
-        let result = work(&mut lists);
-        self.common
-            .listed
-            .store(lists.buddy.free(), Ordering::Relaxed);
-        let in_depot = lists.depot.len() * self.half();
-        self.common
-            .in_depot
-            .store(in_depot as u32, Ordering::Relaxed);
+    fn with_lists<R>(&self, work: impl FnOnce(&mut Buddy) -> R) -> R {
+        let mut buddy = self.common.lists.lock();
+        let result = work(&mut buddy);
+        self.common.listed.store(buddy.free(), Ordering::Relaxed);
         result
     }
 
     /// Checks lists, magazines and counts, and calls `block` for each free block. No thread may
     /// allocate or free meanwhile.
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
-        let lists = self.common.lists.lock();
-        let half = self.half();
-        let in_depot = lists
-            .depot
-            .iter()
-            .flat_map(|frames| &frames[..half])
-            .copied();
-        assert_eq!(
-            in_depot.clone().count(),
-            self.common.in_depot.load(Ordering::Relaxed) as usize,
-            "frames in the depot"
-        );
-        for id in self.magazines().flat_map(Stack::iter).chain(in_depot) {
+        let buddy = self.common.lists.lock();
+        for id in self.magazines().flat_map(Stack::iter) {
             let meta = &metas[id.index()];
             assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
             assert_eq!(meta.order(), 0, "{id:?} is in a magazine");
             block(id, 0);
         }
         assert_eq!(
-            lists.buddy.free(),
+            buddy.free(),
             self.common.listed.load(Ordering::Relaxed),
             "listed frames"
         );
-        lists.buddy.validate(metas, block);
+        buddy.validate(metas, block);
     }
 }
 
@@ -444,13 +367,35 @@ fn magazine_number() -> usize {
     }
 }
 
-/// Gives all frames of a magazine back; its owner is kept away.
-fn empty(magazine: &Stack, buddy: &mut Buddy, metas: &[Meta]) {
+/// Gives the `most` coldest frames of a magazine to the lists.
+fn give_coldest(magazine: &Stack, most: usize, buddy: &mut Buddy, metas: &[Meta]) {
     let mut ids = [FrameId(0); CAPACITY];
     let mut len = 0;
-    magazine.take_coldest(CAPACITY, |id| {
+    magazine.take_coldest(most, |id| {
         ids[len] = id;
         len += 1;
     });
     buddy.give_singles(metas, &mut ids[..len]);
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Allocator {
+        /// Free frames in lists.
+        pub(crate) fn listed_frames(&self) -> u32 {
+            self.common.listed.load(Ordering::Relaxed)
+        }
+
+        /// The number of magazines that have frames.
+        pub(crate) fn magazines_in_use(&self) -> usize {
+            self.magazines().filter(|one| one.len() > 0).count()
+        }
+
+        /// How often magazines were emptied.
+        pub(crate) fn drains(&self) -> u32 {
+            self.drained.load(Ordering::Relaxed)
+        }
+    }
 }

@@ -7,8 +7,8 @@
 //!
 //! - `frames`: the layer's interface for the frames of one arena, and the check of all of it
 //! - `arena`: the mapping; numbers to addresses and back
-//! - `buddy`, `magazine`, `stack`, `depot`: free blocks; free single frames per thread, their
-//!   stack, and many of them on their way; the reserve
+//! - `buddy`, `magazine`, `stack`: free blocks; free single frames per thread, and their stack; the
+//!   reserve
 //! - `meta`, `zeroed_array`: one cache line per frame; all of them
 //! - `flags`, `hold`, `listing`, `list`: the flags byte, the hold word and the LRU's word in it;
 //!   lists threaded through it
@@ -48,7 +48,6 @@
 mod arena;
 #[cfg(not(loom))]
 mod buddy;
-mod depot;
 mod detached;
 mod flags;
 #[cfg(not(loom))]
@@ -84,8 +83,6 @@ mod zeroed_array;
 pub(crate) use arena::FrameOffset;
 #[cfg(not(loom))]
 pub(crate) use buddy::MAX_ORDER;
-#[cfg(not(loom))]
-pub(crate) use depot::HALF;
 pub(crate) use flags::FlagSet;
 #[cfg(not(loom))]
 pub(crate) use frames::{ArenaError, ArenaOptions, Frames};
@@ -101,7 +98,7 @@ pub(crate) use lock::{ReadEnd, deadline};
 #[cfg(not(loom))]
 pub(crate) use lookaside::LOOKASIDE_BYTES_PER_FRAME;
 #[cfg(not(loom))]
-pub(crate) use magazine::Source;
+pub(crate) use magazine::{HALF, Source};
 pub(crate) use meta::{Kind, Meta, Uses};
 #[cfg(not(loom))]
 pub(crate) use owned::OwnedFrame;
