@@ -278,15 +278,6 @@ impl Entries {
         Some(step)
     }
 
-    /// A place in the queue of a page's locked entry.
-    #[cfg(test)]
-    pub(super) fn queue_for(&self, page: u64) -> super::waits::Asleep {
-        match self.step(page, (Wanted::Cover, WhenLocked::Queue), &mut Vec::new()) {
-            Some(Step::Wait(asleep, _)) => asleep,
-            _ => panic!("the entry of page {page} is not locked"),
-        }
-    }
-
     /// The word of the page's range, if there is one yet.
     fn range_word(&self, page: u64) -> Option<&raw::AtomicU64> {
         let range = page >> LARGE_SHIFT;
@@ -560,5 +551,20 @@ impl std::fmt::Debug for Entries {
         f.debug_struct("Entries")
             .field("nodes", &self.node_count())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Entries {
+        /// A place in the queue of a page's locked entry.
+        pub(crate) fn queue_for(&self, page: u64) -> crate::dax::waits::Asleep {
+            match self.step(page, (Wanted::Cover, WhenLocked::Queue), &mut Vec::new()) {
+                Some(Step::Wait(asleep, _)) => asleep,
+                _ => panic!("the entry of page {page} is not locked"),
+            }
+        }
     }
 }

@@ -168,7 +168,7 @@ pub enum DaxError {
         since: KnownSince,
     },
     /// The range is pinned and cannot be removed. Nothing was changed.
-    #[error("{file}: cannot {what} bytes {}..{}: {}", Grouped(range.start), Grouped(range.end), Pinned(*holder))]
+    #[error("{file}: cannot {what} bytes {}..{}: {}", Grouped(range.start), Grouped(range.end), pinned(*holder))]
     Busy {
         /// The file.
         file: Arc<str>,
@@ -255,7 +255,7 @@ pub enum DaxError {
     #[error(transparent)]
     Open(Arc<store::OpenError>),
     /// The system or the file system reported an error.
-    #[error("{file}: {} failed: {source}", Asked(*what, *offset))]
+    #[error("{file}: {} failed: {source}", asked(*what, *offset))]
     Io {
         /// The file.
         file: Arc<str>,
@@ -268,28 +268,19 @@ pub enum DaxError {
     },
 }
 
-struct Pinned(PinHolder);
-
-impl fmt::Display for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            PinHolder::ThisThread => "this thread itself has pinned them; unpin them first",
-            PinHolder::Other => "another thread has pinned them and did not let go in time",
-        })
+fn pinned(holder: PinHolder) -> &'static str {
+    match holder {
+        PinHolder::ThisThread => "this thread itself has pinned them; unpin them first",
+        PinHolder::Other => "another thread has pinned them and did not let go in time",
     }
 }
 
 /// The operation and its place, such as `allocate at 8,192`.
-struct Asked(DaxAction, u64);
-
-impl fmt::Display for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Asked(action, offset) = *self;
-        match action {
-            DaxAction::Map => write!(f, "{action}"),
-            DaxAction::Resize => write!(f, "{action} to {} bytes", Grouped(offset)),
-            _ => write!(f, "{action} at {}", Grouped(offset)),
-        }
+fn asked(action: DaxAction, offset: u64) -> String {
+    match action {
+        DaxAction::Map => action.to_string(),
+        DaxAction::Resize => format!("{action} to {} bytes", Grouped(offset)),
+        _ => format!("{action} at {}", Grouped(offset)),
     }
 }
 

@@ -21,14 +21,8 @@
 
 use std::fs::File;
 use std::io;
-#[cfg(all(test, not(loom), not(shuttle)))]
-use std::path::Path;
 
 use super::error::{DaxError, DaxFeature};
-#[cfg(all(test, not(loom), not(shuttle)))]
-use crate::store::Create;
-#[cfg(all(test, not(loom), not(shuttle)))]
-use crate::store::Opened;
 use crate::store::{Access, Emptying, Locked, LockedFile, shown};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
@@ -47,21 +41,6 @@ pub(crate) struct HostFile {
 }
 
 impl HostFile {
-    /// Opens or creates a file. An existing one is not changed before it is locked.
-    ///
-    /// # Errors
-    /// [`DaxError::Open`] as for a store, and as [`HostFile::new`].
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn open(
-        path: &Path,
-        access: Access,
-        create: Create,
-    ) -> Result<Arc<HostFile>, DaxError> {
-        let (host, emptying) = HostFile::new(Opened::begin(path, access, create)?.lock_any()?)?;
-        host.empty(&emptying)?;
-        Ok(host)
-    }
-
     /// Makes a host file of a file that is locked if it is to be written. The second value empties
     /// it, once nothing else can fail.
     ///
@@ -160,7 +139,7 @@ impl HostFile {
     /// The host's error.
     pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-        shared::faults::ask(shared::faults::Call::SetLen, 0..len as usize)?;
+        shared::faulty::ask(shared::faulty::Call::SetLen, 0..len as usize)?;
         self.file.set_len(len)
     }
 
@@ -170,8 +149,8 @@ impl HostFile {
     /// What the host says; some of the bytes may be written.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-        shared::faults::ask(
-            shared::faults::Call::Write,
+        shared::faulty::ask(
+            shared::faulty::Call::Write,
             offset as usize..offset as usize + buf.len(),
         )?;
         let mut done = 0;
@@ -187,10 +166,36 @@ impl HostFile {
     }
 }
 
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod for_tests {
+    use super::*;
+    use std::path::Path;
+
+    use crate::store::{Create, Opened};
+
+    impl HostFile {
+        /// Opens or creates a file. An existing one is not changed before it is locked.
+        ///
+        /// # Errors
+        /// [`DaxError::Open`] as for a store, and as [`HostFile::new`].
+        pub(crate) fn open(
+            path: &Path,
+            access: Access,
+            create: Create,
+        ) -> Result<Arc<HostFile>, DaxError> {
+            let (host, emptying) = HostFile::new(Opened::begin(path, access, create)?.lock_any()?)?;
+            host.empty(&emptying)?;
+            Ok(host)
+        }
+    }
+}
+
 #[cfg(all(test, not(loom), not(shuttle), not(miri)))]
 mod tests {
     use super::*;
+    use crate::store::Create;
     use crate::store::{FileStore, Holder, OpenError};
+    use std::path::Path;
 
     #[test]
     fn a_host_file_is_opened_made_and_emptied() {

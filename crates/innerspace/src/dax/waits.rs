@@ -136,14 +136,6 @@ impl Waits {
         let woken = take(&mut self.queue(key).lock(), key, Wake::One);
         woken.iter().for_each(|sleeper| sleeper.unpark());
     }
-
-    /// Waiters in all queues.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        let waiters =
-            |queue: &Mutex<Queue>| queue.lock().values().map(VecDeque::len).sum::<usize>();
-        self.0.iter().map(waiters).sum()
-    }
 }
 
 /// Takes waiters out and marks them as woken. The caller unparks them without the mutex.
@@ -163,4 +155,18 @@ fn take(queue: &mut Queue, key: u64, wake: Wake) -> Vec<Arc<Sleeper>> {
         sleeper.rouse();
     }
     taken
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Waits {
+        /// Waiters in all queues.
+        pub(crate) fn len(&self) -> usize {
+            let waiters =
+                |queue: &Mutex<Queue>| queue.lock().values().map(VecDeque::len).sum::<usize>();
+            self.0.iter().map(waiters).sum()
+        }
+    }
 }

@@ -194,12 +194,6 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Threads that sleep in [`InFlight::wait_filled`].
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.table.lock().waiting
-    }
-
     /// Waits until no request has a block of the range; `run` does queued work. The caller prevents
     /// new requests meanwhile.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>, mut run: impl FnMut(W)) {
@@ -255,12 +249,6 @@ impl<W> InFlight<W> {
             drop(entry.take());
         }
     }
-
-    /// Requests in flight.
-    #[cfg(all(test, not(loom), not(shuttle)))]
-    pub(crate) fn len(&self) -> usize {
-        self.table.lock().entries.len()
-    }
 }
 
 /// A request that has left the table and is releasing its blocks.
@@ -281,5 +269,22 @@ impl<W> Drop for Leaving<'_, W> {
     fn drop(&mut self) {
         self.in_flight.table.lock().leaving -= 1;
         self.in_flight.changed.notify_all();
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl<W> InFlight<W> {
+        /// Threads that sleep in [`InFlight::wait_filled`].
+        pub(crate) fn waiting(&self) -> u32 {
+            self.table.lock().waiting
+        }
+
+        /// Requests in flight.
+        pub(crate) fn len(&self) -> usize {
+            self.table.lock().entries.len()
+        }
     }
 }

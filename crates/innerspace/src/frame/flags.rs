@@ -69,6 +69,14 @@ impl FlagSet {
     pub(crate) const fn intersects(self, other: FlagSet) -> bool {
         self.0 & other.0 != 0
     }
+
+    #[inline(always)]
+    fn check_not_of_lock(self) {
+        debug_assert!(
+            !self.intersects(FlagSet::PROTOCOL),
+            "{self:?} belongs to the lock protocol"
+        );
+    }
 }
 
 impl BitOr for FlagSet {
@@ -134,38 +142,26 @@ impl Flags {
     /// Sets bits. Release: a thread that sees the bit also sees everything done before.
     #[inline]
     pub(crate) fn set(&self, set: FlagSet) {
-        debug_assert!(
-            !set.intersects(FlagSet::PROTOCOL),
-            "{set:?} belongs to the lock protocol"
-        );
+        set.check_not_of_lock();
         self.0.fetch_or(set.0, Ordering::Release);
     }
 
     /// Clears bits. Release, as in [`Flags::set`].
     #[inline]
     pub(crate) fn clear(&self, set: FlagSet) {
-        debug_assert!(
-            !set.intersects(FlagSet::PROTOCOL),
-            "{set:?} belongs to the lock protocol"
-        );
+        set.check_not_of_lock();
         self.0.fetch_and(!set.0, Ordering::Release);
     }
 
     /// Sets bits and returns what was there before.
     pub(crate) fn test_and_set(&self, set: FlagSet) -> FlagSet {
-        debug_assert!(
-            !set.intersects(FlagSet::PROTOCOL),
-            "{set:?} belongs to the lock protocol"
-        );
+        set.check_not_of_lock();
         FlagSet(self.0.fetch_or(set.0, Ordering::AcqRel))
     }
 
     /// Clears bits and returns what was there before.
     pub(crate) fn test_and_clear(&self, set: FlagSet) -> FlagSet {
-        debug_assert!(
-            !set.intersects(FlagSet::PROTOCOL),
-            "{set:?} belongs to the lock protocol"
-        );
+        set.check_not_of_lock();
         FlagSet(self.0.fetch_and(!set.0, Ordering::AcqRel))
     }
 

@@ -63,24 +63,9 @@ impl<'f> OwnedFrame<'f> {
         self.id
     }
 
-    /// log2 of the number of frames.
-    #[cfg(test)]
-    pub(crate) fn order(&self) -> u8 {
-        self.order
-    }
-
     /// The size in bytes.
     pub(crate) fn len(&self) -> usize {
         PAGE_SIZE << self.order
-    }
-
-    /// The block's bytes.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when mapped),
-        // and no other thread reads or writes it: the allocator gave it to this owner alone, and
-        // the thread that froze or last dropped it before had waited for its readers (I6).
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
     /// The block's bytes, to change.
@@ -245,5 +230,26 @@ impl Drop for OwnedFrame<'_> {
 impl fmt::Debug for OwnedFrame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnedFrame({}: {:?})", self.id.0, self.meta())
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl OwnedFrame<'_> {
+        /// log2 of the number of frames.
+        pub(crate) fn order(&self) -> u8 {
+            self.order
+        }
+
+        /// The block's bytes.
+        pub(crate) fn bytes(&self) -> &[u8] {
+            // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when
+            // mapped), and no other thread reads or writes it: the allocator gave it to this owner
+            // alone, and the thread that froze or last dropped it before had waited for its readers
+            // (I6).
+            unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
+        }
     }
 }

@@ -649,15 +649,19 @@ impl Frames {
 }
 
 #[cfg(test)]
-impl Frames {
-    /// Stores into a block as a page-table translation would: with no guard at all.
-    pub(crate) fn store_for_test(&self, frame: FrameId, offset: usize, bytes: &[u8]) {
-        let size = PAGE_SIZE << self.meta(frame).order();
-        assert!(
-            offset <= size && bytes.len() <= size - offset,
-            "outside the block"
-        );
-        // SAFETY: inside the arena, and the test holds a translation that allows stores.
-        unsafe { copy::copy_out(self.host(frame).add(offset), bytes) }
+mod for_tests {
+    use super::*;
+
+    impl Frames {
+        /// Stores into a block as a page-table translation would: with no guard at all.
+        pub(crate) fn store_for_test(&self, frame: FrameId, offset: usize, bytes: &[u8]) {
+            let size = PAGE_SIZE << self.meta(frame).order();
+            assert!(
+                offset <= size && bytes.len() <= size - offset,
+                "outside the block"
+            );
+            // SAFETY: inside the arena, and the test holds a translation that allows stores.
+            unsafe { copy::copy_out(self.host(frame).add(offset), bytes) }
+        }
     }
 }

@@ -4,8 +4,6 @@
 //! The number of the process is remembered in a page of its own, which the kernel clears in a child
 //! (MADV_WIPEONFORK, Linux 4.14): so a check costs one load. Elsewhere it is a system call.
 
-use std::fmt;
-
 /// A process, for objects that work for their maker alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process(u32);
@@ -30,18 +28,11 @@ impl Process {
 }
 
 /// The message that refuses a process the objects of the process with this number.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this memory belongs to the process that made it (pid {0}); a child of fork(2) cannot use it"
+)]
 pub(crate) struct OtherProcess(pub(crate) u32);
-
-impl fmt::Display for OtherProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pid = self.0;
-        write!(
-            f,
-            "this memory belongs to the process that made it (pid {pid}); a child of fork(2) cannot use it"
-        )
-    }
-}
 
 #[cfg(all(target_os = "linux", not(any(portable, miri, loom, shuttle))))]
 mod remembered {

@@ -19,7 +19,7 @@
 //! Holes are found and made by [`super::file`].
 
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-pub(crate) mod faults;
+pub(crate) mod faulty;
 
 use std::fs::File;
 use std::io;
@@ -128,7 +128,7 @@ impl SharedMapping {
             return Ok(());
         }
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-        faults::ask(faults::Call::Sync, range.clone())?;
+        faulty::ask(faulty::Call::Sync, range.clone())?;
         let start = range.start / host_page_size() * host_page_size();
         platform::sync(self.base, start..range.end)
     }
@@ -146,7 +146,7 @@ impl SharedMapping {
     pub(crate) fn touch(&self, range: Range<usize>) -> io::Result<()> {
         self.check(&range);
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-        faults::ask(faults::Call::Touch, range.clone())?;
+        faulty::ask(faulty::Call::Touch, range.clone())?;
         let start = range.start / host_page_size() * host_page_size();
         platform::touch(self.base, start..range.end)
     }
@@ -166,7 +166,7 @@ impl SharedMapping {
         let start = range.start / host_page_size() * host_page_size();
         let made = || {
             #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-            faults::ask(faults::Call::Room, range.clone())?;
+            faulty::ask(faulty::Call::Room, range.clone())?;
             platform::touch(self.base, start..range.end)
         };
         match made() {
@@ -205,8 +205,8 @@ pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File>
 /// `StorageFull` when there is no room; `Unsupported` where the file system cannot.
 pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
-    faults::ask(
-        faults::Call::Allocate,
+    faulty::ask(
+        faulty::Call::Allocate,
         offset as usize..(offset + len) as usize,
     )?;
     platform::allocate(file, offset, len)

@@ -8,9 +8,9 @@
 //! of that.
 
 #[cfg(test)]
-mod forgetful;
+mod faulty_power;
 #[cfg(test)]
-mod power;
+mod forgetful;
 
 use std::{fmt, io};
 
@@ -65,7 +65,7 @@ struct DeviceInner {
     blocks: Option<Blocks>,
     /// The bytes that a power cut would leave.
     #[cfg(test)]
-    power: Option<power::PowerCut>,
+    power: Option<faulty_power::PowerCut>,
     /// A host that writes out, and fails on order.
     #[cfg(test)]
     host: Option<forgetful::Host>,
@@ -139,35 +139,36 @@ impl DaxDevice {
             .map_err(|error| cannot_map(host.name(), DaxFeature::SharedMapping, error))?;
         let durable =
             shared.synchronous() == Synchronous::Yes && Flusher::best() != Flusher::Nothing;
-        Ok(DaxDevice(Arc::new(DeviceInner {
-            name: host.name().clone(),
-            bytes: Bytes::Shared(shared),
-            durability: if durable {
-                Durability::Lines
-            } else {
-                Durability::HostSync
-            },
-            blocks: None,
-            #[cfg(test)]
-            power: None,
-            #[cfg(test)]
-            host: None,
-        })))
+        let durability = match durable {
+            true => Durability::Lines,
+            false => Durability::HostSync,
+        };
+        let (name, bytes) = (host.name().clone(), Bytes::Shared(shared));
+        Ok(DaxDevice::made(name, bytes, durability, None))
     }
 
     /// A device with blocks of its own.
     fn new(name: &str, bytes: Bytes) -> DaxDevice {
-        let inner = DeviceInner {
-            name: name.into(),
-            blocks: Some(Blocks::new(bytes.len() as u64 >> PAGE_SHIFT)),
+        let blocks = Blocks::new(bytes.len() as u64 >> PAGE_SHIFT);
+        DaxDevice::made(name.into(), bytes, Durability::Lines, Some(blocks))
+    }
+
+    fn made(
+        name: Arc<str>,
+        bytes: Bytes,
+        durability: Durability,
+        blocks: Option<Blocks>,
+    ) -> DaxDevice {
+        DaxDevice(Arc::new(DeviceInner {
+            name,
             bytes,
-            durability: Durability::Lines,
+            durability,
+            blocks,
             #[cfg(test)]
             power: None,
             #[cfg(test)]
             host: None,
-        };
-        DaxDevice(Arc::new(inner))
+        }))
     }
 
     /// The size in bytes; for a host file the most it can grow to.

@@ -259,36 +259,6 @@ impl Blocks {
         Some(Taken { page, stale })
     }
 
-    /// Takes these pages.
-    ///
-    /// # Panics
-    /// When one of them is in use.
-    #[cfg(test)]
-    pub(crate) fn take_at(&self, pages: Range<u64>) -> Taken {
-        let mut sets = self.sets.lock();
-        let mut stale = Vec::new();
-        for page in pages.clone() {
-            let region = &mut *self.region(page / REGION).lock();
-            region.take_page(page, &mut stale);
-            sets.sort(page / REGION, region);
-        }
-        Taken {
-            page: pages.start,
-            stale: Stale::Some(stale),
-        }
-    }
-
-    /// The first run of so many free pages that does not start at a multiple of 512.
-    #[cfg(test)]
-    pub(crate) fn find_unaligned(&self, pages: u64) -> Option<Range<u64>> {
-        let used = |page: u64| self.region(page / REGION).lock().is_used(page % REGION);
-        let fits = |start: &u64| !(*start..*start + pages).any(used);
-        (0..=self.pages.checked_sub(pages)?)
-            .filter(|start| start % REGION != 0)
-            .find(fits)
-            .map(|start| start..start + pages)
-    }
-
     /// Gives pages back.
     ///
     /// # Panics
@@ -324,27 +294,61 @@ impl Blocks {
         let regions = self.regions.iter();
         regions.map(|Stripe(region)| region.lock().free).sum()
     }
+}
 
-    /// Recomputes the counts and sets.
-    ///
-    /// # Panics
-    /// When one of them was wrong.
-    #[cfg(test)]
-    pub(crate) fn validate(&self) {
-        let sets = self.sets.lock();
-        for number in 0..self.regions.len() as u64 {
-            let region = self.region(number).lock();
-            let used = region.used.iter();
-            let free: u64 = used.map(|word| u64::from(word.count_zeros())).sum();
-            assert_eq!(free, region.free, "region {number}");
-            assert_eq!(
-                sets.whole.contains(&number),
-                free == REGION,
-                "region {number}"
-            );
-            let is_partial = sets.partial.contains(&number);
-            assert!(is_partial || free == 0 || free == REGION, "region {number}");
-            assert!(!is_partial || free < REGION, "region {number}");
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Blocks {
+        /// Takes these pages.
+        ///
+        /// # Panics
+        /// When one of them is in use.
+        pub(crate) fn take_at(&self, pages: Range<u64>) -> Taken {
+            let mut sets = self.sets.lock();
+            let mut stale = Vec::new();
+            for page in pages.clone() {
+                let region = &mut *self.region(page / REGION).lock();
+                region.take_page(page, &mut stale);
+                sets.sort(page / REGION, region);
+            }
+            Taken {
+                page: pages.start,
+                stale: Stale::Some(stale),
+            }
+        }
+
+        /// The first run of so many free pages that does not start at a multiple of 512.
+        pub(crate) fn find_unaligned(&self, pages: u64) -> Option<Range<u64>> {
+            let used = |page: u64| self.region(page / REGION).lock().is_used(page % REGION);
+            let fits = |start: &u64| !(*start..*start + pages).any(used);
+            (0..=self.pages.checked_sub(pages)?)
+                .filter(|start| start % REGION != 0)
+                .find(fits)
+                .map(|start| start..start + pages)
+        }
+
+        /// Recomputes the counts and sets.
+        ///
+        /// # Panics
+        /// When one of them was wrong.
+        pub(crate) fn validate(&self) {
+            let sets = self.sets.lock();
+            for number in 0..self.regions.len() as u64 {
+                let region = self.region(number).lock();
+                let used = region.used.iter();
+                let free: u64 = used.map(|word| u64::from(word.count_zeros())).sum();
+                assert_eq!(free, region.free, "region {number}");
+                assert_eq!(
+                    sets.whole.contains(&number),
+                    free == REGION,
+                    "region {number}"
+                );
+                let is_partial = sets.partial.contains(&number);
+                assert!(is_partial || free == 0 || free == REGION, "region {number}");
+                assert!(!is_partial || free < REGION, "region {number}");
+            }
         }
     }
 }

@@ -167,14 +167,6 @@ impl ScatteredMap {
         changed
     }
 
-    /// Maps the pages from `page` on to the pages `at` of the device, where a test wants them.
-    #[cfg(test)]
-    pub(crate) fn place_at(&self, page: u64, at: Range<u64>) {
-        let pages = at.end - at.start;
-        let taken = self.blocks().take_at(at);
-        self.place(page, pages, taken);
-    }
-
     fn remove(&self, pages: Range<u64>) {
         for run in self.take_out(pages) {
             self.blocks().give_back(run);
@@ -202,30 +194,6 @@ impl ScatteredMap {
             let at = at << PAGE_SHIFT;
             self.device.zero(at + inside, PAGE_SIZE as u64 - inside);
         }
-    }
-
-    /// The number of runs, none of which goes beyond its range.
-    #[cfg(test)]
-    pub(super) fn runs(&self) -> usize {
-        let runs_of = |number: u64, range: &RangeMap| {
-            let mut place = 0;
-            let extents = std::iter::from_fn(|| {
-                let extent = (place < LARGE_PAGES).then(|| range.extent(place, LARGE_PAGES))?;
-                place += extent.pages;
-                Some(extent)
-            });
-            let runs = extents.filter(|extent| extent.at.is_some()).count();
-            assert!(runs > 0, "range {number} is a hole");
-            runs
-        };
-        let stripes = self.stripes.iter();
-        let runs = stripes.map(|Stripe(ranges)| {
-            let ranges = ranges.read();
-            let runs = ranges.ranges.iter();
-            runs.map(|(number, range)| runs_of(*number, range))
-                .sum::<usize>()
-        });
-        runs.sum()
     }
 }
 
@@ -288,5 +256,42 @@ impl ExtentMap for ScatteredMap {
 impl Drop for ScatteredMap {
     fn drop(&mut self) {
         self.remove(0..u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl ScatteredMap {
+        /// Maps the pages from `page` on to the pages `at` of the device, where a test wants them.
+        pub(crate) fn place_at(&self, page: u64, at: Range<u64>) {
+            let pages = at.end - at.start;
+            let taken = self.blocks().take_at(at);
+            self.place(page, pages, taken);
+        }
+
+        /// The number of runs, none of which goes beyond its range.
+        pub(crate) fn runs(&self) -> usize {
+            let runs_of = |number: u64, range: &RangeMap| {
+                let mut place = 0;
+                let extents = std::iter::from_fn(|| {
+                    let extent = (place < LARGE_PAGES).then(|| range.extent(place, LARGE_PAGES))?;
+                    place += extent.pages;
+                    Some(extent)
+                });
+                let runs = extents.filter(|extent| extent.at.is_some()).count();
+                assert!(runs > 0, "range {number} is a hole");
+                runs
+            };
+            let stripes = self.stripes.iter();
+            let runs = stripes.map(|Stripe(ranges)| {
+                let ranges = ranges.read();
+                let runs = ranges.ranges.iter();
+                runs.map(|(number, range)| runs_of(*number, range))
+                    .sum::<usize>()
+            });
+            runs.sum()
+        }
     }
 }

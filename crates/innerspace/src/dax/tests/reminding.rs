@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use super::super::{HoleWrites, OnShrink};
 use super::*;
 use crate::store::{Access, Create, Opened};
-use crate::sys::shared::faults::{Answered, Call, answer};
+use crate::sys::shared::faulty::{Answered, Call, answer};
 
 pub(super) fn path_in(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("data.bin")

@@ -9,7 +9,7 @@ use super::reminding::{create, cut, path_in};
 use super::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
-use crate::sys::shared::faults::{Answered, Call, answer};
+use crate::sys::shared::faulty::{Answered, Call, answer};
 
 /// A file of so many pages of sevens, all of them clean.
 fn clean(path: &Path, pages: usize) -> DaxFile {

@@ -234,7 +234,7 @@ fn a_range_is_pinned_whole_or_not_at_all() {
 mod host {
     use super::super::reminding::{create, create_guarded, path_in};
     use super::*;
-    use crate::sys::shared::faults::answer;
+    use crate::sys::shared::faulty::answer;
 
     // spec: P29
     #[test]

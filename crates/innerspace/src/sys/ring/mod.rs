@@ -484,7 +484,8 @@ mod for_tests {
     use super::*;
 
     impl<T: Send + 'static> Ring<T> {
-        /// Breaks the ring, as if the kernel had no memory for a submission, however often repeated.
+        /// Breaks the ring, as if the kernel had no memory for a submission, however often
+        /// repeated.
         pub(crate) fn break_off(&self) {
             self.broken.store(libc::ENOMEM as u32, Ordering::Relaxed);
         }
