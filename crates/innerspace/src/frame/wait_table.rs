@@ -21,7 +21,6 @@
 //! Locks: a queue's mutex; nothing is taken inside. Threads are unparked after it is released.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Instant;
 
 use super::flags::FlagSet;
@@ -301,9 +300,11 @@ impl WakeList {
 }
 
 #[repr(align(64))]
+#[derive(Debug)]
 struct Padded(Mutex<Queue>);
 
 /// The table.
+#[derive(Debug)]
 pub(crate) struct WaitTable {
     queues: Box<[Padded]>,
     patience: u32,
@@ -343,14 +344,6 @@ impl WaitTable {
     /// How often any queue was locked by the lock protocol: uncontended operations never do.
     pub(crate) fn visits(&self) -> u64 {
         self.queues.iter().map(|queue| queue.0.lock().visits).sum()
-    }
-}
-
-impl fmt::Debug for WaitTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitTable")
-            .field("patience", &self.patience)
-            .finish_non_exhaustive()
     }
 }
 

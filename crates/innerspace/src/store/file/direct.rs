@@ -12,7 +12,6 @@
 //! Both descriptors show the same bytes. Before a direct transfer the kernel writes out dirty pages
 //! of its range in the page cache; a direct write also drops them.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -25,6 +24,7 @@ pub(super) const DIRECT_ALIGNMENT: usize = 4096;
 const BOUNCE: usize = 64 << 10;
 
 /// A second descriptor of the file, opened for direct I/O.
+#[derive(Debug)]
 pub(super) struct Direct {
     pub(super) file: File,
     /// The alignment of offsets, lengths and memory: a power of two.
@@ -186,14 +186,6 @@ impl Direct {
         }
         sys::drop_cached(file, offset, count as u64);
         Ok(count)
-    }
-}
-
-impl fmt::Debug for Direct {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct")
-            .field("alignment", &self.alignment)
-            .finish_non_exhaustive()
     }
 }
 
