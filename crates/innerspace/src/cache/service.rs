@@ -12,11 +12,6 @@ use crate::exec::{About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, wake
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{FlushRequest, OwnerId, Pool, Step, StoreScope, Untried};
 use crate::stats::Event;
-#[cfg(all(
-    target_os = "linux",
-    feature = "io-uring",
-    not(any(loom, shuttle, miri, portable))
-))]
 use crate::store::Flights;
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,11 +87,6 @@ pub(crate) struct Cache {
     landing: Mutex<()>,
     /// The threads that run calls that may wait.
     workers: Workers,
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
     flights: Arc<Flights>,
     /// No thread could be started for them: the service makes them.
     unserved: AtomicBool,
@@ -152,11 +142,6 @@ impl Cache {
             deferred: Deferred::new(&workers),
             visits: RwLock::new(()),
             workers,
-            #[cfg(all(
-                target_os = "linux",
-                feature = "io-uring",
-                not(any(loom, shuttle, miri, portable))
-            ))]
             flights: Arc::default(),
             unserved: AtomicBool::new(false),
             flush_wanted: AtomicBool::new(false),
@@ -433,11 +418,6 @@ impl Cache {
         &self.workers
     }
 
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
     /// The ring of the memory, if its threads do the work.
     pub(super) fn flights(&self) -> Option<Arc<Flights>> {
         self.is_served().then(|| self.flights.clone())
@@ -646,11 +626,6 @@ impl Cache {
         }
         let _here = self.serving();
         let mut panics = Panics::default();
-        #[cfg(all(
-            target_os = "linux",
-            feature = "io-uring",
-            not(any(loom, shuttle, miri, portable))
-        ))]
         self.flights.look_after();
         if self.is_served() && self.workers.look_after() == Served::ByCallers {
             self.leave_jobs_to_service();
@@ -735,11 +710,6 @@ impl Cache {
         for file in self.files() {
             file.wait_all_landed();
         }
-        #[cfg(all(
-            target_os = "linux",
-            feature = "io-uring",
-            not(any(loom, shuttle, miri, portable))
-        ))]
         self.flights.wait_quiet();
         self.workers.wait_quiet();
     }

@@ -140,7 +140,6 @@ pub(crate) struct DaxCore {
     pub(super) pins: Pins,
     pub(super) counts: Counts,
     /// Dropped last of the fields: opening the host file again waits for it.
-    #[cfg(not(target_family = "wasm"))]
     closed: Arc<()>,
 }
 
@@ -195,13 +194,11 @@ impl DaxCore {
             paid: AtomicU64::new(0),
             pins: Pins::default(),
             counts: Counts::default(),
-            #[cfg(not(target_family = "wasm"))]
             closed: Arc::new(()),
         })
     }
 
     /// Alive until the file is closed and its lock on the host file is released.
-    #[cfg(not(target_family = "wasm"))]
     pub(crate) fn until_closed(&self) -> Weak<()> {
         Arc::downgrade(&self.closed)
     }

@@ -7,7 +7,6 @@ use std::ops::Range;
 use thiserror::Error;
 
 use crate::group::LimitError;
-#[cfg(not(target_family = "wasm"))]
 use crate::store;
 use crate::store::KnownSince;
 use crate::sync::Arc;
@@ -251,7 +250,6 @@ pub enum DaxError {
     OtherMemorysGroup,
     /// The host file could not be opened: missing, of the wrong kind, not permitted, in use by
     /// another process.
-    #[cfg(not(target_family = "wasm"))]
     #[error(transparent)]
     Open(Arc<store::OpenError>),
     /// The system or the file system reported an error.
@@ -320,7 +318,6 @@ impl DaxError {
             DaxError::Limit(_) => ErrorKind::OutOfMemory,
             DaxError::WouldBlock { .. } => ErrorKind::WouldBlock,
             DaxError::TooLong { .. } => ErrorKind::FileTooLarge,
-            #[cfg(not(target_family = "wasm"))]
             DaxError::Open(error) => error.kind(),
             DaxError::Io { source, .. } => source.kind(),
         }
@@ -337,7 +334,6 @@ impl DaxError {
     }
 }
 
-#[cfg(not(target_family = "wasm"))]
 impl From<store::OpenError> for DaxError {
     fn from(error: store::OpenError) -> DaxError {
         DaxError::Open(Arc::new(error))

@@ -10,19 +10,15 @@ use super::cut::patience;
 use super::device::DaxDevice;
 use super::entry::{Content, Size};
 use super::error::{DaxAction, DaxError, DaxFeature};
-#[cfg(not(target_family = "wasm"))]
 use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
-#[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
 use super::stripes::Count;
-#[cfg(not(target_family = "wasm"))]
 use crate::cache::FileAccess;
 use crate::cache::{Cache, ErrorCursor, FaultKind, Wait};
 use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
 use crate::group::Group;
-#[cfg(not(target_family = "wasm"))]
 use crate::store::Locked;
 use crate::store::shown_name;
 use crate::sync::Arc;
@@ -30,7 +26,6 @@ use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
 /// The least address space that a writable host file takes by default. A processor with addresses
 /// of 47 bits has room for two thousand such files.
-#[cfg(not(target_family = "wasm"))]
 const CAPACITY: u64 = 64 << 30;
 
 /// A file whose bytes are addressable themselves, without a page cache. Clones are the same file.
@@ -181,7 +176,6 @@ impl DaxFile {
 
     /// Makes a file of a host file's own bytes. The host file was opened for the access that
     /// `setup` names, and is emptied last.
-    #[cfg(not(target_family = "wasm"))]
     pub(crate) fn over_host(
         cache: &Arc<Cache>,
         group: &Group,

@@ -298,7 +298,6 @@ pub(super) fn run(
 }
 
 /// Locks what covers `page` if it is `wanted` and not locked. Never waits.
-#[cfg_attr(loom, expect(dead_code, reason = "no part of the models"))]
 pub(super) fn try_cover(
     words: &impl RangeWords,
     waits: &Waits,

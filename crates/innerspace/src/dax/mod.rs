@@ -18,8 +18,7 @@
 //! - `flush`: sync
 //! - `cut`: truncate, punch, invalidate
 //! - `pins`: ranges whose addresses foreign code has
-//! - `open`, `open_nowhere`: host files: opening, and what other processes can do to them; a
-//!   stand-in for platforms without files
+//! - `open`: host files: opening, and what other processes can do to them
 //! - `error`: what can go wrong
 //!
 //! # States and transitions
@@ -87,10 +86,7 @@ mod io;
 mod loom_models;
 #[cfg(not(loom))]
 mod nonblocking;
-#[cfg(not(any(loom, target_family = "wasm")))]
-mod open;
-#[cfg(target_family = "wasm")]
-#[path = "open_nowhere.rs"]
+#[cfg(not(loom))]
 mod open;
 #[cfg(not(loom))]
 mod pins;

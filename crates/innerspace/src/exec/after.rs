@@ -41,11 +41,6 @@ pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()
     (left.unwrap_or_default(), result)
 }
 
-#[cfg(all(
-    target_os = "linux",
-    feature = "io-uring",
-    not(any(loom, shuttle, miri, portable))
-))]
 /// Runs `work` as a job, and then `calls` and the wakers that it leaves, if there are any. Panics
 /// are reported by the panic hook and go no further.
 pub(crate) fn run_with_wakers(work: impl FnOnce(), calls: impl FnOnce()) {

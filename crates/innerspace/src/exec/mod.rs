@@ -20,14 +20,6 @@
 //!
 //! **Neighbours.** Below: `sync`. Above: `cache` has the jobs. This layer knows no file, no store
 //! and no future.
-#![cfg_attr(
-    any(loom, shuttle),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "a model checker has parts of it only"
-    )
-)]
 
 mod after;
 #[cfg(not(loom))]
@@ -41,11 +33,6 @@ mod loom_models;
 #[cfg(not(loom))]
 pub(crate) mod reentry;
 
-#[cfg(all(
-    target_os = "linux",
-    feature = "io-uring",
-    not(any(loom, shuttle, miri, portable))
-))]
 pub(crate) use after::run_with_wakers;
 pub(crate) use after::{is_in_job, wake_after};
 #[cfg(not(loom))]

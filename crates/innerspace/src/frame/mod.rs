@@ -35,14 +35,6 @@
 //! charges, `reclaim` wraps allocation with charges and keeps the LRU lists, `cache` and `space`
 //! use the frames. This layer does not know files, groups or spaces, never waits for memory, and
 //! reclaims nothing.
-#![cfg_attr(
-    any(loom, shuttle),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "a model checker has parts of it only"
-    )
-)]
 
 #[cfg(not(loom))]
 mod arena;

@@ -47,14 +47,6 @@
 //! [`Reclaimer`].
 //!
 //! **Not here.** Frames, lists, and retries after reclaim: a refusal is an answer.
-#![cfg_attr(
-    any(loom, shuttle),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "a model checker has parts of it only"
-    )
-)]
 
 #[cfg(not(loom))]
 mod charge;

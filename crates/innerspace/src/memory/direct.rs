@@ -1,17 +1,13 @@
 //! Opening direct access files: on a device's blocks, or over a host file.
 
-#[cfg(not(target_family = "wasm"))]
 use std::path::Path;
 
 use super::Memory;
-#[cfg(not(target_family = "wasm"))]
 use super::files::{Listed, OpenFile};
-#[cfg(not(target_family = "wasm"))]
 use super::open::{OF_ANOTHER_GROUP, is_another};
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::Group;
-#[cfg(not(target_family = "wasm"))]
 use crate::store::{Access, Create, Locked, Opened};
 use crate::sync::Arc;
 
@@ -47,7 +43,6 @@ impl Memory {
     /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when the file is
     /// open through the page cache, or read-only, or for another group, or with another choice of
     /// [`OnShrink`].
-    #[cfg(not(target_family = "wasm"))]
     pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.direct_options().open(path)
     }
@@ -124,12 +119,10 @@ impl DirectOpener {
     ///
     /// # Errors
     /// As [`Memory::open_direct`].
-    #[cfg(not(target_family = "wasm"))]
     pub fn open(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.over_host(path.as_ref(), Create::Never)
     }
 
-    #[cfg(not(target_family = "wasm"))]
     fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
         let inner = &*self.memory.0;
         self.check_process(|| crate::store::shown(path).into())?;
@@ -172,7 +165,6 @@ impl DirectOpener {
 
     /// A handle of the file that is open already, if it is open in the way wanted. Its name here is
     /// `path`: another caller may have opened it by a name of its own.
-    #[cfg(not(target_family = "wasm"))]
     fn same_file(&self, path: &Path, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
         let file = || -> Arc<str> { crate::store::shown(path).into() };
         let otherwise = |how| Err(DaxError::OpenOtherwise { file: file(), how });
@@ -201,7 +193,6 @@ impl DirectOpener {
     /// # Errors
     /// As [`Memory::open_direct`], and [`DaxError::NotEmptied`] for a file that is open for direct
     /// access in this memory already.
-    #[cfg(not(target_family = "wasm"))]
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
             .over_host(path.as_ref(), Create::Truncate)

@@ -9,12 +9,9 @@
 use std::collections::HashMap;
 
 use crate::cache::{Cache, FileCore, FileInner, PagedFile};
-#[cfg(not(target_family = "wasm"))]
 use crate::dax::DaxCore;
 use crate::store::Identity;
-#[cfg(not(target_family = "wasm"))]
 use crate::store::{self, Locked, Locking, Opened};
-#[cfg(not(target_family = "wasm"))]
 use crate::sync::thread;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
 
@@ -29,14 +26,12 @@ pub(super) enum OpenFile {
     /// Open through the page cache; the second reference lives until the file is closed, or longer.
     Cached(Weak<FileInner>, Weak<FileCore>),
     /// Open for direct access; the second reference lives until the file is closed.
-    #[cfg(not(target_family = "wasm"))]
     Direct(Weak<DaxCore>, Weak<()>),
 }
 
 /// A file in the table that is open.
 pub(super) enum Listed {
     Cached(Arc<FileInner>),
-    #[cfg(not(target_family = "wasm"))]
     Direct(Arc<DaxCore>),
 }
 
@@ -63,7 +58,6 @@ impl OpenFile {
         match self {
             OpenFile::Opening(mark) => mark.strong_count() > 0,
             OpenFile::Cached(_, core) => core.strong_count() > 0,
-            #[cfg(not(target_family = "wasm"))]
             OpenFile::Direct(_, closed) => closed.strong_count() > 0,
         }
     }
@@ -113,7 +107,6 @@ impl OpenFiles {
     /// The file is identified by its open descriptor: the path may name another file a moment
     /// later. A second writable open of one file would meet our own lock, so the table is searched
     /// before, and stays locked until the file is in it.
-    #[cfg(not(target_family = "wasm"))]
     pub(super) fn open_once<F, E: From<store::OpenError>>(
         &self,
         cache: &Cache,
@@ -186,7 +179,6 @@ impl OpenFiles {
                     }
                     None => return (files, None),
                 },
-                #[cfg(not(target_family = "wasm"))]
                 Some(OpenFile::Direct(file, closed)) => match file.upgrade() {
                     Some(file) => return (files, Some(Listed::Direct(file))),
                     None if closed.strong_count() > 0 => {

@@ -1,7 +1,6 @@
 //! Opening files: by path or over any store.
 
 use std::io;
-#[cfg(not(target_family = "wasm"))]
 use std::path::Path;
 
 use thiserror::Error;
@@ -13,7 +12,6 @@ use crate::cache::{
 };
 use crate::group::Group;
 use crate::store::{self, Store};
-#[cfg(not(target_family = "wasm"))]
 use crate::store::{CacheMode, Create, Locked, Opened};
 use crate::sync::Arc;
 
@@ -22,7 +20,6 @@ use crate::sync::Arc;
 #[non_exhaustive]
 pub enum OpenError {
     /// The file system refused.
-    #[cfg(not(target_family = "wasm"))]
     #[error(transparent)]
     Path(#[from] store::OpenError),
     /// The store or the options are wrong.
@@ -56,7 +53,6 @@ impl OpenError {
     /// The nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         match self {
-            #[cfg(not(target_family = "wasm"))]
             OpenError::Path(error) => error.kind(),
             OpenError::File(error) => error.kind(),
             OpenError::OtherMemorysGroup => io::ErrorKind::InvalidInput,
@@ -91,7 +87,6 @@ impl Memory {
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
-    #[cfg(not(target_family = "wasm"))]
     pub fn open(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.options().open_path(path)
     }
@@ -100,7 +95,6 @@ impl Memory {
     ///
     /// # Errors
     /// See [`OpenError`]; also when another process has it open for writing.
-    #[cfg(not(target_family = "wasm"))]
     pub fn open_rw(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.options().access(FileAccess::ReadWrite).open_path(path)
     }
@@ -110,7 +104,6 @@ impl Memory {
     /// # Errors
     /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already.
     /// A file that is in use keeps its content.
-    #[cfg(not(target_family = "wasm"))]
     pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.options().create(path)
     }
@@ -227,7 +220,6 @@ impl FileOpener {
     ///
     /// # Errors
     /// See [`OpenError`].
-    #[cfg(not(target_family = "wasm"))]
     pub fn open_path(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.with_create(path.as_ref(), Create::Never)
     }
@@ -236,7 +228,6 @@ impl FileOpener {
     ///
     /// # Errors
     /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already.
-    #[cfg(not(target_family = "wasm"))]
     pub fn create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::Truncate)
@@ -247,13 +238,11 @@ impl FileOpener {
     ///
     /// # Errors
     /// See [`OpenError`]; also when another process has it open for writing.
-    #[cfg(not(target_family = "wasm"))]
     pub fn open_or_create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::IfMissing)
     }
 
-    #[cfg(not(target_family = "wasm"))]
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
         // Wrong options are refused before a file is touched.
@@ -315,7 +304,6 @@ impl FileOpener {
         let refuse = |how| Err(OpenError::OpenOtherwise { file: file(), how });
         let open = match listed {
             Listed::Cached(open) => open,
-            #[cfg(not(target_family = "wasm"))]
             Listed::Direct(_) => return refuse("for direct access"),
         };
         let options = &self.options;

@@ -7,7 +7,7 @@
 //! | backend | bytes are in | for |
 //! |---|---|---|
 //! | [`MemoryStore`] | sparse chunks of this process's memory | tests, small targets |
-//! | [`FileStore`] | a regular file; nothing is left in the kernel's page cache | all but wasm32 |
+//! | [`FileStore`] | a regular file; nothing is left in the kernel's page cache | all |
 //! | `FaultyStore` | another store, with faults by plan or by seed | tests (feature `test-util`) |
 //!
 //! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]; [`Store::write_at`],
@@ -43,7 +43,6 @@
 mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod faulty;
-#[cfg(not(target_family = "wasm"))]
 mod file;
 mod memory;
 mod request;
@@ -60,21 +59,13 @@ use crate::sync::Arc;
 pub use error::{KnownSince, StoreError, StoreErrorKind};
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::FaultyStore;
-#[cfg(all(
-    feature = "io-uring",
-    target_os = "linux",
-    not(any(loom, shuttle, miri, portable))
-))]
-pub(crate) use file::Flights;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use file::hook;
-#[cfg(not(target_family = "wasm"))]
 pub use file::{
     Access, CacheMode, Create, FileEngine, FileOptions, FileStore, Holder, OpenError,
     kernel_cached_pages,
 };
-#[cfg(not(target_family = "wasm"))]
-pub(crate) use file::{Emptying, Locked, LockedFile, Locking, Opened, shown};
+pub(crate) use file::{Emptying, Flights, Locked, LockedFile, Locking, Opened, shown};
 pub use memory::{MemoryStore, StoreCounts};
 pub(crate) use request::Transfer;
 pub use request::{Batch, Operation, Request};

@@ -34,11 +34,6 @@ pub(crate) trait Transfer: Send {
     fn complete(self: Box<Self>, result: io::Result<usize>);
 
     /// The ring that may do the request.
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
     fn by_ring(&self) -> Option<crate::sync::Arc<super::Flights>> {
         None
     }
@@ -172,10 +167,6 @@ impl Request {
     }
 
     /// The ring refused the request: its maker has it done by calls.
-    #[cfg_attr(
-        not(all(target_os = "linux", feature = "io-uring")),
-        allow(dead_code, reason = "for the ring")
-    )]
     pub(crate) fn give_back(mut self) {
         let left = self.transfer.take().and_then(Transfer::take_back);
         if let Some(left) = left {

@@ -54,14 +54,6 @@
 //!
 //! Locking: none of its own; [`order`] has the order of all locks of the library, and checks it in
 //! debug builds. Neighbours: `sys` below uses the same shim.
-#![cfg_attr(
-    any(loom, shuttle),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "a model checker has parts of it only"
-    )
-)]
 
 pub(crate) mod domain;
 pub(crate) mod due;

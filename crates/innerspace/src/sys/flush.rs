@@ -27,10 +27,6 @@ pub(crate) const LINE: usize = 64;
 
 /// The way in which lines are flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "instructions of another processor")
-)]
 pub(crate) enum Flusher {
     /// Writes a line back and lets it stay.
     Clwb,

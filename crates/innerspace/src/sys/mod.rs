@@ -21,23 +21,11 @@
 //!
 //! Locking: none. Neighbours: `sync` gives the atomics. It does not know of frames, files or
 //! spaces.
-#![cfg_attr(
-    any(loom, shuttle),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "a model checker has parts of it only"
-    )
-)]
 
 pub(crate) mod barrier;
 #[cfg(not(loom))]
 pub(crate) mod copy;
 #[cfg(not(loom))]
-#[cfg_attr(
-    target_family = "wasm",
-    allow(dead_code, unused_imports, reason = "there are no files")
-)]
 pub(crate) mod file;
 #[cfg(not(loom))]
 pub(crate) mod flush;
@@ -52,10 +40,6 @@ pub(crate) mod process;
 ))]
 pub(crate) mod ring;
 #[cfg(not(loom))]
-#[cfg_attr(
-    target_family = "wasm",
-    allow(dead_code, reason = "there are no files")
-)]
 pub(crate) mod shared;
 
 /// Keeps the compiler from merging the end of this path with that of another which does the same

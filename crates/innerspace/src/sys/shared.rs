@@ -40,10 +40,6 @@ pub(crate) enum Rights {
 
 /// When stores to a mapping are durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "nothing is mapped elsewhere")
-)]
 pub(crate) enum Synchronous {
     /// Once its cache lines are flushed: the file's medium is mapped itself (`MAP_SYNC`).
     Yes,

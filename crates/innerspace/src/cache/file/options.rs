@@ -79,7 +79,6 @@ impl FileOptions {
     }
 
     /// Checks the options for a file at `path`, before it is opened.
-    #[cfg(not(target_family = "wasm"))]
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<(), FileError> {
         let name = match &self.name {
             Some(name) => crate::store::shown_name(name).into(),

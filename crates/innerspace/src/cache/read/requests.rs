@@ -85,11 +85,6 @@ impl Transfer for Fill {
         }
     }
 
-    #[cfg(all(
-        target_os = "linux",
-        feature = "io-uring",
-        not(any(loom, shuttle, miri, portable))
-    ))]
     fn by_ring(&self) -> Option<Arc<crate::store::Flights>> {
         self.core.cache.flights()
     }

@@ -16,15 +16,12 @@ use std::{fmt, io};
 
 use super::error::{DaxAction, DaxError, DaxFeature};
 use super::extents::Blocks;
-#[cfg(not(target_family = "wasm"))]
 use super::open::HostFile;
 use crate::sync::Arc;
 use crate::sys::copy;
 use crate::sys::flush;
-#[cfg(not(target_family = "wasm"))]
 use crate::sys::flush::Flusher;
 use crate::sys::memory::Mapping;
-#[cfg(not(target_family = "wasm"))]
 use crate::sys::shared::Synchronous;
 use crate::sys::shared::{self, Rights, SharedMapping};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -124,7 +121,6 @@ impl DaxDevice {
     ///
     /// # Errors
     /// [`DaxError::Unsupported`] when the file system has no shared mappings.
-    #[cfg(not(target_family = "wasm"))]
     pub(crate) fn host_file(host: &HostFile, capacity: u64) -> Result<DaxDevice, DaxError> {
         let rights = if host.writable() {
             Rights::ReadWrite

@@ -14,7 +14,6 @@
 mod blocks;
 #[cfg(test)]
 pub(crate) mod faulty;
-#[cfg(not(target_family = "wasm"))]
 mod identity;
 mod range;
 mod scattered;
@@ -32,7 +31,6 @@ use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped};
 
 pub(crate) use blocks::Blocks;
-#[cfg(not(target_family = "wasm"))]
 pub(crate) use identity::IdentityMap;
 pub(crate) use scattered::ScatteredMap;
 

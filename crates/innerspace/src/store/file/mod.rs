@@ -60,10 +60,5 @@ pub(crate) use open::hook;
 pub(crate) use open::{Emptying, Locked, Locking, Opened};
 pub(crate) use options::shown;
 pub use options::{Access, CacheMode, Create, FileEngine, Holder, OpenError};
-#[cfg(all(
-    feature = "io-uring",
-    target_os = "linux",
-    not(any(loom, shuttle, miri, portable))
-))]
 pub(crate) use ring::Flights;
 pub use store::{FileStore, kernel_cached_pages};

@@ -28,10 +28,6 @@ pub(super) struct Watch {
     seen: Mutex<Seen>,
     /// The kernel has refused a read by io_uring(7): all reads are calls from then on. It guards no
     /// other memory, so `Relaxed`.
-    #[cfg_attr(
-        not(all(feature = "io-uring", target_os = "linux")),
-        allow(dead_code, reason = "for the ring")
-    )]
     pub(super) fell_back: AtomicBool,
 }
 
