@@ -56,7 +56,7 @@ pub enum FileError {
     WouldBlock {
         /// The file.
         file: Arc<str>,
-        /// Where, or the beginning of the block there.
+        /// The byte, or the beginning of its block.
         offset: u64,
     },
     /// The range is not inside the file.
@@ -232,7 +232,7 @@ pub enum FileError {
         file: Arc<str>,
         /// How much is unwritten.
         dirty: u64,
-        /// What would release it.
+        /// What allows the write.
         reason: HeldReason,
     },
     /// Too much is unwritten, and the store refuses it. Nothing was written. The unwritten data is
@@ -420,7 +420,7 @@ impl<E: Clone> ErrorSequence<E> {
         }
         let last = self.last.lock();
         let count = self.count.load(Ordering::Relaxed);
-        // Two threads on one handle: the lock lets one of them report.
+        // If two threads use one handle, the lock lets one of them report.
         if cursor.0.swap(count, Ordering::Relaxed) == count {
             return Ok(());
         }

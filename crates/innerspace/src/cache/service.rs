@@ -25,7 +25,7 @@ const CLOSE_WAIT: Duration = Duration::from_millis(20);
 /// How long a caller that finds no memory waits for a request to land.
 const LANDING_WAIT: Duration = Duration::from_millis(20);
 
-/// How long the end of a memory waits for a deferred call that does not get on.
+/// How long the end of a memory waits for a deferred call that makes no progress.
 const DEFERRED_WAIT: Duration = Duration::from_secs(5);
 
 /// Rounds of background writes one tick makes.
@@ -43,7 +43,7 @@ pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 struct Entry {
     identity: Option<Identity>,
     core: Weak<FileCore>,
-    /// Its store's: see `FileCore::in_use`.
+    /// The mark of its store: see `FileCore::in_use`.
     in_use: Weak<()>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Cache {
     /// The threads that run calls that may wait.
     workers: Workers,
     flights: Arc<Flights>,
-    /// No thread could be started for them: the service makes them.
+    /// Whether there are jobs for which no thread could be started: the service does them.
     unserved: AtomicBool,
     /// For calls of futures, by what they are about.
     task_lanes: Lanes,
@@ -222,7 +222,7 @@ impl Cache {
     /// Makes the calls that were deferred, if no thread of the memory does. No lock is held.
     /// Nothing in a call of a store, whose caller may hold locks.
     pub(crate) fn run_deferred(&self) {
-        // A call that comes here leaves the rest to its caller, which goes on with it.
+        // A call that comes here leaves the rest to its caller, which continues with it.
         if self.deferred.is_queue_empty() || Deferred::is_running() || StoreScope::is_any_open() {
             return;
         }
@@ -238,7 +238,7 @@ impl Cache {
     /// Waits for calls that were deferred by threads of the memory, as long as one of them ends, or
     /// a store takes something, within [`DEFERRED_WAIT`]. Whatever hangs longer is left behind.
     pub(crate) fn wait_deferred(&self) {
-        // Others may keep a space for a moment, and defer its end.
+        // Other threads may keep a space for a moment, and defer its end.
         drop(self.visits.write());
         let written = || self.pool.counters.sum(Event::PgOut);
         self.deferred.wait(DEFERRED_WAIT, written);
@@ -306,7 +306,7 @@ impl Cache {
         wanted
     }
 
-    /// Frees what waits for a grace period, for a caller that has let go of a file that is not
+    /// Frees what waits for a grace period, for a caller that has released a file that is not
     /// cached. No lock is held.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
@@ -458,7 +458,7 @@ impl Cache {
             self.in_flight_of(*group)
                 .fetch_sub(pages, Ordering::Relaxed);
         }
-        // Without the mutex: a waiter that misses it waits a little longer.
+        // Without the mutex: a waiter that misses this waits slightly longer.
         self.landed.notify_all();
     }
 
@@ -658,7 +658,7 @@ impl Cache {
         }
         let _here = self.serving();
         let mut panics = Panics::default();
-        // As many as there are: a job may queue more at once.
+        // Only as many as there are at the beginning: a job may queue more at once.
         for _ in 0..self.workers.queued() {
             panics.catch(|| {
                 self.workers.run_one();

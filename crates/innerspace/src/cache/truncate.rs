@@ -226,7 +226,7 @@ fn punch_alone(
         range.end / bytes
     };
     if first_whole >= end_whole {
-        // Inside one block, or across one border.
+        // The range is inside one block, or crosses one border.
         let border = (first_whole * bytes).clamp(range.start, range.end);
         write_zeros(core, range.start..border, alone)?;
         return write_zeros(core, border..range.end, alone);

@@ -386,8 +386,8 @@ impl DaxCore {
             heap.add(short);
             self.paid.store(heap.pages().0, Ordering::SeqCst);
             drop(heap);
-            // Two threads at once charge too much, and a thread that gave memory back meanwhile
-            // settled by an older number.
+            // Two threads at once would charge too much, and a thread that gave memory back
+            // meanwhile would have settled by an older number.
             self.must_pay_for_heap();
         }
         Ok(())

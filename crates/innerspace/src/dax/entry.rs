@@ -59,7 +59,7 @@ impl Size {
 /// The content of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
-    /// Nothing yet.
+    /// Nothing so far.
     Empty,
     /// A hole, read through the zero frame.
     Zero,
@@ -150,7 +150,7 @@ impl Word {
     /// Takes a word apart.
     ///
     /// # Panics
-    /// When it is none of a direct access file: an ordinary page in such an index is a broken
+    /// If it is not a word of a direct access file: an ordinary page in such an index is a broken
     /// invariant.
     #[inline]
     pub(super) fn decode(word: u64) -> Word {
@@ -182,7 +182,7 @@ impl Word {
 /// looks at the entries afterwards; one has to see the other.
 pub(super) trait SharedWord {
     fn load(&self) -> u64;
-    /// Replaces `old` by `new`. The error is the word as it is.
+    /// Replaces `old` by `new`. The error is the current word.
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64>;
     fn store(&self, new: u64);
 }
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "an ordinary page in the index of a direct access file")]
     fn a_page_of_the_cache_is_no_entry() {
-        // A block of the page cache's index, frame 5.
+        // A block in the index of the page cache, in frame 5.
         Word::decode(5 << 4 | 1);
     }
 

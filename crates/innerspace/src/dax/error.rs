@@ -227,7 +227,7 @@ pub enum DaxError {
     WouldBlock {
         /// The file.
         file: Arc<str>,
-        /// Where: the byte, or the beginning of its page.
+        /// The byte, or the beginning of its page.
         offset: u64,
     },
     /// The file would become longer than it can be here.
@@ -259,7 +259,7 @@ pub enum DaxError {
         file: Arc<str>,
         /// The operation.
         what: DaxAction,
-        /// Where; the new length of a resize; 0 where that has no meaning.
+        /// The offset; the new length of a resize; 0 where neither applies.
         offset: u64,
         /// The system's error.
         source: Arc<io::Error>,

@@ -277,7 +277,7 @@ impl DaxCore {
             // A page that cannot be read cannot be stored to either.
             let read = host.read_at(&mut [0], offset);
             read.map_err(|error| self.host_error(DaxAction::Read, offset, error))?;
-            // Every reason to refuse looks the same here. A call that asks for room says more.
+            // All refusals look the same here. A call that asks for room says more.
             host.find_room(offset, pages << PAGE_SHIFT)
                 .map_err(|error| self.host_error(DaxAction::Allocate, offset, error))?;
         }

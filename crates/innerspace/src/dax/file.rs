@@ -311,7 +311,7 @@ impl DaxFile {
     /// # Errors
     /// As there.
     pub fn set_len_within(&self, len: u64, patience: Duration) -> Result<(), DaxError> {
-        // One for all attempts.
+        // One deadline for all attempts.
         let (core, until) = (&self.0.core, deadline(patience));
         core.check_process()?;
         core.with_room(|| core.set_len(len, until))

@@ -119,7 +119,7 @@ pub(super) enum Step {
     Taken,
     /// A node is needed.
     NeedNode,
-    /// Some page of the range has an entry.
+    /// A page of the range has an entry.
     Conflict,
     /// There is no entry.
     Absent,

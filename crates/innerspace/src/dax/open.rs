@@ -146,7 +146,7 @@ impl HostFile {
     /// Writes all of `buf`, by the host, which lengthens the file where needed.
     ///
     /// # Errors
-    /// What the host says; some of the bytes may be written.
+    /// The host's error; some of the bytes may be written.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
         shared::faulty::ask(

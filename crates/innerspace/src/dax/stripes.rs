@@ -36,7 +36,7 @@ pub(super) fn stripes_of(pages: &Range<u64>) -> impl Iterator<Item = usize> + us
 #[repr(align(128))]
 pub(super) struct Stripe<T>(pub(super) T);
 
-/// One of each stripe.
+/// Makes a value for each stripe.
 pub(super) fn stripes<T>(mut new: impl FnMut() -> T) -> Box<[Stripe<T>]> {
     (0..STRIPES).map(|_| Stripe(new())).collect()
 }
@@ -65,13 +65,13 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// One more of it.
+    /// Counts one more.
     #[inline]
     pub(super) fn count(&self, what: Count) {
         self.add(what, 1);
     }
 
-    /// So many more of it.
+    /// Counts this many more.
     pub(super) fn add(&self, what: Count, times: u64) {
         let Stripe(counts) = &self.0[thread_number() % STRIPES];
         counts[what as usize].fetch_add(times, Ordering::Relaxed);
@@ -155,7 +155,7 @@ mod tests {
             assert!(!ranges.add(first + 511));
         }
         assert_eq!((ranges.all(), ranges.len()), (firsts.clone(), 40));
-        // From inside a range to inside another.
+        // From the middle of a range to the middle of another.
         let some = firsts[2] + 7..firsts[7] + 1;
         assert_eq!(ranges.take(&some), firsts[2..8]);
         assert_eq!(ranges.take(&(0..0)), [0; 0]);

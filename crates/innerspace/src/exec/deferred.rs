@@ -9,7 +9,7 @@
 //! they wait in a queue for a thread that makes them with no lock held and no store being called.
 //!
 //! **The end of a memory** waits for them ([`Deferred::wait`]), as long as one of them ends, or
-//! gets on, now and then.
+//! makes progress, now and then.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ pub(crate) struct Deferred {
     left: Arc<Left>,
 }
 
-/// What is left to be called. A leaf lock; nothing is called or dropped under it.
+/// The calls that are left. A leaf lock; nothing is called or dropped under it.
 #[derive(Default)]
 struct Left {
     state: Mutex<State>,

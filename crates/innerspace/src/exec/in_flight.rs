@@ -29,7 +29,7 @@ pub(crate) struct InFlight<W> {
 }
 
 struct Table<W> {
-    /// By first block; requests have no block in common.
+    /// Ordered by first block; requests have no block in common.
     entries: BTreeMap<u64, Arc<Entry<W>>>,
     /// Threads that sleep in [`InFlight::wait_filled`].
     waiting: u32,
@@ -37,7 +37,7 @@ struct Table<W> {
     leaving: u32,
 }
 
-/// One request, as others see it.
+/// One request, as other threads see it.
 pub(crate) struct Entry<W> {
     blocks: Range<u64>,
     /// The work, while it is queued.
@@ -89,7 +89,7 @@ impl<W> Table<W> {
 }
 
 impl<W> InFlight<W> {
-    /// Nothing in flight.
+    /// Creates a table with nothing in flight.
     pub(crate) fn new() -> InFlight<W> {
         InFlight {
             table: Mutex::new(Table {
@@ -229,7 +229,7 @@ impl<W> InFlight<W> {
     /// new requests meanwhile.
     pub(crate) fn detach_all(&self, mut take_out: impl FnMut(&Range<u64>)) {
         while let Some(entry) = self.first_in(&(0..u64::MAX)) {
-            // No store has the request.
+            // The request is with no store.
             let queued = entry.take();
             if queued.is_some() {
                 continue;

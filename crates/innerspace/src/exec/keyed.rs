@@ -1,4 +1,4 @@
-//! Lanes by what their jobs are about: made when they are wanted, gone with the last job.
+//! Lanes by the subject of their jobs: made when needed, gone with the last job.
 
 use std::collections::BTreeMap;
 

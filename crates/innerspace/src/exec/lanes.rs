@@ -46,10 +46,10 @@ impl<F: FnOnce() + Send> Job for F {
     }
 }
 
-/// Which other jobs of its lane a job may run beside.
+/// The other jobs of its lane that may run at the same time as a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    /// Beside other shared ones.
+    /// It may run together with other shared jobs.
     Shared,
     /// Alone: after all jobs queued before it, before all queued after it.
     Alone,
@@ -59,9 +59,9 @@ pub(crate) enum Turn {
 #[must_use = "if no thread runs the job, the caller has to arrange it"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
-    /// By one of the memory's threads.
+    /// One of the memory's threads runs the job.
     ByThreads,
-    /// By callers of [`Workers::run_one`]: there are no threads, or none could be started.
+    /// Callers of [`Workers::run_one`] run it: there are no threads, or none could be started.
     ByCallers,
 }
 
@@ -84,7 +84,7 @@ struct Shared {
 struct State {
     /// Threads may be started.
     has_threads: bool,
-    /// By key. A key is never reused, because a job may outlive its lane.
+    /// The lanes by key. A key is never reused, because a job may outlive its lane.
     lanes: BTreeMap<u64, LaneState>,
     next_key: u64,
     /// Jobs that run, those of lanes that are gone included.
@@ -222,7 +222,7 @@ impl State {
 }
 
 impl Workers {
-    /// No lanes and, until [`Workers::begin_threads`], no threads.
+    /// Creates a set of workers with no lanes and, until [`Workers::begin_threads`], no threads.
     pub(crate) fn new() -> Workers {
         Workers(Arc::new(Shared {
             state: Mutex::default(),
@@ -385,7 +385,8 @@ impl Workers {
             let end;
             (state, end) = self.0.work.wait_timeout(state, LINGER);
             if state.claimed > 0 {
-                // Also if its time was up: the notification may have been meant for this thread.
+                // The same if its time was up: the notification may have been meant for this
+                // thread.
                 state.claimed -= 1;
                 continue;
             }
@@ -526,7 +527,7 @@ mod tests {
                     let mut most = most.lock().unwrap();
                     *most = (*most).max(*running);
                 }
-                // Never over if fewer than four run at a time.
+                // This never ends if fewer than four run at a time.
                 together.wait();
                 *running.lock().unwrap() -= 1;
                 done.send(()).unwrap();

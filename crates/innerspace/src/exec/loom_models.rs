@@ -152,7 +152,8 @@ fn a_waiter_and_a_worker_share_a_lane() {
             push(&lane, turn, move || alone.use_it());
         }
         while lane.run_one() {}
-        // Also a job that the caller could not start, because a worker was at the one before it.
+        // Including a job that the caller could not start, because a worker was at the one before
+        // it.
         alone.wait_for(2);
         workers.end_threads();
         assert_eq!(workers.queued(), 0);

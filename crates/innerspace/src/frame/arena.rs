@@ -56,7 +56,8 @@ impl FrameOffset {
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Mapping,
-    /// As wide as the values it is compared with, so that a compare reads it from memory.
+    /// As wide as the values that it is compared with, so that a comparison can read it from
+    /// memory.
     frames: u64,
 }
 
@@ -65,7 +66,7 @@ impl Arena {
     /// zeros there, as in the metadata: it would be a second owner of everything. Zeros lead to
     /// nothing, so each lookup misses, and misses are refused there.
     pub(super) fn new(frames: u32) -> io::Result<Arena> {
-        // More than there are addresses: nothing may be cut off here, since frames are told from
+        // Wider than addresses: nothing may be cut off here, since frames are distinguished from
         // others by their number.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -141,7 +142,7 @@ impl Arena {
     }
 }
 
-/// By value: with a reference every caller would have to keep the number in memory.
+/// Passed by value: with a reference every caller would have to keep the number in memory.
 #[cold]
 #[inline(never)]
 fn outside(id: FrameId, frames: u32) -> ! {

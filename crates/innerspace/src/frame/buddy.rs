@@ -20,9 +20,10 @@ pub(crate) const MAX_ORDER: u8 = 9;
 /// The free lists.
 #[derive(Debug)]
 pub(super) struct Buddy {
-    /// In each, first the blocks that begin below `untouched`, then the others, upwards.
+    /// Each list has first the blocks that begin below `untouched`, then the others, in ascending
+    /// order.
     lists: [FrameList; MAX_ORDER as usize + 1],
-    /// One past the last frame.
+    /// The number after that of the last frame.
     end: u32,
     /// Frames in the lists.
     free: u32,
@@ -283,7 +284,7 @@ mod tests {
         blocks
     }
 
-    /// All that are free, upwards.
+    /// All free blocks, in ascending order.
     fn frames_of(arena: &(ZeroedArray<Meta>, Buddy)) -> Vec<FrameId> {
         let frames = |(id, order): (FrameId, u8)| (id.0..id.0 + (1 << order)).map(FrameId);
         blocks(arena).into_iter().flat_map(frames).collect()

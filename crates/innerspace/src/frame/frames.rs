@@ -21,7 +21,7 @@ use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
-/// The reserve unless told otherwise, in frames.
+/// The default reserve, in frames.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
 
 /// How to make an arena.

@@ -380,7 +380,7 @@ impl Hold {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
-        // All zeros in a child of fork(2), which the owner knows.
+        // In a child of fork(2) the metadata is all zeros, which the owner knows.
         debug_assert!(
             HoldState(before).views() > 0 || before == 0,
             "put of a view that nobody had: {:?}",

@@ -86,7 +86,7 @@ mod models {
             self.listed.store(Listing { place, group });
         }
 
-        /// As a thread that frees the frame.
+        /// As done by a thread that frees the frame.
         fn remove(&self) {
             loop {
                 let seen = self.listed.load();
@@ -99,7 +99,7 @@ mod models {
             }
         }
 
-        /// As a thread that drains the batch and finds the frame's number in it.
+        /// As done by a thread that drains the batch and finds the frame's number in it.
         fn drain(&self) {
             let seen = self.listed.load();
             if seen.place != WAITS {

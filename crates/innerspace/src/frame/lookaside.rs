@@ -29,7 +29,7 @@ const RUN: u64 = 16;
 /// sizes are powers of two.
 pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as u64 + 1;
 
-/// A run of which nothing was noted: the initial value.
+/// The value for a run of which nothing was noted: the initial one.
 const UNKNOWN: u32 = 0;
 /// A run whose blocks do not lie in a row.
 const MIXED: u32 = 1;
@@ -89,8 +89,8 @@ impl Lookaside {
         FrameId(self.word(tag).load(Ordering::Relaxed))
     }
 
-    /// The guess of the tag's run, if there is one, else of its word. Takes a few instructions
-    /// more.
+    /// The guess of the tag's run, if there is one; otherwise that of its word. Takes a few
+    /// instructions more.
     #[inline(always)]
     pub(super) fn guess_in_run(&self, tag: Tag) -> FrameId {
         let run = self.run(tag).load(Ordering::Relaxed); // as above

@@ -67,7 +67,7 @@ impl World {
         self.bytes.with_mut(|bytes| unsafe { *bytes = value });
     }
 
-    /// No thread is left waiting, and the lock works.
+    /// No thread waits for ever, and the lock works.
     fn assert_at_rest(&self) {
         assert_eq!(self.waits.entries(), 0, "a waiter is left");
         assert!(self.lock().try_lock(), "the lock is orphaned");

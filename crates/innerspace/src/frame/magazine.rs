@@ -132,7 +132,7 @@ impl Allocator {
         self.common.listed.load(Ordering::Relaxed) + magazines as u32
     }
 
-    /// All magazines, to look at.
+    /// All magazines, for reading.
     fn magazines(&self) -> impl Iterator<Item = &Stack> {
         let shared = self.shared.iter().map(|shared| &shared.magazine);
         self.owned.iter().map(PerThread::look).chain(shared)

@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Free = 1,
     /// A free single frame in a thread's magazine.
     Magazine = 2,
-    /// In the hands of one owner; no other thread can see it.
+    /// It has one owner; no other thread can see it.
     Owned = 3,
     /// A block of a file.
     Cached = 4,
@@ -348,7 +348,7 @@ impl Meta {
         self.held_of(sought, self.hold.try_view_once())
     }
 
-    /// Takes a reference, and says whether the frame was the block `sought` when it had it.
+    /// Takes a reference, and returns whether the frame was the block `sought` at that moment.
     #[inline(always)]
     pub(crate) fn try_get_of(&self, sought: Tag) -> HeldOf {
         if self.tag() != sought {

@@ -12,8 +12,8 @@ use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, PAGE_SIZE};
 
-/// A block of `1 << order` frames in the hands of one owner. Dropping it frees the block;
-/// publishing consumes it.
+/// A block of `1 << order` frames that has one owner. Dropping it frees the block; publishing
+/// consumes it.
 ///
 /// This type alone has plain setters (I2). Its bytes are those that the block's last user left:
 /// zero or fill them.
@@ -22,7 +22,7 @@ pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
     order: u8,
     bytes: Bytes,
-    /// Its first byte, and its metadata: looked up once.
+    /// Its first byte and its metadata, looked up only once.
     start: NonNull<u8>,
     meta: &'f Meta,
     frames: &'f Frames,
@@ -37,7 +37,7 @@ unsafe impl Sync for OwnedFrame<'_> {}
 /// Knowledge of the bytes of an owned frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bytes {
-    /// Never written: the zeros that the host gave.
+    /// It was never written: it has the zeros that the host gave.
     Zeros,
     Unknown,
 }

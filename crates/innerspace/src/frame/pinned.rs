@@ -125,9 +125,9 @@ impl Start {
 /// How often to try a view that loses to other changes of the hold word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Try {
-    /// Once, which needs no registers for a second time.
+    /// Once, so that no registers are needed for a second attempt.
     Once,
-    /// Until no other change comes between.
+    /// Until no other change comes in between.
     Again,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Singles<'f> {
     /// The frames before this one are owned.
     next: usize,
     len: usize,
-    /// Whether the frames were filled, as many as there were pages for.
+    /// Whether the frames are filled (as many of them as there were pages for).
     filled: bool,
 }
 

@@ -34,7 +34,7 @@ const QUEUES: usize = 256;
 #[cfg(loom)]
 const QUEUES: usize = 1;
 
-/// How often a waiter may lose the lock to a thread that came later, unless told otherwise.
+/// How often a waiter may lose the lock to a thread that came later, by default.
 pub(crate) const DEFAULT_PATIENCE: u32 = 5;
 
 /// A bit of the flags byte that can be waited for.

@@ -38,8 +38,8 @@ unsafe impl Zeroed for AtomicU32 {
     }
 }
 
-/// Elements that begin as zeros. A mapping of its own: an allocator would clear it by hand, all at
-/// once.
+/// Elements that are zeros at first. They have a mapping of their own: an allocator would clear
+/// them by hand, all at once.
 #[cfg(not(shuttle))]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T> {

@@ -59,7 +59,7 @@ impl Charge<'_> {
     /// Splits pages off, as a charge of their own.
     ///
     /// # Panics
-    /// When the charge has fewer.
+    /// If the charge has fewer.
     #[inline]
     pub(crate) fn split(&mut self, pages: PageCount) -> Self {
         let left = self.pages.0.checked_sub(pages.0);
@@ -286,8 +286,8 @@ impl GroupTree {
         if over_high.is_none() {
             return self.uncharge(group, pages);
         }
-        // Not to the stock: from there the pages would be charged again without a look at the
-        // mark.
+        // Not given back to the stock: from there the pages would be charged again without a look
+        // at the mark.
         if let Err(underflow) = self.uncharge_past_stock(thread_number(), group, pages) {
             panic!("{underflow}");
         }
@@ -296,7 +296,7 @@ impl GroupTree {
     /// Gives back `pages` that a committed charge left with `group`.
     ///
     /// # Panics
-    /// When fewer are charged: the counters are wrong, and going on would let the limit be passed
+    /// If fewer are charged: the counters are wrong, and continuing would let the limit be passed
     /// (M14).
     #[inline]
     pub(crate) fn uncharge(&self, group: GroupId, pages: PageCount) {
@@ -305,7 +305,8 @@ impl GroupTree {
         }
     }
 
-    /// Like [`GroupTree::uncharge`], reporting instead of panicking; then no counter moved.
+    /// Like [`GroupTree::uncharge`], but reports an error instead of panicking; then no counter has
+    /// changed.
     #[inline]
     pub(crate) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
         self.try_uncharge_at(thread_number(), group, pages)

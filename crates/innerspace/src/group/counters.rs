@@ -204,7 +204,7 @@ impl GroupTree {
             let node = self.node(id);
             // Read first: once its last page is taken off, the node may start another life.
             next = node.parent();
-            // Before, not after: see above.
+            // Before that, not after it: see above.
             let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));
             let was_over = node.over.load(Ordering::Relaxed);
             let left = checked_take(&node.usage, pages.0, note).expect("usage covers own (I8)");

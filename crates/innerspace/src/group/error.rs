@@ -189,7 +189,7 @@ impl fmt::Display for LimitError {
         let digits =
             |pages: PageCount, digits| format!("{:.*}", digits, pages.bytes() as f64 / unit as f64);
         let amount = |pages: PageCount| digits(pages, 1);
-        // As many digits as tell the two apart; seven show a page in any unit.
+        // As many digits as make the two differ; seven show a page in any unit.
         let exact = |shown: &usize| digits(*usage, *shown) != digits(*max, *shown);
         let shown = match usage == max {
             true => 1,
@@ -239,7 +239,7 @@ impl fmt::Display for LimitError {
 }
 
 impl Holders {
-    /// Everything counted here together.
+    /// The sum of everything counted here.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> PageCount {
         PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())

@@ -19,7 +19,7 @@ pub struct GroupEvents {
     pub reclaimed: PageCount,
     /// Requests it refused before reclaim was tried.
     pub refused: u64,
-    /// Requests that had to be granted over its limit.
+    /// Requests that had to be granted beyond its limit.
     pub forced: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct GroupStats {
     pub peak: PageCount,
     /// Requests it refused before reclaim was tried.
     pub refusals: u64,
-    /// Requests that had to be granted over its limit.
+    /// Requests that had to be granted beyond its limit.
     pub forced: u64,
     /// All events so far.
     pub events: GroupEvents,

@@ -53,7 +53,7 @@ impl Tree {
         true
     }
 
-    /// As `GroupTree::try_charge`: from stock, a batch, alone, alone after draining.
+    /// `GroupTree::try_charge`: from stock, a batch, a single page, a single page after draining.
     fn charge(&self, number: usize, group: GroupId, pages: u32) -> bool {
         if self.stocks.charge(number, group, pages.into())
             || self.stocks.refill(self, number, group, pages.into())
@@ -66,7 +66,7 @@ impl Tree {
             .is_ok()
     }
 
-    /// As `GroupTree::try_uncharge`. Pages charged to the root alone are not known here.
+    /// `GroupTree::try_uncharge`. Pages charged to the root alone are not known here.
     fn uncharge(&self, number: usize, group: GroupId, pages: u32) {
         assert_eq!(group, GROUP);
         let in_use = self.stocks.in_use(number, group, &self.usage[1]);
@@ -117,7 +117,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// The numbers of two threads: each with slots of its own; both with slots that they share.
+/// The numbers of two threads, which have slots of their own, or share slots.
 const NUMBERS: [[usize; 2]; 2] = [[0, 1], [OWNERS, OWNERS + 1]];
 
 // spec: M5

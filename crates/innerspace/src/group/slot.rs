@@ -14,16 +14,16 @@ use super::GroupId;
 /// The sizes of batches, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Batches {
-    /// For a thread's first batch; 0 for no stock at all.
+    /// The pages in a thread's first batch; 0 for no stock at all.
     pub(super) first: u32,
-    /// For a thread that takes batch after batch, while the limits are far.
+    /// The pages in a batch of a thread that takes batch after batch, while the limits are far.
     pub(super) largest: u32,
     /// The most that all slots together may hold above a first batch.
     pub(super) all: u64,
 }
 
 impl Batches {
-    /// For a memory of so many pages: stocks must be a small share of it.
+    /// The sizes for a memory of this many pages: stocks must be a small share of it.
     pub(super) fn of(memory: u64) -> Batches {
         Batches {
             first: (memory / 256).min(128) as u32,

@@ -156,7 +156,7 @@ mod tests {
     // spec: M19
     #[test]
     fn shares_agree_with_every_instant_counted() {
-        // Millisecond by millisecond, beside the record; bursts and rests of all lengths, two
+        // Compares the record with a count by the millisecond: bursts and rests of all lengths, two
         // requests at a time.
         const STEP: u64 = SECOND / 1000;
         let (mut stalls, mut instants) = (Stalls::new(), Vec::new());

@@ -344,7 +344,7 @@ impl Stocks {
         let is_large = |slot: &&AtomicU64| {
             !std::ptr::eq(*slot, own) && Slot(slot.load(Ordering::Relaxed)).most() > first
         };
-        // In a large memory there is enough for all.
+        // A large memory has enough for all.
         let large = match self.batches.all / ((OWNERS + SHARED) * WAYS) as u64 {
             enough if enough >= largest.into() => 0,
             _ => self.all().filter(is_large).count(),
@@ -417,7 +417,7 @@ impl Stocks {
         }
         match self.place(number) {
             Place::Owned(_) => before.count().into(),
-            // Others may charge from there meanwhile.
+            // Other threads may charge from there meanwhile.
             Place::Shared(_) => 0,
         }
     }

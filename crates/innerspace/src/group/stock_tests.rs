@@ -134,7 +134,7 @@ fn batches_grow_while_every_limit_is_far_and_what_is_full_gives_back_half() {
     let near = tree
         .create(tree.root(), "near", Some(pages(10_000)))
         .unwrap();
-    // Twice as many each time, up to the largest.
+    // The batch doubles each time, up to the largest.
     for batch in [64, 128, 256, 300, 300] {
         charge(&tree, 0, far, 1);
         assert_eq!(tree.charged(far).0 - tree.usage(far).0, batch - 1);
@@ -182,7 +182,7 @@ fn what_other_threads_have_in_stock_is_no_reason_to_refuse() {
     let refused = tree.try_charge_at(0, leaf, pages(1)).unwrap_err();
     assert_eq!(refused.group, group);
     tree.validate().unwrap();
-    // At the limit to the last page, whichever thread gives and takes it.
+    // Charges exactly up to the limit, whichever thread gives and takes the last page.
     for stripe in 0..4 {
         give_back(&tree, stripe, leaf, if stripe == 0 { 0 } else { 1 });
         if stripe > 0 {
@@ -298,7 +298,7 @@ fn a_group_with_stock_is_deleted_and_its_number_free_at_once() {
     assert_eq!(seen(&tree, tree.root()), (0, 0));
     let again = tree.create(tree.root(), "again", None).unwrap();
     assert_eq!(again, group, "its number is used again");
-    // With a page outstanding it waits for that one, and no stock holds it up then.
+    // With a page outstanding the deletion waits for that one, and no stock delays it then.
     charge(&tree, 0, again, 2);
     tree.remove(again).unwrap();
     assert_eq!(seen(&tree, tree.root()), (2, 2));
@@ -487,7 +487,7 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     assert_eq!(group.events().refused, 1);
 }
 
-/// Frees nothing itself; meanwhile another thread frees what the request is waiting for.
+/// The reclaimer frees nothing itself; meanwhile another thread frees what the request waits for.
 struct Beside(Arc<Barrier>);
 
 impl Reclaimer for Beside {

@@ -470,7 +470,7 @@ fn what_a_deleted_group_leaves_is_protected_as_the_rest_of_its_parent() {
         spared.sum::<u64>()
     };
     let both = || [protect::Spared::Low, protect::Spared::Min].map(spared);
-    // Without a claim of the parent the child has none either.
+    // If the parent has no claim the child has none either.
     assert_eq!(both(), [0, 0]);
     tree.set_protection(parent, Protection::Min, Some(pages(10)))
         .unwrap();

@@ -34,7 +34,8 @@ pub(crate) enum Protection {
 /// The shape of the tree, under its mutex.
 #[derive(Default)]
 pub(crate) struct Shape {
-    /// By group number; `None` when the number is free. A deleted group has an empty name.
+    /// The nodes by group number; `None` where the number is free. A deleted group has an empty
+    /// name.
     entries: Vec<Option<Entry>>,
     /// Free numbers below `entries.len()`.
     free: Vec<u16>,
@@ -208,7 +209,7 @@ impl GroupTree {
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
-        // Before stocks are drained: none is filled after that.
+        // This comes before stocks are drained: none is filled after it.
         self.note_over(node);
         let reclaimer = self.reclaimer();
         for _ in 0..SET_MAX_ROUNDS {

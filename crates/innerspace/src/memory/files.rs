@@ -157,7 +157,7 @@ impl OpenFiles {
             match same(listed) {
                 Ok(open) => return Ok(Found::Same(open)),
                 Err(error) if refused => return Err(error),
-                // Outside every section, with nothing locked.
+                // Must be called outside every section, with nothing locked.
                 Err(_) => cache.released(Vec::new()),
             }
             refused = true;

@@ -276,8 +276,8 @@ impl Drop for MemoryInner {
             return;
         }
         let mut panics = Panics::default();
-        // Files that were let go where they could not be closed are closed before this returns, as
-        // the process may end then. With `Threads::None` no other thread would do it.
+        // Files that were released where they could not be closed are closed before this returns,
+        // as the process may end then. With `Threads::None` no other thread would do it.
         match self.service {
             Some(_) => {
                 panics.catch(|| self.pool.finish_retired());

@@ -183,7 +183,7 @@ impl FileOpener {
         self.open_store(Arc::new(store))
     }
 
-    /// Like [`FileOpener::open`], for a store that others hold too.
+    /// Like [`FileOpener::open`], for a store that others also hold.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -288,8 +288,8 @@ impl FileOpener {
         }
     }
 
-    /// What the caller calls the file. Another caller may have opened it by a name of its own,
-    /// which is not for this one to see.
+    /// The caller's name for the file. Another caller may have opened it by a name of its own,
+    /// which this caller must not see.
     fn shown_name(&self, own: &dyn Fn() -> String) -> String {
         match &self.options.name {
             Some(name) => store::shown_name(name).into_owned(),

@@ -45,8 +45,8 @@ pub struct MemoryOptions {
 }
 
 impl Memory {
-    /// A memory that keeps all it has within `limit` (bytes, or a [`Limit`]), with one service
-    /// thread. At least [`MINIMUM_LIMIT`].
+    /// Creates a memory that keeps everything within `limit` (bytes, or a [`Limit`]), with one
+    /// service thread. The least limit is [`MINIMUM_LIMIT`].
     ///
     /// # Errors
     /// [`MemoryError`]: the limit is too small, larger than the machine, or address space for it is
@@ -107,7 +107,7 @@ impl MemoryOptions {
             return Err(MemoryError::AboveMachine { limit, machine });
         }
         let system = |source| MemoryError::System { limit, source };
-        // One frame is the zero frame, which is not counted as usable.
+        // One frame is the zero frame, which does not count as usable.
         let frames = (limit - FIXED)
             / (PAGE_SIZE as u64 + METADATA + LOOKASIDE_BYTES_PER_FRAME + SHADOW_BYTES_PER_FRAME)
             - 1;

@@ -101,12 +101,12 @@ mod tests {
     }
 
     fn wait_called(calls: &Receiver<()>) {
-        // The bound is for the case that there is no service any more.
+        // The bound matters only if there is no service any more.
         let end = calls.recv_timeout(Duration::from_secs(60));
         end.expect("somebody serves");
     }
 
-    /// More calls than are made in one go: those behind the first are made after its panic has gone
+    /// More calls than are made at once: those behind the first are made after its panic was passed
     /// on.
     fn have_many_woken(file: &PagedFile) {
         (0..20).for_each(|_| have_woken(file, || {}));
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(memory.take_errors().len(), 1);
     }
 
-    /// A hook that says that it was called, and panics.
+    /// A hook that records its call and panics.
     fn hook(memory: &Memory) -> Receiver<()> {
         let (called, calls) = mpsc::channel();
         memory.on_error(move |_| {

@@ -107,7 +107,7 @@ impl std::fmt::Debug for Pool {
 
 /// Construction, and the pool as a whole.
 impl Pool {
-    /// A pool with an arena of its own, all free.
+    /// Creates a pool with an arena of its own, all free.
     pub(crate) fn new(options: &PoolOptions) -> Result<Arc<Pool>, ArenaError> {
         let frames = Frames::new(&options.arena)?;
         let ordinary = PageCount(u64::from(frames.total() - frames.reserve()));
@@ -133,7 +133,7 @@ impl Pool {
             frames,
         });
         if pool.sampler.is_some() {
-            // Never given back: it lives as long as the pool.
+            // This is never given back: it lives as long as the pool.
             let pages = PageCount::ceil(SAMPLER_BYTES);
             pool.groups.charge_must(GroupId::ROOT, pages).commit();
         }

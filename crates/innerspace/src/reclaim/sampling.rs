@@ -71,8 +71,8 @@ pub struct MissCurve {
 }
 
 impl MissCurve {
-    /// Bytes of memory for data, and the share of uses that would miss with so much: from no memory
-    /// to four times what there is.
+    /// For each amount of memory for data, in bytes, the share of uses that would miss: from no
+    /// memory to four times the present amount.
     pub fn points(&self) -> &[(u64, f64)] {
         &self.points
     }
@@ -89,7 +89,7 @@ impl MissCurve {
     }
 }
 
-/// A rest is so many times as long as the stretch before it.
+/// A rest is this many times as long as the period of sampling before it.
 const REST: u32 = 400;
 
 /// Uses in a stretch, for each page of the memory.
@@ -133,7 +133,7 @@ struct State {
     mapped: f64,
     samples: u64,
     began: Instant,
-    /// When the next stretch begins, if none is under way.
+    /// When the next period of sampling begins, if none is under way.
     next: Instant,
     /// The curve of the last whole stretch.
     last: Option<MissCurve>,
@@ -149,7 +149,7 @@ enum Way {
 }
 
 impl Sampler {
-    /// A sampler for a memory of so many pages.
+    /// Creates a sampler for a memory of this many pages.
     pub(crate) fn new(memory: PageCount) -> Sampler {
         Sampler {
             on: AtomicBool::new(true),
@@ -181,7 +181,7 @@ impl Sampler {
         self.is_on() && meta.uses.has(Uses::SAMPLED) && self.used(meta, pages, Way::Mapping)
     }
 
-    /// All uses of this stretch by calls.
+    /// All uses by calls in this period of sampling.
     fn seen(&self) -> u64 {
         let seen = self.seen.iter().map(|seen| seen.0.load(Ordering::Relaxed));
         seen.sum()

@@ -74,7 +74,7 @@ impl Drop for StoreScope {
 pub(super) enum Refusals {
     /// It is counted at once.
     Counted,
-    /// It is kept until the trial ends; the last one is here, with its pool and group. Those before
+    /// It is kept until the trial ends. The last one is here, with its pool and group; those before
     /// it did not end the trial.
     Kept(Option<(u64, GroupId)>),
 }

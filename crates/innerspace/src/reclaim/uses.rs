@@ -16,7 +16,7 @@ impl Pool {
         self.mark_accessed_at(id, self.frames.meta(id).flags.load());
     }
 
-    /// Like [`Pool::mark_accessed`], with the block's flags as they were just now.
+    /// Like [`Pool::mark_accessed`], with the block's flags just read.
     #[inline(always)]
     pub(crate) fn mark_accessed_at(&self, id: FrameId, flags: FlagSet) {
         if self.samples() {

@@ -104,7 +104,7 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        // From here on the thread counts as one of many.
+        // From now on the thread counts as one of many.
         let _ = KNOWN.try_with(|known| known.set(usize::MAX));
         let mut free = FREE
             .lock()

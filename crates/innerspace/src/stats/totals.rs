@@ -22,8 +22,8 @@ macro_rules! counters {
         /// The number of kinds of events.
         pub(super) const EVENTS: usize = [$(Event::$event),*].len();
 
-        /// Everything a memory counted since it was made, and its gauges now. `Display` prints a
-        /// line each, as `/proc/vmstat` does.
+        /// Everything that a memory has counted since it was made, and its gauges now. `Display`
+        /// prints a line for each, as in `/proc/vmstat`.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]

@@ -5,12 +5,12 @@ use std::{fmt, io};
 
 use crate::units::{Bytes, Grouped};
 
-/// When a store's length was learned.
+/// When the length of a store was learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownSince {
     /// When the store was opened.
     Opened,
-    /// At a write or a change of length through the handle that reports the error.
+    /// It was learned at a write or a change of length through the handle that reports the error.
     Changed,
 }
 

@@ -39,7 +39,8 @@ struct State {
 #[derive(Default)]
 struct Bytes {
     len: u64,
-    /// By offset divided by [`CHUNK`]. An absent chunk is a hole; bytes at or past `len` are zero.
+    /// The chunks, by offset divided by [`CHUNK`]. An absent chunk is a hole; bytes at or past
+    /// `len` are zero.
     chunks: BTreeMap<u64, Box<[u8]>>,
     /// Memory of former chunks: empty, with room for one each; at most [`MOST_SPARE`].
     spare: Vec<Vec<u8>>,
@@ -93,7 +94,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Passes the next `len` bytes to `each`, part by part. There are so many.
+    /// Passes the next `len` bytes to `each`, part by part. There must be that many.
     fn take(&mut self, mut len: usize, mut each: impl FnMut(&[u8])) {
         while len > 0 {
             let rest = &self.bufs[0][self.done..];
@@ -222,7 +223,7 @@ impl MemoryStore {
     /// A store of `len` zero bytes, all of it one hole.
     ///
     /// # Panics
-    /// When `len` does not fit in 63 bits.
+    /// If `len` does not fit in 63 bits.
     pub fn with_len(len: u64) -> MemoryStore {
         assert!(len <= MAX_LEN, "a store of {len} bytes");
         let store = MemoryStore::new();
@@ -309,7 +310,7 @@ impl Default for MemoryStore {
     }
 }
 
-/// Where `len` bytes at `offset` end, if a store can be so long.
+/// Where `len` bytes at `offset` end; `None` if a store cannot be so long.
 fn end_of(offset: u64, len: usize) -> io::Result<u64> {
     let end = offset.checked_add(len as u64).filter(|&end| end <= MAX_LEN);
     end.ok_or_else(|| io::ErrorKind::FileTooLarge.into())

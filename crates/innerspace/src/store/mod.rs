@@ -140,7 +140,7 @@ pub struct Limits {
     /// The preferred request size in bytes: neighbouring blocks are read and written together up to
     /// this much. 0 for no preference, which means 1 MiB.
     pub preferred_size: usize,
-    /// How many requests the store serves at a time, at least 1. So many threads call a store that
+    /// How many requests the store serves at a time, at least 1. As many threads call a store that
     /// has no completion form of its own.
     pub requests: u32,
 }
@@ -177,7 +177,7 @@ impl Limits {
         }
     }
 
-    /// The same limits with so many requests at a time.
+    /// The same limits with this many requests at a time.
     pub fn at_a_time(self, requests: u32) -> Limits {
         Limits { requests, ..self }
     }

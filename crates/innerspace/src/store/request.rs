@@ -30,7 +30,7 @@ pub(crate) trait Transfer: Send {
     /// Some of the bytes to write, piece by piece.
     fn slices(&self, bytes: Range<usize>) -> Vec<IoSlice<'_>>;
 
-    /// Ends the request: so many bytes were transferred, or why not.
+    /// Ends the request with the number of bytes transferred, or the error.
     fn complete(self: Box<Self>, result: io::Result<usize>);
 
     /// The ring that may do the request.
@@ -107,8 +107,8 @@ impl Request {
         self.filled
     }
 
-    /// For a read: copies bytes in behind those that are there, as many as there is room for;
-    /// returns how many.
+    /// For a read: appends bytes to those that are there, as many as there is room for; returns how
+    /// many.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.len() - self.filled);
         let range = self.filled..self.filled + len;

@@ -16,7 +16,7 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
     while done < buf.len() {
         match store.read_at(&mut buf[done..], offset + done as u64) {
             Ok(0) => break,
-            // A store that claims this is confused: the bytes are unknown.
+            // A store that claims this is faulty: the bytes are unknown.
             Ok(count) if count > buf.len() - done => return Err(io::ErrorKind::InvalidData.into()),
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -38,7 +38,7 @@ pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     while done < wanted {
         match store.read_vectored_at(bufs, offset + done as u64) {
             Ok(0) => break,
-            // A store that claims this is confused: the bytes are unknown.
+            // A store that claims this is faulty: the bytes are unknown.
             Ok(count) if count > wanted - done => return Err(io::ErrorKind::InvalidData.into()),
             Ok(count) => {
                 done += count;
@@ -138,7 +138,7 @@ fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result
             let wanted = wanted as u64;
             Err(StoreError::WriteZero { offset, wanted }.into())
         }
-        // A store that claims this is confused: the bytes it wrote are unknown.
+        // A store that claims this is faulty: the bytes it wrote are unknown.
         Ok(count) if count > wanted => Err(io::ErrorKind::InvalidData.into()),
         Ok(count) => Ok(count),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),

@@ -96,7 +96,7 @@ impl CacheBinding {
 pub(crate) struct PendingMark(u64);
 
 impl PendingMark {
-    /// Nothing pending, for a reader that has looked by other means.
+    /// Nothing is pending, for a reader that has looked by other means.
     pub(crate) const NONE: PendingMark = PendingMark(0);
 
     /// The number of a cached leaf, or one that no leaf has if something is pending: one comparison
@@ -220,7 +220,7 @@ impl Participant {
     /// Opens the section of one access, and returns its number, given the last one's.
     #[inline(always)]
     fn open_alone(&self, last: u64, mode: BarrierMode) -> u64 {
-        // Under loom every look at `state` is one more thing to explore.
+        // Under loom every load of `state` is one more thing to explore.
         debug_assert!(cfg!(loom) || !self.is_open(), "I6: open already");
         self.set_state(last + 2, mode);
         if mode == BarrierMode::Membarrier {
@@ -447,7 +447,7 @@ impl Domain {
 pub(crate) struct Sections {
     participant: Arc<Participant>,
     domain: Arc<Domain>,
-    /// A copy of the domain's.
+    /// A copy of the domain's value.
     mode: BarrierMode,
     /// The value of `participant.state` in the last section: odd, and different in each.
     last: u64,

@@ -173,7 +173,7 @@ impl<T> Gate<T> {
     /// not matter.
     ///
     /// # Panics
-    /// When another thread is a writer.
+    /// If another thread is a writer.
     pub(crate) fn write_new(&self) -> Writer<'_, T> {
         Writer {
             gate: self,

@@ -15,7 +15,7 @@ pub(crate) struct Members<T> {
 pub(crate) struct Ticket(u64);
 
 impl Ticket {
-    /// That of no member.
+    /// A ticket that no member has.
     pub(crate) const NONE: Ticket = Ticket(0);
 }
 

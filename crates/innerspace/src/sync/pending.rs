@@ -177,7 +177,7 @@ mod models {
                 theirs.drain();
             });
             owner(&world);
-            // Complete, whichever thread drains beside it.
+            // The drain is complete, whichever thread drains at the same time.
             world.drain();
             world.validate(expected);
             drainer.join().unwrap();

@@ -185,7 +185,8 @@ mod loom_models {
     use loom::cell::UnsafeCell;
     use loom::thread;
 
-    /// Two words that loom watches, written when made and torn apart when dropped.
+    /// Two words that loom watches, which are written when they are made and differ once they are
+    /// dropped.
     struct Pair(UnsafeCell<(u64, u64)>);
     // SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's
     // failure.

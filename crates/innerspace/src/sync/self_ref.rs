@@ -50,7 +50,7 @@ impl<T> SelfRef<T> {
     /// The object, for a caller that is counted.
     ///
     /// # Panics
-    /// When the count is 0.
+    /// If the count is 0.
     pub(crate) fn get(&self) -> Arc<T> {
         let kept = self.0.lock();
         kept.own.clone().expect("the caller is counted")

@@ -282,7 +282,7 @@ impl<T> RwLock<T> {
 /// How a wait with a timeout ended. Both may be spurious; look at the condition again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitEnd {
-    /// Somebody notified, or the wait ended for no reason.
+    /// There was a notification, or the wait ended without a reason.
     Woken,
     /// The time was up.
     TimedOut,

@@ -50,8 +50,8 @@ impl BarrierMode {
     /// the time (`sync::domain` does).
     ///
     /// # Panics
-    /// When the kernel granted membarrier at the start and refuses it now (a seccomp policy that
-    /// was installed in between): no sound way to continue is left.
+    /// If the kernel granted membarrier at the start and refuses it now (because of a seccomp
+    /// policy that was installed in between): there is no sound way to continue.
     #[inline]
     pub(crate) fn heavy(self) {
         match self {
@@ -182,7 +182,7 @@ mod tests {
         /// nothing drains a store buffer in the barrier's place; spinning hard, so that both sides
         /// leave at the same moment.
         fn meet(&self, me: usize, round: u32) {
-            // With the other's word in the cache, the race is between a slow store and a fast load.
+            // With the other's word in the cache, a slow store races with a fast load.
             let other = [&self.revoked, &self.announced][me]
                 .0
                 .load(Ordering::Relaxed);
@@ -230,8 +230,8 @@ mod tests {
 
     const ROUNDS: u32 = if cfg!(miri) { 50 } else { 50_000 };
 
-    // One test for both modes: side by side they would take each other's processors, and the two
-    // threads of a pair would hardly ever run at the same moment.
+    // One test for both modes: at the same time they would take each other's processors, and the
+    // two threads of a pair would hardly ever run at the same moment.
     #[test]
     fn one_side_always_sees_the_other() {
         assert_eq!(
@@ -256,7 +256,7 @@ mod tests {
 
         const CHILD: &str = "INNERSPACE_TEST_WANTS_FENCES";
 
-        /// This test binary once more, running `the_child_has_fences` alone.
+        /// Runs this test binary again, with `the_child_has_fences` alone.
         fn child() -> Command {
             let mut command = Command::new(std::env::current_exe().expect("path of the test"));
             command.args([

@@ -33,20 +33,21 @@ pub(crate) use platform::{
 /// The bytes of one read or write that the kernel may keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
-    /// As it chooses.
+    /// As many as the kernel chooses.
     Cached,
     /// Nothing; only after [`enable_dontcache`] said that this works.
     Nothing,
 }
 
-/// Opens that never wait for the other end of a FIFO and never acquire a terminal.
+/// Sets flags so that an open never waits for the other end of a FIFO and never acquires a
+/// terminal.
 #[cfg(unix)]
 pub(crate) fn without_waiting(options: &mut std::fs::OpenOptions) {
     use std::os::unix::fs::OpenOptionsExt;
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
 }
 
-/// Opens that never wait for the other end of a FIFO: there are none.
+/// Sets flags so that an open never waits for the other end of a FIFO: there are none.
 #[cfg(not(unix))]
 pub(crate) fn without_waiting(_: &mut std::fs::OpenOptions) {}
 
@@ -224,8 +225,8 @@ mod tests {
                     while !done.load(std::sync::atomic::Ordering::Relaxed) {
                         let others =
                             [0, 1, 2, 3, 4, 5, 6, 7].map(|n| create(format!("{thread}.{n}")));
-                        // One may be locked still, by a child that another test has made at this
-                        // moment.
+                        // One of them may still be locked, by a child that another test has made at
+                        // this moment.
                         others.iter().for_each(|other| drop(other.try_lock()));
                     }
                 });

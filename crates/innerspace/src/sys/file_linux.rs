@@ -335,8 +335,8 @@ mod tests {
 
     #[test]
     fn cachestat_and_mincore_agree() {
-        // Of a file in memory the page cache has all that is not in swap, from where a read brings
-        // it back.
+        // The page cache has everything of a file in memory that is not in swap, from where a read
+        // brings it back.
         let file = crate::sys::shared::sealed_memory(c"cached", LEN).unwrap();
         file.write_all_at(&vec![7; LEN as usize], 0).unwrap();
         let agree = || {

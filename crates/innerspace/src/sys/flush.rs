@@ -102,7 +102,7 @@ mod platform {
         /// The forms that the processor has, best first; never empty.
         pub(crate) fn available() -> Vec<Flusher> {
             let basic = __cpuid(1);
-            // In units of 8 bytes.
+            // The size is in units of 8 bytes.
             let line = (basic.ebx >> 8 & 0xFF) as usize * 8;
             let more = match __get_cpuid_max(0).0 {
                 7.. => __cpuid_count(7, 0).ebx,

@@ -204,7 +204,7 @@ mod tests {
         clear::<LOCKED>(byte) == Contention::Waiters
     }
 
-    /// A call that is none in a build that is optimised.
+    /// A function whose call disappears in an optimised build.
     #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
     #[inline(never)]
     extern "sysv64" fn call_alone(byte: u64) -> u64 {

@@ -117,8 +117,8 @@ pub(crate) mod tests {
         libc::WEXITSTATUS(status) == 0
     }
 
-    /// In a child that has something of its own where the parent has `len` bytes at `base`, whether
-    /// that survives `end`.
+    /// Returns whether, in a child that has something of its own where the parent has `len` bytes
+    /// at `base`, that survives `end`.
     pub(in crate::sys) fn keeps_what_is_there(
         base: *mut u8,
         len: usize,
@@ -144,7 +144,7 @@ pub(crate) mod tests {
         assert!(parent.is_current());
         assert!(in_child(|| {
             let child = Process::current();
-            // Also where the answer was remembered before the fork.
+            // The same if the answer was remembered before the fork.
             !parent.is_current() && child.is_current() && child.id() == std::process::id()
         }));
         assert!(parent.is_current());

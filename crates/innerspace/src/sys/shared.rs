@@ -13,7 +13,7 @@
 //! | a file in memory | memfd_create(2), sealed | `Unsupported` |
 //! | blocks ahead of writes | fallocate(2) | `Unsupported` |
 //!
-//! Before Linux 5.14 pages are written again by a store of their present value, and nothing makes
+//! Before Linux 5.14, pages are written again by a store of their present value, and nothing makes
 //! room.
 //!
 //! Holes are found and made by [`super::file`].
@@ -114,10 +114,10 @@ impl SharedMapping {
     /// passed over.
     ///
     /// # Errors
-    /// When the system could not write. The same failure may not be reported again.
+    /// If the system could not write. The same failure may not be reported again.
     ///
     /// # Panics
-    /// When the range is not inside the mapping.
+    /// If the range is not inside the mapping.
     pub(crate) fn sync(&self, range: Range<usize>) -> io::Result<()> {
         self.check(&range);
         if range.is_empty() {
@@ -138,7 +138,7 @@ impl SharedMapping {
     /// The system's error; `Unsupported` where it cannot: see [`touch`].
     ///
     /// # Panics
-    /// When the range is not inside the mapping.
+    /// If the range is not inside the mapping.
     pub(crate) fn touch(&self, range: Range<usize>) -> io::Result<()> {
         self.check(&range);
         #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
@@ -156,7 +156,7 @@ impl SharedMapping {
     /// tell which. Otherwise the system's error.
     ///
     /// # Panics
-    /// When the range is not inside the mapping.
+    /// If the range is not inside the mapping.
     pub(crate) fn make_storable(&self, range: Range<usize>) -> io::Result<()> {
         self.check(&range);
         let start = range.start / host_page_size() * host_page_size();
@@ -312,8 +312,8 @@ mod platform {
         Err(io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    /// A multiple of 2 MiB with `len` bytes that were free during the call, and room for the kernel
-    /// to align it in.
+    /// An address that is a multiple of 2 MiB, where `len` bytes were free during the call, with
+    /// room for the kernel to align the mapping.
     fn free_address(len: usize) -> io::Result<*mut u8> {
         let room = len + 2 * HUGE_PAGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

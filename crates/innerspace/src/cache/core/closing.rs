@@ -12,7 +12,7 @@ pub(crate) struct Closing {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// A handle or mapping is there, or its last one is about to say that it went.
+    /// A handle or mapping exists, or the last one is about to report that it is gone.
     Open,
     /// The last one went where the file could not be closed.
     Left,
@@ -46,7 +46,7 @@ impl Closing {
         begins
     }
 
-    /// Waits until there is something to do: whether the file is to be closed by the caller. Does
+    /// Waits until there is something to do. Returns whether the caller is to close the file; does
     /// not wait for the caller itself.
     fn wait(&self) -> bool {
         let mut stage = self.stage.lock();

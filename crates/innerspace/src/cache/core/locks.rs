@@ -18,7 +18,7 @@ pub(crate) struct FileLocks {
 /// caller makes it.
 #[must_use]
 pub(crate) enum InvalidateGuard<'f> {
-    /// Others may fill and write, too.
+    /// Other threads may fill and write, too.
     Shared {
         _guard: RwLockReadGuard<'f, ()>,
         _holding: FileLocked,

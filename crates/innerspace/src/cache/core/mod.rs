@@ -297,7 +297,7 @@ impl FileCore {
         }
     }
 
-    /// One past the last block a file can have.
+    /// The number after that of the last block that a file can have.
     pub(crate) fn end_block(&self) -> u64 {
         (MAX_SIZE >> self.block_shift()) + 1
     }

@@ -71,7 +71,7 @@ impl Request {
         state.as_mut().and_then(|state| state.result.take())
     }
 
-    /// Leaves a waker, or takes the result if it is there.
+    /// Takes the result if it is there; otherwise leaves a waker.
     pub(crate) fn look(&self, waker: Waker) -> Option<Result<View, FileError>> {
         let before = {
             let mut state = self.state.lock();
@@ -119,7 +119,7 @@ pub(crate) struct ReadyList {
     /// Some request may be due to be woken.
     any_due: AtomicBool,
     closed: AtomicBool,
-    /// By first block, and by address.
+    /// Ordered by first block, then by address.
     requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,
     due: Mutex<Vec<Weak<Request>>>,
 }

@@ -16,9 +16,9 @@ pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 /// A store that can be opened, and its answers.
 pub(crate) struct StoreProbe {
     pub(crate) store: Arc<dyn Store>,
-    /// As it was given.
+    /// The name as it was given.
     pub(crate) own_name: Arc<str>,
-    /// As it is in messages.
+    /// The name as it appears in messages.
     pub(crate) name: Arc<str>,
     /// The order of a block, from the options.
     pub(crate) order: u8,

@@ -247,7 +247,7 @@ impl DirtyIndex {
         self.cut.is_some() || self.cuts != cuts
     }
 
-    /// From here on only the closing thread's write begins.
+    /// From here on only the closing thread may begin a write.
     pub(crate) fn begin_closing(&mut self) {
         self.closing = true;
     }
@@ -296,7 +296,8 @@ impl DirtyIndex {
             }
         }
         if everything && run.is_empty() {
-            // All were looked at: the flusher need not do so again before the oldest is old enough.
+            // All blocks were examined: the flusher need not do so again before the oldest is old
+            // enough.
             self.oldest = oldest;
         }
         run

@@ -132,7 +132,7 @@ impl Punched {
         }
     }
 
-    /// Checks the entries for a file of so many blocks at rest.
+    /// Checks the entries for a file of `blocks` blocks at rest.
     pub(crate) fn validate(&self, blocks: u64) {
         let lost = self.lost.all().map(|(run, ())| run);
         let emptied = self.emptied.all().map(|(run, _)| run);

@@ -82,7 +82,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.all().flat_map(|(blocks, _)| blocks)
     }
 
-    /// Adds blocks, of which none is there.
+    /// Adds blocks, none of which is in the set.
     pub(crate) fn note_run(&mut self, blocks: Range<u64>, note: T) {
         self.blocks += (blocks.end - blocks.start) as usize;
         // Mostly they follow the last run.
@@ -126,7 +126,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         Some((end, run.note))
     }
 
-    /// Takes out all blocks of a range that are there.
+    /// Removes all blocks of a range that are in the set.
     pub(crate) fn remove_all(&mut self, blocks: Range<u64>) {
         let mut rest = blocks;
         while let Some(part) = self.first_part(rest.clone()) {

@@ -145,8 +145,8 @@ impl FileCore {
         let doubted = self.dirty().doubted();
         failpoint!(DoubtListed);
         for block in doubted.into_iter().flatten() {
-            // Otherwise the block was removed from the file meanwhile, and is in doubt no more; or
-            // its lock is taken.
+            // Otherwise the block was removed from the file and is no longer in doubt, or another
+            // thread has its lock.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
                 // Another thread may have taken it back, or another block may be in its place. This
                 // is only stable under the lock.

@@ -16,7 +16,7 @@ use crate::cache::read::requests::FLIGHT_PART;
 use crate::exec::Turn;
 use crate::sync::{Arc, Condvar, Mutex};
 
-/// Jobs that write beside the caller, at most: more keep no disk busier.
+/// The greatest number of jobs that write in addition to the caller: more keep no disk busier.
 const MOST_HELPERS: u64 = 7;
 
 /// The work that a caller shares with its helpers.
@@ -82,7 +82,7 @@ impl Spread {
         })
     }
 
-    /// Nothing more is written for a reason that gives up at a failure.
+    /// Nothing more is written for a reason that stops at a failure.
     fn give_up(&self) {
         self.state.lock().allowed = 0;
     }
@@ -154,7 +154,7 @@ impl FileCore {
         }
     }
 
-    /// How many jobs are worth starting for so many dirty blocks in runs of `run`.
+    /// How many jobs are worth starting for this many dirty blocks in runs of `run`.
     fn helpers(&self, run: u64, dirty: u64) -> u64 {
         if self.id.write_order == WriteOrder::Ordered || !self.cache.workers().has_threads() {
             return 0;

@@ -58,7 +58,7 @@ pub(crate) struct RunEnd {
     pub(crate) written: u64,
     /// Blocks whose write failed.
     pub(crate) failed: u64,
-    /// Where to go on.
+    /// Where to continue.
     pub(crate) next: u64,
 }
 
@@ -365,7 +365,7 @@ impl FileCore {
             }
             match Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize) {
                 Some(pinned) => ready.push((one, pinned, len)),
-                // It is written another time; but a sync must not say that it was.
+                // It is written later, but a sync must not report that it was written.
                 None if rules.reason == WriteReason::Sync => {
                     let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
                     let error = self.store_error(StoreAction::Write, start, len as u64, error);
@@ -570,7 +570,7 @@ impl FileCore {
         held.map(|held| self.held(held))
     }
 
-    /// The same for so many blocks.
+    /// The same for this many blocks.
     pub(crate) fn held(&self, (blocks, reason): (u64, HeldReason)) -> FileError {
         FileError::Held {
             file: self.id.name.clone(),

@@ -147,7 +147,7 @@ impl FileCore {
         self.blocks.index.write().drop_shadows(self.frames(), 0);
         panics.catch(|| self.store.close());
         self.cache.remove_file(self);
-        // Only now, when the store can be opened again, which woken futures may do at once.
+        // Only now: the store can be opened again, and woken futures may do so at once.
         self.ready.wake_closed(&self.closed(), &mut panics);
         // Nothing of it is charged any more when its last keeper returns.
         panics.catch(|| self.pool.finish_retired());
@@ -237,8 +237,8 @@ impl Drop for PagedFile {
         if last.core.check_process().is_err() {
             return;
         }
-        // From inside its store, or a store that its own may use, it is closed later: see
-        // `FileInner::drop`.
+        // In a call of its store, or of a store that its store may use, the file is closed later:
+        // see `FileInner::drop`.
         if !last.core.in_store_call() && last.core.may_call_unasked() {
             let mut panics = Panics::default();
             panics.catch(|| last.core.close_once());
@@ -479,7 +479,7 @@ impl PagedFile {
         append(self.core(), bytes)
     }
 
-    /// Cuts the file, or lengthens it with zeros. Views keep what they show.
+    /// Cuts the file, or lengthens it with zeros. Views keep their bytes.
     ///
     /// There is no `try_` form: it calls the store.
     ///

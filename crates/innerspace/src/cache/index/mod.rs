@@ -172,8 +172,8 @@ pub(crate) enum Inserted {
 pub(crate) struct RunInserted {
     /// Blocks that are in, from the first on.
     pub(crate) blocks: usize,
-    /// More spare nodes are needed for the next one, this many in all. If not, and blocks are left,
-    /// one is there already.
+    /// The next block needs more spare nodes, this many in all. If it needs none and blocks are
+    /// left, there is a block already.
     pub(crate) need_nodes: Option<usize>,
 }
 

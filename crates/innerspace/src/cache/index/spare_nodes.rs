@@ -15,7 +15,7 @@ pub(crate) struct SpareNodes<'p> {
 }
 
 impl<'p> SpareNodes<'p> {
-    /// None yet. Nodes will be charged to `group`.
+    /// Creates a supply without nodes. They will be charged to `group`.
     pub(crate) fn new(pool: &'p Pool, group: GroupId) -> SpareNodes<'p> {
         SpareNodes {
             pool,

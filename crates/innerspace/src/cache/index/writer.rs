@@ -269,7 +269,7 @@ impl<'a, T> IndexWriter<'a, T> {
             return wanted as usize;
         }
         if wanted > present {
-            // New roots above the old one, then a path of its own below the top.
+            // Puts new roots above the old one, then makes a path of its own below the top.
             return (wanted - present + wanted - 1) as usize;
         }
         let mut word = root;

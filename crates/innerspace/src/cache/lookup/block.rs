@@ -254,7 +254,7 @@ impl<'f> NewBlock<'f> {
         taken.then(|| BlockRef::new(held.file, held.frame, held.block))
     }
 
-    /// The bytes are there: waiters go on.
+    /// The bytes are there: waiters continue.
     pub(crate) fn finish(self) -> BlockRef<'f> {
         let held = self.finish_unnoted();
         held.file.ready.filled(held.block..held.block + 1);

@@ -245,7 +245,8 @@ impl FileCore {
         word == Word::Block(frame)
     }
 
-    /// Treats a found block as `get` says. `None`: it went away meanwhile, look again.
+    /// Treats a found block as `get` says. `None` if it went away, and the caller has to look
+    /// again.
     fn take_found<'f>(
         &'f self,
         held: BlockRef<'f>,
@@ -336,7 +337,7 @@ impl FileCore {
         self.create_on(block, get, Basis::Nothing)
     }
 
-    /// Like [`FileCore::create`]; `None` also when `basis` does not hold any more.
+    /// Like [`FileCore::create`]; also `None` if `basis` is no longer true.
     pub(crate) fn create_on(
         &self,
         block: u64,
@@ -422,7 +423,7 @@ impl FileCore {
         }
     }
 
-    /// One attempt to put a block into the index; `None`: its basis does not hold any more.
+    /// One attempt to put a block into the index; `None` if its basis is no longer true.
     pub(crate) fn try_insert(
         &self,
         block: u64,

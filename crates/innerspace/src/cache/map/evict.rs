@@ -20,8 +20,8 @@ use crate::units::{FrameId, PageCount};
 /// Which of the named blocks are evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicting {
-    /// All that are clean and not viewed. Their translations are taken away, and a grace period is
-    /// waited for.
+    /// Evicts all blocks that are clean and not viewed. Revokes their translations, and waits for a
+    /// grace period.
     All,
     /// The same except for those that are mapped; this never waits.
     Unmapped,
@@ -70,7 +70,7 @@ impl FileCore {
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
         for one in locked.iter().filter(is_mapped) {
             mapped.push(one.block());
-            // It was probably used through the mapping, whose loads make no call.
+            // It was probably used through the mapping: its loads call nothing.
             one.meta().uses.clear(Uses::AHEAD);
         }
         // Mostly sorted: each mapper is called once for a run of adjacent blocks.

@@ -91,7 +91,7 @@ impl LockedBlock {
         &self.core
     }
 
-    /// Its number in the file.
+    /// The block's number in the file.
     pub(crate) fn block(&self) -> u64 {
         self.block
     }

@@ -23,7 +23,7 @@ pub(crate) struct FaultAround {
     /// First frames of locked blocks.
     taken: [FrameId; FaultAround::MOST],
     len: usize,
-    /// A bit for each whose count is to be given back, because the block had left the file when it
+    /// A bit for each block whose count is to be given back, because it had left the file when it
     /// was locked.
     strays: u32,
 }

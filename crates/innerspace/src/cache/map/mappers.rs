@@ -61,7 +61,7 @@ pub(crate) struct MapperList {
 #[derive(Default)]
 struct Registrations {
     next: u64,
-    /// In the order in which they came.
+    /// In order of registration.
     mappers: BTreeMap<MapperId, Weak<dyn Mappers>>,
 }
 

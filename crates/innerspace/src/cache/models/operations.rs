@@ -434,7 +434,7 @@ fn shuttle_two_writers_of_a_hole_lose_nothing() {
 
 #[test]
 fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
-    // One thread has to get far in a gap of the other's.
+    // One thread has to get far while the other pauses.
     let body = || {
         let (cache, _store, file) = file(16, 1);
         let told = Arc::new(AtomicU32::new(0));
@@ -492,7 +492,7 @@ fn wait_for<F: Future>(mut future: std::pin::Pin<&mut F>) -> F::Output {
     }
 }
 
-/// What a waker rings.
+/// What a waker notifies.
 #[derive(Default)]
 struct Bell(Mutex<bool>, Condvar);
 
@@ -515,7 +515,7 @@ impl Bell {
 
 #[test]
 fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
-    // One thread has to get far in a gap of another's.
+    // One thread has to get far while the other pauses.
     let body = || {
         let (cache, _store, file) = file(16, 1);
         let ended = Arc::new(AtomicBool::new(false));
@@ -523,7 +523,7 @@ fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
             let (cache, ended) = (cache.clone(), ended.clone());
             thread::spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
-                    // Here no time passes: only a kick ends it.
+                    // No time passes here: only a kick ends the wait.
                     cache.pool().wait_for_work(Duration::from_secs(1));
                     while cache.step() == Step::More {}
                 }

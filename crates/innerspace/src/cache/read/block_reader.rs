@@ -110,7 +110,7 @@ impl BlockReader {
             match self.recent.find(handle, at >> core.block_shift(), wait) {
                 Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),
                 Ok(None) => into.fill(0),
-                // Cut short meanwhile: the read ends where the file does now.
+                // The file was cut meanwhile: the read ends where the file does now.
                 Err(FileError::PastEnd { .. }) => break,
                 Err(error) => return Err(error),
             }
@@ -202,8 +202,8 @@ impl Recent {
         Ok(Some(frame))
     }
 
-    /// Finds a block that is not remembered. If there is no memory for it, remembered blocks go,
-    /// the oldest first.
+    /// Finds a block that is not remembered. If there is no memory for it, gives up remembered
+    /// blocks, the oldest first.
     fn seek_with_room<'h>(
         &mut self,
         handle: &'h Handle,

@@ -1,4 +1,4 @@
-//! What the store has for blocks that are not cached, with at most one query each.
+//! The store's content of blocks that are not cached, with at most one query for each.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::cache::read::holes::Content;
 use crate::sync::atomic::Ordering;
 
 impl FileCore {
-    /// What the store has for `block`, if that is known without asking it.
+    /// The store's content of `block`, if that is known without a query.
     pub(crate) fn known_content(&self, block: u64) -> Option<Content> {
         let bytes = self.stored_bytes(block);
         if bytes.is_empty() {
@@ -21,7 +21,7 @@ impl FileCore {
         }
     }
 
-    /// What the store has for `block`, which is not cached.
+    /// The store's content of `block`, which is not cached.
     pub(crate) fn content(&self, block: u64) -> Result<Content, FileError> {
         if let Some(known) = self.known_content(block) {
             return Ok(known);

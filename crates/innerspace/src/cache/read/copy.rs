@@ -34,7 +34,7 @@ impl Handle {
             let wanted = last - (at >> core.block_shift()) + 1;
             match self.read_part(at, &mut buf[done..done + part], wait, wanted) {
                 Ok(()) => done += part,
-                // Cut short meanwhile: the read ends where the file does now.
+                // The file was cut meanwhile: the read ends where the file does now.
                 Err(FileError::PastEnd { .. }) => break,
                 Err(error) => return Err(error),
             }
@@ -182,7 +182,7 @@ pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileEr
                 left.start = left.start.max(core.end_of_hole(block)).min(left.end);
                 stream.expect(left.clone(), &core.tuning());
             }
-            // The file became shorter meanwhile, or there is no room: it was only a hint.
+            // The file has become shorter, or there is no room: this was only a hint.
             Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
             Err(error) => return Err(error),
         }

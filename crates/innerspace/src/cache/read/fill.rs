@@ -33,8 +33,8 @@ const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
 const LARGE_PART: u64 = 8;
 
-/// Blocks that are read together, and used one after the other when all are there, are at most this
-/// part of every limit: more would push each other out.
+/// The greatest part of every limit that is used for blocks which are read together, and used one
+/// after the other when all of them are there: more would evict one another.
 const TOGETHER_PART: u64 = 2;
 
 /// A lookup that may miss: its stream, and what is known of the next blocks.
@@ -433,7 +433,7 @@ impl FileCore {
         first.expect("a run has a block")
     }
 
-    /// The error of each block that has one; empty: all are there.
+    /// The error of each block that has one; empty if all blocks were read.
     fn read_into(&self, store: &dyn Store, run: &[NewBlock<'_>]) -> Vec<Option<FileError>> {
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
         let bytes = self.stored_range(&blocks);

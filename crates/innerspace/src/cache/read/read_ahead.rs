@@ -19,20 +19,19 @@ pub(crate) enum Reading {
     /// Unknown: misses tell.
     #[default]
     Normal,
-    /// In no order: nothing is read ahead, and there is no fault-around.
+    /// In no order: there is neither read-ahead nor fault-around.
     Random,
     /// In order: all of a window is read ahead from the first miss on.
     Sequential,
 }
 
-/// Streams that are told apart.
+/// How many streams are distinguished.
 const STREAMS: usize = 8;
 
 /// The longest stride, in blocks.
 const MOST_STRIDE: u64 = 512;
 
-/// So many blocks may have been cached already after the blocks asked for, without ending the
-/// stream.
+/// How many blocks may have been cached already after those asked for, without ending the stream.
 const SLACK: u64 = 8;
 
 /// The first window of a stream, in blocks; less if the largest is less.
@@ -101,7 +100,7 @@ impl Default for Stream {
 struct One {
     /// The block that was wanted last; for a read of several, the last in the stream's direction.
     last: AtomicU64,
-    /// From each block to the next; 0: one miss so far.
+    /// The distance from each block to the next; 0 after a single miss.
     step: Signed,
     /// For a single miss: its first block, and how far that is from the nearest miss before it,
     /// which is a stride if it comes again. 0: there was none near.
@@ -117,7 +116,7 @@ struct One {
     end: AtomicU64,
     /// [`Tuning::wasted`] when the window was last set.
     wasted: AtomicU64,
-    /// When it was used last; 0: never.
+    /// When the stream was used last; 0 if never.
     used: AtomicU64,
 }
 
@@ -257,7 +256,7 @@ impl One {
         let first = if is_past { next } else { known };
         let left = match step > 0 {
             true => get(&self.end).saturating_sub(first).div_ceil(step as u64),
-            // Down to block 0; below it the first is a very large number.
+            // Downwards this ends at block 0: below it the first number wraps to a very large one.
             false if first > last => 0,
             false => first / step.unsigned_abs() + 1,
         };
@@ -288,7 +287,7 @@ impl One {
 }
 
 impl Stream {
-    /// Nothing known yet; windows have at most `most` blocks.
+    /// Creates a stream of which nothing is known; its windows have at most `most` blocks.
     pub(crate) fn with_windows_up_to(most: u64) -> Stream {
         Stream {
             one: Default::default(),
@@ -522,7 +521,7 @@ mod tests {
             assert_eq!(last.range(), Some(start + 65..start + 70));
             assert_eq!(stream.used(start + 65, &TUNING).count, 0);
         }
-        // One that takes its place has no end.
+        // A stream that takes its place has no end.
         let stream = Stream::default();
         for number in 0..STREAMS as u64 {
             let from = number * 1_000;

@@ -118,7 +118,7 @@ impl Fill {
             // unknown.
             Ok(count) => self.done = if count < self.wanted { count } else { 0 },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // It was not tried.
+            // The read was not tried.
             Err(error) if StoreError::is_abandoned(&error) => {}
             Err(error) if self.blocks() == 1 => {
                 let error = self.error(error);
@@ -173,7 +173,7 @@ impl Fill {
         self.end(errors);
     }
 
-    /// The error of each block that has one; empty: all are there.
+    /// The error of each block that has one; empty if all blocks were read.
     fn read(&mut self, core: &FileCore, store: &dyn Store) -> Vec<Option<FileError>> {
         let (first, blocks) = (self.first(), self.blocks());
         let fills = self.fills.as_mut().expect("not over");

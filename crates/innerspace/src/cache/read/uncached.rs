@@ -183,7 +183,7 @@ impl Handle {
                     let inside = core.inside_block(at) as usize;
                     core.frames().copy_out(held.frame, inside, into);
                 }
-                // Cut short meanwhile: the read ends where the file does now.
+                // The file was cut meanwhile: the read ends where the file does now.
                 Err(FileError::PastEnd { .. }) => break,
                 Err(error) => return Err(error),
             }

@@ -58,7 +58,7 @@ fn a_hit_moves_to_the_front_and_the_seventeenth_evicts_the_oldest() {
     order.pop();
     order.insert(0, 99);
     assert_eq!(blocks.remembered(), order);
-    // Each is held once, the one that fell out not at all.
+    // Each of them is held once, and the block that fell out not at all.
     assert!(order.iter().all(|block| state(&file, *block).2 == 1));
     assert_eq!(state(&file, 1).2, 0);
     // Blocks that were read ahead land.

@@ -75,7 +75,7 @@ fn a_file_that_loses_several_blocks_says_so_once() {
         cache.take_errors().iter().map(offset).collect::<Vec<_>>()
     };
     assert!(lost(&[]).is_empty());
-    // Also if blocks after it are written.
+    // The same if blocks after it are written.
     assert_eq!(lost(&[1]), [1]);
     assert_eq!(lost(&[1, 3, 5]), [5]);
     assert_eq!(lost(&[1, 3, 5, 7]), [7]);
@@ -332,7 +332,7 @@ fn a_handle_that_outlives_its_file_sees_no_other_file() {
     let twos = Arc::new(MemoryStore::from_bytes(&[2; 4 * 4096]));
     let cache = memory(64);
     let file = open(&cache, &ones, &options(4096));
-    // As a future has one.
+    // A handle like the one in a future.
     let handle = file.handle().clone();
     drop(file);
     let other = open(&cache, &twos, &options(4096));
@@ -347,7 +347,7 @@ fn a_handle_that_outlives_its_file_sees_no_other_file() {
     assert_empty(&cache);
 }
 
-// A block that comes into a file after it was emptied would stay for ever.
+// A block that enters a file after it was emptied would stay for ever.
 #[test]
 fn a_request_that_is_served_beside_a_close_fills_nothing() {
     let cache = memory(64);

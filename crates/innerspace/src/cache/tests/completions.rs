@@ -300,7 +300,7 @@ fn who_waits_for_what_has_landed_is_woken_beside_a_call_that_hangs() {
     assert!(poll(second.as_mut(), &bell).is_pending());
     let (open_gate, gate) = mpsc::channel();
     *store.gate.lock() = Some(gate);
-    // Short: the rest is read by a plain call, which hangs.
+    // The request is short: the rest is read by a plain call, which hangs.
     let (one, mut two) = {
         let mut requests = store.requests.lock();
         (requests.pop_front().unwrap(), requests.pop_front().unwrap())

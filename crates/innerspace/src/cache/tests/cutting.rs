@@ -328,7 +328,7 @@ fn a_cut_waits_for_writes_that_had_begun() {
                 drop(there);
             })
         };
-        // Time for a cut that does not wait to show it.
+        // Leaves time for a wrong cut, which does not wait, to become visible.
         for _ in 0..1000 {
             if passed.load(Ordering::Acquire) {
                 break;
@@ -419,7 +419,7 @@ fn what_was_cut_off_costs_no_frame_when_the_file_is_long_again() {
     // It is known where the data is.
     file.view(0..8).unwrap();
     file.set_len(size).unwrap();
-    // By a write: a change of the length would also forget what is known.
+    // The write extends the file, because a change of the length would also forget what is known.
     file.write_at(&[1], 4 * size - 1).unwrap();
     file.sync_all().unwrap();
     file.evict(..).unwrap();

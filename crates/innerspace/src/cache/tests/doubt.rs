@@ -61,7 +61,7 @@ fn what_no_sync_has_covered_is_not_evicted() {
     assert_eq!(core(&file).dirty_blocks(), 0, "clean, as the store says");
     assert_eq!(file.evict(..).unwrap().0, 0, "it is the only copy");
     store.add(fail_sync().forever());
-    // Five times the memory goes by.
+    // Reads five times as many bytes as the memory holds.
     other.scan(.., |_| {}).unwrap();
     assert_eq!(file.stats().cached.0, 20);
     assert_eq!(file.view(..).unwrap()[..], [7; 20 * 4096]);
@@ -281,7 +281,7 @@ fn what_a_failed_sync_has_left_in_doubt_is_held_back_by_no_later_barrier() {
     store.add(fail_sync());
     file.sync_all().unwrap_err();
     assert_eq!(core(&file).dirty_blocks(), 1, "dirty again");
-    // Its bytes were in the store before, under a number that is released.
+    // Its bytes were in the store before, with a number that is released.
     file.sync_all().unwrap();
     assert_eq!(store.inner().to_vec()[4096], 1);
     core(&file).validate();

@@ -85,7 +85,7 @@ fn a_failed_write_is_counted_once_whoever_asked_for_it() {
     let file = open(&cache, &store, &options(4096));
     store.add(fail(OperationKind::Write).forever());
     file.write_at(&[1; 100], 0).unwrap();
-    // All of one block.
+    // All bytes of one block.
     let calls = || {
         let log = store.log();
         let writes = log.iter().filter(|one| one.kind == OperationKind::Write);
@@ -434,7 +434,7 @@ fn a_store_that_comes_back_to_its_file_gets_what_is_cached_and_is_told_off() {
             outcomes[0].to_string(),
             "data.bin: its store came back to it from inside a call"
         );
-        // No lock is held: from outside all of it works.
+        // No lock is held: from outside, all of it works.
         file.write_at(&[1; 10], 0).unwrap();
         file.sync_all().unwrap();
         drop((own, file));

@@ -66,7 +66,7 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     assert_eq!(file.view(0..4).unwrap()[..], [9; 4]);
     assert_eq!(file.view(4096..4104).unwrap()[..4], [7; 4]);
     assert_eq!(file.view(12_288..12_292).unwrap()[..], *b"more");
-    // Shorter, too, but not shorter than the unwritten data.
+    // The store is shorter, too, but not shorter than the unwritten data.
     store.inner().set_len_externally(100).unwrap();
     file.invalidate(..).unwrap();
     assert_eq!(file.len(), 8192);
@@ -107,7 +107,7 @@ fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
         file.append(&vec![2; size as usize]).unwrap();
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
         let syncer = Rc::new(Cell::new(None));
-        // Nothing is being written, and next the discard looks for dirty blocks.
+        // Nothing is being written; next the discard looks for dirty blocks.
         let there = failpoint::on("Cutting", {
             let (file, store, syncer) = (file.clone(), store.clone(), syncer.clone());
             move || {

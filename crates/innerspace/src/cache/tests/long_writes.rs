@@ -90,7 +90,7 @@ fn a_long_write_stops_at_the_dirty_limit_as_short_ones_do() {
             ),
             "{error}"
         );
-        // More than half of the limit is dirty: not one page more, and not one less.
+        // More than half of the limit is dirty, not one page more and not one less.
         assert_eq!(file.len(), 51 * PAGES, "calls of {pages_a_call} pages");
         assert_eq!(core(&file).dirty_blocks(), 51);
         assert!(contents(&file).iter().all(|byte| *byte == 7));
@@ -131,7 +131,7 @@ fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
             }
         };
         assert!(matches!(error, FileError::Limit(_)), "{error}");
-        // All but the views' pages and a node of the index.
+        // All pages but those of the views and a node of the index.
         let fits = 64 - 40 - 1;
         assert_eq!(group.usage(), 64 * PAGES, "{error}");
         assert_eq!(file.len(), fits * PAGES, "calls of {pages_a_call} pages");
@@ -163,7 +163,7 @@ fn what_is_had_together_goes_back_together() {
     assert_eq!(pool.totals().usage, 1);
     drop(first);
     assert_empty(&cache);
-    // Near a limit, no memory is to be had in this way, and nobody was refused.
+    // Near a limit there is no memory for this, and nobody was refused.
     let tenant = cache.root_group().child("tenant", 10 * PAGES).unwrap();
     assert!(pool.alloc_some(tenant.id(), 8).is_none());
     assert_eq!(pool.totals().charge_refused, 0);

@@ -32,7 +32,7 @@ fn refs(file: &PagedFile, block: u64) -> u32 {
         - 1
 }
 
-/// A block that was found, or made.
+/// A block that was found or made.
 #[derive(Debug)]
 enum Made<'f> {
     Found,
@@ -229,8 +229,8 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
                 .filter(|held| !held.meta().hold.load().is_cold())
                 .count()
         };
-        // Referenced, active, active and referenced; or referenced, and used again. After that
-        // there is nothing to mark.
+        // The states are: referenced, active, active and referenced; or referenced, and used again.
+        // After that there is nothing to mark.
         let rounds = match policy {
             EvictionPolicy::S3Fifo => [0, 32, 32, 32],
             _ => [0, 0, 32, 32],
@@ -256,7 +256,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
 fn a_refault_for_a_write_is_no_activation() {
     let cache = memory(64);
     let file = open(&cache, &patterned(1 << 20), &options(4096));
-    // Something on the active list, to compete with.
+    // Puts something on the active list, to compete with.
     for block in 20..30u64 {
         for _ in 0..3 {
             file.view(block * 4096..block * 4096 + 1).unwrap();
@@ -483,7 +483,7 @@ fn a_block_that_went_or_moved_is_not_guessed_where_it_was() {
     assert_empty(&cache);
 }
 
-// Each file has the number of the one before.
+// Each file gets the number of the one before.
 #[test]
 fn files_one_after_the_other_do_not_guess_each_others_blocks() {
     let cache = memory(64);
@@ -548,7 +548,7 @@ fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
     let reused = Arc::new(AtomicU32::new(0));
     let there = failpoint::on("WordRead", {
         let (file, other, reused) = (file.clone(), other.clone(), reused.clone());
-        // By another thread: this one is in a section.
+        // On another thread: this one is in a section.
         let reuse = move || {
             file.punch(0..4096).unwrap();
             other.prefetch(..).unwrap();

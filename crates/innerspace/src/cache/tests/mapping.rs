@@ -172,7 +172,7 @@ fn stores_through_a_mapping_reach_the_store() {
         assert_eq!(core(&file).dirty_blocks(), 0);
         mapped.map(page, FaultKind::Write);
         mapped.store(page, 2);
-        // And by a write call.
+        // The same for a write call.
         file.write_at(&[3; 4], size + 100).unwrap();
         assert_eq!(mapped.rights(page), Some(true));
         file.sync_all().unwrap();

@@ -45,7 +45,7 @@ use crate::units::{PAGE_SIZE, PageCount};
 
 const PAGE: usize = PAGE_SIZE;
 
-/// All dirty blocks.
+/// Writes all dirty blocks.
 const EVERYTHING: FlushRequest = FlushRequest {
     dirtied_by: u64::MAX,
     pages: PageCount(1 << 20),
@@ -59,7 +59,7 @@ fn memory(frames: u32) -> Arc<Cache> {
     Cache::new(&Pool::new(&PoolOptions::new(frames)).expect("small arenas can be had"))
 }
 
-/// A memory with frames for so many blocks of `size` bytes, and for their index.
+/// A memory with frames for this many blocks of `size` bytes, and for their index.
 fn memory_of(blocks: u64, size: u64) -> Arc<Cache> {
     memory((blocks * size / PAGE as u64) as u32)
 }
@@ -73,7 +73,7 @@ fn byte_at(offset: u64) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)) as u8 | 1
 }
 
-/// All bytes of a file, which may be longer than a view.
+/// Reads all bytes of a file, which may be longer than a view.
 fn contents(file: &PagedFile) -> Vec<u8> {
     let mut bytes = vec![0; file.len() as usize];
     file.read_exact_at(&mut bytes, 0).expect("it can be read");
@@ -119,7 +119,8 @@ fn fail(kind: OperationKind) -> Rule {
     Rule::new(Fault::Fail(Failure::Io)).on(&[kind])
 }
 
-/// Everything is given back: no page charged but those in retirement, no frame missing.
+/// Checks that everything is given back: no page is charged but those in retirement, and no frame
+/// is missing.
 fn assert_empty(cache: &Cache) {
     let pool = cache.pool();
     pool.flush_retired();

@@ -12,7 +12,7 @@ pub(super) struct Times {
     pub(super) writes: u32,
     pub(super) syncs: u32,
     pub(super) drops: u32,
-    /// These are done first.
+    /// These jobs are done first.
     pub(super) cuts: u32,
 }
 

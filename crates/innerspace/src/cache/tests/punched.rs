@@ -12,7 +12,7 @@ fn forget() -> Rule {
     Rule::new(Fault::Forget(Failure::Io))
 }
 
-/// A file of eight blocks of a pattern; of those from the third to the sixth the punch is lost.
+/// A file of eight blocks of a pattern, in which the punch of the third to the sixth is lost.
 fn lost(size: u64) -> (Arc<Cache>, Arc<Faulty>, PagedFile) {
     let cache = memory_of(64, size);
     let store = patterned(8 * size);
@@ -70,7 +70,7 @@ fn zeros_that_were_written_for_a_punch_are_written_again() {
 #[test]
 fn what_was_written_since_is_not_punched() {
     for size in SIZES {
-        // Before the sync that fails and after it; dirty, and accepted by the store.
+        // Before and after the sync that fails; dirty, and accepted by the store.
         for (before, flushed) in [(true, false), (true, true), (false, false), (false, true)] {
             let cache = memory_of(64, size);
             let store = patterned(8 * size);

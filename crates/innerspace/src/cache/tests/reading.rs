@@ -480,7 +480,7 @@ fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
     // All blocks that the stream has read ahead are locked now.
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
-    // First the wanted block, then each time as many as are an eighth of the group.
+    // First the wanted block, then each time as many as fit in an eighth of the group.
     let (sum, reads) = streaming.join().unwrap();
     assert_eq!(sum, 100 * 4096);
     assert!((33..=50).contains(&reads), "{reads} reads");

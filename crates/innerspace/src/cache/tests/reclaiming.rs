@@ -52,7 +52,7 @@ fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
     let cache = memory(64);
     let most = cache.pool().most_shadows() as u64;
     let files = [1, 2].map(|_| open(&cache, &patterned(1 << 20), &options(4096)));
-    // A block of each stays, and with it the node that has the shadows.
+    // One block of each file stays, and with it the node that has the shadows.
     let kept: Vec<_> = files
         .iter()
         .map(|file| file.view(255 * 4096..256 * 4096).unwrap())
@@ -217,11 +217,11 @@ fn dirty_pages_that_cannot_be_written_refuse_new_ones_and_are_not_dropped() {
         (28..=30).contains(&accepted),
         "half of 56 pages: {accepted}"
     );
-    // A writer elsewhere in the memory hears of it, too; reading goes on.
+    // A writer elsewhere in the memory is refused, too; reading continues.
     let error = other.write_at(&[1; 4096], 0).unwrap_err();
     assert!(error.to_string().starts_with("data.bin: "), "{error}");
     other.scan(.., |_| {}).unwrap();
-    // No storm: thousands of writers make the store fail a few times more.
+    // Thousands of writers make the store fail only a few times more.
     store.clear_log();
     for turn in 0..4_300u64 {
         file.write_at(&[0; 4096], turn % 200 * 4096).unwrap_err();
@@ -280,7 +280,7 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
         .map(|number| {
             let file = file.clone();
             thread::spawn(move || {
-                // Each has a quarter of the file to itself; what they share is memory, index and
+                // Each thread has a quarter of the file to itself; they share memory, index and
                 // dirty state.
                 let base = number * 64;
                 for round in 0..300u64 {

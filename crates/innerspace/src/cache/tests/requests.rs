@@ -220,7 +220,7 @@ fn what_is_read_ahead_for_nothing_is_counted() {
     assert_eq!(unused, stats.read_ahead - 1, "one of them was page 2");
 }
 
-/// A block of a file of 2,048, another one for each number, in no order.
+/// A block of a file of 2,048 blocks: a different one for each number, in no order.
 fn scattered(number: u64) -> u64 {
     (number * 7_919) % 2_039
 }
@@ -303,7 +303,7 @@ fn a_store_that_is_late_writes_to_no_frame_of_others() {
     assert!(store.held() > 0, "it is read ahead");
     drop(file);
     assert!(store.held() > 0, "the store has not heard of that");
-    // All the memory has other bytes now.
+    // All of the memory has other bytes now.
     let other = open(&cache, &patterned(0), &options(4096));
     let mut pages = 0;
     while other.write_at(&[0xaa; 4096], pages * 4096).is_ok() && pages < 50 {
@@ -386,7 +386,8 @@ fn what_a_request_in_flight_lacks_is_read_again() {
     }
     cache.tick();
     let take = || store.requests.lock().pop_front().unwrap();
-    // Less than all, an error, a drop of one block, and one that is told of more than there is.
+    // The store reads less than all, reports an error, drops a block, or reports more than there
+    // is.
     let mut short = take();
     short.fill(store.stored(short.offset(), 5_000));
     short.complete(Ok(5_000));
@@ -563,7 +564,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
 // spec: R13
 #[test]
 fn a_store_that_fills_nothing_shows_nothing_old() {
-    /// A store that says it has read, and has not; or that looks at the buffer.
+    /// A store that reports a read that it has not made, or that looks at the buffer.
     struct Empty(mpsc::Sender<bool>);
     impl Store for Empty {
         fn len(&self) -> io::Result<u64> {
@@ -612,7 +613,7 @@ fn a_punch_and_a_cut_wait_for_what_is_in_flight() {
             let file = file.clone();
             thread::spawn(move || work(&file))
         };
-        // It comes no further than to the request.
+        // It gets no further than to the request.
         while core(&file).locks.try_shared().is_some() {
             thread::yield_now();
         }

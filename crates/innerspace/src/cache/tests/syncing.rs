@@ -296,7 +296,7 @@ fn a_sync_waits_for_the_writes_of_others() {
         let own = failpoint::on("OwnWritten", {
             let (store, passed) = (store.clone(), passed.clone());
             move || {
-                // Time for a sync that does not wait to show it.
+                // Leaves time for a wrong sync, which does not wait, to become visible.
                 thread::spawn(move || {
                     for _ in 0..1000 {
                         if passed.load(Ordering::Acquire) {

@@ -97,7 +97,7 @@ fn futures_that_are_dropped_leave_no_queue_behind() {
     let cache = memory(64);
     let file = open(&cache, &patterned(65_536), &options(4096));
     let bell = Arc::new(Bell::default());
-    // Some of them live on, and get their turn.
+    // Some of them live on and get their turn.
     let mut reads = Vec::new();
     let mut views = Vec::new();
     for number in 0..10_000 {
@@ -379,7 +379,7 @@ fn only_one_thread_makes_calls_at_a_time() {
     let file = open(&cache, &store, &options(4096));
     let bell = Arc::new(Bell::default());
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
-    // Waits for the rest of its block.
+    // This waits for the rest of its block.
     let mut write = pin!(file.defer(move |file| file.write_at(&[9; 10], 0)));
     let mut sync = pin!(file.defer(|file| file.sync_all()));
     assert!(poll(write.as_mut(), &bell).is_pending());

@@ -66,7 +66,7 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
         assert_eq!(blocks.try_read_at(&mut bytes, at).unwrap(), 12);
         assert_eq!(bytes, *wanted);
         assert_eq!(blocks.try_view(2).unwrap()[..12], *wanted);
-        // On into a block that is not there; past the end; and from a hole.
+        // The range goes on into a block that is not there, or past the end, or begins in a hole.
         would_block(file.try_read_exact_at(&mut bytes, 3 * size - 6), 3 * size);
         would_block(blocks.try_read_at(&mut bytes, 3 * size - 6), 3 * size);
         file.set_len(10 * size).unwrap();
@@ -127,7 +127,7 @@ fn elements_are_set_at_once_in_a_block_that_is_there_and_not_viewed() {
         let mut numbers = [0; 4];
         array.try_read(index, &mut numbers).unwrap();
         assert_eq!(numbers, [7, 8, 8, 8]);
-        // On into another block, which is there too; and more than a block.
+        // The range goes on into another block, which is there too, or is longer than a block.
         file.view(2 * size..2 * size + 1).unwrap();
         would_block(array.try_write(2 * index - 1, &[9; 2]), 2 * size - 4);
         let many = vec![9; index as usize + 1];
@@ -154,7 +154,8 @@ fn an_append_goes_where_nothing_has_to_be_waited_for() {
         store.clear_log();
         assert_eq!(file.try_append(&[]).unwrap(), at);
         assert_eq!(file.try_append(&[1; 10]).unwrap(), at);
-        // Not across into a new block, but up to its beginning, and from there on.
+        // The write may not go on into a new block, but may reach up to its beginning, and may
+        // begin there.
         would_block(file.try_append(&[2; 41]), at + 10);
         assert_eq!(file.try_append(&[2; 40]).unwrap(), at + 10);
         assert_eq!(file.try_append(&vec![3; size as usize]).unwrap(), 2 * size);

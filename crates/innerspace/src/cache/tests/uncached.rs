@@ -86,7 +86,7 @@ fn what_somebody_wants_meanwhile_stays() {
 fn what_comes_back_soon_is_no_less_unwanted() {
     let cache = memory(64);
     let file = open(&cache, &patterned(1 << 20), &options(4096));
-    // Something on the active list, to compete with.
+    // Puts something on the active list, to compete with.
     for block in 20..30u64 {
         for _ in 0..3 {
             file.view(block * 4096..block * 4096 + 1).unwrap();

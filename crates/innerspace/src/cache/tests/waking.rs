@@ -270,7 +270,7 @@ fn a_call_that_is_queued_late_in_a_tick_is_made_by_the_next() {
     ));
     let at_once = AtOnce::new({
         let late = late.clone();
-        // On a thread of its own: here it would be made at once.
+        // On a thread of its own: on this one it would be made at once.
         move || {
             let late = late.clone();
             let polls = move || {

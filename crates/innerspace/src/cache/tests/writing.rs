@@ -127,7 +127,7 @@ fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
         };
         array.set(len - 1, 0x1122_3344_5566_7788).unwrap();
         put(len - 1, &[0x1122_3344_5566_7788]);
-        // From one block into another, and blocks as a whole between.
+        // From one block into another, with whole blocks in between.
         let numbers: Vec<u64> = (0..2 * size / 8 + 15)
             .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             .collect();
@@ -150,7 +150,7 @@ fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
             array.set(len, 1),
             Err(FileError::NoSuchElement { .. })
         ));
-        // A file that was cut since stays short, and one that grew stays long.
+        // A file that was cut since then stays short, and one that grew stays long.
         file.set_len(size).unwrap();
         for error in [
             array.set(size / 8, 1).unwrap_err(),

@@ -29,9 +29,9 @@ use crate::units::PAGE_SIZE;
 /// The new content of a part of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'b> {
-    /// These bytes.
+    /// Writes these bytes.
     Bytes(&'b [u8]),
-    /// This many zeros.
+    /// Writes this many zeros.
     Zeros(usize),
 }
 
@@ -300,8 +300,8 @@ impl FileCore {
         }
     }
 
-    /// The same, with the mutex of the index held. Nobody cuts the file meanwhile: the caller holds
-    /// `invalidate`, or has seen under the mutex that nobody holds it exclusively.
+    /// The same with the mutex of the index held. Nobody cuts the file during this: the caller
+    /// holds `invalidate`, or has seen under the mutex that nobody holds it exclusively.
     #[inline]
     pub(crate) fn grow_locked(&self, end: u64) {
         if self.blocks.size.load(Ordering::Relaxed) < end {

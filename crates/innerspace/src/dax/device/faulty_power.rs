@@ -28,7 +28,7 @@ struct Medium {
 }
 
 impl Medium {
-    /// Counts a step; whether there is still power.
+    /// Counts a step. Returns whether there is still power.
     fn step(&mut self) -> bool {
         self.steps += 1;
         self.steps <= self.cut_at
@@ -82,8 +82,8 @@ impl DaxDevice {
         self.medium().lock().steps
     }
 
-    /// Cuts the power after so many steps, counted from when the device was made. The program does
-    /// not notice.
+    /// Cuts the power after this many steps, counted from when the device was made. The program
+    /// does not notice.
     pub(crate) fn cut_power_after(&self, steps: u64) {
         self.medium().lock().cut_at = steps;
     }
@@ -93,7 +93,8 @@ impl DaxDevice {
         self.medium().lock().bytes.clone()
     }
 
-    /// Bytes that may be left: each line as it is durable, or as it is in the caches now, by lot.
+    /// Bytes that may be left: each line as it is durable or as it is in the caches, chosen at
+    /// random.
     pub(crate) fn torn_image(&self, seed: u64) -> Vec<u8> {
         let mut image = self.durable_image();
         let mut lot = seed.wrapping_mul(2).wrapping_add(1);

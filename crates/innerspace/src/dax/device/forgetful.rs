@@ -24,7 +24,7 @@ struct State {
     touched: BTreeSet<usize>,
     /// Syncs so far.
     syncs: u64,
-    /// So many fail from now on.
+    /// This many fail from now on.
     failures: u64,
 }
 
@@ -81,7 +81,7 @@ impl DaxDevice {
         &host.expect("made by `with_forgetful_host`").0
     }
 
-    /// The next syncs fail, so many of them.
+    /// The next syncs fail, this many of them.
     pub(crate) fn fail_syncs(&self, count: u64) {
         self.host_state().lock().failures = count;
     }

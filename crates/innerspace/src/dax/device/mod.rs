@@ -54,7 +54,7 @@ pub enum Durability {
 pub struct DaxDevice(Arc<DeviceInner>);
 
 struct DeviceInner {
-    /// For messages.
+    /// The name for messages.
     name: Arc<str>,
     bytes: Bytes,
     durability: Durability,
@@ -182,7 +182,7 @@ impl DaxDevice {
         self.len() >> PAGE_SHIFT
     }
 
-    /// Its blocks, if it is not a host file's.
+    /// The device's blocks, if it is not a host file's.
     pub(crate) fn blocks(&self) -> Option<&Blocks> {
         self.0.blocks.as_ref()
     }

@@ -74,7 +74,7 @@ pub(crate) enum Stale {
     Nothing,
     /// The first.
     First,
-    /// These pages.
+    /// Takes these pages.
     Some(Vec<u64>),
 }
 
@@ -153,7 +153,7 @@ impl Sets {
 }
 
 impl Blocks {
-    /// Creates so many pages, all free and zeros.
+    /// Creates this many pages, all free and zeros.
     pub(crate) fn new(pages: u64) -> Blocks {
         let count = pages.div_ceil(REGION);
         let mut sets = Sets {
@@ -197,7 +197,7 @@ impl Blocks {
         let number = current.load(Ordering::Relaxed);
         if number != NONE {
             let region = &mut *self.region(number).lock();
-            // A region that is whole again is taken from `sets`, as any other.
+            // A region that is whole again is taken from `sets` like any other.
             if region.free < REGION
                 && let Some(taken) = region.take_single(number)
             {
@@ -262,7 +262,7 @@ impl Blocks {
     /// Gives pages back.
     ///
     /// # Panics
-    /// When one of them is free already: two files, or two pages of one, had the same block.
+    /// If one of them is free already: two files, or two pages of one file, had the same block.
     pub(crate) fn give_back(&self, pages: Range<u64>) {
         assert!(
             pages.end <= self.pages,

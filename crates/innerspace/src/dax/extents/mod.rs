@@ -48,7 +48,7 @@ pub(crate) struct Extent {
 pub(crate) enum Used {
     /// The file's entry has it.
     Kept,
-    /// It was not used, and the pages are a hole again.
+    /// The block was not used, and the pages are a hole again.
     Dropped,
 }
 

@@ -35,7 +35,7 @@ impl Run {
         self.place..self.place + self.pages
     }
 
-    /// A part of the run, by its places.
+    /// A part of the run, given by its places.
     fn part(&self, places: Range<u64>) -> Run {
         Run {
             place: places.start,

@@ -38,7 +38,7 @@ pub(crate) struct ScatteredMap {
 /// The ranges of one stripe that are not holes.
 #[derive(Default)]
 struct Ranges {
-    /// By their numbers.
+    /// The ranges, by their numbers.
     ranges: BTreeMap<u64, RangeMap>,
     /// Bytes on the heap, about.
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Both extent maps beside a plain model, the free list, and the errors of the maps.
+//! Both extent maps compared with a plain model, the free list, and the errors of the maps.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -90,9 +90,9 @@ impl Model {
 /// The answers allowed for a page that the model knows as a hole.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holes {
-    /// That it is one.
+    /// Says that the range is a hole.
     Exact,
-    /// That it is data, if these are zeros.
+    /// Says that the range is data, if these are zeros.
     Approximate,
 }
 
@@ -312,7 +312,7 @@ fn threads_have_regions_of_their_own_until_few_are_whole() {
     const REGIONS: u64 = 64;
     let blocks = Blocks::new(REGIONS * LARGE_PAGES);
     let mut owners = vec![None; REGIONS as usize];
-    // All but the last few, by two in turn.
+    // All but the last few pages, two at a time.
     for number in 0..58 * LARGE_PAGES {
         let stripe = (number % 2) as usize;
         let Taken { page, .. } = blocks.take_one_by(stripe).unwrap();

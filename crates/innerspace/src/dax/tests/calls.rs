@@ -141,8 +141,8 @@ fn random_calls_agree_with_a_map_of_pages() {
             0 | 1 => {
                 let mut bytes: Vec<u8> = (0..count).map(|i| (step as u64 + i) as u8 | 1).collect();
                 if step % 2 == 0 && at < len {
-                    // Nobody else is there, so but for holes that were looked at it takes no
-                    // waiting.
+                    // There is no other thread, so it never waits, except for holes that were
+                    // looked at.
                     let done = match file.try_write_at(&bytes, at) {
                         Err(error) if error.would_block() => 0,
                         done => done.unwrap(),
@@ -310,7 +310,7 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     assert_eq!(usage(&group), 0);
 }
 
-/// A map without extents that takes so many bytes on the heap.
+/// A map without extents that takes this many bytes on the heap.
 #[derive(Default)]
 struct Sized(AtomicU64);
 
@@ -426,8 +426,8 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
     ] {
         let pool = pool(64);
         let device = device(pages);
-        // Where there is little room, none of it is in one piece: two pages of another file are
-        // left, far apart.
+        // There is little room, and none of it contiguous: two pages of another file are left, far
+        // apart.
         let other = file(&pool, &device, LARGE + 1);
         for page in 0..=LARGE {
             other.write_all_at(&[1], page * PAGE).unwrap();
@@ -458,7 +458,7 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
         let mut back = vec![0; bytes.len()];
         file.read_exact_at(&mut back, 0).unwrap();
         assert!(back == bytes);
-        // Again: the block that is there, or the pages.
+        // Once more: the block that is there, or the pages.
         let again: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
         file.sync_all().unwrap();
         file.write_all_at(&again[..BYTES as usize], 0).unwrap();

@@ -30,7 +30,7 @@ fn a_small_entry_anywhere_in_the_range_is_a_conflict() {
         assert!(matches!(found, Found::Conflict), "slot {slot}: {found:?}");
         let there = entries.peek(page);
         assert_eq!(there, Some(Entry::new(Size::Small, Content::Block(77))));
-        // A neighbour is none of its business.
+        // It does not touch a neighbour.
         drop(locked(entries.lock(4 * LARGE, Wanted::Large).unwrap()));
         entries.end();
     }
@@ -71,7 +71,7 @@ fn a_large_hole_is_downgraded_for_a_change_and_a_large_block_is_not() {
     let entries = Entries::new(&pool, &pool.root_group());
     put(&entries, 0, Wanted::Large, Content::Zero);
     put(&entries, LARGE, Wanted::Large, Content::Block(512));
-    // To read, a hole is good as it is.
+    // A hole can be read as it is.
     drop(locked(entries.lock(7, Wanted::Cover).unwrap()));
     let Found::InTheWay(hole) = entries.lock(7, Wanted::Change).unwrap() else {
         panic!("a block for one page in a hole of 2 MiB");
@@ -190,7 +190,7 @@ fn who_waits_for_a_large_entry_is_woken() {
     let pool = pool(64);
     let entries = Arc::new(Entries::new(&pool, &pool.root_group()));
     let held = locked(entries.lock(0, Wanted::Large).unwrap()).into_held();
-    // On its own: should it sleep for ever, the test still ends.
+    // On a thread of its own: if it slept for ever, the test would still end.
     let waiter = std::thread::spawn({
         let entries = entries.clone();
         move || locked(entries.lock(300, Wanted::Cover).unwrap()).pages()
@@ -241,7 +241,7 @@ fn who_is_woken_and_has_no_memory_wakes_the_next() {
     }
     let hole = locked(entries.lock(9, Wanted::Cover).unwrap());
     std::thread::scope(|scope| {
-        // To change a page of the hole it needs a node, when it comes to that.
+        // When it comes to change a page of the hole, it needs a node.
         let first = scope.spawn(|| entries.lock(7, Wanted::Change).map(drop));
         until(|| entries.waits.len() == 1);
         let second = scope.spawn(|| locked(entries.lock(8, Wanted::Cover).unwrap()).first());

@@ -25,7 +25,7 @@ fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
     let file = file(&pool, &device, 16);
     file.write_all_at(&[1; PAGE_SIZE], 5 * PAGE).unwrap();
     file.sync_all().unwrap();
-    // First with the block's entry, then with the extent map alone to say that there is one.
+    // First with the block's entry, then with only the extent map to tell that there is a block.
     for forgotten in [false, true] {
         if forgotten {
             file.invalidate(..).unwrap();

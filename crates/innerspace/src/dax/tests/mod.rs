@@ -34,7 +34,7 @@ fn device(pages: u64) -> DaxDevice {
     DaxDevice::memory(pages * PAGE).unwrap()
 }
 
-/// A file of so many pages, all of it a hole.
+/// A file of this many pages, all of it a hole.
 fn file(pool: &Arc<Pool>, device: &DaxDevice, pages: u64) -> DaxFile {
     let root = pool.root_group();
     let setup = DaxSetup::default();

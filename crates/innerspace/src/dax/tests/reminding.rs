@@ -46,7 +46,7 @@ fn len(path: &Path) -> u64 {
 
 /// A test's instructions for the syncs of its thread, and the record of them.
 struct Syncs {
-    /// They fail as long as it is true.
+    /// The syncs fail as long as the flag is set.
     fail: Rc<Cell<bool>>,
     /// The bytes that others were asked for.
     asked: Rc<RefCell<Vec<Range<usize>>>>,
@@ -192,7 +192,7 @@ fn a_cut_hides_no_failure_of_the_pages_before_it() {
         syncs.asked.borrow().is_empty(),
         "the host was asked all the same"
     );
-    // With nothing left there is nothing to see.
+    // With no page left there is nothing to see.
     cut(&path, 0);
     file.sync_all().unwrap();
     refuses.set(false);

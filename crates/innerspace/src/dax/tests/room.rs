@@ -11,7 +11,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::sys::shared::faulty::{Answered, Call, answer};
 
-/// A file of so many pages of sevens, all of them clean.
+/// A file of this many pages of sevens, all of them clean.
 fn clean(path: &Path, pages: usize) -> DaxFile {
     let file = create(path, DaxSetup::default());
     file.write_all_at(&vec![7; pages * PAGE_SIZE], 0).unwrap();
@@ -179,7 +179,7 @@ fn a_file_that_can_neither_grow_nor_be_cut_back_is_as_long_as_it_was() {
     assert_eq!(file.len(), PAGE + 100);
     assert!(contents(&file) == expected);
     file.sync_all().unwrap();
-    // As if others had made it longer.
+    // As if another program had made it longer.
     file.set_len(2 * PAGE).unwrap();
     assert_eq!(path.metadata().unwrap().len(), 2 * PAGE);
     let mut longer = expected;

@@ -296,8 +296,8 @@ fn what_a_host_failed_to_write_is_written_by_the_next_sync() {
         "data.bin: sync at 0 failed: a write was lost"
     );
     assert_eq!((file.stats().dirty, file.stats().flushed), (3, 0));
-    // All of them, those included that the failed sync was not about: the host forgets whatever it
-    // likes.
+    // All of them, including those that the failed sync did not concern: the host forgets whatever
+    // it likes.
     file.sync_range(PAGE..).unwrap();
     assert_eq!([0, 1, 2].map(on_medium), [0, 1, 1]);
     file.sync_all().unwrap();

@@ -294,7 +294,7 @@ mod host {
         assert_would_block(file.try_read_at(&mut [0; 10], 3), 3);
         assert_would_block(file.try_write_at(&[0; 10], 3), 3);
         assert_eq!(file.try_read_at(&mut [0; 10], 10).unwrap(), 0, "its end");
-        // As without waiting for it: no call of the host.
+        // Like without waiting for it: no call of the host.
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
         drop(file.try_pin_raw(0..10).unwrap());
     }

@@ -31,7 +31,7 @@ fn an_unlock_wakes_who_waits_for_the_lock() {
 // spec: L3
 #[test]
 fn two_waiters_and_an_unlocker_all_get_on() {
-    // With 1 it is passed once, and then handed the lock.
+    // With a patience of 1 it is passed once, and then handed the lock.
     for patience in [0, 1, 2] {
         model(2, move || {
             let world = World::new(patience, FlagSet::LOCKED, HoldState::NONE);
@@ -88,7 +88,8 @@ fn a_wait_that_gives_up_does_not_swallow_the_wake_of_the_next_waiter() {
     });
 }
 
-// Between the release and the unlocker's look at the queue the lock is free, and yet not for all.
+// Between the release and the unlocker's look at the queue the lock is free, but not for every
+// thread.
 // spec: L7
 #[test]
 fn nobody_passes_a_waiter_that_has_no_patience_left() {

@@ -15,7 +15,7 @@ struct Free {
 }
 
 impl Free {
-    /// As `Allocator::give`, by this thread.
+    /// `Allocator::give`, by this thread.
     fn give(&self, thread: usize, id: u32) {
         match self.own[thread].enter(&self.drains) {
             Some(magazine) if magazine.len() < CAPACITY => magazine.push(FrameId(id)),
@@ -29,14 +29,14 @@ impl Free {
         }
     }
 
-    /// As `Allocator::take`, by this thread: an empty magazine is filled while its owner is at it.
+    /// `Allocator::take`, by this thread: an empty magazine is filled while its owner is at it.
     fn take(&self, thread: usize) -> Option<u32> {
         let own = self.own[thread].enter(&self.drains);
         let taken = own.and_then(|magazine| magazine.pop().or_else(|| self.fill(&magazine)));
         taken.map(|id| id.0).or_else(|| self.take_listed())
     }
 
-    /// As `Allocator::take_half`.
+    /// `Allocator::take_half`.
     fn fill(&self, magazine: &Stack) -> Option<FrameId> {
         let mut listed = self.listed.lock();
         let start = listed.len() - listed.len().min(CAPACITY);
@@ -47,7 +47,7 @@ impl Free {
         magazine.pop()
     }
 
-    /// As `Allocator::take_listed`, for a thread that has no magazine.
+    /// `Allocator::take_listed`, for a thread that has no magazine.
     fn take_listed(&self) -> Option<u32> {
         let mut listed = self.listed.lock();
         if let Some(id) = listed.pop() {
@@ -58,7 +58,7 @@ impl Free {
         self.listed.lock().pop()
     }
 
-    /// As `Allocator::drain_magazines`.
+    /// `Allocator::drain_magazines`.
     fn drain(&self) -> Draining<'_> {
         let draining = self.drains.begin(&self.own);
         let mut listed = self.listed.lock();

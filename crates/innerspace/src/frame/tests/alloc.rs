@@ -428,7 +428,7 @@ fn one_frame_in_a_magazine_is_had_by_whoever_needs_it() {
 #[test]
 fn who_has_a_charge_finds_a_frame_whatever_others_put_in_their_magazines() {
     take_and_give_charged(8, if cfg!(miri) { 12 } else { 20_000 });
-    // Some of these share magazines.
+    // Some of these threads share magazines.
     if !cfg!(miri) {
         take_and_give_charged(40, 1_000);
     }

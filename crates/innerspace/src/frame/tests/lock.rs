@@ -172,7 +172,7 @@ fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
             break;
         }
         if frames.meta(id).extra.load(Ordering::Relaxed) == 1 {
-            // The waiter had it meanwhile.
+            // The waiter had the lock in between.
             frames.unlock(id);
             break;
         }
@@ -375,7 +375,7 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
                     })
                 })
                 .collect();
-            // All but the last, which may have given up, are there or about to be.
+            // All waiters but the last, which may have given up, are there or about to be.
             while frames.waits().entries() < 3 {
                 thread::yield_now();
             }
@@ -448,7 +448,7 @@ fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
         }
     };
     if locked {
-        // Not atomic as a whole: a second holder would lose a step.
+        // This is not atomic as a whole: a second holder would lose a step.
         let extra = &frames.meta(id).extra;
         let before = extra.load(Ordering::Relaxed);
         if random.below(8) == 0 {

@@ -18,7 +18,7 @@ fn frames_that_were_filled_before_they_were_owned_are_not_taken_for_clear() {
     assert!(first.bytes() == [0; PAGE_SIZE]);
     owned.zero();
     assert!(owned.bytes() == [0; PAGE_SIZE]);
-    // One filled and one not.
+    // One of them is filled, and one is not.
     drop((first, owned, singles));
     let mut again = frames.alloc_singles(4);
     while let Some(mut one) = again.next() {

@@ -33,7 +33,7 @@ fn beginning(visit: u64) -> VirtAddr {
     AT + visit % 16 * PAGE
 }
 
-/// Has another thread coalesce the leaf and go on with `work`, while the caller goes on with other
+/// Makes another thread coalesce the leaf and continue with `work`, while the caller does other
 /// operations.
 fn coalescing(
     mut a: Accessor,
@@ -68,7 +68,8 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
         let (memory, space, a) = leaf();
         let told = Arc::new(AtomicU64::new(0));
         let tells = told.clone();
-        // Never older than the value that it was told; and it would coalesce the leaf again.
+        // The value is never older than the one that it was told of; and it would coalesce the leaf
+        // again.
         let looking = coalescing(a, move |mut a| {
             for visit in 0.. {
                 let least = tells.load(Ordering::Acquire);
@@ -86,7 +87,7 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
             drops.advise(page, PAGE, Advice::DontNeed).unwrap();
         });
         let mut b = space.accessor().unwrap();
-        // Before the drop, and lost; or after it, and there.
+        // The store came before the drop and is lost, or after it and is there.
         b.store(PLACE + 8, 2u64).unwrap();
         dropping.join().unwrap();
         // Takes the frame, so that the page gets another.

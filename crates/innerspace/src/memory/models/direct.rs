@@ -294,8 +294,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
                 bytes.iter().all(|byte| *byte == 7),
                 "another file's block was stored to"
             );
-            // The file has the old bytes, the stored ones, or zeros, and the same as its mapping
-            // shows.
+            // The file has the old bytes, the stored ones, or zeros, and its mapping has the same.
             let mut bytes = vec![0; file.len() as usize];
             file.read_exact_at(&mut bytes, 0).unwrap();
             assert!(bytes.iter().all(|byte| [0, 1, 9].contains(byte)));
@@ -326,7 +325,7 @@ fn a_sync_that_fails_beside_stores_loses_nothing() {
             a.store(at + PAGE, 3u8).unwrap();
             a.store(at, 4u8).unwrap();
         });
-        // Of one page; the host may forget others.
+        // Restricted to one page; the host may forget others.
         let failed = file.sync_range(..PAGE).unwrap_err().to_string();
         assert!(failed.ends_with("a write was lost"), "{failed}");
         assert!(file.stats().dirty > 0, "what was not written is dirty");

@@ -5,7 +5,7 @@ use super::{PAGE, explore, explore_further, memory};
 use crate::sync::thread;
 use crate::{Accessor, Map, Memory, Space, VirtAddr};
 
-/// A space with so many pages, each of which begins with its own number. It is at a low address,
+/// A space with `pages` pages, each of which begins with its own number. It is at a low address,
 /// which walks of a table reach soon, and so at about the same time.
 fn numbered(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();

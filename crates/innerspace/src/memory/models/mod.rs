@@ -24,7 +24,7 @@ fn explore(test: fn()) {
     shuttle::check_random(test, SCHEDULES);
 }
 
-/// [`explore`] for bugs that one schedule in a hundred shows.
+/// [`explore`] for bugs that appear in one schedule of a hundred.
 fn explore_further(test: fn()) {
     shuttle::check_random(test, 6 * SCHEDULES);
 }

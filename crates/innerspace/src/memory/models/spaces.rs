@@ -225,7 +225,7 @@ fn a_store_beside_writeback_is_never_lost() {
         file.sync_data().unwrap();
         file.sync_data().unwrap();
         storing.join().unwrap();
-        // Among the bytes written, or dirty: then this writes it.
+        // The bytes were written, or are dirty: then this writes them.
         file.sync_data().unwrap();
         assert_eq!(store.to_vec()[..8], 4u64.to_le_bytes(), "a lost store");
         space.validate();

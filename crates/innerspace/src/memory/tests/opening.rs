@@ -218,7 +218,7 @@ fn a_create_that_fails_empties_nothing() {
 #[test]
 fn an_open_that_fails_gives_the_lock_back_to_whoever_has_the_description_too() {
     let (memory, _folder, path) = memory_and_file();
-    // As a child has it that another thread is just spawning.
+    // As in a child that another thread is just spawning.
     let inherited = Rc::new(RefCell::new(None));
     let child = inherited.clone();
     hook::when_opened(move |file| {

@@ -1,4 +1,4 @@
-//! The last keeper of a file goes while another thread is at what it let go: its drop, or that of
+//! The last keeper of a file goes while another thread is at what it released: its drop, or that of
 //! the last handle of the memory, waits for the bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -60,7 +60,7 @@ fn uses_of_hot_pages_by_calls_are_seen_in_every_stretch() {
             view(*uses);
             *uses += 1;
         }
-        // Between stretches the pages get hot.
+        // Between the periods of sampling the pages become hot.
         (0..5 * 20).for_each(view);
         let hot = pool.frames.metas().iter();
         let hot = hot.filter(|meta| meta.hold.load().is_cached() && !meta.hold.load().is_cold());

@@ -80,7 +80,7 @@ fn who_waits_where_no_thread_serves_does_it_himself() {
     let memory = MemoryOptions::new(4 * MIB).threads(Threads::None);
     let memory = memory.build().unwrap();
     let (file, store) = open(&memory);
-    // Before any timeout.
+    // This happens before any timeout.
     let mut write = file.defer(move |file| file.write_at(&[9; 10], 50_000));
     write.wait_timeout(Duration::ZERO).unwrap().unwrap();
     let view = file.ready(50_000..50_010).wait_timeout(Duration::ZERO);

@@ -54,8 +54,8 @@ impl PoolFrame<'_> {
     /// that serve all groups.
     pub(crate) fn paid_by_root(self) -> Self {
         let (pool, pages) = (self.pool, self.charge.pages());
-        // Charged twice for a moment: the other charge goes when this one is there, so that no
-        // other request gets it meanwhile.
+        // Charged twice for a moment: the other charge is given back once this one is made, so that
+        // no other request gets the page in between.
         let charge = pool.groups.charge_must(GroupId::ROOT, pages);
         PoolFrame::new(pool, self.frame, charge)
     }

@@ -14,7 +14,7 @@ pub(crate) struct HeapCharge {
 }
 
 impl HeapCharge {
-    /// Nothing yet.
+    /// Nothing so far.
     pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> HeapCharge {
         HeapCharge {
             pool: pool.clone(),
@@ -23,17 +23,17 @@ impl HeapCharge {
         }
     }
 
-    /// Whether so many bytes need more pages than are charged.
+    /// Whether this many bytes need more pages than are charged.
     pub(crate) fn is_too_little_for(&self, bytes: u64) -> bool {
         PageCount::floor(bytes).0 > self.pages.0
     }
 
-    /// Pages for so many bytes, and one page more, so that the next few bytes need no charge.
+    /// Pages for this many bytes, and one page more, so that the next few bytes need no charge.
     pub(crate) fn wanted_ahead(bytes: u64) -> PageCount {
         PageCount(PageCount::floor(bytes).0 + 1)
     }
 
-    /// Whether [`HeapCharge::settle`] would leave the charge at so many pages.
+    /// Whether [`HeapCharge::settle`] would leave the charge at this many pages.
     pub(crate) fn is_settled(bytes: u64, pages: PageCount) -> bool {
         let wanted = PageCount::floor(bytes).0;
         // One page stays, so that bytes that come and go do not charge each time.
@@ -63,7 +63,7 @@ impl HeapCharge {
         self.pages.0 += charged.0;
     }
 
-    /// Charges for so many bytes, rounded down to pages, or gives back pages that are too many.
+    /// Charges for this many bytes, rounded down to pages, or gives back pages that are too many.
     /// Outside every section; may reclaim, as `mode` says.
     ///
     /// # Errors

@@ -98,7 +98,7 @@ impl From<Refused> for Stuck {
     }
 }
 
-/// What a request may do if it did not succeed at once.
+/// What a request may do if it does not succeed at once.
 #[derive(Clone, Copy, Debug)]
 enum Effort {
     Refuse,
@@ -111,9 +111,9 @@ enum Effort {
 enum Attempt {
     /// Within the limits, after room was made.
     Again,
-    /// Over the limits, by no more than [`STORE_SLACK`], and from the reserve.
+    /// It may go over the limits, by no more than [`STORE_SLACK`], and use the reserve.
     LittleOver,
-    /// Over any limit, and from the reserve.
+    /// It may go over any limit, and use the reserve.
     Must,
 }
 
@@ -320,7 +320,8 @@ impl Pool {
         let mut rounds = Rounds::new();
         loop {
             let room = self.make_room(stuck.group(), self.need(stuck, pages), io, &mut rounds);
-            // Also if no room was made: others may have freed some before we looked for them.
+            // This is tried even if no room was made: others may have freed some before we looked
+            // for them.
             match attempt(Attempt::Again) {
                 Ok(got) => return Ok(got),
                 Err(still) => stuck = still,
@@ -402,8 +403,8 @@ impl Pool {
 
     /// Charges one page over the limits, if none is then exceeded by more than [`STORE_SLACK`].
     fn charge_little_over(&self, group: GroupId) -> Result<Charge<'_>, Stuck> {
-        // Charged before the limits are looked at: of several requests that come to the last of the
-        // slack some may be refused, but never too many granted.
+        // It is charged before the limits are checked: of several requests that come to the last of
+        // the slack some may be refused, but never too many granted.
         let charge = self.groups.charge_must(group, PageCount(1));
         let is_too_much = |group: &GroupId| {
             let max = self.groups.max(*group);
@@ -415,7 +416,7 @@ impl Pool {
         }
     }
 
-    /// A block, from the reserve only if there is no other.
+    /// Takes a block, from the reserve only if there is no other.
     fn frame_from(&self, source: Source, order: u8) -> Option<OwnedFrame<'_>> {
         let ordinary = self.frames.alloc(order, Source::Ordinary);
         if ordinary.is_some() || source == Source::Ordinary {
@@ -433,8 +434,8 @@ impl Pool {
         let max = self.groups.max(group).map_or(u64::MAX, |max| max.0);
         let missing = match stuck {
             Stuck::Charge(_) => (usage + pages.0).saturating_sub(max),
-            // Free frames are there, but apart or in other threads' magazines: make room for a
-            // whole block more.
+            // There are free frames, but not adjacent, or in other threads' magazines: make room
+            // for one whole block more.
             Stuck::NoFrame => pages.0 * 2,
         };
         let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);

@@ -16,7 +16,7 @@ const DIRTY_PERCENT: u64 = 20;
 pub(crate) struct Background {
     /// Below this many free pages eviction begins.
     pub(super) low: u64,
-    /// At this many free pages it ends.
+    /// Eviction ends when this many pages are free.
     pub(super) high: u64,
     /// Pages in all.
     total: u64,
@@ -86,7 +86,7 @@ impl Background {
         self.clock.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether blocks of any age are to be written when so many pages are dirty.
+    /// Whether blocks of any age are to be written when this many pages are dirty.
     pub(super) fn is_too_dirty(&self, dirty: u64) -> bool {
         dirty * 100 > self.total * DIRTY_PERCENT
     }

@@ -85,7 +85,7 @@ impl Pool {
         self.free_beside(self.groups.charged(GroupId::ROOT))
     }
 
-    /// Pages that are left when so many are used, as far as there are frames for them.
+    /// Pages that are left when this many are used, as far as there are frames for them.
     fn free_beside(&self, used: PageCount) -> PageCount {
         let frames = self.frames.free_frames();
         let frames = frames.saturating_sub(self.frames.reserve());
@@ -135,7 +135,7 @@ impl Pool {
         let evicted = self.keep_free_pages();
         let relieved = self.relieve_groups();
         let written = self.write_old_blocks();
-        // In a call of a store locks may be held.
+        // In a call of a store, locks may be held.
         if !StoreScope::is_any_open() {
             self.groups.call_watchers();
         }
@@ -226,7 +226,7 @@ impl Pool {
             },
             pages: PageCount(FLUSH_PAGES),
         };
-        // One owner after the other, until one has something to write or all were asked.
+        // Asks one owner after the other, until one has something to write or all were asked.
         for _ in 0..self.owners.len() {
             let Some((id, owner)) = self.owners.next_after(background.last_owner()) else {
                 break;

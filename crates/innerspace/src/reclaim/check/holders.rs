@@ -5,7 +5,7 @@ use crate::group::{GroupId, Holders};
 use crate::reclaim::lists::{ListKind, pages_of};
 use crate::reclaim::pool::Pool;
 
-/// Frames looked at in one group at most; the list lock is held meanwhile.
+/// The greatest number of frames that are examined in one group; the list lock is held meanwhile.
 const WALK_MAX: u32 = 1 << 18;
 
 /// Counts the holders that keep the pages of `group` and below from being evicted.

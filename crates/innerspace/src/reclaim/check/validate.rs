@@ -28,7 +28,7 @@ impl Pool {
         }
         for (number, id) in self.lru.waiting() {
             let state = LruState::Batch(number);
-            // Otherwise it was taken out. It may be there twice.
+            // Otherwise it was removed. It may be there twice.
             if LruState::load(self.frames.meta(id)) == state {
                 let before = listed.insert(id, state).unwrap_or(state);
                 assert_eq!(before, state, "{id:?} is in two places");
@@ -67,7 +67,7 @@ impl Pool {
         }
     }
 
-    /// Every frame that says it is somewhere is there, and every published frame is charged (I3).
+    /// Every frame is where its state says it is, and every published frame is charged (I3).
     fn validate_frames(&self, listed: &Listed) {
         let mut charged: HashMap<u16, (u64, u64)> = HashMap::new();
         let mut number = 1;

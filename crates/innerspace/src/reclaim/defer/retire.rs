@@ -29,7 +29,7 @@ struct State<T> {
     entries: Vec<T>,
     /// Batches taken so far: their numbers.
     taken: u64,
-    /// Those that are not freed yet.
+    /// The numbers of the batches that are not freed yet.
     open: Vec<u64>,
     /// Threads that wait for one.
     waiting: u32,
@@ -101,7 +101,8 @@ impl<T> RetireQueue<T> {
         }
         let number = state.taken;
         state.taken += 1;
-        // In the step that takes the entries: each is in the queue, or in a batch listed here.
+        // This happens in the step that takes the entries: each of them is in the queue, or in a
+        // batch listed here.
         state.open.push(number);
         drop(state);
         let _ = FREEING.try_with(|depth| depth.set(depth.get() + 1));

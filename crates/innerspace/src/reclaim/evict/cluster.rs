@@ -58,7 +58,7 @@ enum Verdict {
     Keep,
     /// The same, because it would have to be written first.
     KeepDirty,
-    /// To the unevictable list: nothing will change until it is freed.
+    /// Move it to the unevictable list: nothing will change until the frame is freed.
     SetAside,
     /// Evict it.
     Evict,

@@ -43,7 +43,7 @@ const PASSES: u32 = 4;
 /// Passes that leave dirty blocks to the flusher.
 const CLEAN_PASSES: u32 = 3;
 
-/// One call's state.
+/// The state of one call.
 struct Scan<'p> {
     pool: &'p Pool,
     cluster: Cluster<'p>,

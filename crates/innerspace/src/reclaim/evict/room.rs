@@ -44,7 +44,7 @@ impl Rounds {
 /// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
-    /// Something was freed: so many pages of the group, and perhaps pages of others.
+    /// Something was freed: this many pages of the group, and perhaps pages of others.
     Made(PageCount),
     /// Nothing was freed, but another thread was at work, or a block came free: try again.
     Perhaps,
@@ -168,7 +168,7 @@ impl Pool {
                 Room::Made(more) => {
                     freed.0 += more.0;
                     if more.0 > 0 {
-                        // Something was freed: the rest is not waited for.
+                        // Something was freed, so it does not wait for the rest.
                         rounds.vain = 0;
                     }
                 }

@@ -58,7 +58,7 @@ impl Lru {
         };
         meta.flags.set(FlagSet::ACTIVE);
         meta.take_mark(FlagSet::REFERENCED);
-        // From a batch, or after isolation, the frame gets to the list that its flags name.
+        // When it leaves a batch or isolation, the frame gets to the list that its flags name.
         if state == LruState::List(ListKind::Inactive) {
             locked.take(metas, id, ListKind::Inactive);
             locked.insert(metas, id, ListKind::Active, End::Head);

@@ -54,10 +54,10 @@ pub(crate) enum Demotion {
     Next,
 }
 
-/// With two lists, a distance up to this part of both is short.
+/// With two lists, a distance counts as short up to this part of both.
 const SHORT_PART: u64 = 8;
 
-/// With S3-FIFO, the small queue is this part of both.
+/// With S3-FIFO, the small queue has this part of both.
 const SMALL_PART: u64 = 10;
 
 impl EvictionPolicy {
@@ -84,7 +84,7 @@ impl EvictionPolicy {
         }
     }
 
-    /// Whether a block that returns after so many evictions and activations belongs on the active
+    /// Whether a block that returns after this many evictions and activations belongs on the active
     /// list.
     ///
     /// With two lists: had the active list been shorter by the distance, the block would have
@@ -104,7 +104,7 @@ impl EvictionPolicy {
 mod tests {
     use super::*;
 
-    /// Lists of so many pages, beside others that cannot be evicted.
+    /// Lists of this many pages, together with others that cannot be evicted.
     fn sizes(inactive: u64, active: u64) -> ListSizes {
         ListSizes {
             inactive: PageCount(inactive),
@@ -129,7 +129,7 @@ mod tests {
             EvictionPolicy::TwoLists.missed(PageCount(distance), &sizes(inactive, active))
         };
         assert!(missed(49, 50, 50) && !missed(50, 50, 50));
-        // No page is active: short is an eighth of all pages.
+        // No page is active: a distance is short up to an eighth of all pages.
         assert!(missed(9, 80, 0) && !missed(10, 80, 0));
         assert!(!missed(0, 0, 0));
     }

@@ -22,7 +22,7 @@ pub(crate) const SHADOW_BITS: u32 = CLOCK_BITS + 16;
 /// How to treat a block that came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refault {
-    /// It was missed soon: publish it with the flag ACTIVE.
+    /// The block came back soon: publish it with the flag ACTIVE.
     Activate,
     /// Publish it inactive, as any new block.
     Inactive,

@@ -4,7 +4,7 @@ use super::batch::BATCHES;
 use crate::frame::{FlagSet, Listing, Meta};
 use crate::units::PageCount;
 
-/// Where a frame is, as `Meta::lru` says.
+/// Where a frame is, according to `Meta::lru`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LruState {
     /// Not added, or removed.

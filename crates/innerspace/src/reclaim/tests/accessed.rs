@@ -80,7 +80,7 @@ fn a_page_in_another_threads_batch_is_not_activated_behind_its_back() {
     let LruState::Batch(theirs) = file.place(0) else {
         panic!("a new block waits in a batch");
     };
-    // As a thread with another batch would.
+    // As would be done by a thread with another batch.
     pool.mark_accessed(id);
     pool.lru
         .activate(&pool.frames, &pool.counters, id, theirs ^ 1);

@@ -22,7 +22,7 @@ fn set(pool: &Pool, group: GroupId, which: Protection, mib: u64) {
     pool.groups.set_protection(group, which, pages).unwrap();
 }
 
-/// A file of a group, with so many MiB of it read once.
+/// A file of a group, of which this many MiB were read once.
 fn read_in(pool: &Arc<Pool>, group: GroupId, mib: u64) -> Arc<MockFile> {
     let file = MockFile::new(pool, group, 0);
     (0..mib * MIB).for_each(|index| file.read(index).unwrap());
@@ -95,7 +95,7 @@ fn low_gives_way_when_nothing_else_is_left_and_min_does_not() {
     assert_eq!(pool.groups.usage(soft).0, 0);
     let error = pool.alloc(other, 0, AllocMode::Wait).unwrap_err();
     assert_eq!(error.details().reason, LimitReason::NothingEvictable);
-    // Its own limit is no reason to spare it.
+    // Its own limit does not spare it.
     assert!(pool.shrink(hard, PageCount(8), Io::Forbidden).freed.0 >= 8);
     assert!(pool.groups.events(hard).reclaimed.0 >= 8);
     drop(taken);

@@ -101,7 +101,7 @@ fn everything_viewed_ends_with_an_error_that_says_so_and_is_usable_after() {
          evicted. Drop views or raise the limit"
     );
     assert_eq!(pool.totals().limit_error, 1);
-    // Each page was looked at a bounded number of times.
+    // Each page was examined a bounded number of times.
     assert!(
         pool.totals().pgscan <= 64 * 8,
         "{} pages looked at",
@@ -166,7 +166,8 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
     pool.validate();
 }
 
-/// Acts as a store that refuses each write after a while, and a flusher that goes on trying.
+/// Acts like a store that refuses each write after a while, and a flusher that tries again and
+/// again.
 #[test]
 fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
     let pool = pool_of(100, 0);

@@ -49,7 +49,7 @@ fn what_is_active_goes_last_also_where_all_else_was_used_just_now() {
     for _ in 0..2 {
         (0..60).for_each(|index| file.read(index).unwrap());
     }
-    // More pages than the passes that spare used pages look at, for one page.
+    // More pages than are examined for one page by the passes that spare used pages.
     for _ in 0..2 {
         (1000..1140).for_each(|index| file.touch_mapped(index).unwrap());
     }

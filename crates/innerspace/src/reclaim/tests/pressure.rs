@@ -135,7 +135,7 @@ fn a_request_waits_for_memory_that_another_thread_is_about_to_free() {
     let held: Vec<_> = (0..10)
         .map(|_| pool.alloc(group, 0, AllocMode::Wait).unwrap())
         .collect();
-    // To the other thread, this one is about to free something.
+    // From the view of the other thread, this one is about to free something.
     let working = pool.progress.begin();
     let reclaims = pool.totals().direct_reclaim;
     thread::scope(|scope| {
@@ -174,7 +174,7 @@ fn the_background_keeps_pages_free_and_stops_there() {
         "between the marks nothing is evicted"
     );
     assert_eq!(pool.background_step(), Step::Idle);
-    // Between the marks, coming from above, eviction does not begin.
+    // If the free pages fall to between the marks, eviction does not begin.
     (1000..1008).for_each(|index| file.read(index).unwrap());
     pool.tick();
     assert_eq!(pool.totals().pgsteal, steals);

@@ -92,7 +92,7 @@ impl Accessor {
     /// each access saves. See [`Session`].
     ///
     /// # Panics
-    /// In a thread that is ending, where its locals are dropped.
+    /// If the thread is ending, and its locals are being dropped.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
@@ -129,7 +129,7 @@ impl Accessor {
         self.core.store::<S, T>(at, value)
     }
 
-    /// Everything that can be said about a fault; the same as [`Space::explain`].
+    /// Explains a fault; the same as [`Space::explain`].
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.core.space.explain(fault)
     }

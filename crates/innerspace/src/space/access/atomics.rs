@@ -111,7 +111,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
     ///
     /// # Panics
-    /// With an order that releases, as for the atomics of the standard library.
+    /// If the order is one that releases, as for the atomics of the standard library.
     fn load_atomic, try_load_atomic<T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
@@ -126,7 +126,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// As for [`Self::load_atomic`].
     ///
     /// # Panics
-    /// With an order that acquires, as for the atomics of the standard library.
+    /// If the order is one that acquires, as for the atomics of the standard library.
     fn store_atomic, try_store_atomic<T: AtomicScalar>(
         &mut self,
         at: VirtAddr,

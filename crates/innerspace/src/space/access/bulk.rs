@@ -38,7 +38,7 @@ impl Core {
         let mut buffer = [0; PAGE_SIZE];
         let mut done = 0;
         while done < len {
-            // Up to the end of a page of the source, so that a fault there skips nothing.
+            // Copies up to the end of a page of the source, so that a fault there skips nothing.
             let start = source.space.after(from, done as u64);
             let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
             source.read::<S>(start, &mut buffer[..piece])?;

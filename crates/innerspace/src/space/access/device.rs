@@ -59,7 +59,7 @@ impl Core {
         })
     }
 
-    /// A load of a value that met `fault`.
+    /// Completes a load of a value that met `fault`.
     #[cold]
     pub(crate) fn device_load<S: Sectioned>(
         &mut self,
@@ -70,7 +70,7 @@ impl Core {
         self.call::<S>(fault, || device.load(offset, bytes))
     }
 
-    /// A store of a value that met `fault`.
+    /// Completes a store of a value that met `fault`.
     #[cold]
     pub(crate) fn device_store<S: Sectioned>(
         &mut self,

@@ -79,9 +79,9 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TranslationLayout {
-    /// A word that is the address of the tags to look at. Written by any thread.
+    /// A word with the address of the tags to look at. Written by any thread.
     pub current: *const *const u64,
-    /// That address while nobody wants anything of this accessor.
+    /// That address while there is no request to this accessor.
     pub tags: *const u64,
     /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started
     /// at address 0; or, if [`COALESCED`](Self::COALESCED) is set, where its pages would.
@@ -107,7 +107,8 @@ impl TranslationLayout {
     pub const READ_TAGS: usize = offset_of!(Tags, read);
     /// The same for stores.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// In an entry of `words`: it leads to the pages, in a row, and not to their words.
+    /// In an entry of `words`: it leads to the bytes of the pages, which are contiguous, and not to
+    /// their words.
     pub const COALESCED: usize = place::COALESCED;
     /// In a leaf's word: may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;

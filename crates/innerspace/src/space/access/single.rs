@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) space: Arc<SpaceInner>,
     /// The mappings found last.
     pub(crate) vmas: VmaCache,
-    /// Its place in the space's list.
+    /// The place in the space's list.
     ticket: Ticket,
     /// The fault of the last access that failed.
     fault: Fault,
@@ -62,10 +62,10 @@ enum Gate {
 pub(crate) trait Sectioned {
     /// Asked when something is missed.
     const WAIT: Wait;
-    /// Before an access.
+    /// Called before an access.
     fn enter(translator: &mut Translator);
-    /// Before an access that begins by checking whether it hits; if it does not, `order` comes
-    /// before all else.
+    /// Called before an access that begins by checking whether it hits; if it does not, `order`
+    /// comes before all else.
     fn enter_to_hit(translator: &mut Translator);
     /// What such a check looks at.
     fn look(translator: &Translator) -> Look<'_>;
@@ -79,14 +79,14 @@ pub(crate) trait Sectioned {
     ) -> Option<R>;
     /// The rest of `enter` after `enter_to_hit`.
     fn order(translator: &mut Translator);
-    /// After an access.
+    /// Called after an access.
     fn leave(translator: &mut Translator);
-    /// Before anything that may take a lock: the section is open and stays so until we leave it.
-    /// Passes a safepoint if there is mail.
+    /// Called before anything that may take a lock: the section is open and stays so until we leave
+    /// it. Passes a safepoint if there is mail.
     fn pause(translator: &mut Translator);
     /// After it.
     fn resume(translator: &mut Translator);
-    /// Between two accesses, before a callback: no section is open until `unsuspend`.
+    /// Called between two accesses, before a callback: no section is open until `unsuspend`.
     fn suspend(translator: &mut Translator);
     /// After it.
     fn unsuspend(translator: &mut Translator);
@@ -447,7 +447,7 @@ impl Core {
         }
     }
 
-    /// A load that missed. In a section, which it leaves.
+    /// Completes a load that missed. In a section, which it leaves.
     #[inline(always)]
     pub(crate) fn load_missed<S: Sectioned, T: Scalar>(
         &mut self,
@@ -529,7 +529,7 @@ impl Core {
         self.device_store::<S>(bytes, fault)
     }
 
-    /// A load of an instruction: as a load, by the right to execute.
+    /// Loads an instruction: like a load, by the right to execute.
     #[inline(always)]
     pub(crate) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {

@@ -50,7 +50,8 @@ impl Accessor {
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
         let space = self.core.space.clone();
         if is_in_callback(space.id) {
-            // Also if the page is there: the change that the callback works for holds the writer.
+            // This is refused even if the page is there: the change that the callback works for
+            // holds the writer.
             let kind = FaultKind::Reentered;
             return Err(Fault::new(kind, at, AccessKind::Fetch, 0));
         }

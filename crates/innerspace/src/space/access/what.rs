@@ -1,4 +1,4 @@
-//! What one access wants.
+//! What one access asks for.
 
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::translator::Need;
@@ -77,7 +77,7 @@ impl What {
         }
     }
 
-    /// Such an access of `at` has failed.
+    /// The fault of such an access, at `at`.
     pub(crate) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
         Fault::new(kind, at, self.access, self.reported.into())
     }

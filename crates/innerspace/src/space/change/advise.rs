@@ -33,14 +33,14 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
-    /// Its pages go now: anonymous memory is zeros again, a private file mapping shows its file
-    /// again. Bytes stored to a shared mapping stay in the file.
+    /// Its pages are dropped now: anonymous memory is zeros again, and a private file mapping has
+    /// its file's bytes again. Bytes stored to a shared mapping stay in the file.
     DontNeed,
     /// It will be used soon: files read ahead.
     WillNeed,
     /// It will not be used soon: reclaim takes it early.
     Cold,
-    /// Nothing is known of the order in which it will be read; faults tell. This is the default.
+    /// The order in which it will be read is not known; faults tell. This is the default.
     Normal,
     /// Cached files will be read here in no order: faults read nothing ahead, and map one page
     /// each.
@@ -53,7 +53,7 @@ pub enum Advice {
     PageOut,
 }
 
-/// Pages of a file that a part of a range shows.
+/// The pages of a file that a part of a range maps.
 type FilePart = (MappedFile, Range<u64>);
 
 impl Space {
@@ -136,8 +136,8 @@ impl Space {
         Ok(())
     }
 
-    /// Pages of files are unused until their next access, as after aging. Anonymous pages cannot be
-    /// evicted, and keep what they have: a restore goes by their write validity.
+    /// Pages of files count as unused until their next access, as after aging. Anonymous pages
+    /// cannot be evicted, and keep their marks: a restore depends on their write validity.
     fn make_old(&self, range: &Range<u64>) {
         let nodes = Nodes { pool: &self.0.pool };
         self.0.inside(|tables| {
@@ -328,7 +328,7 @@ impl Accessor {
     }
 }
 
-/// The parts of files in the range, in mappings that are `wanted`.
+/// The parts of files in the range, in mappings for which `wanted` is true.
 fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) -> Vec<FilePart> {
     let wanted = vmas.overlapping(range).filter(|vma| wanted(vma));
     let parts = wanted.filter_map(|vma| {

@@ -109,7 +109,7 @@ fn unlock_all(vmas: &mut VmaSet) -> Result<(), LimitError> {
     let locked = vmas.iter().filter(|vma| vma.is_locked());
     let locked: Vec<_> = locked.map(|vma| vma.start..vma.end).collect();
     for range in locked {
-        // Of a space that nobody sees yet.
+        // The changes are in a space that nobody sees yet.
         let _changed = vmas.update(&range, |vma| vma.residence = Residence::Pageable);
     }
     vmas.ledger().settle(AllocMode::Wait)

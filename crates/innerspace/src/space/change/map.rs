@@ -13,7 +13,7 @@ use crate::space::vma::protection::{Protection, Sharing};
 use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
-/// Where ranges of chosen address start, if there are so many.
+/// Where ranges start whose address the space chooses, if it has that many addresses.
 pub(crate) const CHOSEN: u64 = 0x7f00_0000_0000;
 
 /// The first address that does not exist, in the widest space.
@@ -56,7 +56,7 @@ pub(crate) enum Null {
     Mapped,
 }
 
-/// When pages are brought in.
+/// When the pages are brought in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Population {
     OnDemand,
@@ -242,7 +242,7 @@ impl Map {
         self
     }
 
-    /// At page 0, too, if the address says so. Without this, page 0 is refused, so that a null
+    /// Allows page 0 if the address is there. Without this, page 0 is refused, so that a null
     /// pointer stays an error.
     pub fn with_null(mut self) -> Map {
         self.null = Null::Mapped;

@@ -51,7 +51,7 @@ impl Space {
         self.put(map, None).map(drop)
     }
 
-    /// Adds a mapping, with `edit` done to the pages that are there.
+    /// Adds a mapping, and does `edit` to the pages that are there.
     fn put(&self, map: &Map, edit: Option<Edit>) -> Result<Range<u64>, SpaceError> {
         let space = &self.0;
         let mut vma = map.to_vma(space.end())?;
@@ -146,7 +146,7 @@ impl Space {
             // execution.
             (true, _) if gives_more || takes_execute => Some(Edit::Part),
             (true, false) => Some(Edit::ForbidWrite),
-            // No right to take away: accesses find the new ones by faulting.
+            // There is no right to take away: accesses find the new ones by faulting.
             (true, true) => None,
         };
         let changed = space.change(&mut writer, &range, edit, |vmas| {
@@ -176,7 +176,7 @@ pub(crate) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), Space
     }
 }
 
-/// Where a mapping of `len` bytes goes.
+/// Chooses the place of a mapping of `len` bytes.
 fn place(vmas: &VmaSet, map: &Map, len: u64, end: u64) -> Result<Range<u64>, SpaceError> {
     match map.place {
         Place::Chosen => {

@@ -50,7 +50,7 @@ struct Last {
     moving: Mutex<()>,
 }
 
-/// As whole pages.
+/// The length in whole pages.
 fn whole(len: u64) -> u64 {
     len.next_multiple_of(PAGE_SIZE as u64)
 }
@@ -91,7 +91,8 @@ impl Region {
     fn pages(&self) -> u64 {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|tables| {
-            // Only up to where something was unmapped: the range behind that may be anything.
+            // Only up to the place where something was unmapped: the range behind that may be
+            // anything.
             let mut end = range.start;
             let parts = tables.vmas.overlapping(&range).take_while(|vma| {
                 let follows = vma.start <= end && matches!(vma.backing, Backing::Anonymous);

@@ -29,7 +29,7 @@ use crate::{PAGE_SHIFT, VirtAddr};
 pub enum Remap {
     /// Where it is.
     InPlace,
-    /// Where it is if it fits, or else where there is room.
+    /// Where it is, if it fits; otherwise where there is room.
     MayMove,
     /// At this address, in place of whatever is mapped there.
     Replacing(VirtAddr),
@@ -65,7 +65,7 @@ impl Space {
         let old = checked_range(WHAT, at, old_len, space.end())?;
         let target = match to {
             Remap::Replacing(there) => there,
-            // Only its length counts, and is refused as one that starts at 0 would be.
+            // Only its length matters; it is refused as one that starts at 0 would be.
             Remap::InPlace | Remap::MayMove => VirtAddr(0),
         };
         let new = checked_range(WHAT, target, new_len, space.end())?;
@@ -141,8 +141,7 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
             let mapping = vma.to_string();
             Err(SpaceError::DeviceEnds { at, len, mapping })
         }
-        // A part that becomes as long as the whole, again and again, would come to offsets that no
-        // file has.
+        // A part that repeatedly becomes as long as the whole would reach offsets that no file has.
         Backing::File { .. } if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
             let what = WHAT;
             Err(SpaceError::OutOfRange {
@@ -156,7 +155,7 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
     }
 }
 
-/// A mapping of `range` that goes on where `vma`, which ends there or above, would be.
+/// A mapping of `range` that continues where `vma`, which ends there or above, would be.
 fn continued(vma: &Vma, range: &Range<u64>) -> Vma {
     let mut added = vma.clone();
     if let Some(first_page) = added.backing.first_page_mut() {

@@ -1,5 +1,5 @@
-//! The way back from a file's pages to the words that show them, for eviction, truncation,
-//! writeback and aging.
+//! The way back from a file's pages to the words that map them, for eviction, truncation, writeback
+//! and aging.
 //!
 //! There is one mapper for each space and file. It looks up the space's mappings of the pages
 //! (`rmap`) and empties their words, or takes only their write or accessed validity. Words in

@@ -65,7 +65,7 @@ impl<'s> Underway<'s> {
         Underway { space, detached }
     }
 
-    /// The change is done, or goes on elsewhere.
+    /// The change is done, or continues elsewhere.
     pub(crate) fn done(mut self) -> Detached {
         std::mem::take(&mut self.detached)
     }
@@ -227,7 +227,7 @@ impl SpaceInner {
         empty
     }
 
-    /// Frames for so many nodes. The gate's writer is held.
+    /// Frames for this many nodes. The gate's writer is held.
     pub(crate) fn ensure_nodes<'s>(
         &'s self,
         spares: &mut Spares<'s>,

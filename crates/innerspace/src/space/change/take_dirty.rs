@@ -31,8 +31,9 @@ impl Space {
     /// refused. Stores by other spaces or other mappings of a shared file do not count, nor do
     /// writes to the file itself.
     ///
-    /// It waits for no accessor longer than its current access, and takes time for the pages in the
-    /// result. The first store to each page after a call costs a short fault.
+    /// It waits for an accessor no longer than for its current access, and its time is in
+    /// proportion to the pages in the result. The first store to each page after a call costs a
+    /// short fault.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory};
@@ -90,7 +91,7 @@ impl SpaceInner {
             let room = self
                 .pool
                 .charge(self.group_id(), PageCount(1), AllocMode::Wait);
-            // If there is none, the log says less.
+            // Without memory, the log records less.
             drop(room);
         }
     }

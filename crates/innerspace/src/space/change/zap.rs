@@ -69,7 +69,7 @@ impl SpaceInner {
         let nodes = Nodes { pool: &self.pool };
         let section = self.pool.domain.reader();
         let paths = self.paths.lock();
-        // Where there is no leaf there is nothing to drop. One that comes meanwhile may be in a
+        // Where there is no leaf there is nothing to drop. A leaf that comes meanwhile may be in a
         // node that others share.
         let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
         let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));

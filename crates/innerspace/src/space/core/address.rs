@@ -18,7 +18,7 @@ pub(crate) const fn span(level: u32) -> u64 {
     1 << (PAGE_SHIFT + 9 * level)
 }
 
-/// The bytes that a leaf shows.
+/// The bytes that a leaf maps.
 pub(crate) const LEAF_BYTES: u64 = span(1);
 
 /// Which word of a node at `level` leads to `at`.

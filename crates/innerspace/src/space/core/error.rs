@@ -20,7 +20,7 @@ use crate::sys::process::OtherProcess;
 use crate::units::Bytes;
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// What an access wanted.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum AccessKind {
@@ -395,8 +395,8 @@ pub enum SpaceError {
     Reentered {
         /// The operation.
         what: &'static str,
-        /// Where; 0 for all of the space, and the first address looked at where the space was to
-        /// choose.
+        /// The address; 0 for all of the space, and the first address looked at where the space was
+        /// to choose.
         at: VirtAddr,
         /// How much.
         len: u64,
@@ -539,7 +539,7 @@ pub enum SpaceError {
         /// The group: the names from the root to it, joined by `/`.
         group: String,
     },
-    /// A part of the space has too many forks to count.
+    /// A part of the space has more forks than can be counted.
     #[error("the space has as many live forks as can be counted; drop some")]
     TooManyForks,
 }

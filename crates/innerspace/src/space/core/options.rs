@@ -47,7 +47,7 @@ impl SpaceOptions {
         self
     }
 
-    /// So many bits of address.
+    /// This many bits of address.
     pub fn width(mut self, width: AddressWidth) -> SpaceOptions {
         self.width = width;
         self

@@ -12,7 +12,7 @@ pub(crate) struct Payer<'space> {
 }
 
 impl<'space> Payer<'space> {
-    /// Charges so many pages.
+    /// Charges this many pages.
     ///
     /// # Errors
     /// The group has no room.

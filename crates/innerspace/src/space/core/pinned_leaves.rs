@@ -15,7 +15,7 @@ const MANY_LEAVES: usize = 64;
 /// the gate's writer.
 #[derive(Default)]
 pub(crate) struct PinnedLeaves {
-    /// Their numbers.
+    /// The numbers of the leaves.
     leaves: BTreeSet<u64>,
     /// How many had pinned pages when they were looked at last.
     live: usize,

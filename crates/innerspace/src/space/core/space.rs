@@ -132,8 +132,7 @@ impl Space {
         &self.0.group
     }
 
-    /// Everything that can be said about a fault of this space: the file's or the group's error, or
-    /// the nearest mapping.
+    /// Explains a fault of this space: the file's or the group's error, or the nearest mapping.
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.0.explain(fault)
     }

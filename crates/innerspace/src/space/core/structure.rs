@@ -23,7 +23,7 @@ pub(crate) struct Structure {
 #[derive(Default)]
 pub(crate) struct Files(BTreeMap<usize, FileUse>);
 
-/// A file that a space maps, with the space's mapper there.
+/// A file that a space maps, and the space's mapper registered there.
 pub(crate) struct FileUse {
     file: MappedFile,
     id: MapperId,
@@ -80,7 +80,7 @@ impl Structure {
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) {
         if self.vmas.has_locked() {
-            // Without its locks, the fork may have fewer mappings.
+            // The locks are not inherited, so the fork may have fewer mappings.
             let vmas = fork.vmas.clone();
             for file in vmas.iter().filter_map(Vma::file) {
                 fork.files.add(file, 1, &mapper);

@@ -86,7 +86,7 @@ pub(crate) struct OwnSlot<'s> {
     pub(crate) space: &'s SpaceInner,
     pub(crate) at: u64,
     pub(crate) slot: &'s AtomicU64,
-    /// What was in the slot.
+    /// The earlier content of the slot.
     pub(crate) old: Pte,
 }
 
@@ -234,7 +234,8 @@ impl<'s> OwnSlot<'s> {
             self.throw_away(host);
             return false;
         }
-        // In the section, so that a restore, with the gate closed, knows of every page.
+        // This is done in the section, so that a restore, with the gate closed, knows of every
+        // page.
         let page = page_start(self.at);
         let changes = &self.space.changes;
         changes.record(self.space.payer(), page, || self.leaf());

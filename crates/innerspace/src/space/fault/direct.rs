@@ -151,7 +151,7 @@ impl FaultState<'_> {
         let words = self.nodes().words(leaf);
         let slot = slot_index(self.at.0, 0);
         let new = match old.holds() {
-            // Only its rights change; other validity stays.
+            // Only the rights of the page change; other validity stays.
             Holds::Direct if old.host() == word(page).host() => old.with(valid),
             _ => word(page),
         };

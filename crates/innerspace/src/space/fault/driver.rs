@@ -108,7 +108,7 @@ pub(super) struct FaultState<'space> {
     pub(super) leaf: Option<FrameId>,
     /// Blocks mapped with the page's own, locked until the section is left.
     pub(super) fault_around: FaultAround,
-    /// What the accessor has to forget, since the last step replaced it.
+    /// What the accessor has to forget because the last step replaced it.
     pub(super) forget: Option<Post>,
     // Nodes to be released when no accessor can be in them.
     pub(super) replaced: Detached,
@@ -152,7 +152,7 @@ pub(crate) fn handle(
     end
 }
 
-/// In a drop, because a store that the fault calls may panic.
+/// This is done in a drop, because a store that the fault calls may panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
         match &self.file {
@@ -347,7 +347,7 @@ impl<'space> FaultState<'space> {
             old = pte::load(slot);
         }
         match (old.holds(), self.what.access.writes()) {
-            // Aged, or never read: the page is there.
+            // The page was aged, or never read, and is there.
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
             }

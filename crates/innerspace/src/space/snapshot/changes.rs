@@ -21,7 +21,7 @@ const A_PAGE: usize = PAGE_SIZE / size_of::<Changed>();
 
 const GHOST_PAGES: PageCount = PageCount((Ghosts::SIZE / PAGE_SIZE) as u64);
 
-/// No snapshot's number.
+/// A number that no snapshot has.
 const NOBODY: u64 = 0;
 
 /// A page of the space's own that the snapshot does not have.
@@ -145,7 +145,7 @@ impl Changes {
 }
 
 impl Record {
-    /// Nothing recorded yet.
+    /// An empty record.
     pub(super) fn new(snapshot: u64, revision: u64) -> Record {
         Record {
             snapshot,

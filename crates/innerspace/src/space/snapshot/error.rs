@@ -34,7 +34,7 @@ pub enum SnapshotFileError {
     /// The bytes differ from those that were written.
     #[error("a damaged snapshot: {what} at byte {}", Grouped(*offset))]
     Damaged {
-        /// What does not fit.
+        /// What is wrong.
         what: &'static str,
         /// Where the record begins.
         offset: u64,

@@ -387,7 +387,7 @@ impl<R: Read> Records<'_, R> {
 struct Load<'space, Open> {
     space: &'space Space,
     open: Open,
-    /// By their first addresses.
+    /// The mappings by their first addresses.
     mappings: BTreeMap<u64, Mapping>,
     pages: u64,
 }

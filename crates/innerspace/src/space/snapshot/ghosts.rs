@@ -1,8 +1,8 @@
 //! Pages that a space has given back at a restore, remembered for a while: one that is stored to
 //! again so soon is worth keeping.
 
-/// After so many restores in a row without a store before them, a page is expected not to be stored
-/// to again.
+/// After this many restores in a row without a store before them, a page is expected not to be
+/// stored to again.
 pub(super) const IDLE: u8 = 4;
 
 /// Places. A page has one, by its number; the newest page in it is remembered.

@@ -25,7 +25,7 @@
 //! If a watch has taken write validity since (`take_dirty`, `watch_code`), pages without it are
 //! compared.
 //!
-//! Every [`AUDIT`]th time, the steady pages are compared first; one that is as in the snapshot
+//! Every [`AUDIT`]th time, the steady pages are compared first; one with the bytes of the snapshot
 //! counts as not stored to.
 //!
 //! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves
@@ -53,7 +53,7 @@ use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// Restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
-/// After so many restores in a row, each after a store, a page is expected to be stored to every
+/// After this many restores in a row, each after a store, a page is expected to be stored to every
 /// time.
 const STEADY: u8 = 3;
 

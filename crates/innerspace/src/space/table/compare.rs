@@ -19,7 +19,8 @@ struct Change {
 /// The changes that make a table like another. Holds a ref on each new child.
 pub(crate) struct Plan(Vec<Change>);
 
-/// The page that a slot of private memory has, by its place in the arena; files and zeros are none.
+/// The page in a slot of private memory, by its place in the arena; `None` for pages of files and
+/// zeros.
 fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
     let page = word.map_or(Pte::EMPTY, pte::load);
     matches!(page.holds(), Holds::Own | Holds::Borrowed).then(|| page.host())

@@ -11,7 +11,7 @@ use crate::sync::failpoint;
 use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
-    /// A copy of a shared node, with one parent.
+    /// Makes a copy of a shared node, with one parent.
     pub(crate) fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
         self.pool.counters.count(Event::TableUnshare);
         if level == 0 {
@@ -70,7 +70,7 @@ impl Nodes<'_> {
         self.publish_leaf(frame, shadow)
     }
 
-    /// A copy of a leaf that owns its anonymous pages, too.
+    /// Makes a copy of a leaf that owns its anonymous pages, too.
     fn copy_flat(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
         for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
             let pte = pte::load(word);
@@ -116,7 +116,7 @@ impl Nodes<'_> {
     pub(crate) fn share_page(self, ours: FrameId, theirs: FrameId, slot: usize) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {
-            // As when `ours` was copied from it: the frame's metadata is left alone.
+            // As at the time when `ours` was copied from it: the frame's metadata is not touched.
             Some((shadow, _)) if shadow == theirs => page.borrowed(),
             _ => {
                 let _section = self.pool.domain.reader();

@@ -7,7 +7,8 @@ use super::pte::{self, Holds, Pte};
 use crate::FrameId;
 use crate::space::core::address::{slot_index, span};
 
-/// All with the gate closed on both ranges, `paths` held, and the paths of both the space's own.
+/// All functions are called with the gate closed on both ranges, `paths` held, and both paths the
+/// space's own.
 impl Nodes<'_> {
     /// Calls `path` to make the path to each address above `to` at which a leaf with a page of
     /// `from` will arrive.

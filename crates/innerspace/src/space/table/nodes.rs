@@ -150,7 +150,7 @@ impl<'pool> Nodes<'pool> {
         self.is_zero_leaf(node) || self.is_held_twice(node)
     }
 
-    /// Whether there is another parent, or somebody borrows.
+    /// Whether there is another parent or a borrower.
     pub(super) fn is_held_twice(self, node: FrameId) -> bool {
         let state = self.state(node);
         state.refs() > 1 || state.mapped() > 0
@@ -168,8 +168,8 @@ impl<'pool> Nodes<'pool> {
         self.pool.frames.meta(leaf).flags.set(FlagSet::COALESCED);
     }
 
-    /// All accessors that may have it coalesced were told to forget it. Returns whether there may
-    /// be any.
+    /// Notes that all accessors that may have it coalesced were told to forget it. Returns whether
+    /// there may be any.
     pub(crate) fn unmark_coalesced(self, leaf: FrameId) -> bool {
         let marked = self.is_coalesced(leaf);
         if marked {
@@ -237,8 +237,8 @@ impl<'pool> Nodes<'pool> {
             failpoint!(Walk if level == ROOT_LEVEL);
             exclusive &= !self.is_held_twice(node);
         }
-        // The root last: a walk that has reached a new node finds the root counted twice until all
-        // are told (`PendingInvalidation`).
+        // The root is done last: a walk that has reached a new node finds the root counted twice
+        // until all accessors are told (`PendingInvalidation`).
         exclusive &= !self.is_held_twice(root);
         Some(Leaf {
             frame: node,
@@ -453,7 +453,7 @@ impl<'pool> Nodes<'pool> {
     }
 }
 
-/// A node has as many parents as its count can hold.
+/// A node already has as many parents as its count can hold.
 #[derive(Debug)]
 pub(crate) struct TooManyForks;
 

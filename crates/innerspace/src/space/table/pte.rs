@@ -141,7 +141,7 @@ impl Pte {
         self.0 & BORROWED != 0
     }
 
-    /// Whether it is a file's; as `is_own`.
+    /// Whether the page belongs to a file, as for `is_own`.
     #[inline(always)]
     pub(crate) fn is_of_file(self) -> bool {
         self.0 & FILE != 0
@@ -153,7 +153,7 @@ impl Pte {
         self.0 & (OWNED | FILE) != 0
     }
 
-    /// Whether there is nothing, or the zero frame.
+    /// Whether the slot is empty or has the zero frame.
     #[inline(always)]
     pub(crate) fn is_vacant(self) -> bool {
         self.0 & (FILE | DIRECT | OWNED | BORROWED) == 0
@@ -169,8 +169,8 @@ impl Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
-    /// A copy of the page at `host`, with the rights that [`Pte::owned`] leaves: accesses that the
-    /// mapping forbids are not valid here.
+    /// Makes a copy of the page at `host`, with the rights that [`Pte::owned`] leaves: accesses
+    /// that the mapping forbids are not valid.
     pub(crate) fn copied_to(self, host: u64) -> Pte {
         Pte(self.owned().0 & FLAGS | host)
     }

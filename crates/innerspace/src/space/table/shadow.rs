@@ -31,10 +31,10 @@ const DEPTH: u64 = 0xff;
 /// The owner of a leaf that takes over the pages of its shadow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Borrower {
-    /// The space's own: faults store by its words meanwhile.
+    /// The leaf is the space's own: faults store by its words meanwhile.
     Exclusive,
-    /// Shared by others, or borrowed from, until the caller is done with it: nobody stores by its
-    /// words.
+    /// The leaf is shared by others, or borrowed from, until the caller is done with it: nobody
+    /// stores by its words.
     Shared,
 }
 

@@ -1,5 +1,5 @@
-//! The common leaf of zeros: 512 words that show the zero frame, read-only. A hole of 2 MiB is
-//! mapped by one word that leads there, so it costs no table.
+//! The common leaf of zeros: 512 words that map the zero frame, read-only. A hole of 2 MiB is
+//! mapped by one word that leads there, so it needs no table of its own.
 //!
 //! One leaf a `Memory`, kept for good, so that the root pays for it, with no count of its users:
 //! words that lead to it may go at any time, since a revoker takes them away with neither `paths`
@@ -54,7 +54,7 @@ impl Nodes<'_> {
         linked.is_ok() || linked == Err(child_word(leaf))
     }
 
-    /// Takes the leaf of zeros away from the 2 MiB at `at`, if it is there. The caller waits for a
+    /// Unlinks the leaf of zeros from the 2 MiB at `at`, if it is there. The caller waits for a
     /// grace period.
     pub(crate) fn unlink_zero_leaf(self, root: FrameId, at: u64) {
         let Some(&leaf) = self.pool.zero_leaf.get() else {
@@ -73,7 +73,7 @@ impl Nodes<'_> {
             word.compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Pages of a range that the leaf of zeros shows.
+    /// The number of pages of a range that the leaf of zeros maps.
     pub(crate) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
         match self.pool.zero_leaf.get() {
             Some(_) => self.zero_pages_below(root, ROOT_LEVEL, 0, start, end),

@@ -57,8 +57,7 @@ fn a_view_stays_when_its_chain_is_collapsed_beside_it() {
     assert_eq!(*view, 3u64.to_le_bytes(), "a view changed");
 }
 
-/// The same walk by a remap: the page comes to have two owners, neither of which may store to it in
-/// place.
+/// The same walk by a remap: the page gets two owners, neither of which may store to it in place.
 // spec: F3
 #[test]
 fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {

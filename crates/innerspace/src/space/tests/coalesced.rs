@@ -61,7 +61,7 @@ fn memory_that_is_stored_to_in_order_is_one_translation() {
     assert_eq!(shown(&mut a), numbers(1));
     a.session(|a| {
         for page in 0..PAGES {
-            // At its beginning, behind it, and over its end.
+            // At its beginning, after it, and across its end.
             for offset in [0, 100, PAGE - 8] {
                 let at = AT + (page * PAGE + offset);
                 a.store(at, page * 7 + offset).unwrap();
@@ -154,7 +154,7 @@ fn what_is_dropped_from_a_coalesced_leaf_is_gone_for_all() {
     let mut b = space.accessor().unwrap();
     b.store(dropped + 8, 7u64).unwrap();
     assert_eq!([0, 8].map(|at| a.load::<u64>(dropped + at)), [Ok(0), Ok(7)]);
-    // Nobody has it coalesced, so the next is dropped where it is.
+    // No accessor has it coalesced, so the next page is dropped where it is.
     let next = AT + 102 * PAGE;
     let before = pool.domain.grace_periods();
     space.advise(next, PAGE, Advice::DontNeed).unwrap();
@@ -196,7 +196,7 @@ fn a_store_to_a_coalesced_leaf_is_named_again_after_take_dirty() {
     a.store(stored, 1u64).unwrap();
     let dirty = space.take_dirty(AT, LEAF_BYTES).unwrap();
     assert_eq!(dirty, [stored..stored + PAGE]);
-    // Only a part is taken.
+    // Only a part of the leaf is taken.
     store_all(&mut a, 5);
     visit_often(&mut a);
     assert!(a.core.translator.has_coalesced(AT.0));
@@ -284,7 +284,7 @@ fn what_a_change_is_at_stays_shared_until_it_has_passed() {
     assert_nothing_left(&pool);
 }
 
-/// Each time some are forgotten it takes twice as many visits.
+/// Each time that some are forgotten, twice as many visits are needed.
 #[test]
 fn who_forgets_often_coalesces_seldom() {
     let pool = pool(1024);
@@ -340,14 +340,14 @@ mod programs {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Of all pages, in order.
+        /// Stores to all pages, in order.
         StoreAll(u64),
         Store(u64, u64),
         /// By this accessor.
         Visit(usize),
         DontNeed(u64, u64),
         ReadOnly(u64, u64),
-        /// There and back, elsewhere.
+        /// Moves the pages to another place and back.
         Move(u64, u64),
         Unmap(u64, u64),
         TakeDirty(u64, u64),

@@ -72,7 +72,7 @@ fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {
         }
         drop(file);
         assert_eq!(device.free_pages(), 48);
-        // As a whole, or the middle first, which leaves two mappings.
+        // Unmaps it as a whole, or the middle first, which leaves two mappings.
         match parts {
             1 => space.unmap(at, 16 * PAGE).unwrap(),
             _ => {
@@ -308,7 +308,7 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     assert_eq!(bytes, [0, 0]);
     let pages = space.stats().pages;
     assert_eq!((pages.own, pages.dirty, device.free_pages()), (2, 0, 63));
-    // Pages that are not copied show the file as it is now.
+    // Pages that are not copied have the current bytes of the file.
     file.write_all_at(&[4; 8], PAGE).unwrap();
     assert_eq!(a.load::<u8>(at + PAGE), Ok(4));
     pool.validate();

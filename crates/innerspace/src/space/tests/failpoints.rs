@@ -189,7 +189,7 @@ fn load_beside_a_store_with_room_for(frames: u64) -> u64 {
     let at = VirtAddr(1 << 30);
     let at = space.map(Map::anonymous(2 * LARGE).at(at)).unwrap();
     let [mut a, mut reader] = [(); 2].map(|()| space.accessor().unwrap());
-    // Not so few that the limit would be too small for a memory.
+    // The frames must not be so few that the limit would be too small for a memory.
     for page in 0..64 {
         a.store(at + page * PAGE, 7u8).unwrap();
     }
@@ -226,7 +226,7 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
     let mut storer = space.accessor().unwrap();
     storer.store(at, 1u64).unwrap();
-    // From here on each store that follows a watch is a fault.
+    // From here on each store after a watch takes a fault.
     drop(space.accessor().unwrap().watch_code(at).unwrap());
     let (hand_over, watched) = mpsc::channel();
     let other = space.clone();
@@ -536,7 +536,7 @@ fn waits_for_who_came_back(
     waits
 }
 
-/// The gate keeps nobody from the rest of a leaf, and so not from its words.
+/// The gate does not keep other threads from the rest of a leaf, and so not from its words.
 // spec: A5
 #[test]
 fn a_change_of_part_of_a_leaf_waits_for_who_came_back_to_it_meanwhile() {

@@ -74,7 +74,7 @@ fn values_of_every_size_at_every_alignment_across_a_page_end() {
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
-    // Up to where the beginning of a page ends, for which values have a way of their own, but bytes
+    // Up to the end of the beginning of a page, for which values have code of their own, but bytes
     // do not.
     for offset in PAGE - 20..PAGE + 50 {
         let value = 0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00 ^ u128::from(offset);
@@ -201,7 +201,7 @@ fn after_unmap_and_protect_no_old_translation_works() {
         for page in 0..8 {
             session.store(at + page * PAGE, page).unwrap();
         }
-        // With a session of this thread open: nobody waits for it, and it finds out at its next
+        // With a session of this thread open: nobody waits for it, and it notices at its next
         // access.
         space.unmap(at + 2 * PAGE, 2 * PAGE).unwrap();
         space
@@ -354,8 +354,7 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
     assert_nothing_left(&pool);
 }
 
-/// A child that is forked, and dropped when its parent has written everything again, again and
-/// again.
+/// Again and again, a child is forked, and dropped when its parent has written everything again.
 #[test]
 fn rounds_of_forks_leave_no_chain_of_dead_leaves() {
     let pool = pool(8192);

@@ -19,8 +19,8 @@ fn while_the_mappings_change_it_would_block_each_time() {
     a.store(at, 1_u64).unwrap();
     let inner = &space.0;
     let writer = inner.gate.write();
-    // As a restore does, which does not change the leaves that accessors remember: they have to
-    // look at the gate.
+    // As in a restore, which does not change the leaves that accessors remember: they have to look
+    // at the gate.
     let closed = writer.close(&pool.domain, &EVERYWHERE, || inner.post(GATE_MAIL));
     let would_block = |got: Result<u64, Fault>| assert!(got.unwrap_err().would_block());
     for page in [0, 0, 1, 0] {

@@ -51,8 +51,8 @@ fn evict_halfway(
     (there, evicting, go_on)
 }
 
-/// Another file's page comes to lie where the evicted one's was, and is being read when it is
-/// evicted, too.
+/// Another file's page gets the address of the evicted one, and is being read when it is evicted,
+/// too.
 // spec: A2
 #[test]
 fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {

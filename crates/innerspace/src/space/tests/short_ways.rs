@@ -140,7 +140,7 @@ fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
     assert_eq!(pool.counters.sum(Event::TableUnshare), 0);
     a.store(at + PAGE, 2u8).unwrap();
     assert_eq!(c.load::<u8>(at + PAGE), Ok(0));
-    // One of two that share a leaf forbids loads of a page.
+    // One of two spaces that share a leaf forbids loads of a page.
     let other = child.fork().unwrap();
     assert_eq!(c.load::<u8>(at), Ok(1));
     other
@@ -155,7 +155,7 @@ fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
         .unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Forbidden);
     drop(other);
-    // One of two that share a leaf maps more of it, while an accessor remembers the leaf.
+    // One of two spaces that share a leaf maps more of it, while an accessor remembers the leaf.
     let other = child.fork().unwrap();
     assert_eq!(c.load::<u8>(at), Ok(1));
     let more = at + 32 * PAGE;

@@ -135,7 +135,7 @@ fn a_fault_waits_for_no_change_elsewhere() {
     while !is_closed() {
         thread::yield_now();
     }
-    // In the same leaf, and far away; new mappings are found, too.
+    // The faults are in the same leaf, and far away; new mappings are found, too.
     let mut a = space.accessor().unwrap();
     a.store(at + 2 * PAGE, 5u64).unwrap();
     assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(5));
@@ -232,7 +232,7 @@ fn code_is_stale_once_its_mapping_shows_something_else_and_not_before() {
     }
 }
 
-/// A thousand mappings show a page each, in no order; two show all.
+/// A thousand mappings of one page each, in no order, and two mappings of all pages.
 // spec: V23
 #[test]
 fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {

@@ -24,7 +24,7 @@ fn shown(space: &Space, at: VirtAddr) -> Vec<u64> {
         .collect()
 }
 
-/// As it was, but for zeros in some pages.
+/// The memory is as it was, except for zeros in some pages.
 fn without(dropped: std::ops::Range<u64>) -> Vec<u64> {
     let left = |page| if dropped.contains(&page) { 0 } else { page + 1 };
     (0..16).map(left).collect()

@@ -25,7 +25,7 @@ unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
     }
 }
 
-// For Miri: the addresses stay good while the library writes through them, and moves their owner.
+// For Miri: the addresses stay valid while the library writes through them, and moves their owner.
 #[test]
 fn the_addresses_stay_good_through_changes_and_moves() {
     let domain = Domain::new();

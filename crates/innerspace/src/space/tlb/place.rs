@@ -7,8 +7,8 @@ use crate::PAGE_SHIFT;
 use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::sync::raw::AtomicU64;
 
-/// Where a remembered leaf leads to: an address that is a multiple of eight, of its words; or one
-/// that is odd, of the bytes of its pages.
+/// Where a remembered leaf leads to: an address of its words, which is a multiple of eight; or an
+/// address of the bytes of its pages, which is odd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub(crate) struct Place(*const AtomicU64);

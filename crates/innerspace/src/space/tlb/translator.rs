@@ -194,8 +194,8 @@ impl Look<'_> {
         }
     }
 
-    /// Does `act` with the address of the bytes of the page of `at`, if there is no mail, its leaf
-    /// is remembered for `need` and it is valid for it. In a section.
+    /// Does `act` with the address of the bytes of the page of `at`, if there is no mail, and its
+    /// leaf is remembered and valid for `need`. In a section.
     ///
     /// `act` is called in two places, and not behind them, so that each way uses its address
     /// directly.
@@ -398,8 +398,8 @@ impl Translator {
         })
     }
 
-    /// As `hit`; if the access comes upwards from the beginning of the page before, the next page
-    /// is prefetched.
+    /// Like `hit`; if the access comes from the beginning of the page before, the next page is
+    /// prefetched.
     pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
@@ -484,7 +484,7 @@ impl Translator {
         }
     }
 
-    /// Forgets what the message names, as if it had been read.
+    /// Forgets the leaves that the message names, as if it had been read.
     pub(crate) fn forget(&mut self, post: Post) {
         self.leaves.forget(post);
     }

@@ -14,7 +14,7 @@ use crate::{FrameId, PAGE_SHIFT};
 /// A file whose pages are mapped.
 #[derive(Clone)]
 pub(crate) enum MappedFile {
-    /// By way of the page cache.
+    /// Through the page cache.
     Cached(Arc<FileInner>),
     /// Its own bytes.
     Direct(DaxRef),
@@ -100,7 +100,7 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Where it begins, unless it has no pages of its own.
+    /// Its first offset, unless it has no pages of its own.
     pub(crate) fn first_page_mut(&mut self) -> Option<&mut u64> {
         match self {
             Backing::Anonymous => None,
@@ -160,7 +160,7 @@ pub(crate) struct Vma {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Residence {
     Pageable,
-    /// They stay until they are unlocked or unmapped.
+    /// The pages stay until they are unlocked or unmapped.
     Locked,
 }
 

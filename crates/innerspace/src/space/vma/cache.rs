@@ -36,7 +36,7 @@ const SLOTS: usize = 4;
 const HINTS: usize = 32;
 /// Addresses of the same 2 MiB have the same hint.
 const HINT_SHIFT: u32 = PAGE_SHIFT + 9;
-/// A number that no sequence comes to.
+/// A number that no sequence reaches.
 const FORGOTTEN: u64 = u64::MAX;
 
 /// How often the accessors' caches were asked for a mapping, and with what result.
@@ -218,7 +218,7 @@ impl Default for Copy {
 }
 
 impl Copy {
-    /// Of a mapping of anything but a device.
+    /// The copy of a mapping of anything but a device.
     #[inline]
     fn of(vma: &Vma) -> Copy {
         debug_assert!(!matches!(vma.backing, Backing::Device { .. }), "{vma}");
@@ -274,8 +274,8 @@ struct Hinted {
     starts: [u64; SLOTS],
     /// How long it is if it names no file, else 0.
     lengths: [u64; SLOTS],
-    /// The slot to look at first, by the number of the 2 MiB an address is in: it had the last of
-    /// these addresses.
+    /// The slot to look at first, by the number of the 2 MiB that an address is in: the one in
+    /// which the last of these addresses was found.
     hints: [u8; HINTS],
     shared: Arc<Shared>,
 }

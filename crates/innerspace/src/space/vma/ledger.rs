@@ -44,7 +44,7 @@ impl Ledger {
         };
         let wanted = || self.bytes().saturating_sub(FREE) as u64;
         if paid.is_too_little_for(wanted()) {
-            // Some may only be waiting for a grace period.
+            // Some nodes may only be waiting for a grace period.
             paid.pool().flush_retired();
         }
         paid.settle(wanted(), mode)
@@ -64,7 +64,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Of so many bytes.
+    /// A node of this many bytes.
     pub(crate) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
         ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
         Entry {

@@ -73,8 +73,8 @@ impl fmt::Debug for Protection {
 /// Whether stores to a mapping are visible to others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sharing {
-    /// This space alone: a store copies the page.
+    /// Only this space sees them: a store copies the page.
     Private,
-    /// Everybody who maps or reads the file.
+    /// Everybody who maps or reads the file sees them.
     Shared,
 }

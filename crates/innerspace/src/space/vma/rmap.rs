@@ -256,7 +256,8 @@ mod tests {
 
     #[test]
     fn of_a_thousand_ranges_few_are_looked_at_for_a_page() {
-        // In random order: 1,000 ranges of 5 to 9 pages side by side, and one that shows them all.
+        // In random order, 1,000 adjacent ranges of 5 to 9 pages, and one that contains all their
+        // pages.
         let mut random = numbers();
         let mut page = 0;
         let mut all: Vec<RmapEntry> = (0..1000)

@@ -17,14 +17,14 @@ use crate::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct VmaSet {
     tree: RangeTree<Vma>,
-    /// Those of files, by page.
+    /// The mappings of files, by page.
     files: FileRanges,
     /// Ranges whose pages stay in memory.
     locked: usize,
 }
 
 impl Changed {
-    /// This change and then another.
+    /// Combines this change and a later one.
     pub(crate) fn and(mut self, mut next: Changed) -> Changed {
         self.removed.append(&mut next.removed);
         self.added.append(&mut next.added);
@@ -152,7 +152,7 @@ impl VmaSet {
         at >= range.end
     }
 
-    /// Whether each page of `range` shows, and allows, what it does in `other`, where the same
+    /// Whether each page of `range` has the same content and rights in `other`, where the same
     /// pages are mapped.
     pub(crate) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
         self.overlapping(range).all(|vma| {

@@ -66,7 +66,7 @@ pub(crate) trait Ranged: Clone {
 pub(crate) struct RangeTree<V: Ranged> {
     root: Option<Arc<Node<V>>>,
     len: usize,
-    /// Where nodes are counted that this clone makes.
+    /// The ledger of the nodes that this clone makes.
     ledger: Arc<Ledger>,
 }
 
@@ -88,9 +88,9 @@ struct Row<T: Ranged> {
 
 struct Child<V: Ranged> {
     node: Arc<Node<V>>,
-    /// Of its first range.
+    /// The start of its first range.
     start: V::Key,
-    /// Of its last range.
+    /// The end of its last range.
     end: V::Key,
     /// The widest gap between two of its ranges.
     gap: u64,
@@ -276,7 +276,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// Where the nodes are counted that this clone makes.
+    /// The ledger of the nodes that this clone makes.
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
@@ -532,7 +532,7 @@ impl<T: Ranged> Row<T> {
 
 /// The ranges from a place on.
 pub(crate) struct Iter<'a, V: Ranged> {
-    /// For each level above the leaf, the children that are still to come.
+    /// For each level above the leaf, the children that are left.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_DEPTH>,
     leaf: std::slice::Iter<'a, V>,
 }

@@ -12,11 +12,11 @@ use super::plan::Dice;
 /// The fate of unsynced changes when the power is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsynced {
-    /// All had reached the medium.
+    /// All changes had reached the medium.
     Keep,
     /// None had.
     Lose,
-    /// Each sector, and the length, had or had not, drawn by this seed.
+    /// Each sector, and the length, had or had not reached it, as decided by this seed.
     Some(u64),
 }
 
@@ -25,7 +25,7 @@ type Sector = [u8; SECTOR as usize];
 /// The medium's sectors that differ, or may differ, from the inner store's.
 #[derive(Debug, Default)]
 pub(super) struct Medium {
-    /// By offset divided by [`SECTOR`]; bytes past the medium's length are zero.
+    /// The sectors, by offset divided by [`SECTOR`]; bytes past the medium's length are zero.
     sectors: BTreeMap<u64, Box<Sector>>,
     /// The medium's length; `None` when it is the inner store's.
     len: Option<u64>,

@@ -99,7 +99,7 @@ enum Power {
 /// The fate of hanging operations when they are released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
-    /// They go on as if nothing had happened.
+    /// They continue as if nothing had happened.
     Proceed,
     /// They fail without an effect.
     Fail(Failure),
@@ -192,7 +192,7 @@ impl<S: Store> FaultyStore<S> {
     /// ones included, fails until [`FaultyStore::power_on`].
     ///
     /// # Errors
-    /// Those of the inner store, in which lost changes are undone.
+    /// The errors of the inner store, in which lost changes are undone.
     pub fn power_cut(&self, unsynced: Unsynced) -> io::Result<()> {
         self.cut(&mut self.control.lock(), unsynced)
     }
@@ -359,7 +359,7 @@ impl Control {
     }
 }
 
-/// The offset so many sectors after `offset`, or before it for a negative number; not below 0.
+/// The offset this many sectors after `offset`, or before it for a negative number; not below 0.
 fn beside(offset: u64, sectors: i64) -> u64 {
     offset.saturating_add_signed(sectors.saturating_mul(SECTOR as i64))
 }

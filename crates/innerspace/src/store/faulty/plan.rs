@@ -55,7 +55,7 @@ impl Failure {
 /// How a torn write ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterTear {
-    /// With an input/output error; the store goes on.
+    /// An input/output error; the store continues to work.
     Fail,
     /// The power is cut; other unsynced changes meet this fate.
     PowerCut(Unsynced),
@@ -81,7 +81,7 @@ pub enum Fault {
     Lose,
     /// Fail a sync, and drop writes and punches since the last good one. Lengths stay.
     Forget(Failure),
-    /// Do it so many sectors further on, or before for a negative number.
+    /// Do it this many sectors further on, or before for a negative number.
     Misdirect {
         /// How many sectors.
         sectors: i64,
@@ -145,13 +145,13 @@ impl Rule {
     /// First on the nth matching operation from now; 1 is the next.
     ///
     /// # Panics
-    /// When `n` is 0.
+    /// If `n` is 0.
     pub fn nth(mut self, n: u64) -> Rule {
         self.skip = n.checked_sub(1).expect("operations are counted from 1");
         self
     }
 
-    /// On so many matching operations in a row.
+    /// On this many matching operations in a row.
     pub fn times(mut self, times: u64) -> Rule {
         self.times = times;
         self

@@ -230,7 +230,7 @@ mod tests {
             Err(io::Error::from_raw_os_error(5))
         });
         assert_eq!(error.unwrap_err().raw_os_error(), Some(5));
-        // As sync_file_range(2) where it may not be called.
+        // Does the same as sync_file_range(2) where that is not permitted.
         let refuse = |_: &File, _, _| Err(io::ErrorKind::Unsupported.into());
         let written = direct.write_edge_and(&file, b"edge", 5, refuse);
         assert_eq!(written.unwrap(), 4);

@@ -39,7 +39,7 @@ const DROP_EVERY: u64 = 16 << 20;
 /// The pages that a transfer leaves in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cached {
-    /// As much as the kernel likes.
+    /// As much as the kernel chooses.
     Kept,
     /// None: the kernel takes care of it (RWF_DONTCACHE).
     Nothing,
@@ -211,7 +211,7 @@ impl Engine {
         // Before the sync: it need not cover later writes, which are left to the next one.
         let span = self.written.take();
         let result = self.written.unsaid.said_with(sync(file));
-        // Also where it failed: the next sync does not know of these bytes.
+        // This is done even if it failed: the next sync does not know of these bytes.
         if let Some((begin, len)) = span {
             sys::drop_cached(file, begin, len);
         }
@@ -227,7 +227,7 @@ fn is_refusal(error: &io::Error) -> bool {
 
 /// The range written through the page cache that may still be in it.
 ///
-/// It may be with RWF_DONTCACHE too: when a write to existing blocks of the file ends in an
+/// This happens with RWF_DONTCACHE, too: when a write to existing blocks of the file ends in an
 /// interrupt, the kernel does not drop the pages (6.14 to 6.18 at least, ext4).
 #[derive(Debug, Default)]
 pub(super) struct Written {
@@ -447,7 +447,8 @@ mod tests {
         }
         let engine = Engine::new(Cached::Nothing);
         let bytes = vec![5; DROP_EVERY as usize];
-        // Over blocks that the file has already: the kernel leaves those in the page cache.
+        // The write is over blocks that the file has already: the kernel leaves those in the page
+        // cache.
         for _ in 0..2 {
             assert_eq!(write_at(&engine, &file, &bytes).unwrap(), bytes.len());
             engine.sync_with(&file, File::sync_data).unwrap();
@@ -470,7 +471,7 @@ mod tests {
         let Ok(refusing) = sys::open_direct(&path, &options) else {
             return eprintln!("left out: no direct I/O");
         };
-        // As if anything were aligned enough.
+        // Pretends that anything is aligned enough.
         let direct = Direct::new(refusing, 1);
         let engine = Engine::new(Cached::Dropped).with_direct(direct, true, DirectWrites::Never);
         let read = |offset| {

@@ -46,7 +46,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Bytes that tell their place, for so many pages and one more, and the offset of the first
+    /// Bytes that encode their place, for this many pages and one more, and the offset of the first
     /// page boundary in them.
     fn pages(count: usize) -> (Vec<u8>, usize) {
         let bytes: Vec<u8> = (0..(count + 1) * PAGE).map(|at| (at / 7) as u8).collect();
@@ -138,8 +138,8 @@ mod tests {
             assert!(read == self.model, "the page cache {when}");
         }
 
-        /// Pages and a tail, by as many calls as it takes: the first goes up to the tail if it goes
-        /// past the page cache, and to the end if not.
+        /// Writes pages and a tail in as many calls as it takes: the first goes up to the tail if
+        /// it bypasses the page cache, and to the end if not.
         fn write_long(&mut self, (whole, tail): (&[u8], &[u8]), offset: usize) {
             let mut slices: Vec<IoSlice<'_>> = whole.chunks(PAGE).map(IoSlice::new).collect();
             slices.push(IoSlice::new(tail));
@@ -178,7 +178,7 @@ mod tests {
         };
         both.write_long(long_from(0), 0);
         both.check("after the first long write");
-        // All of it is cached now, and clean.
+        // Now all of it is cached and clean.
         both.write_long(long_from(1), 2 * PAGE);
         both.check("after a long write over what was read");
         both.write_short(&bytes[5..5 + 3 * PAGE], PAGE + 9);
@@ -213,7 +213,7 @@ mod tests {
         let (bytes, begin) = pages(LONG / PAGE + 1);
         let bytes = &bytes[begin + 1..begin + 1 + LONG];
         let bufs = [IoSlice::new(bytes)];
-        // As if anything were aligned enough.
+        // Pretends that anything is aligned enough.
         let direct = Direct::new(direct, 1);
         if write_long(&direct, &bufs, 100).is_some() {
             eprintln!("the file system takes what is not aligned");

@@ -178,7 +178,7 @@ impl<'a> Opened<'a> {
             Some(Err(LockError::InUse(holder))) => Some(holder),
             Some(Ok(())) | None => None,
         };
-        // Also if the lock is held: its holder may have locked only this file.
+        // This is tried even if the lock is held: its holder may have locked only this file.
         if to_be_locked && !opening.still_names(&metadata) {
             drop(file);
             let Some(tries) = tries.checked_sub(1) else {

@@ -94,7 +94,7 @@ impl Opening<'_> {
             .map_err(|source| self.io("examine it", source))
     }
 
-    /// Whether the path names the file with this metadata, as far as can be told.
+    /// Whether the path still names the file with this metadata, as far as the system tells.
     pub(super) fn still_names(&self, metadata: &Metadata) -> bool {
         std::fs::metadata(self.path).is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
     }

@@ -181,10 +181,10 @@ fn verb(access: Access) -> &'static str {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileEngine {
-    /// By io_uring(7), without a thread for each read: on Linux with the feature `io-uring`, where
-    /// reads are in mode [`CacheMode::Direct`] and the kernel permits it.
+    /// Through io_uring(7), without a thread for each read: on Linux with the feature `io-uring`,
+    /// where reads are in mode [`CacheMode::Direct`] and the kernel permits it.
     IoUring,
-    /// By system calls, each in a thread.
+    /// Through system calls, each in a thread.
     Calls,
 }
 

@@ -88,7 +88,7 @@ impl Watch {
         OwnChange(self)
     }
 
-    /// A write of ours ended at `end`.
+    /// Notes that a write of this process ended at `end`.
     pub(super) fn grew_to(&self, end: u64) {
         self.known_len.fetch_max(end, Ordering::Relaxed);
     }
@@ -104,7 +104,7 @@ impl Watch {
         let result = resize();
         match &result {
             Ok(()) => self.known_len.store(len, Ordering::Relaxed),
-            // Nothing was cut, or the file's length tells.
+            // Nothing was cut, or the file's length shows the cut.
             Err(_) => {
                 let now = file.metadata().map_or(len, |metadata| metadata.len());
                 self.known_len.fetch_max(before.min(now), Ordering::Relaxed);

@@ -59,7 +59,8 @@ fn short_transfers_and_interruptions_are_retried_and_the_end_is_not() {
     let mut buf = [0; 4096];
     assert_eq!(read_exact_or_eof(&store, &mut buf, 0).unwrap(), 3000);
     assert_eq!(buf[..3000], pattern(3000, 1));
-    // 2048 of 4096; half of the rest, up to the end at 3000; the interruption; twice nothing.
+    // The calls return 2048 of 4096 bytes; half of the rest, up to the end at 3000; the
+    // interruption; twice nothing.
     assert_eq!(store.log().iter().filter(|r| r.fault.is_some()).count(), 3);
 
     store.clear_log();

@@ -114,7 +114,7 @@ impl Pages {
     }
 }
 
-/// Reads into the buffers by as many calls as it takes; returns the number of calls and of bytes.
+/// Reads into the buffers in as many calls as it takes; returns the number of calls and of bytes.
 fn read_all_vectored(
     store: &FileStore,
     mut bufs: &mut [IoSliceMut<'_>],
@@ -146,7 +146,7 @@ fn pages_here_and_there_are_read_by_one_call_in_every_cache_mode() {
         };
         assert_eq!(store.limits().preferred_size, 256 * PAGE_SIZE);
         let mut pages = Pages::new(300);
-        // Two pairs of neighbours, also in reverse order.
+        // Two pairs of adjacent ranges, also in reverse order.
         let mut bufs: Vec<_> = pages.get().chunks_mut(2 * PAGE_SIZE).collect();
         bufs.reverse();
         let bufs = bufs.iter_mut().flat_map(|two| two.chunks_mut(PAGE_SIZE));
@@ -219,7 +219,7 @@ fn a_read_sees_what_was_just_written_and_not_synced() {
         let mut pages = Pages::new(64);
         for round in 0..40u64 {
             let fresh = pattern(60 * PAGE_SIZE + 99, round);
-            // From unaligned memory, and from the middle of a page.
+            // Writes from unaligned memory, and from the middle of a page.
             write_all_at(&store, &fresh, round * 100).unwrap();
             let begin = round * 100;
             let from = begin.next_multiple_of(PAGE_SIZE as u64);
@@ -288,7 +288,7 @@ fn work_hard(store: &FileStore) {
         write_all_at(store, page, offset).unwrap();
     }
     store.sync(SyncWhat::Data).unwrap();
-    // One byte earlier: unaligned memory.
+    // The buffer begins a byte earlier: unaligned memory.
     let long = [&[0], &piece.repeat(16)[..]].concat();
     for offset in [0, len / 2] {
         write_all_at(store, &long[1..], offset).unwrap();

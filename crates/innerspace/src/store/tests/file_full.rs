@@ -37,7 +37,7 @@ fn a_full_file_system_refuses_the_write_and_keeps_what_it_has() {
     if std::env::var_os(INSIDE).is_some() {
         return on_a_full_file_system();
     }
-    // A process with mounts of its own needs not be root to make them.
+    // A process with mounts of its own does not need to be root to make them.
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--mount"]);
     let mut granted = Command::new("unshare");

@@ -48,7 +48,7 @@ fn an_odd_name_is_shown_in_one_line_of_plain_text() {
 fn a_child_of_fork_leaves_its_parent_the_lock() {
     let (_dir, path) = file_with(b"abc");
     let opened = Opened::begin(&path, Access::ReadWrite, Create::Never).unwrap();
-    // No more than this: a child may neither allocate nor free.
+    // It does no more than this: a child may neither allocate nor free.
     let mut file = Some(opened.lock_any().unwrap().file);
     assert!(crate::sys::process::tests::in_child(|| {
         file.take();

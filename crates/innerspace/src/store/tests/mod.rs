@@ -45,7 +45,7 @@ pub(super) fn compare_with_plain_vector(store: &dyn Store, seed: u64, max_len: u
     let mut plain: Vec<u8> = Vec::new();
     for round in 0..120 {
         let offset = dice.roll(max_len) as usize;
-        // One in three on whole pages, which direct I/O treats differently.
+        // One in three operations is on whole pages, which direct I/O treats differently.
         let offset = if dice.roll(3) == 0 {
             offset & !4095
         } else {

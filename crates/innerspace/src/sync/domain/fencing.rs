@@ -32,17 +32,17 @@ const FENCE: u64 = 6;
 /// Heavy barriers that are judged together.
 const WINDOW: u32 = 16;
 
-/// They are too expensive if they take more than one part in so many of the time in which they
-/// follow each other.
+/// Heavy barriers are too expensive if they take more than one part in this many of the time in
+/// which they follow each other.
 const DEAR: u32 = 8;
 
-/// The most that one counts for: its thread may have lost its processor meanwhile.
+/// The greatest time that one of them counts for: its thread may have lost its processor meanwhile.
 const LONGEST: Duration = Duration::from_micros(50);
 
 /// The share of the time that heavy barriers take.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// When the first of this window began.
+    /// When the first heavy barrier of this window began.
     since: Option<Instant>,
     count: u32,
     spent: Duration,
@@ -82,7 +82,7 @@ impl Participant {
     #[inline(always)]
     pub(super) fn order(&self) -> bool {
         barrier::BarrierMode::Membarrier.light();
-        // Under loom the light side is a fence, and nobody is told.
+        // Under loom the light side is a fence, and readers are never told to fence.
         if cfg!(loom) || self.lone_word() & FENCED == 0 {
             return false;
         }

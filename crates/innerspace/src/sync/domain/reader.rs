@@ -177,8 +177,8 @@ impl Reader<'_> {
         if depth > 0 {
             return;
         }
-        // No look is possible until the section is over. Forgetting another domain's entry does no
-        // harm: the next reader there remembers it again.
+        // Nothing can be looked at until the section is over. To forget another domain's entry does
+        // no harm: the next reader there remembers it again.
         LAST.with(|last| last.set(NOBODY));
         let state = participant.state.load(Ordering::Relaxed);
         debug_assert!(state & 1 == 0, "a section inside a look");

@@ -44,7 +44,7 @@ pub(super) trait Form {
     fn prefetch_to_write(_address: *const u8) {}
 }
 
-/// How many of `len` bytes at `address` stand before the first aligned word; all when there is
+/// How many of `len` bytes at `address` are before the first aligned word; all of them if there is
 /// none.
 pub(super) fn head_of(address: *const u8, len: usize) -> usize {
     (address.addr().wrapping_neg() % WORD).min(len)

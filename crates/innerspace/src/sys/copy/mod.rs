@@ -101,7 +101,7 @@ pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
 /// Compares shared bytes with private ones, in the order of `memcmp`: by the first byte that
 /// differs.
 ///
-/// Where others write meanwhile, the answer is right for some mixture of old and new words.
+/// If others write meanwhile, the answer is right for some mixture of old and new words.
 ///
 /// # Safety
 /// `a` is valid for reads of `b.len()` bytes for the time of the call. Others may write them,

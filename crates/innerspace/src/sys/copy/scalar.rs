@@ -22,7 +22,7 @@ pub trait Scalar: Copy + Send + Sync + 'static + private::Access {}
 /// An integer of 1, 2, 4 or 8 bytes: the unit of an atomic access. The address must be a multiple
 /// of its size.
 ///
-/// It cannot be implemented elsewhere.
+/// This trait cannot be implemented elsewhere.
 pub trait AtomicScalar: Scalar + Eq + private::AtomicAccess {}
 
 /// Whether loads and stores are plain moves here.

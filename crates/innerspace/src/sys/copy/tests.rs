@@ -1,4 +1,4 @@
-//! Both forms against plain vectors, and against a second thread (A16).
+//! Compares both forms with plain vectors, and with a second thread (A16).
 //!
 //! Under Miri they need `-Zmiri-disable-weak-memory-emulation`: that emulation breaks down where
 //! words and pieces of them are accessed by turns.
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Both copies of `bytes` with up to 15 bytes of room on both sides, to be used at `offset`.
+/// Two copies of `bytes` with up to 15 bytes of room on both sides, to be used at `offset`.
 fn placed(bytes: &[u8], offset: usize) -> Vec<u8> {
     let mut room = vec![0xEE; bytes.len() + 64];
     room[offset..offset + bytes.len()].copy_from_slice(bytes);

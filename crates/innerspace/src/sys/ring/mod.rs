@@ -75,7 +75,7 @@ pub(crate) struct Transfer {
 // SAFETY: it is addresses and lengths, which are used under the contract of `Ring::submit` alone.
 unsafe impl Send for Transfer {}
 
-/// A ring of the kernel's, with the payloads of transfers in flight.
+/// A ring of the kernel, with the payloads of transfers in flight.
 pub(crate) struct Ring<T: Send + 'static> {
     /// Not dropped in a child of fork(2), nor before everything has completed.
     ring: ManuallyDrop<IoUring>,
@@ -105,7 +105,8 @@ impl<T: Send + 'static> Ring<T> {
     /// A ring for `depth` transfers in flight, 32,768 at most.
     ///
     /// # Errors
-    /// Those of io_uring_setup(2); `Unsupported` where the kernel lacks an operation that is used.
+    /// The errors of io_uring_setup(2); `Unsupported` where the kernel lacks an operation that is
+    /// used.
     pub(crate) fn new(depth: u32) -> io::Result<Ring<T>> {
         // Room for each transfer, for a request to cancel each, and for wake-ups: the queue of
         // completions never overflows.
@@ -153,7 +154,7 @@ impl<T: Send + 'static> Ring<T> {
         let _submission = self.submission.lock();
         self.put(transfers, &mut keys, &mut refused);
         if let Err((left, error)) = self.enter_all(keys.len()) {
-            // The kernel takes entries in their order, and will not see the rest.
+            // The kernel takes entries in order, and will not see the rest.
             let mut slots = self.slots.lock();
             for &key in &keys[keys.len() - left..] {
                 if let Some(payload) = self.take_slot(&mut slots, key) {

@@ -293,7 +293,7 @@ fn a_thread_that_waits_is_woken_and_so_is_one_that_is_about_to() {
     let Some(ring) = ring(2) else { return };
     let (out, _into) = pipe();
     assert!(submit(&ring, vec![read(&out, 0, &[1])]).is_empty());
-    // Longer than the test may take.
+    // This is longer than the test may take.
     let mut done = Vec::new();
     ring.wake();
     ring.wake();

@@ -47,8 +47,8 @@ fn a_mapping_lies_over_nobody_elses() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(PAGE).unwrap();
     let done = AtomicBool::new(false);
-    // Each is mapped for a moment, as often as can be, where a reservation may just have been given
-    // back.
+    // Each is mapped for a moment, as often as possible, where a reservation may just have been
+    // given back.
     let memory = || {
         while !done.load(Relaxed) {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -226,7 +226,7 @@ fn allocated_blocks_are_zeros_that_keep_length_and_content() {
         return eprintln!("left out: {error}");
     }
     allocate(&file, 100 * PAGE, PAGE).unwrap();
-    // At least: a file system may have larger blocks, and count others of its own.
+    // This is the least: a file system may have larger blocks, and count others of its own.
     let blocks = || file.metadata().unwrap().blocks() * 512;
     let allocated = blocks();
     assert!(allocated >= 5 * PAGE, "{allocated} bytes");

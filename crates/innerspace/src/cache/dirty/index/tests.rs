@@ -113,7 +113,7 @@ fn what_is_said_of_a_run_takes_no_time_for_each_of_its_blocks() {
     index.accept(0..MANY);
     index.begin_write_if(MANY..MANY + 1, &any).unwrap();
     index.doubt_accepted();
-    // Again: blocks in doubt stay so.
+    // Once more: blocks in doubt remain in doubt.
     index.accept(8..16);
     index.doubt_accepted();
     let doubted = index.doubted();

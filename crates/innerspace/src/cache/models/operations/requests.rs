@@ -41,7 +41,7 @@ const KINDS: [Kind; 3] = [Kind::Late, Kind::Threads, Kind::Callers];
 /// How a store answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answers {
-    /// With all the bytes.
+    /// Completes with all bytes.
     Whole,
     /// In turn with all of it, a part, an error, and not at all; plain calls: with a part, an error
     /// and a panic.
@@ -52,9 +52,9 @@ enum Answers {
 #[derive(Default)]
 struct LateRequests {
     requests: VecDeque<(Request, Vec<u8>)>,
-    /// It answers nothing for now.
+    /// It does not answer for now.
     is_paused: bool,
-    /// Nothing more will come.
+    /// No more requests will come.
     is_over: bool,
 }
 
@@ -314,7 +314,7 @@ fn model(answers: Answers, frames: u32, pages: u64, body: fn(World)) {
     for kind in KINDS {
         let run = move || body(World::new(kind, answers, frames, pages));
         shuttle::check_random(run, ROUNDS);
-        // One thread gets far in a gap of another's.
+        // One thread gets far while another pauses.
         shuttle::check_pct(run, ROUNDS, 3);
     }
 }
@@ -507,7 +507,7 @@ fn shuttle_a_file_is_closed_while_its_store_does_not_answer() {
         drop(futures);
         world.end();
     };
-    // One thread has to get far in a gap of the other's.
+    // One thread has to get far while the other pauses.
     shuttle::check_pct(body, 1000, 3);
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::space::table::nodes::{Nodes, visited};
 
-/// A space with so many resident pages, in as many leaves as they need.
+/// A space with this many resident pages, in as many leaves as they need.
 pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
     let space = space(pool);
     let at = VirtAddr(1 << 40);

@@ -124,7 +124,7 @@ fn a_damaged_or_short_file_or_one_of_another_version_is_an_error_and_leaves_noth
             crate::Grouped(bytes.len() as u64 - 16)
         )
     );
-    // Every byte of a small one.
+    // Every byte of a small file.
     let space = space(&one);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
     space.accessor().unwrap().store(at + PAGE, 5u64).unwrap();

@@ -50,7 +50,7 @@ fn a_child_that_ends_takes_along_what_its_parent_has_replaced() {
     let before = used(&pool);
     for round in 1..=20 {
         let child = parent.fork().unwrap();
-        // Others each time, and never all of a leaf.
+        // Different pages each time, and never all of a leaf.
         store(
             &mut a,
             at,
@@ -58,7 +58,7 @@ fn a_child_that_ends_takes_along_what_its_parent_has_replaced() {
             round,
         );
         drop(child);
-        // The leaves that the child had, with the pages that the parent still borrows there.
+        // The leaves that the child had, with the pages that the parent still borrows from them.
         let after = used(&pool);
         assert!(after <= before + 2, "{after} for {before} in round {round}");
         parent.validate();
@@ -108,8 +108,8 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     store(&mut a, at, 0..1, 0);
     drop((a, first, second));
     let (mut c, before) = (third.accessor().unwrap(), used(&pool));
-    // Two leaves more than it needs; and what it has replaced of the first one's, where the second
-    // shared that.
+    // It has two leaves more than it needs, and the pages of the first one that it has replaced,
+    // where the second shared them.
     assert!(before <= 512 + 100 + TABLES + 1, "{before}");
     let want = |page| match page {
         300..500 => 2_000 + page,

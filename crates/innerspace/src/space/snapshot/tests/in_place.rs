@@ -6,7 +6,7 @@ fn in_place(pool: &Arc<Pool>) -> u64 {
     pool.counters.totals().restore_in_place
 }
 
-/// Eight pages, the first two stored to before each of so many restores.
+/// Eight pages, of which the first two are stored to before each of this many restores.
 fn restored(pool: &Arc<Pool>, restores: u64) -> (Space, VirtAddr, Accessor, Snapshot) {
     let space = space(pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;
@@ -71,7 +71,7 @@ fn code_that_a_restore_in_place_takes_back_is_stale() {
     }
 }
 
-/// Stores the number of a page, and of a round, to each of so many pages.
+/// Stores the number of a page, and of a round, to each of this many pages.
 fn store_all(a: &mut Accessor, at: VirtAddr, pages: u64, round: u64) {
     for page in 0..pages {
         a.store(at + page * PAGE, round << 32 | page).unwrap();

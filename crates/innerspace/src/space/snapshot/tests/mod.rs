@@ -125,7 +125,7 @@ fn a_snapshot_of_another_space_or_memory_is_refused() {
         "diff: the snapshot is of another memory"
     );
     assert_eq!(a.accessor().unwrap().load::<u64>(at), Ok(5));
-    // But a space that was forked from a snapshot goes back to it.
+    // A space that was forked from a snapshot, however, goes back to it.
     let born = of_a.fork().unwrap();
     born.accessor().unwrap().store(at, 6u64).unwrap();
     born.restore(&of_a).unwrap();
@@ -234,8 +234,8 @@ fn views_of_a_snapshot_outlive_every_space() {
     assert_nothing_left(&pool);
 }
 
-/// Nothing was stored while the snapshot lived, so that its end leaves the space alone with the
-/// leaf as it was before.
+/// Nothing was stored while the snapshot lived, so after its end the space alone has the leaf,
+/// unchanged.
 // spec: F6
 #[test]
 fn a_view_stays_when_a_store_has_write_validity_from_before_the_snapshot() {
@@ -554,7 +554,7 @@ fn devices_go_back_with_the_memory() {
         refused.to_string(),
         format!("a snapshot with a device at {device} cannot be saved; unmap it first")
     );
-    // A mapping that was put in its place since makes way for it again.
+    // A mapping that has since replaced it makes room for it again.
     space.unmap(device, PAGE).unwrap();
     *register.value.lock() = 99;
     space.restore(&snapshot).unwrap();

@@ -76,7 +76,7 @@ fn what_is_not_pinned_is_not_reached_through_a_pin() {
 fn a_fork_leaves_pinned_pages_with_the_parent_and_copies_them() {
     let pool = pool(4 * 1024);
     let (space, at, mut a) = numbered(&pool, 520);
-    // In two leaves, beside pages that are not pinned.
+    // The pages are in two leaves, next to pages that are not pinned.
     let pins = [3, 5, 515].map(|page| (page, space.pin(at + page * PAGE, PAGE, AtFork::Copy)));
     let pins = pins.map(|(page, pinned)| (page, pinned.unwrap()));
     let child = space.fork().unwrap();
@@ -92,9 +92,9 @@ fn a_fork_leaves_pinned_pages_with_the_parent_and_copies_them() {
         b.store(at + *page * PAGE, 3000 + page).unwrap();
         assert_eq!(first_word(pinned, 0), 2000 + page);
     }
-    // One for each leaf that an accessor did not know yet: the child's two, the parent's two.
+    // One fault for each leaf that an accessor did not know yet: the child's two, the parent's two.
     assert!(pool.counters.totals().pgfault - faults <= 4);
-    // Its neighbours are shared, and part as ever.
+    // Its neighbours are shared, and are separated as usual.
     a.store(at + 4 * PAGE, 77u64).unwrap();
     assert_eq!(b.load::<u64>(at + 4 * PAGE), Ok(5));
     b.store(at + 6 * PAGE, 78u64).unwrap();
@@ -169,8 +169,8 @@ fn a_fork_that_may_not_copy_a_pinned_page_is_refused() {
     a.store(at + PAGE, 9u64).unwrap();
     assert_eq!(first_word(&alone, 0), 9);
     assert_eq!(pool.counters.totals().pgfault, faults, "as it was");
-    // Where else the pages are pinned does not matter once this pin is gone, nor does the pin once
-    // its pages are.
+    // Other pins of the pages do not matter once this pin is gone, nor does this pin once its pages
+    // are gone.
     space.unmap(at + PAGE, PAGE).unwrap();
     assert!(space.fork().is_err());
     space.unmap(at + 2 * PAGE, PAGE).unwrap();
@@ -360,7 +360,7 @@ fn only_private_writable_memory_of_a_live_space_can_be_pinned() {
     let frozen = snapshot.accessor().unwrap().space();
     let refused = frozen.pin(at, PAGE, AtFork::Copy).unwrap_err();
     assert!(matches!(refused, SpaceError::Frozen { what: "pin" }));
-    // Nothing of all that is pinned.
+    // None of these pages is pinned.
     space.restore(&snapshot).unwrap();
 }
 
@@ -400,7 +400,7 @@ fn a_page_pinned_twice_is_pinned_until_both_are_gone() {
     a.store(at, 9u64).unwrap();
     assert_eq!(first_word(&one, 0), 9);
     drop(one);
-    // Not pinned any more: shared, and copied by the next store.
+    // The page is no longer pinned: it is shared, and copied by the next store.
     let second = space.fork().unwrap();
     a.store(at, 10u64).unwrap();
     assert_eq!(second.accessor().unwrap().load::<u64>(at), Ok(9));

@@ -310,7 +310,7 @@ fn a_hole_that_becomes_executable_is_fetched_from() {
     let executable = Protection::READ | Protection::EXECUTE;
     let child = parent.fork().unwrap();
     let snapshot = parent.freeze().unwrap();
-    // All of it, and a page; beside those who may not.
+    // The child may execute all of it, and the parent one page of it.
     child.protect(at, 4 * LARGE, executable).unwrap();
     parent.protect(at + LARGE, PAGE, executable).unwrap();
     for large in 0..4 {

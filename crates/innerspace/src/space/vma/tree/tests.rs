@@ -38,7 +38,7 @@ impl Model {
         found.map(|(&start, &end)| Number { start, end })
     }
 
-    /// One address after the other.
+    /// Tries one address after the other.
     fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         let free = |at: u64| self.find(at).is_none_or(|next| next.start >= at + len);
         (from..limit)

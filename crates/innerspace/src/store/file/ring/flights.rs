@@ -354,7 +354,7 @@ mod tests {
         };
         let ((transfer, request, source), mut into, over) = heard();
         let (flights, ring) = (Arc::new(Flights::default()), Arc::new(ring));
-        // As a thread leaves it that is to be replaced, where no other can be started.
+        // The state left by a thread that is to be replaced, where no other can be started.
         flights.state.lock().ring = Some(ring.clone());
         flights.state.lock().outstanding = 1;
         flights.submit(&ring, vec![(transfer, Flight { request, source })]);
@@ -388,7 +388,7 @@ mod tests {
         while flights.state.lock().calls_since.is_none() {
             std::thread::yield_now();
         }
-        // As `start` does that fails.
+        // As in a call of `start` that fails.
         flights.state.lock().calls_since = None;
         flights.state.lock().thread = 0;
         drop(let_go);

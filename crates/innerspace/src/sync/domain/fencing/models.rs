@@ -59,7 +59,7 @@ struct Protocol {
     looks_again: bool,
     /// The reader looks at `fenced` after it has entered.
     looks_inside: bool,
-    /// Its later reads are loaded after the look, by the compiler and by the processor.
+    /// Its later reads are loaded after the look, by both the compiler and the processor.
     reads_after_look: bool,
     /// The thread that tells readers to stop locks the list.
     locks_to_stop: bool,
@@ -273,7 +273,7 @@ impl World {
 
 /// Whether the reader uses the freed page, in any order of steps.
 fn goes_wrong(protocol: Protocol) -> bool {
-    // It begins fenced or not, and changes come until it ends not fenced, or fenced.
+    // It begins fenced or not fenced, and there are one to four changes.
     let begins = [(false, 1), (false, 3), (true, 2), (true, 4)];
     begins.into_iter().any(|(fenced, changes)| {
         let begin = World {
