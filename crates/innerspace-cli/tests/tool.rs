@@ -264,7 +264,10 @@ fn a_missing_temporary_folder_is_one_line_and_exit_code_1() {
     let mut command = tool.command(&["tour", "--size", "64KiB"]);
     let (code, text) = complaint(&command.env("TMPDIR", &gone).output().unwrap());
     assert_eq!(code, Some(1));
-    assert!(text.starts_with("error: no temporary folder: "), "{text}");
+    assert!(
+        text.starts_with("error: cannot make a temporary folder: "),
+        "{text}"
+    );
     assert!(text.contains(gone.to_str().unwrap()), "{text}");
 }
 
@@ -304,7 +307,7 @@ fn a_file_that_others_cut_during_the_tour_is_told_as_such() {
     given.as_file().set_len(1).unwrap();
     let rest = std::io::read_to_string(out).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    let told = format!("\n\n{name} was changed by somebody else during the tour\n\n");
+    let told = format!("\n\n{name} was changed by another program during the tour\n\n");
     assert!(rest.contains(&told), "{rest}");
     assert!(rest.ends_with(" of 6 verified\n"), "{rest}");
 }
@@ -376,7 +379,7 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     let start = format!(
-        "error: no sample of 4.0 MiB in \"{}/",
+        "error: cannot make a sample of 4.0 MiB in \"{}/",
         disk.folder.path().display()
     );
     assert!(text.starts_with(&start), "{text}");
@@ -397,7 +400,7 @@ fn a_full_disk_is_one_line_and_exit_code_1() {
     let text = unwrapped(&text);
     for size in ["4.0 MiB", "64.0 KiB"] {
         let line = format!(
-            "NOT VERIFIED: no file of {size} in \"{}/",
+            "NOT VERIFIED: cannot write a file of {size} to \"{}/",
             disk.folder.path().display()
         );
         assert!(text.contains(&line), "{text}");
@@ -420,7 +423,7 @@ fn a_file_larger_than_the_user_may_write_is_one_line_and_exit_code_1() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        text.starts_with("error: no sample of 4.0 MiB in "),
+        text.starts_with("error: cannot make a sample of 4.0 MiB in "),
         "{text}"
     );
     assert!(text.contains("File too large"), "{text}");

@@ -336,7 +336,8 @@ fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
         (space.fork_into(&foreign), "fork"),
         (snapshot.fork_into(&foreign), "fork"),
     ] {
-        let expected = format!("{what} in the group root/tenant: it is of another memory");
+        let expected =
+            format!("{what} in the group root/tenant: the group belongs to another memory");
         assert_eq!(refused.unwrap_err().to_string(), expected);
     }
     assert_eq!(memory.root_group().usage(), before);

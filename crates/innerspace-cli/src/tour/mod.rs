@@ -229,7 +229,7 @@ fn temporary_folder() -> Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new()
         .prefix("innerspace-tour-")
         .tempdir();
-    let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
+    let folder = folder.map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let path = folder.path().to_owned();
     ctrlc::set_handler(move || {
         INTERRUPTED.store(true, Ordering::SeqCst);
@@ -270,7 +270,9 @@ impl Tour {
             sample::make(&tour.file, tour.size, |done| bar.set_position(done)).map_err(
                 |error| {
                     let size = ByteSize(tour.size);
-                    Failure::Run(format!("no sample of {size} in {folder:?}: {error}").into())
+                    Failure::Run(
+                        format!("cannot make a sample of {size} in {folder:?}: {error}").into(),
+                    )
                 },
             )?;
             bar.finish_and_clear();
@@ -292,7 +294,7 @@ impl Tour {
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         fs::write(path, bytes).map_err(|error| {
             let (size, folder) = (ByteSize(bytes.len() as u64), &self.folder);
-            format!("no file of {size} in {folder:?}: {error}").into()
+            format!("cannot write a file of {size} to {folder:?}: {error}").into()
         })
     }
 

@@ -144,7 +144,7 @@ impl Report {
     /// Prints a reason for a failed station that is not the library's fault: the file has changed.
     pub(super) fn changed(&self, name: &str) -> io::Result<()> {
         self.line(format_args!(
-            "\n{name} was changed by somebody else during the tour"
+            "\n{name} was changed by another program during the tour"
         ))
     }
 

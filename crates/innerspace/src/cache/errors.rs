@@ -97,7 +97,7 @@ pub enum FileError {
     /// mixed. Look at the new contents with
     /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate).
     #[error(
-        "{file}: wanted {} at {} but the file was changed by somebody else since it was opened",
+        "{file}: wanted {} at {} but another program has changed the file since it was opened; invalidate it to read the new bytes",
         Bytes(*len), Grouped(*offset)
     )]
     Changed {
@@ -252,7 +252,7 @@ pub enum FileError {
     /// The file's store, while it was being called, made a call of the file that may wait for that
     /// call: to read a block that is not cached, to write, cut or sync, for example. It may read,
     /// view and evict cached blocks, and load them through a mapping.
-    #[error("{file}: its store came back to it from inside a call")]
+    #[error("{file}: its store made a call of the file that would wait for the store")]
     Reentered {
         /// The file.
         file: Arc<str>,

@@ -245,8 +245,8 @@ pub enum DaxError {
         /// The most it can have.
         most: u64,
     },
-    /// The group that was to pay belongs to another memory.
-    #[error("the group that was to pay for the file is of another memory")]
+    /// The group that was given belongs to another memory.
+    #[error("the group given for the file belongs to another memory")]
     OtherMemorysGroup,
     /// The host file could not be opened: missing, of the wrong kind, not permitted, in use by
     /// another process.
@@ -370,7 +370,7 @@ mod tests {
         [
             (
                 DaxError::OtherMemorysGroup,
-                "the group that was to pay for the file is of another memory",
+                "the group given for the file belongs to another memory",
                 InvalidInput,
             ),
             (

@@ -25,8 +25,8 @@ pub enum OpenError {
     /// The store or the options are wrong.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The group that was to pay for the file belongs to another memory.
-    #[error("the group that was to pay for the file is of another memory")]
+    /// The group that was given for the file belongs to another memory.
+    #[error("the group given for the file belongs to another memory")]
     OtherMemorysGroup,
     /// The same store is open in this memory already, with other options.
     #[error("{file}: is open already {how}; close it first, or open it the same way")]

@@ -61,7 +61,7 @@ pub enum StoreError {
         len: u64,
     },
     /// The store took none of the bytes and gave no reason.
-    #[error("the store took 0 of {} at {}", Bytes(*wanted), Grouped(*offset))]
+    #[error("the store wrote 0 of {} at {}", Bytes(*wanted), Grouped(*offset))]
     WriteZero {
         /// Where the write began, in bytes.
         offset: u64,
@@ -69,7 +69,7 @@ pub enum StoreError {
         wanted: u64,
     },
     /// Another program changed the bytes since they were read.
-    #[error("changed from outside while open")]
+    #[error("another program changed the file while it was open")]
     Changed,
     /// The store takes no writes.
     #[error("opened read-only")]
@@ -188,7 +188,7 @@ impl fmt::Display for StoreErrorKind {
             StoreErrorKind::ReadOnly => "read-only",
             StoreErrorKind::Shrank => "shrank",
             StoreErrorKind::ShortRead => "short read",
-            StoreErrorKind::Changed => "changed from outside",
+            StoreErrorKind::Changed => "changed by another program",
             StoreErrorKind::TimedOut => "timed out",
             StoreErrorKind::Unaligned => "unaligned request",
             StoreErrorKind::Other => "failed",

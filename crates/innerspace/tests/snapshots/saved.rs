@@ -214,7 +214,7 @@ fn the_group_that_is_named_pays_for_a_loaded_snapshot() {
             .map(drop)
             .unwrap_err()
             .to_string(),
-        "a snapshot: the group that was to pay is of another memory"
+        "the group given for the snapshot belongs to another memory"
     );
     drop((fork, loaded));
     assert_eq!(large.usage(), 0);
@@ -279,7 +279,7 @@ fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file
         let refused = memory.load_snapshot(&mut &saved[..len], |_| Some(file.clone()));
         assert_eq!(
             refused.map(drop).unwrap_err().to_string(),
-            format!("a damaged snapshot: pages of a shared mapping at byte {before}")
+            format!("the snapshot is damaged: pages of a shared mapping at byte {before}")
         );
         assert_eq!(file.view(0..8).unwrap()[..], [7; 8]);
     }

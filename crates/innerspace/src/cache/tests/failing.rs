@@ -432,7 +432,7 @@ fn a_store_that_comes_back_to_its_file_gets_what_is_cached_and_is_told_off() {
         assert!(outcomes.iter().all(told), "{name}: {outcomes:?}");
         assert_eq!(
             outcomes[0].to_string(),
-            "data.bin: its store came back to it from inside a call"
+            "data.bin: its store made a call of the file that would wait for the store"
         );
         // No lock is held: from outside, all of it works.
         file.write_at(&[1; 10], 0).unwrap();

@@ -492,10 +492,10 @@ pub enum SpaceError {
     },
     /// A restore from a snapshot that was not taken of this space, and from which it was not
     /// forked.
-    #[error("restore: the snapshot is of another space")]
+    #[error("restore: the snapshot belongs to another space")]
     OtherSpace,
     /// A comparison with a snapshot or space of another `Memory`.
-    #[error("{what}: the snapshot is of another memory")]
+    #[error("{what}: the snapshot belongs to another memory")]
     OtherMemory {
         /// The operation.
         what: &'static str,
@@ -532,7 +532,7 @@ pub enum SpaceError {
         file: String,
     },
     /// A space or fork that a group of another `Memory` was to pay for.
-    #[error("{what} in the group {group}: it is of another memory")]
+    #[error("{what} in the group {group}: the group belongs to another memory")]
     OtherMemorysGroup {
         /// The operation.
         what: &'static str,

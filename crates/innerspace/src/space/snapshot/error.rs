@@ -13,7 +13,7 @@ use crate::{Grouped, VirtAddr};
 #[non_exhaustive]
 pub enum SnapshotFileError {
     /// The file could not be read or written.
-    #[error("a snapshot at byte {}: {source}", Grouped(*offset))]
+    #[error("a snapshot could not be read or written at byte {}: {source}", Grouped(*offset))]
     Io {
         /// Bytes read or written before.
         offset: u64,
@@ -21,10 +21,10 @@ pub enum SnapshotFileError {
         source: io::Error,
     },
     /// The bytes do not begin as a snapshot does.
-    #[error("not a snapshot")]
+    #[error("the bytes are not a snapshot")]
     NotASnapshot,
     /// The file was written by another version of this library.
-    #[error("a snapshot of version {version}; this library reads version {read}")]
+    #[error("the snapshot has version {version}; this library reads version {read}")]
     OtherVersion {
         /// The file's version.
         version: u32,
@@ -32,7 +32,7 @@ pub enum SnapshotFileError {
         read: u32,
     },
     /// The bytes differ from those that were written.
-    #[error("a damaged snapshot: {what} at byte {}", Grouped(*offset))]
+    #[error("the snapshot is damaged: {what} at byte {}", Grouped(*offset))]
     Damaged {
         /// What is wrong.
         what: &'static str,
@@ -41,7 +41,7 @@ pub enum SnapshotFileError {
     },
     /// The snapshot maps a file that the caller has not provided.
     #[error(
-        "the snapshot maps the file {}, which is not at hand",
+        "the snapshot maps the file {}, which was not provided",
         shown_name(name)
     )]
     UnknownFile {
@@ -77,14 +77,14 @@ pub enum SnapshotFileError {
         /// The most that can be saved.
         most: u64,
     },
-    /// It was to be charged to a group of another `Memory`.
-    #[error("a snapshot: the group that was to pay is of another memory")]
+    /// The group that was given belongs to another `Memory`.
+    #[error("the group given for the snapshot belongs to another memory")]
     OtherMemorysGroup,
     /// The mappings could not be made.
-    #[error("a snapshot: {0}")]
+    #[error("snapshot: {0}")]
     Space(#[from] SpaceError),
     /// The pages could not be brought in.
-    #[error("a snapshot: {0}")]
+    #[error("snapshot: {0}")]
     Pages(Explanation),
 }
 

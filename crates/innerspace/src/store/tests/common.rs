@@ -99,7 +99,7 @@ fn a_store_that_takes_nothing_is_an_error_and_not_a_loop() {
     assert_eq!(error.kind(), io::ErrorKind::WriteZero);
     assert_eq!(
         error.to_string(),
-        "the store took 0 of 3 bytes at 1,048,576"
+        "the store wrote 0 of 3 bytes at 1,048,576"
     );
     let error = write_all_vectored_at(&Lazy, &mut [IoSlice::new(b"abc")], 0).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WriteZero);

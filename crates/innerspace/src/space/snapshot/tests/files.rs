@@ -107,12 +107,12 @@ fn a_damaged_or_short_file_or_one_of_another_version_is_an_error_and_leaves_noth
         other[12..16].copy_from_slice(&check.to_le_bytes());
         assert_eq!(
             load(&other).map(drop).unwrap_err().to_string(),
-            format!("a snapshot of version {version}; this library reads version 3")
+            format!("the snapshot has version {version}; this library reads version 3")
         );
     }
     assert_eq!(
         load(b"hello").map(drop).unwrap_err().to_string(),
-        "not a snapshot"
+        "the bytes are not a snapshot"
     );
     assert_eq!(
         load(&bytes[..bytes.len() - 1])
@@ -120,7 +120,7 @@ fn a_damaged_or_short_file_or_one_of_another_version_is_an_error_and_leaves_noth
             .unwrap_err()
             .to_string(),
         format!(
-            "a damaged snapshot: the end is missing at byte {}",
+            "the snapshot is damaged: the end is missing at byte {}",
             crate::Grouped(bytes.len() as u64 - 16)
         )
     );

@@ -122,7 +122,7 @@ fn a_snapshot_of_another_space_or_memory_is_refused() {
     ));
     assert_eq!(
         of_c.diff(&of_a).unwrap_err().to_string(),
-        "diff: the snapshot is of another memory"
+        "diff: the snapshot belongs to another memory"
     );
     assert_eq!(a.accessor().unwrap().load::<u64>(at), Ok(5));
     // A space that was forked from a snapshot, however, goes back to it.
