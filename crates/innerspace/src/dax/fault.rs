@@ -471,7 +471,7 @@ impl DaxCore {
                 self.device.make_storable(at, len).is_ok()
             };
             if !storable(block, count as u64) {
-                // Keeps those before the one that is refused.
+                // Keeps the pages before the one that is refused.
                 let blocks = block..block + count as u64;
                 return done + blocks.take_while(|block| storable(*block, 1)).count();
             }

@@ -31,7 +31,7 @@ pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as 
 
 /// The value for a run of which nothing was noted: the initial one.
 const UNKNOWN: u32 = 0;
-/// A run whose blocks do not lie in a row.
+/// A run whose blocks are not consecutive.
 const MIXED: u32 = 1;
 
 /// See the module. Every word of the first table is the number of a frame of the arena.

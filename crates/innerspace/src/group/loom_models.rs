@@ -184,7 +184,7 @@ fn loom_two_drains_beside_each_other_take_each_page_once() {
         assert!(tree.charge(0, GROUP, 2));
         let other = tree.clone();
         let thread = thread::spawn(move || other.stocks.drain_all(&*other, ROOT));
-        // Into the stock, or off the levels.
+        // The pages go into the stock, or are subtracted from the levels.
         tree.uncharge(0, GROUP, 1);
         tree.stocks.drain_all(&*tree, ROOT);
         assert!(tree.charge(0, GROUP, 1));

@@ -63,7 +63,7 @@ pub(super) struct Slot(pub(super) u64);
 const LOW: u32 = 16;
 const MOST: u32 = 32;
 const COUNT: u32 = 48;
-/// The most that a field holds.
+/// The greatest value of a field.
 pub(super) const FIELD: u64 = 0xffff;
 
 impl Slot {

@@ -233,14 +233,14 @@ fn a_full_group_fails_the_access_and_leaves_the_space_usable() -> Result<(), Gro
 fn an_evicted_page_loses_every_translation_first() {
     let memory = memory();
     let (file, _store) = numbered(&memory, 4);
-    let origin = memory.space().unwrap();
-    let shown = origin.map(Map::file(&file).shared()).unwrap();
-    let mut spaces = vec![origin];
+    let first = memory.space().unwrap();
+    let at = first.map(Map::file(&file).shared()).unwrap();
+    let mut spaces = vec![first];
     // Forks share the table, others have their own.
     for _ in 0..4 {
         spaces.push(spaces[0].fork().unwrap());
         let other = memory.space().unwrap();
-        other.map(Map::file(&file).shared().at(shown)).unwrap();
+        other.map(Map::file(&file).shared().at(at)).unwrap();
         spaces.push(other);
     }
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -253,7 +253,7 @@ fn an_evicted_page_loses_every_translation_first() {
                 let mut rounds = 0u64;
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) || rounds == 0 {
                     for page in 0..4 {
-                        let got = a.load::<u64>(shown + page * PAGE);
+                        let got = a.load::<u64>(at + page * PAGE);
                         assert_eq!(
                             got,
                             Ok((page + 1) * 0x0101_0101_0101_0101),
@@ -273,7 +273,7 @@ fn an_evicted_page_loses_every_translation_first() {
     for round in 0..300 {
         spaces
             .iter()
-            .for_each(|space| assert!(space.accessor().unwrap().load::<u8>(shown).is_ok()));
+            .for_each(|space| assert!(space.accessor().unwrap().load::<u8>(at).is_ok()));
         evicted += file.evict(..).unwrap().0;
         for page in 0..16 {
             b.store(scratch + page * PAGE, u64::MAX - round).unwrap();

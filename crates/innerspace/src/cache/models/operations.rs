@@ -504,7 +504,7 @@ impl Wake for Bell {
 }
 
 impl Bell {
-    /// Waits until it has been rung since the last wait.
+    /// Waits until it was notified since the last wait.
     fn wait(&self) {
         let mut rung = self.0.lock();
         while !std::mem::take(&mut *rung) {

@@ -541,7 +541,7 @@ impl FileCore {
 
     #[cold]
     fn end_visible_hole(&self, blocks: Range<u64>) {
-        // For a mapper that was there all the time: SeqCst, as its faults read it.
+        // This is for a mapper that was registered before: SeqCst, as its faults read it.
         self.move_hole_epoch();
         self.pool.domain.synchronize();
         self.revoke_and_wait(blocks, crate::cache::map::mappers::Revoke::Holes);

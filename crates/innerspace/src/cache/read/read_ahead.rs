@@ -318,8 +318,8 @@ impl Stream {
             self.note_use(one);
             let mut window = one.next_window(tuning);
             if one.has_asked_for(block) {
-                // Start again from here, or each miss would move the frontier a window further
-                // ahead of a reader that finds none of it.
+                // Start again from here; otherwise each miss would move the frontier a window
+                // further ahead of a reader that finds none of it.
                 set(&one.frontier, last_of(step).wrapping_add_signed(step));
                 window = window.min(get(&one.window));
             }

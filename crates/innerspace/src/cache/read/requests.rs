@@ -48,7 +48,7 @@ pub(crate) struct Fill {
     wanted: usize,
     /// Bytes that are there.
     done: usize,
-    /// Blocks are read one by one: together they could not be.
+    /// The blocks are read one by one, because they could not be read together.
     singly: bool,
     /// Nobody has asked for the blocks yet.
     is_ahead: bool,

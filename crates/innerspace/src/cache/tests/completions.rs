@@ -82,7 +82,7 @@ fn who_came_before_the_request_was_queued_is_not_left_asleep() {
     assert!(!asleep, "it slept until somebody ticked");
 }
 
-/// A store that keeps its requests until the test takes them, and whose plain calls fail on order.
+/// A store that keeps its requests until the test takes them, and whose plain calls fail on demand.
 pub(super) struct Keeping {
     pub(super) calls: Faulty,
     requests: Mutex<VecDeque<Request>>,

@@ -221,7 +221,7 @@ fn doubt_ends_with_the_block() {
             lose(&store, 5);
             core(&file).flush(&EVERYTHING);
         };
-        // Cut off, punched, given up: not written again.
+        // Blocks that were cut off, punched or given up are not written again.
         doubt(1);
         file.set_len(3 * size).unwrap();
         file.punch(size..2 * size).unwrap();

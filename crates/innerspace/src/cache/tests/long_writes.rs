@@ -48,7 +48,7 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     );
     assert_eq!(stats.dirty, PageCount(1_101 - 480));
     assert_eq!(*view, *pattern(531 * PAGES..532 * PAGES));
-    // Referenced from birth.
+    // The blocks are referenced from the beginning.
     for block in [600, 601, 1_099] {
         let flags = core(&file).lookup(block).unwrap().meta().flags.load();
         assert!(flags.contains(crate::frame::FlagSet::REFERENCED), "{block}");

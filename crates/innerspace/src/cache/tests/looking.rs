@@ -400,7 +400,8 @@ fn a_wrong_run_is_found_out_and_mended() {
     let tag = |block| core.blocks.index.tags().sought(block);
     let first = (0..16).find(|block| tag(*block).number().is_multiple_of(16));
     let first = first.expect("one in sixteen");
-    // As if the first block lay one frame lower: all are guessed to be their neighbour then.
+    // The note says that the first block is one frame lower: each block is then guessed to be its
+    // neighbour.
     let wrong = FrameId(frame(core, first).0 - 1);
     core.frames().note_found(tag(first), wrong);
     assert_eq!(core.frames().guess_frame_in_run(tag(first)), wrong);

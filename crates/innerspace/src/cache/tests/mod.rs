@@ -82,7 +82,7 @@ fn contents(file: &PagedFile) -> Vec<u8> {
 
 type Faulty = FaultyStore<MemoryStore>;
 
-/// A store with a pattern of `len` bytes, behind a device that fails on order.
+/// A store with a pattern of `len` bytes, behind a device that fails on demand.
 fn patterned(len: u64) -> Arc<Faulty> {
     Arc::new(FaultyStore::new(MemoryStore::from_bytes(&pattern(0..len))))
 }

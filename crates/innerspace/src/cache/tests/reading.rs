@@ -507,8 +507,8 @@ fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     slow.wait_hanging(1);
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
-    // An eighth of the group at a time, and half of it in all, so that nothing goes before it is
-    // used.
+    // The windows have an eighth of the group at a time, and half of it in total, so that no block
+    // is evicted before it is used.
     assert_eq!(gathering.join().unwrap(), (12, 12));
     drop((other, options, group));
     assert_empty(&cache);

@@ -45,7 +45,7 @@ fn what_was_not_there_before_is_not_there_afterwards() {
         assert_eq!(file.stats().shadows, 0);
         let past = file.scan_uncached(7 * size..9 * size, |_| {});
         assert!(matches!(past, Err(crate::cache::FileError::PastEnd { .. })));
-        // Holes, which are never cached.
+        // These are holes, which are never cached.
         file.set_len(9 * size).unwrap();
         assert!(scanned(&file, 8 * size..9 * size) == vec![0; size as usize]);
         drop(file);

@@ -1,4 +1,4 @@
-//! An extent map that fails and misplaces on order, and counts its calls.
+//! An extent map that fails and misplaces on demand, and counts its calls.
 
 use std::io;
 use std::ops::Range;

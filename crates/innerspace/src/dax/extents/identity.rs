@@ -175,7 +175,7 @@ impl IdentityMap {
     /// Fails if the file is shorter than it should be.
     ///
     /// # Errors
-    /// [`HostShrank`] inside.
+    /// An error that contains [`HostShrank`].
     pub(crate) fn check_len(&self) -> io::Result<()> {
         let (was, since) = {
             let known = self.known.lock();

@@ -283,7 +283,7 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     let setup = DaxSetup::default();
     let file = DaxFile::on_device(&Cache::new(&pool), &group, &device, "data.bin", setup).unwrap();
     file.set_len(1 << 30).unwrap();
-    // No two of them lie one behind the other on the device.
+    // No two of them are adjacent on the device.
     let mut written = 0;
     let error = loop {
         match file.write_at(&[1; PAGE_SIZE], written * PAGE) {
@@ -400,7 +400,7 @@ fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
     assert_eq!(file.stats().dirty, 1);
     assert_eq!(locked(1, 2), 1..4);
     assert_eq!(file.stats().dirty, 4);
-    // Up to the hole, which is allocated by a fault of its own.
+    // The write goes up to the hole, which is allocated by a fault of its own.
     assert_eq!(locked(4, 9), 4..6);
     // Nobody's entry is waited for.
     let held = core.fault(9, FaultKind::Write, Reach::Pages { end: 10 }, 0);

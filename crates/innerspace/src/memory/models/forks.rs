@@ -29,7 +29,7 @@ fn used(memory: &Memory) -> u64 {
 
 // spec: F3, F4
 #[test]
-fn the_last_two_pages_copied_at_once_part_a_leaf_from_its_origin() {
+fn the_last_two_pages_copied_at_once_part_a_leaf_from_its_shadow() {
     explore(|| {
         let memory = memory();
         let (space, at) = numbered(&memory, 2);
@@ -115,7 +115,7 @@ fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
 /// The first leaf asks the second which pages it still needs, while the third collapses the second.
 // spec: F3, F4
 #[test]
-fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
+fn a_leaf_keeps_what_is_borrowed_through_one_that_is_collapsed() {
     explore_further(|| {
         let memory = memory();
         let (first, at) = numbered(&memory, 4);
@@ -145,7 +145,7 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_absorbed() {
 /// third restores a page of it.
 // spec: F3, F5
 #[test]
-fn two_that_copy_a_leaf_absorb_its_origin_once() {
+fn two_that_copy_a_leaf_collapse_its_shadow_once() {
     explore_further(|| {
         let memory = memory();
         let (space, at) = numbered(&memory, 4);
@@ -200,7 +200,7 @@ fn two_that_copy_a_leaf_absorb_its_origin_once() {
 /// same.
 // spec: F3
 #[test]
-fn a_page_is_unmapped_beside_a_fault_that_absorbs_the_leaf_it_is_borrowed_from() {
+fn a_page_is_unmapped_while_a_fault_collapses_the_leaf_it_is_borrowed_from() {
     explore(|| {
         let memory = memory();
         let (space, at) = numbered(&memory, 4);

@@ -188,7 +188,7 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
         }
     };
     assert!(matches!(refused, SpaceError::Limit(_)), "{refused}");
-    // 64 bytes or so for each, and the tree is at least a third full.
+    // Each takes about 64 bytes, and the tree is at least a third full.
     assert!((1500..6000).contains(&mapped), "{mapped}");
     assert_eq!(space.stats().mappings.len(), mapped, "nothing is changed");
     space

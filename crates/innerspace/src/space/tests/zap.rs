@@ -48,7 +48,7 @@ fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() 
     );
     assert_eq!(pool.groups.usage(GroupId::ROOT).0, used - 5);
     assert_eq!(shown(&space, at), without(6..11));
-    // Zeros that were loaded are no pages to wait for.
+    // Zeros that were loaded are not pages to wait for.
     let before = pool.domain.grace_periods();
     space.advise(range, 5 * PAGE, Advice::DontNeed).unwrap();
     assert_eq!(pool.domain.grace_periods(), before);

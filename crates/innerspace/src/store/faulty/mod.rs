@@ -1,4 +1,4 @@
-//! [`FaultyStore`]: another store behind a device that misbehaves on order, for tests.
+//! [`FaultyStore`]: another store behind a device that misbehaves on demand, for tests.
 //!
 //! # Fault model
 //!

@@ -61,8 +61,8 @@ fn counts(table: &Table) -> (u64, u64, u64) {
     (calls, hits, misses)
 }
 
-/// Eight bits: one cache looks up, the number wraps while there is no other, another cache's owner
-/// counts on to the same number, and the first looks up again.
+/// With a sequence of eight bits: one cache looks up, the number wraps while no other cache exists,
+/// the owner of another cache counts on to the same number, and the first cache looks up again.
 // spec: V3
 #[test]
 fn a_number_that_wraps_brings_no_slot_back() {
