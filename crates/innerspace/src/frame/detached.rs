@@ -3,9 +3,8 @@
 //!
 //! A view counts on its file for the arena. When a block leaves with views, the thread that takes
 //! it out counts them under the owner's mutex. From then on the owner keeps itself ([`SelfRef`])
-//! and the frame (by the reference that the index had). A thread that drops or clones a view sees
-//! in the hold word that the block is detached, and counts that here. With the last view the owner
-//! releases both. So a view that is still to be dropped is counted, and finds owner and metadata.
+//! and the frame (by the reference that the index had), until the last view is dropped. Why a
+//! thread that drops a view finds the owner is in `docs/protocols/hold-word.md`.
 //!
 //! The count is in the metadata (`extra`), and changes under the mutex alone.
 

@@ -2,11 +2,8 @@
 //!
 //! Lists and batches name frames that may have been freed and reused meanwhile, or that may be back
 //! in the same place for another group. A thread that finds a frame this way reads the word, locks
-//! the lists of the group in it, and reads the word again. A frame leaves its place only under the
-//! lock of its group's lists. So an unchanged word proves that the frame is there, and stays there
-//! while the lists are locked: if it had left, that came before the lock, and the word is of a
-//! later stay in the same place of the same group. Two separate words would prove nothing: the
-//! place could be of one life, and the group of the next.
+//! the lists of the group in it, and reads the word again: an unchanged word proves that the frame
+//! is there, and stays there while the lists are locked (`docs/protocols/per-thread.md`).
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 

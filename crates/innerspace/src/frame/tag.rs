@@ -1,9 +1,8 @@
 //! The tag of a frame: which block of which file it is, as one word, as the file's index says it.
 //!
 //! It lets a reader find a block without a walk through the index: by a guess
-//! ([`super::lookaside`]) that the tag proves.
-//!
-//! **Writers.** Every change of an index keeps the tags in step with it, under the index's mutex:
+//! ([`super::lookaside`]) that the tag proves. Every change of an index keeps the tags in step with
+//! it, under the index's mutex:
 //!
 //! - A block comes ([`fill`]): its slot is stored, then its tag.
 //! - A block goes ([`empty`]): its tag is cleared, then its slot.
@@ -11,19 +10,10 @@
 //!   stored, then the new frame's tag.
 //!
 //! So a frame with a tag is what the index has there. A frame that is freed has none, and one that
-//! is published gets none before it is in an index.
-//!
-//! **Readers** look at the tag, so as not to disturb others, take a hold that needs CACHED, and
-//! look at the tag again (`Meta::try_hot_view_of`, `Meta::try_view_of`, `Meta::try_get_of`). If it
-//! is the one they sought, the frame was that block when it was held already, and the hold keeps it
-//! from becoming anything else: this is what reading the slot again shows for a block that was
-//! found through the index (I10). They need no section: metadata lives as long as the arena, and
-//! they look at nothing else.
-//!
-//! **Orderings.** The hold is taken with Acquire, which pairs with `publish`: a thread that holds a
-//! frame in one life does not see the tag of the life before. A tag is cleared before the slot
-//! changes by a Release: a thread that has seen the change (Acquire) does not see the tag any more.
-//! It is set by a Release after the slot: a thread that sees it (Acquire) finds the slot set.
+//! is published gets none before it is in an index. A reader looks at the tag, takes a hold that
+//! needs CACHED, and looks at the tag again (`Meta::try_hot_view_of`, `Meta::try_view_of`,
+//! `Meta::try_get_of`). Why that proves the guess, and the orderings, are in
+//! `docs/protocols/hold-word.md`.
 //!
 //! Files of larger blocks have no tags, nor do files that were ever longer than [`TAGGED_BYTES`],
 //! or files beyond 2^23 owners at once.
