@@ -99,7 +99,7 @@ fn change(rank: Rank, by: i8) {
 /// Checks that this thread may wait for something of this rank.
 ///
 /// # Panics
-/// When it holds a lock of this rank or of one further in.
+/// If it holds a lock of this rank or of one further in.
 #[inline]
 #[track_caller]
 pub(crate) fn may_wait(rank: Rank) {
@@ -118,7 +118,7 @@ pub(crate) fn may_wait(rank: Rank) {
 /// Checks that this thread may call foreign code.
 ///
 /// # Panics
-/// When it holds a lock other than that of the service thread, or is in a store's call, whose
+/// If it holds a lock other than that of the service thread, or is in a call of a store, whose
 /// caller may hold locks.
 #[inline]
 #[track_caller]

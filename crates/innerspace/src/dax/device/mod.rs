@@ -63,7 +63,7 @@ struct DeviceInner {
     /// The bytes that a power cut would leave.
     #[cfg(test)]
     power: Option<faulty_power::PowerCut>,
-    /// A host that writes out, and fails on order.
+    /// A host that writes out, and fails on demand.
     #[cfg(test)]
     host: Option<forgetful::Host>,
 }

@@ -319,7 +319,7 @@ mod for_tests {
             }
         }
 
-        /// The first run of so many free pages that does not start at a multiple of 512.
+        /// The first run of this many free pages that does not start at a multiple of 512.
         pub(crate) fn find_unaligned(&self, pages: u64) -> Option<Range<u64>> {
             let used = |page: u64| self.region(page / REGION).lock().is_used(page % REGION);
             let fits = |start: &u64| !(*start..*start + pages).any(used);
@@ -332,7 +332,7 @@ mod for_tests {
         /// Recomputes the counts and sets.
         ///
         /// # Panics
-        /// When one of them was wrong.
+        /// If one of them was wrong.
         pub(crate) fn validate(&self) {
             let sets = self.sets.lock();
             for number in 0..self.regions.len() as u64 {

@@ -242,7 +242,7 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
             .activate(&pool.frames, &pool.counters, id, thread_batch());
         return Verdict::Keep;
     }
-    // One use by a read is no reason to stay: a second made the frame active.
+    // A single use by a read does not keep a frame: a second one has made it active.
     if !flags.contains(FlagSet::DIRTY) {
         return Verdict::Evict;
     }

@@ -14,7 +14,7 @@ pub(super) trait Form {
 
     /// Words of a copy whose shared side is `S`.
     unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize);
-    /// Bytes that are assumed not to change to private bytes, as many as given.
+    /// Copies bytes that are assumed not to change to private memory, as many as given.
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize);
     /// Shared words to shared words.
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize);

@@ -66,7 +66,7 @@ const SLICE: Duration = Duration::from_millis(1);
 pub(crate) struct Transfer {
     /// The file; the payload keeps it open.
     pub fd: RawFd,
-    /// In bytes from the beginning of the file.
+    /// The offset in bytes from the beginning of the file.
     pub offset: u64,
     /// The memory, 1024 pieces at most.
     pub iovecs: Vec<libc::iovec>,
@@ -485,7 +485,7 @@ mod for_tests {
     use super::*;
 
     impl<T: Send + 'static> Ring<T> {
-        /// Breaks the ring, as if the kernel had no memory for a submission, however often
+        /// Breaks the ring, as if the kernel had no memory for a submission however often it is
         /// repeated.
         pub(crate) fn break_off(&self) {
             self.broken.store(libc::ENOMEM as u32, Ordering::Relaxed);

@@ -288,12 +288,12 @@ mod for_tests {
     use super::*;
 
     impl Flights {
-        /// Acts as if the kernel had no ring.
+        /// Behaves as if the kernel had no ring.
         pub(crate) fn refuse(&self) {
             self.state.lock().is_refused = true;
         }
 
-        /// Acts as if the kernel had refused a submission for good.
+        /// Behaves as if the kernel had refused a submission permanently.
         pub(crate) fn break_ring(&self) {
             let ring = self.state.lock().ring.clone();
             ring.expect("it was used").break_off();
