@@ -18,13 +18,12 @@ use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::batch::{
     BATCH, drop_batch, forget_clean, lock_batch, lock_stable, remove_blocks,
 };
-use crate::cache::lookup::block::{BlockRef, Locked};
+use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::{Get, Got};
 use crate::cache::map::mappers::Revoke;
 use crate::cache::wait::Wait;
 use crate::cache::write::write_at::Source;
 use crate::frame::FlagSet;
-use crate::reclaim::{AllocMode, PoolFrame};
 use crate::store::SyncWhat;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
@@ -120,13 +119,13 @@ fn cut_from<'f>(core: &'f FileCore, first: u64, _alone: &InvalidateGuard<'_>) ->
 fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
     let _cutting = cut_from(core, new >> core.block_shift(), alone);
     core.wait_landed(&(new >> core.block_shift()..u64::MAX));
-    let spare = spare_for_tail(core, new)?;
     resize_store(core, new)?;
     core.blocks.extents.lock().clear();
     // From here on no read or fault goes past the new end.
     core.set_size(new);
     cut_blocks(core, new);
-    let cleared = cut_tail(core, new, spare);
+    // What was cut off is free: it may be what the last block moves to.
+    let cleared = cut_tail(core, new);
     end_holes(core, new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
     core.blocks
         .index
@@ -138,12 +137,8 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
 
 /// Clears the part of the last block that was cut off. If that is viewed, and there is no memory to
 /// move it, it is cleared later: before the file grows again, or a mapping shows it.
-fn cut_tail<'p>(
-    core: &'p FileCore,
-    size: u64,
-    spare: Option<PoolFrame<'p>>,
-) -> Result<(), FileError> {
-    let cleared = core.zero_tail(size, spare);
+fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
+    let cleared = core.zero_tail(size);
     if !matches!(cleared, Err(FileError::Limit(_))) {
         return cleared;
     }
@@ -158,31 +153,6 @@ fn cut_tail<'p>(
         core.pool.domain.synchronize();
     }
     Ok(())
-}
-
-/// A frame for the block that the file is to end in, if that is viewed and the cache has its
-/// only copy: it will have to move.
-fn spare_for_tail(core: &FileCore, size: u64) -> Result<Option<PoolFrame<'_>>, FileError> {
-    let block = size >> core.block_shift();
-    let is_only_copy = |held: &BlockRef<'_>| {
-        let flags = held.meta().flags.load();
-        flags.contains(FlagSet::DIRTY) || core.dirty().is_unsynced(block)
-    };
-    match core.lookup(block) {
-        Some(held)
-            if core.inside_block(size) > 0
-                && held.meta().hold.load().views() > 0
-                && is_only_copy(&held) =>
-        {
-            let group = core.id.group.id();
-            Ok(Some(core.pool.alloc(
-                group,
-                core.id.order,
-                AllocMode::Wait,
-            )?))
-        }
-        _ => Ok(None),
-    }
 }
 
 /// Takes the mappings of holes in these pages away. The size has been lowered already.
@@ -236,10 +206,20 @@ fn punch_alone(
     if range.end == size && core.blocks.stored.load(Ordering::Acquire) < size {
         resize_store(core, size)?;
     }
-    // The edges first: they may fail, and then nothing else has happened.
-    write_zeros(core, range.start..first_whole * bytes, alone)?;
-    write_zeros(core, (end_whole * bytes).min(range.end)..range.end, alone)?;
-    let result = punch_blocks(core, first_whole..end_whole, alone);
+    let clear_edges = || {
+        write_zeros(core, range.start..first_whole * bytes, alone)?;
+        write_zeros(core, (end_whole * bytes).min(range.end)..range.end, alone)
+    };
+    // The edges first: they may fail, and then nothing else has happened. They may need memory that
+    // the punch of the whole blocks frees.
+    let edges = clear_edges();
+    if !matches!(edges, Ok(()) | Err(FileError::Limit(_))) {
+        return edges;
+    }
+    let result = punch_blocks(core, first_whole..end_whole, alone).and_then(|()| match edges {
+        Ok(()) => Ok(()),
+        Err(_) => clear_edges(),
+    });
     core.blocks.extents.lock().clear();
     core.ready.changed();
     result
@@ -401,7 +381,7 @@ fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), 
     core.set_size(new);
     if new < old {
         cut_blocks(core, new);
-        cut_tail(core, new, None)?;
+        cut_tail(core, new)?;
     }
     end_holes(core, 0..u64::MAX);
     core.ready.changed();

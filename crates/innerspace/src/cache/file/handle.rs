@@ -484,8 +484,9 @@ impl PagedFile {
     /// There is no `try_` form: it calls the store.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`] if a block has to be
-    /// moved away from its views, or the store's error; then nothing has changed.
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], the store's error, or, where the file gets
+    /// longer, [`FileError::Limit`] if its last block has to be moved away from its views; then
+    /// nothing has changed.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
         truncate::set_len(self.core(), len)
     }

@@ -138,7 +138,7 @@ fn a_read_that_began_before_a_punch_leaves_no_old_bytes() {
 
 // spec: P28
 #[test]
-fn a_cut_through_a_viewed_block_needs_no_memory_or_changes_nothing() {
+fn a_cut_through_a_viewed_block_needs_no_memory() {
     let size = 2 << 20;
     for is_dirty in [false, true] {
         // Room for two blocks, and then for none to move to.
@@ -150,26 +150,70 @@ fn a_cut_through_a_viewed_block_needs_no_memory_or_changes_nothing() {
         }
         let views = [0, size].map(|start| file.view(start..start + 300).unwrap());
         let mut want = contents(&file);
-        let cut = file.set_len(size + 100);
+        file.set_len(size + 100).unwrap();
         assert_eq!(views[1][..], want[size as usize..size as usize + 300]);
-        drop(views);
-        match cut {
-            Ok(()) => {
-                assert!(!is_dirty);
-                assert_eq!(file.len(), size + 100);
-                file.set_len(2 * size).unwrap();
-                want[size as usize + 100..].fill(0);
-            }
-            Err(error) => {
-                assert!(is_dirty, "{error}");
-                assert_eq!(store.inner().len().unwrap(), 2 * size);
-            }
+        assert_eq!(file.len(), size + 100);
+        if is_dirty {
+            let error = file.set_len(2 * size).unwrap_err();
+            assert!(matches!(error, FileError::Limit(_)), "{error}");
         }
+        drop(views);
+        file.set_len(2 * size).unwrap();
+        want[size as usize + 100..].fill(0);
         assert!(contents(&file) == want);
         drop(file);
         assert!(store.inner().to_vec() == want);
         assert_empty(&cache);
     }
+}
+
+// spec: P28
+#[test]
+fn a_cut_takes_the_memory_that_it_needs_from_what_it_frees() {
+    let size = 2 << 20;
+    // Room for four blocks, of which the store takes none.
+    let cache = memory(5 * 512 - 64);
+    let store = patterned(4 * size);
+    let file = open(&cache, &store, &options(size));
+    (1..4).for_each(|block| file.write_at(&[7; 10], block * size).unwrap());
+    let views = [0, size].map(|start| file.view(start..start + 300).unwrap());
+    let mut want = contents(&file);
+    let refuse = Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]);
+    store.add(refuse.forever());
+    file.set_len(size + 100).unwrap();
+    // The block has moved: nothing is left to do before the file grows.
+    file.set_len(2 * size).unwrap();
+    want.truncate(2 * size as usize);
+    want[size as usize + 100..].fill(0);
+    assert!(contents(&file) == want);
+    drop(views);
+    store.heal();
+}
+
+// spec: P28
+#[test]
+fn a_punch_takes_the_memory_that_it_needs_from_what_it_frees() {
+    let size = 64 << 10;
+    let cache = memory(4 * 16 + 8);
+    let store = patterned(8 * size);
+    let file = open(&cache, &store, &options(size));
+    let refuse = Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]);
+    store.add(refuse.forever());
+    // As much as may be dirty, and views of the rest.
+    let dirty = (2..8).find(|block| file.write_at(&[7; 10], block * size).is_err());
+    assert!(dirty.is_some_and(|block| block > 3), "{dirty:?}");
+    let views: Vec<_> = (0..2)
+        .map_while(|block| file.view(block * size..block * size + 1).ok())
+        .collect();
+    file.punch(2 * size..7 * size + 10).unwrap();
+    let bytes = contents(&file);
+    assert!(
+        bytes[2 * size as usize..7 * size as usize + 10]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    drop(views);
+    store.heal();
 }
 
 #[test]

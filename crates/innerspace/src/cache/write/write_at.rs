@@ -383,17 +383,8 @@ impl FileCore {
                 if held.meta().hold.load().is_wmapped()
                     || self.blocks.tail_left.load(Ordering::Acquire) =>
             {
-                let viewed = held.meta().hold.load().views() > 0;
                 drop(held);
-                let spare = match viewed {
-                    true => Some(self.pool.alloc(
-                        self.id.group.id(),
-                        self.id.order,
-                        AllocMode::Wait,
-                    )?),
-                    false => None,
-                };
-                self.zero_tail(size, spare)?;
+                self.zero_tail(size)?;
                 self.blocks.tail_left.store(false, Ordering::Release);
                 Ok(())
             }
@@ -402,13 +393,10 @@ impl FileCore {
     }
 
     /// Clears the cached part of the last block past `size`, and takes away the translations of
-    /// pages wholly past it. A block that is viewed moves to `spare` for that; without one, and
-    /// without memory, it goes if the store has it.
-    pub(crate) fn zero_tail<'p>(
-        &'p self,
-        size: u64,
-        mut spare: Option<PoolFrame<'p>>,
-    ) -> Result<(), FileError> {
+    /// pages wholly past it. A block that is viewed moves for that; without memory it goes if the
+    /// store has it, and this fails otherwise.
+    pub(crate) fn zero_tail(&self, size: u64) -> Result<(), FileError> {
+        let mut spare = None;
         let block = size >> self.block_shift();
         let tail = self.inside_block(size) as usize;
         if tail == 0 {
@@ -430,12 +418,10 @@ impl FileCore {
                 let Some(frame) = spare.take() else {
                     drop(locked);
                     let alloc = |mode| self.pool.alloc(self.id.group.id(), self.id.order, mode);
-                    // Over the limit only if the cache has the only copy: going back is no longer
-                    // possible, the store is shorter already.
                     spare = match alloc(AllocMode::NoIo) {
                         Ok(frame) => Some(frame),
                         Err(_) if forget_clean(self, block..block + 1) > 0 => return Ok(()),
-                        Err(_) => Some(alloc(AllocMode::Must)?),
+                        Err(_) => Some(alloc(AllocMode::Wait)?),
                     };
                     continue;
                 };
