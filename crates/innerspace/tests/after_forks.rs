@@ -1,4 +1,4 @@
-//! What a fork that has come and gone leaves behind: nothing that is charged, and no stale code.
+//! What a dropped fork leaves behind: nothing that is charged, and no stale code.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn left_after_dropping(
 ) -> u64 {
     let memory = memory_of(16 * MIB);
     let space = memory.space().unwrap();
-    // Something else in the 2 MiB, so that they do not come off as one.
+    // There is another mapping in the 2 MiB, so that they are not unmapped as a whole.
     let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
     space.unmap(at + MIB, MIB).unwrap();
     let mut a = space.accessor().unwrap();
@@ -125,7 +125,7 @@ fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
     memory.validate();
 }
 
-/// Seen by the program: its group is full of pages that it has given back.
+/// What the program sees: its group is full of pages that it has given back.
 #[test]
 fn a_group_has_room_for_what_was_unmapped() {
     let memory = memory_of(16 * MIB);
@@ -153,7 +153,7 @@ fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() 
         let memory = memory_of(16 * MIB);
         let space = memory.space().unwrap();
         let at = space.map(Map::anonymous(4 * MIB).writable()).unwrap();
-        // The second half of the first leaf stays, and is nothing.
+        // The second half of the first leaf stays, and belongs to nothing.
         let (first, second) = (VirtAddr(at.0.next_multiple_of(2 * MIB)), 2 * MIB);
         let mut a = space.accessor().unwrap();
         a.store(first + second - PAGE, 9_u8).unwrap();

@@ -76,7 +76,7 @@ fn a_load_maps_the_cached_pages_around_it_and_uses_its_own_alone() {
     let now = pages(&space);
     assert_eq!((now.file, now.referenced), (16, 16));
     assert_eq!((around(&memory), file.stats().store_reads), (15, reads));
-    // Use is forgotten, mappings are not.
+    // The marks of use are cleared, the mappings stay.
     space.advise(at, 40 * PAGE, Advice::Cold).unwrap();
     assert_eq!(load(&space, at + 17 * PAGE), Ok(18));
     let now = pages(&space);
@@ -105,7 +105,7 @@ fn no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file() {
     assert_eq!(load(&space, at + 4 * PAGE), Err(FaultKind::Forbidden));
     space.unmap(at, 40 * PAGE).unwrap();
 
-    // The window ends with the leaf, wherever the file stands in it.
+    // The window ends with the leaf, wherever in the file that is.
     let at = VirtAddr(18 * MIB - 3 * PAGE);
     space.map(Map::file(&file).at(at)).unwrap();
     assert_eq!(load(&space, at), Ok(1));
@@ -130,7 +130,7 @@ fn pages_of_large_blocks_are_mapped_with_their_own_block_and_the_next() {
     for block in [8 * KIB, 32 * KIB, 128 * KIB] {
         let file = cached(&memory, 64, block);
         let space = memory.space().unwrap();
-        // Not where the blocks begin.
+        // The mapping does not begin where the blocks do.
         let map = Map::file(&file).range(PAGE..);
         let at = space.map(map.at(VirtAddr(MIB))).unwrap();
         assert_eq!(load(&space, at + 20 * PAGE), Ok(22));
@@ -188,7 +188,7 @@ fn a_neighbour_goes_with_its_page_of_the_file() {
     );
     each(
         &|file, page| {
-            // The file goes on in another frame.
+            // The page of the file moves to another frame.
             let view = file.view(bytes(page)).unwrap();
             file.write_at(&[77], page * PAGE).unwrap();
             assert_eq!(view[0], page as u8 + 1);
@@ -219,7 +219,7 @@ fn a_neighbour_goes_with_its_mapping() {
     };
     assert_eq!(figures(&space), (16, 5));
 
-    // One that was used, and one that was not.
+    // A page that was used, and one that was not.
     for page in [21, 25] {
         space.unmap(at + page * PAGE, PAGE).unwrap();
         let gone = Err(FaultKind::NotMapped);
@@ -369,7 +369,7 @@ fn advice_says_what_is_read_ahead_and_mapped_around() {
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let ahead = || {
-        // The request in flight lands.
+        // The request in flight completes.
         memory.tick();
         memory.stats().totals.pgreadahead
     };

@@ -66,7 +66,7 @@ fn what_takes_no_waiting_is_done() {
     assert_eq!(b.try_load::<u64>(own + 8), Ok(5));
     assert_eq!(b.try_load::<u8>(at + 4 * PAGE), Ok(50));
     assert_eq!(file.stats().store_reads, reads);
-    // What the store has is unknown until it has been asked.
+    // The store's content is unknown until it was asked.
     assert_would_block(a.try_load::<u8>(hole), hole);
     holes.prefetch(..).unwrap();
     assert_eq!(a.try_load::<u8>(hole), Ok(0), "a known hole");
@@ -99,7 +99,7 @@ fn what_the_store_has_is_left_there_and_nothing_changes() {
     assert!(explained.starts_with(&format!("{text}: ")), "{explained}");
     assert_eq!(a.load::<u8>(at + 8 * PAGE), Ok(9));
     assert_eq!(a.try_load::<u8>(at + 8 * PAGE), Ok(9));
-    // Other refusals are what they are.
+    // Other refusals are the same as in a call that may wait.
     let gone = a.try_load::<u8>(at + 16 * PAGE).unwrap_err();
     assert_eq!(gone.kind(), FaultKind::NotMapped);
     memory.validate();
@@ -236,7 +236,7 @@ fn a_copy_between_spaces_ends_where_either_would_block() {
         Ok(Equal)
     );
     assert_eq!(here.load::<u8>(own + 5 + 2 * PAGE), Ok(0), "and no more");
-    // Nor is it as a target.
+    // It may not be the target either.
     let copied = there.try_copy_from(at + 7 * PAGE, &mut here, own + 5, 2 * PAGE_SIZE);
     let fault = copied.unwrap_err();
     assert_eq!(

@@ -158,7 +158,7 @@ fn what_is_released_in_a_space_is_acquired_from_it() {
                     while a.load_atomic::<u64>(turn, Acquire).unwrap() % 2 != number {
                         std::thread::yield_now();
                     }
-                    // Plain accesses, ordered by the turn alone.
+                    // Plain accesses, ordered by the atomic turn alone.
                     let value = a.load::<u64>(data).unwrap();
                     assert_eq!(value, 2 * round + number);
                     a.store(data, value + 1).unwrap();

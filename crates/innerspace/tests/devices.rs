@@ -140,7 +140,7 @@ fn what_a_device_refuses_is_an_error_that_says_so() {
     assert_eq!(refused.to_string(), format!("device at 0x100000: {why}"));
 }
 
-/// Of a value in two pages, one a device's, nothing is stored unless both take it.
+/// A value that crosses into a device's page is stored only if both pages accept it.
 // spec: V24
 #[test]
 fn a_store_across_the_end_of_a_device_is_whole_or_none() {
@@ -148,7 +148,7 @@ fn a_store_across_the_end_of_a_device_is_whole_or_none() {
     let calls = Recorder::default();
     let at = VirtAddr(0x10_0000);
     let memory = |at| space.map(Map::anonymous(PAGE).replacing(at)).unwrap();
-    // Pages: memory, a device, nothing.
+    // The pages are memory, a device, and unmapped.
     memory(at);
     space
         .map(Map::device(calls.clone(), PAGE).at(at + PAGE))
@@ -400,7 +400,7 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
         ];
         for (value, at) in (1..).zip([0, 1, 2, 0, 1, 2]) {
             let (by, at) = &mut stores[at];
-            // It is writable there before it is watched.
+            // The page is writable through that mapping before it is watched.
             by.store(*at + 2 * PAGE, 0_u64).unwrap();
             let page = a.watch_code(code + 2 * PAGE).unwrap();
             assert!(page.is_current());
@@ -544,7 +544,7 @@ fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
     writing.join().unwrap();
 }
 
-/// Neither watching nor advice spoils what a restore in place relies on.
+/// Neither watching nor advice invalidates what a restore in place relies on.
 #[test]
 fn a_restore_brings_back_a_page_that_is_watched_or_cold() {
     let space = space();

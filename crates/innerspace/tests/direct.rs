@@ -217,7 +217,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
             }
         }
     });
-    // Also while it is open by the name that it had.
+    // The same while it is open by its earlier name.
     let held = [&path, &other].map(|path| memory.open_direct(path).unwrap());
     let had = held.each_ref().map(content);
     assert!(had == [1, 2] || had == [2, 1], "{had:?}");
@@ -281,7 +281,7 @@ fn descriptors() -> u64 {
 fn several_hundred_host_files_are_open_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let memory = Memory::with_limit(8 * MIB).unwrap();
-    // The tests beside this one need some, too.
+    // Other tests that run at the same time need some, too.
     let open: Vec<_> = (0..400.min(descriptors() / 2))
         .map(|number| {
             let path = folder.path().join(number.to_string());
@@ -454,7 +454,7 @@ fn ranges_of_calls_reach_what_was_written_by_calls_before_them() {
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
     let mut context = Context::from_waker(Waker::noop());
-    // Made while the file has no bytes.
+    // It is made while the file has no bytes.
     let mut write = pin!(file.defer(move |file| file.write_all_at(b"hello", 0)));
     let mut read = pin!(file.defer(move |file| file.read_to_vec(1..PAGE)));
     let mut sync = pin!(file.defer(move |file| file.sync_range(0..5)));

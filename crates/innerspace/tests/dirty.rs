@@ -46,7 +46,7 @@ enum Op {
     Take(usize, usize),
 }
 
-/// Pages 0..8 lie in two leaves side by side and two further off; 8..12 show a file.
+/// Pages 0..8 are in two adjacent leaves and two further off; 8..12 map a file.
 const PLACES: usize = 12;
 const OF_FILE: usize = 8;
 
@@ -141,7 +141,7 @@ impl World {
                     self.changed(page);
                     self.changed(page + 1);
                 } else {
-                    // One of the two may have been made ready for it.
+                    // One of the two pages may have been made ready for it.
                     self.allowed.extend([page, page + 1]);
                 }
             }
@@ -317,7 +317,7 @@ fn a_take_names_only_its_range_and_leaves_the_rest() {
     assert_eq!(space.take_dirty(at, PAGE).unwrap(), [at..at + PAGE]);
 }
 
-/// Takes what it is given.
+/// Returns its argument.
 struct Sink;
 
 impl Device for Sink {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Pages of the specification about what is not built yet.
 const NOT_BUILT: [&str; 2] = ["swap.md", "tenants.md"];
 
-/// Names that stand for many files.
+/// Names that stand for several files.
 const PATTERNS: [&str; 4] = [
     "mod.rs",
     "tests/NAME.rs",

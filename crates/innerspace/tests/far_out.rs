@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    /// Loads from and stores to eight pages, mapped for a moment.
+    /// Loads from and stores to eight pages that are mapped for this.
     fn store_by_mapping(&mut self, first: u64, byte: u8) {
         if first + 8 > MOST / PAGE {
             return;
@@ -327,7 +327,7 @@ impl World {
         self.memory.validate();
     }
 
-    /// Nothing is lost, and nothing is left.
+    /// Nothing is lost, and nothing stays charged.
     fn finish(mut self) {
         self.assert_pages();
         self.views.clear();

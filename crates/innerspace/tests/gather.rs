@@ -1,4 +1,4 @@
-//! Many reads at once: the same bytes as one after the other, and the misses in one batch.
+//! Many reads at once: the same bytes as with single reads, and the misses in one batch.
 
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -109,7 +109,7 @@ fn what_a_session_has_found_is_hit_without_a_call() {
             assert_eq!(load(&layout, place), Some(!place.0));
             assert_eq!(session.load(place), Ok(!place.0));
         }
-        // Across the end of a page: a call.
+        // An access across the end of a page is a call.
         assert_eq!(
             load(&layout, VirtAddr(places[0].0 / PAGE * PAGE + PAGE - 4)),
             None
@@ -153,7 +153,7 @@ fn what_was_taken_away_is_not_hit() {
         assert!(!store(&layout, at + 2 * PAGE, 7), "the page is shared");
         session.store(at + 2 * PAGE, 7u64).unwrap();
         assert!(store(&layout, at + 2 * PAGE, 8));
-        // The leaf is the space's own by now, this page of it not yet.
+        // By now the leaf is the space's own, but this page of it is not yet.
         assert!(!store(&layout, at + 3 * PAGE, 7));
     });
     let mut other = child.accessor().unwrap();

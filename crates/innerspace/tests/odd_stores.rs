@@ -46,7 +46,7 @@ fn an_interrupted_read_is_tried_again_also_in_a_run() {
     );
     let file = memory.options().open(store).unwrap();
     let mut sum = 0u64;
-    // One block: the interruption is retried.
+    // With one block, the interruption is retried.
     assert_eq!(file.view(60 * KIB..61 * KIB).unwrap()[0], 7);
     // A run of blocks.
     let done = file.scan(.., |piece| {
@@ -238,7 +238,7 @@ fn cut_beside_a_view(memory: &Memory) -> (PagedFile, View) {
     cut_with(memory, |_| ())
 }
 
-/// The same; `before` is called with the file before it is cut.
+/// The same, and calls `before` with the file before it is cut.
 fn cut_with(memory: &Memory, before: impl FnOnce(&PagedFile)) -> (PagedFile, View) {
     let viewer = Arc::new(Mutex::new(None));
     let store = Watched {
@@ -298,7 +298,7 @@ fn a_cut_beside_a_view_shows_nothing_through_a_mapping() {
     assert_eq!(a.load::<u8>(tail), Ok(0));
 }
 
-/// Growing the file clears the rest, whatever others append without waiting.
+/// Growing the file clears the rest of its last block, even if others append at the same time.
 #[test]
 fn a_cut_beside_a_view_shows_nothing_behind_an_append() {
     let memory = memory_of(5 * MIB);
@@ -376,7 +376,7 @@ impl Store for Failing {
     }
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.2.load(SeqCst) {
-            // Half of it.
+            // Punches half of the range.
             self.0.punch(offset, len / 2)?;
             return Err(io::Error::from_raw_os_error(5));
         }
@@ -395,7 +395,7 @@ fn a_discard_that_fails_leaves_no_bytes_that_no_sync_keeps() {
     file.write_at(&[1; 4096], 0).unwrap();
     file.sync_all().unwrap();
     file.write_at(&[2; 4096], 4096).unwrap();
-    // The second time that it is asked.
+    // Fails the second time that it is asked.
     store.1.store(2, SeqCst);
     file.discard().unwrap();
     let len = file.len();
@@ -529,7 +529,7 @@ fn what_a_discard_goes_back_to_is_not_lost_by_a_sync_later() {
     let file = writable(&memory, store.clone());
     file.write_at(&[1; 8192], 0).unwrap();
     file.sync_all().unwrap();
-    // Accepted, and not synced; the second block is not written over.
+    // The bytes are accepted and not synced; the second block is not overwritten.
     file.write_at(&[2; 8192], 0).unwrap();
     (0..64).for_each(|_| memory.tick());
     assert!(store.stored.to_vec() == [2; 8192]);

@@ -31,7 +31,7 @@ fn a_second_open_of_a_path_is_the_same_file() {
     std::fs::write(&path, vec![1; 20_000]).unwrap();
     let first = memory.open_rw(&path).unwrap();
     first.write_at(&[2; 100], 5_000).unwrap();
-    // By whatever name, and for whatever access: the unwritten data is there, in one cache.
+    // It may be opened by any name and for any access: the unwritten data is there, in one cache.
     let other_name = folder.path().join("link.bin");
     std::fs::hard_link(&path, &other_name).unwrap();
     for again in [memory.open(&path), memory.open_rw(&other_name)] {
@@ -45,7 +45,7 @@ fn a_second_open_of_a_path_is_the_same_file() {
         assert_eq!(first.view(0..1).unwrap()[..], [3]);
     }
     assert_eq!(memory.stats().files.len(), 1);
-    // But not in another way, and it is not emptied.
+    // It may not be opened in another way, and it is not emptied.
     let larger = memory
         .options()
         .access(FileAccess::ReadWrite)
@@ -80,7 +80,7 @@ fn a_file_that_is_opened_or_made_keeps_what_it_holds() {
     let made = open().unwrap();
     assert!(made.is_empty());
     made.write_at(b"kept", 0).unwrap();
-    // While it is open, and after.
+    // While it is open, and afterwards.
     assert_eq!(open().unwrap().view(..).unwrap()[..], *b"kept");
     drop(made);
     assert_eq!(open().unwrap().view(..).unwrap()[..], *b"kept");
@@ -290,7 +290,7 @@ fn a_store_that_was_open_while_it_was_asked_is_asked_again() {
         let file = options.open_store(same).unwrap();
         file.write_at(&[7; 1000], 0).unwrap();
         drop(file);
-        // Nothing is left of it in the table.
+        // The table has nothing left of it.
         drop(another(&other));
     });
     let file = memory.options().open(store).unwrap();

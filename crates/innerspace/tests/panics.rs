@@ -73,7 +73,7 @@ fn a_panic_of_a_store_in_a_fault_that_has_copied_a_leaf_leaks_nothing() {
     assert_eq!(left(true), left(false), "anonymous pages and tables");
 }
 
-/// Panics when it is written to, if told so.
+/// Panics in a write, if asked to.
 #[derive(Default)]
 struct PanicsWritten {
     bytes: MemoryStore,
@@ -237,7 +237,7 @@ fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
         }
         let _told_once = file.sync_all();
         file.sync_all().unwrap();
-        // All of the group but for tables and the like.
+        // All of the group's pages except tables and the like.
         (0..512)
             .take_while(|page| a.store(at + page * PAGE, 1_u8).is_ok())
             .count()

@@ -245,7 +245,7 @@ fn the_miss_curve_sees_what_is_touched_through_mappings() {
         (seed >> 11) as f64 / (1u64 << 53) as f64
     };
     let uses = 100_000;
-    // By calls never, or for every third use.
+    // Either no use is a call, or every third one is.
     for calls in [u64::MAX, 3] {
         for (name, skew) in [("even", 1), ("skewed", 2)] {
             let pages = 9_000;

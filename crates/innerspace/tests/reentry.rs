@@ -120,7 +120,7 @@ fn a_fork_that_copies_pinned_pages() {
     let crowded = Crowded::new();
     let at = crowded.space.map(Map::anonymous(PINNED * PAGE)).unwrap();
     let pin = crowded.space.pin(at, PINNED * PAGE, AtFork::Copy).unwrap();
-    // The child's root is allocated before anybody is kept out.
+    // The child's root is allocated before other threads are kept out.
     crowded.told_during(1, |space| drop(space.fork().unwrap()));
     drop(pin);
 }

@@ -78,7 +78,7 @@ fn a_lock_that_fails_beside_an_unmap_locks_nothing() {
     let store = Arc::new(UnmapsWhenRead::default());
     let file = memory.options().open_store(store.clone()).unwrap();
     let space = memory.space().unwrap();
-    // Elsewhere, so that the unmap does not touch the pages being read.
+    // The mapping is elsewhere, so that the unmap does not touch the pages being read.
     let hole = space.map(Map::anonymous(PAGE)).unwrap();
     let at = space.map(Map::file(&file).at(hole + PAGE)).unwrap();
     *store.space.lock().unwrap() = Some((space.clone(), at + 63 * PAGE));
@@ -206,8 +206,8 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
     assert!(came_to_pages > 0, "no lock came to its pages");
 }
 
-/// In three forms: grown into the reserve, in a table that a fork shares, and in place of a range
-/// protected from every access.
+/// There are three forms: grown into the reserve, in a table that a fork shares, and in place of a
+/// range protected from every access.
 #[test]
 fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {
     for kept in [0, 4] {

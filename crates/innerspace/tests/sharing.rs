@@ -339,7 +339,7 @@ fn what_the_locals_of_a_thread_keep_works_to_its_end() {
     let store = Arc::new(MemoryStore::new());
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // The first of its locals, so the last to go.
+            // This is the first of its locals, so it is dropped last.
             KEPT.with_borrow(|kept| assert!(kept.is_none()));
             let file = writable(&memory, &store);
             file.write_at(b"kept", 0).unwrap();

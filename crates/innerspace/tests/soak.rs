@@ -197,7 +197,7 @@ fn assert_under(memory: &Memory) -> u64 {
 fn resident_memory_stays_under_the_limit_and_a_constant() {
     let seconds = std::env::var("INNERSPACE_SOAK_SECONDS").ok();
     let until = seconds.map(|text| Instant::now() + Duration::from_secs(text.parse().unwrap()));
-    // The peak from here on: what the test harness had is not ours.
+    // The peak from here on; the memory of the test harness from before does not count.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let start = status("VmRSS");
     let memory = MemoryOptions::new(LIMIT).build().unwrap();
@@ -239,7 +239,7 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
         !WITHOUT_SHADOW || peak <= LIMIT + BESIDE,
         "{peak} bytes resident at the peak"
     );
-    // The run has filled the memory, or it has proved nothing.
+    // The run must have filled the memory to prove anything.
     assert!(peak >= LIMIT / 2, "{peak} bytes resident at the peak");
     assert!(memory.stats().totals.pgsteal > 1000);
     memory.tick();
@@ -311,7 +311,7 @@ impl Cage {
         let path = place.join(format!("innerspace-soak-{}", std::process::id()));
         std::fs::create_dir(&path)?;
         let cage = Cage { path, version };
-        // Where there is swap, too much would go there unseen.
+        // If there were swap, an excess would go there unnoticed.
         let (max, with_swap, most) = match version {
             Version::One => (
                 "memory.limit_in_bytes",
@@ -366,7 +366,7 @@ fn the_soak_fits_in_a_control_group_of_its_limit_and_a_constant() {
         "{text}{}{events}",
         String::from_utf8_lossy(&output.stderr)
     );
-    // Of version 1 the first line says whether the group kills at all.
+    // In version 1 the first line says whether the group kills at all.
     let counts = |line: &&str| line.starts_with("oom") && !line.starts_with("oom_kill_disable");
     let counts: Vec<&str> = events.lines().filter(counts).collect();
     assert!(!counts.is_empty(), "{events}");

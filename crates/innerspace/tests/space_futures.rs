@@ -223,7 +223,7 @@ fn an_error_comes_with_its_address_and_reason() {
         ("ready", at + 16 * PAGE, FaultKind::NotMapped)
     );
     assert!(text.contains("nearest mapping"), "{text}");
-    // One that is cut off while it is waited for.
+    // A page that is cut off while it is waited for.
     let mut ready = pin!(space.ready(at + 14 * PAGE, 2 * PAGE_SIZE, AccessKind::Load));
     let bell = Arc::new(Bell::default());
     assert!(poll(ready.as_mut(), &bell).is_pending());
@@ -522,7 +522,7 @@ struct Syncs(PagedFile);
 impl Device for Syncs {
     fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         bytes.fill(3);
-        // The bound is for the case that there is no end.
+        // The bound matters only if it never ends.
         let synced = self
             .0
             .defer(|file| file.sync_all())

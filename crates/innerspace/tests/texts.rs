@@ -1,5 +1,5 @@
-//! What the library says about itself: to people, to Prometheus, to programs that read JSON, and
-//! when it refuses.
+//! The library's texts about itself: for people, for Prometheus, for programs that read JSON, and
+//! in refusals.
 
 use std::collections::HashMap;
 use std::sync::Arc;

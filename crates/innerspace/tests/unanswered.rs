@@ -15,7 +15,7 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 128;
 /// Futures, each of which waits for a block.
 const WANTED: u64 = 10;
-/// Longer than anything here takes.
+/// A time longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Keeps its requests until it is told to answer.
@@ -128,7 +128,7 @@ fn a_request_that_is_never_answered_holds_nobody_else() {
                 let expected = number_at(wanted(number) * BLOCK);
                 assert_eq!(view.unwrap()[..], [expected; BLOCK as usize]);
             }
-            // Its own block would block, and nothing else does.
+            // Only its own block would block.
             let never = block(wanted(NEVER));
             assert!(poll(&mut futures[NEVER as usize]).is_pending());
             let refused = file.try_view(never.clone()).unwrap_err();
@@ -140,7 +140,7 @@ fn a_request_that_is_never_answered_holds_nobody_else() {
             file.sync_all().unwrap();
             file.evict(..).unwrap();
 
-            // Nor does the end of the file wait for it, nor that of the memory.
+            // Neither the end of the file nor that of the memory waits for it.
             let mut future = futures.swap_remove(NEVER as usize);
             drop(futures);
             drop(file);
@@ -153,11 +153,11 @@ fn a_request_that_is_never_answered_holds_nobody_else() {
             let mut byte = [0];
             store.bytes.read_at(&mut byte, 0).unwrap();
             assert_eq!(byte, [7]);
-            // The memory of the request is its own, to the end.
+            // The memory of the request belongs to it until the end.
             let mut request = store.take();
             assert_eq!(request.fill(&[9; BLOCK as usize]), BLOCK as usize);
             end(request);
-            // This ends the last use of the store, sooner or later.
+            // This ends the last use of the store at some time.
             let limit = Instant::now() + LONG;
             while Arc::strong_count(&store) > 1 {
                 assert!(Instant::now() < limit, "the store is kept ({threads:?})");

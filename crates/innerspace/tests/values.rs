@@ -17,7 +17,7 @@ struct Record {
     name: [u8; 12],
 }
 
-/// Odd in size and alignment.
+/// A type of odd size and alignment.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Debug)]
 #[repr(C, packed)]
 struct Odd {

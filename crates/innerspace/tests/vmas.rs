@@ -1,4 +1,4 @@
-//! Faults of one space beside each other and beside changes of its mappings, while a store does not
+//! Simultaneous faults of one space, also during changes of its mappings, while a store does not
 //! answer.
 
 use std::io;
@@ -57,7 +57,7 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
     let mut waiting = space.accessor().unwrap();
     let waiter = thread::spawn(move || waiting.load::<u8>(at + PAGE));
     has_begun.recv().unwrap();
-    // Beside it: faults on the same file and elsewhere, and changes around them.
+    // At the same time: faults on the same file and elsewhere, and changes around them.
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 5 * PAGE), Ok(5));
     a.store(own, 1u64).unwrap();
@@ -75,7 +75,7 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
     space.validate();
 }
 
-/// Its mapping goes while the fault waits: nothing is installed.
+/// Its mapping is removed while the fault waits: nothing is installed.
 // spec: V2
 #[test]
 fn a_mapping_that_goes_while_its_fault_waits_is_not_found() {

@@ -1,4 +1,4 @@
-//! The kernel's side: each space is a process, forked from the one it is a fork of.
+//! The kernel's side: each space is a process, forked from that of its parent.
 //!
 //! This process tells them what to do through a pipe each, by the number of the step, and hears one
 //! line back. They access memory by having the kernel copy between it and a pipe, which fails with
@@ -15,7 +15,7 @@ use crate::program::{
     bytes, digest, first_bytes, pieces,
 };
 
-/// Number of the step that shows one page, and then the page.
+/// The number of the step that prints one page, followed by the page.
 const SHOW: u64 = 1 << 32;
 const STOP: u64 = u64::MAX;
 
@@ -339,7 +339,7 @@ const FORBIDDEN: i32 = 102;
 const PAST_END: i32 = 103;
 
 extern "C" fn end(signal: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
-    /// SEGV_MAPERR of the system's headers.
+    /// SEGV_MAPERR, as in the system's headers.
     const MAPERR: i32 = 1;
     // SAFETY: the kernel hands a valid one; `_exit` may be called in a handler.
     unsafe {
@@ -352,7 +352,7 @@ extern "C" fn end(signal: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
     }
 }
 
-/// What an access that fails would be told.
+/// The signal that a failed access would get.
 fn why(at: u64, access: Access) -> &'static str {
     // SAFETY: there is one thread. The child makes the access that the kernel refused, in its own
     // copy of the memory (of what is shared, nothing is written: it was refused), and ends in its

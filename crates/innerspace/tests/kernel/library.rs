@@ -41,7 +41,7 @@ fn fault_name(fault: Fault) -> &'static str {
     }
 }
 
-/// The errno that the kernel has for it.
+/// The errno of the kernel for the same error.
 fn errno(error: &SpaceError, not_mapped: &'static str, overlaps: &'static str) -> &'static str {
     match error {
         SpaceError::Empty { .. } | SpaceError::Unaligned { .. } => "EINVAL",
@@ -228,9 +228,9 @@ impl World {
 /// What the kernel does when a part is not mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stops {
-    /// Everything up to there.
+    /// Does everything up to that part.
     AtFirst,
-    /// All that is mapped, and then says so.
+    /// Does all that is mapped, and then reports the gap.
     Never,
 }
 

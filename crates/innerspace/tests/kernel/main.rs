@@ -32,7 +32,7 @@ use program::Program;
 
 /// Programs of a run unless the environment asks for more.
 const RUNS: u64 = 40;
-/// Steps of a program.
+/// The number of steps in a program.
 const STEPS: usize = 120;
 
 fn number(name: &str) -> Option<u64> {
@@ -43,7 +43,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// What the kernel says to the program of this seed, from a process of its own.
+/// The kernel's results for the program of this seed, from a process of its own.
 fn ask_the_kernel(seed: u64) -> Vec<String> {
     let test = std::env::current_exe().unwrap();
     let output = Command::new(test)
@@ -104,7 +104,7 @@ fn random_programs_end_alike_here_and_on_the_host() {
     }
 }
 
-/// The other process of the test above.
+/// The body of the other process in the test above.
 #[test]
 #[ignore = "run by the test above, in a process of its own"]
 fn the_kernels_side() {

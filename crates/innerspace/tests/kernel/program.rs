@@ -1,13 +1,13 @@
-//! Programs: what there is to do, made from a seed.
+//! Programs: their steps, made from a seed.
 
 /// Pages of the window in which everything happens.
 pub(crate) const WINDOW: u64 = 48;
-/// Where it is, in both worlds.
+/// The address of the window, on both sides.
 pub(crate) const BASE: u64 = 0x2000_0000_0000;
 /// Pages of each file at first.
 pub(crate) const FILE_PAGES: u64 = 12;
 pub(crate) const PAGE: u64 = 4096;
-/// Spaces at most, forks included.
+/// The greatest number of spaces, forks included.
 pub(crate) const SPACES: usize = 4;
 
 /// The files by number: two that may be written, of which the second may become shorter, and one
@@ -62,7 +62,7 @@ pub(crate) enum Op {
         pages: u64,
         allowed: Allowed,
     },
-    /// In place, or to another page of the window.
+    /// In place, or moved to another page of the window.
     Remap {
         at: Place,
         old: u64,
@@ -134,7 +134,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Mostly in the first pages, so that things meet; seldom unaligned.
+    /// Mostly in the first pages, so that operations meet; rarely unaligned.
     fn place(&mut self) -> Place {
         let page = if self.one_in(3) {
             self.below(WINDOW - 8)
@@ -309,7 +309,7 @@ impl Program {
             let space = random.below(SPACES as u64) as usize;
             let mut op = random.op();
             match &mut op {
-                // Files that are mapped privately grow alone.
+                // Files that are mapped privately only grow.
                 Op::Truncate { file, pages } if *file != SHRINKS => {
                     *pages = (*pages).max(length[*file]);
                     length[*file] = *pages;
@@ -330,7 +330,7 @@ impl Program {
         Program { steps }
     }
 
-    /// The steps to this one, a line each.
+    /// The steps up to this one, a line for each.
     pub(crate) fn told(&self, last: usize) -> String {
         let steps = self.steps.iter().enumerate().take(last + 1);
         let lines =

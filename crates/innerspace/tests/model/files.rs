@@ -9,7 +9,7 @@ use innerspace::{FileAccess, FileError, Memory, PagedFile};
 use crate::ops::{Op, Part, SyncKind, ViewKind};
 use crate::world::{PAGE, World, is_limit};
 
-/// The longest a file gets.
+/// The greatest length of a file.
 const MAX_LEN: u64 = 64 * PAGE;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct File {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that are different at each place.
 pub(crate) fn pattern(byte: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| byte ^ (i * 7 + i / 251) as u8).collect()
 }
@@ -83,8 +83,8 @@ impl File {
         assert!(back == self.bytes, "the file differs from its model");
     }
 
-    /// After healing, a sync takes everything to the store; the first one may tell of a failure
-    /// before.
+    /// After healing, a sync writes everything to the store; the first one may report an earlier
+    /// failure.
     pub(crate) fn assert_synced(&mut self) {
         self.store.heal();
         let _old_failure = self.handle.sync_all();

@@ -240,7 +240,7 @@ fn space_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The memory's limit in bytes: the smallest there is, where something is always in the way, and
+/// The memory's limit in bytes: the smallest possible, where operations often lack memory, and
 /// larger ones.
 pub(crate) fn limits() -> impl Strategy<Value = u64> {
     prop_oneof![Just(256 << 10), Just(384 << 10), Just(1 << 20)]

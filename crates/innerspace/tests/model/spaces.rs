@@ -91,7 +91,7 @@ impl SpaceModel {
         page * PAGE + u64::from(place.offset)
     }
 
-    /// Why the access to the page of `at` has to fail, if it does.
+    /// The reason for which the access to the page of `at` must fail, if there is one.
     fn refusal(&self, files: &[File], at: u64, kind: AccessKind) -> Option<FaultKind> {
         let Some(page) = self.pages.get(&(at / PAGE)) else {
             return Some(FaultKind::NotMapped);
@@ -558,7 +558,7 @@ impl World {
         self.relieve_if_fault(fault);
     }
 
-    /// Several exchanges with one section open.
+    /// Several exchanges in one open section.
     fn session(&mut self, space: u8, stores: &[(Place, u64)]) {
         let id = self.space_id(space);
         let model = &mut self.spaces[id];

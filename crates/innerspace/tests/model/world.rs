@@ -7,11 +7,11 @@ use crate::ops::Op;
 use crate::spaces::SpaceModel;
 
 pub(crate) const PAGE: u64 = 4096;
-/// Views kept at once.
+/// The greatest number of views that are kept.
 const MAX_VIEWS: usize = 5;
 pub(crate) const MAX_SPACES: usize = 4;
 
-/// Everything.
+/// The library's objects and their models.
 pub(crate) struct World {
     pub(crate) memory: Memory,
     pub(crate) files: Vec<File>,
@@ -29,7 +29,7 @@ impl World {
     pub(crate) fn new(limit: u64) -> World {
         let options = MemoryOptions::new(limit).threads(Threads::None);
         let memory = options.build().expect("a small memory");
-        // Large blocks need room in one piece, which the smallest memories soon have no more.
+        // Large blocks need contiguous memory, which the smallest memories soon lack.
         let large = if limit >= MIB { 64 << 10 } else { 16 << 10 };
         let files = vec![
             File::new(&memory, 4 << 10, 21 * PAGE + 123),

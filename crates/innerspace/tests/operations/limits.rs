@@ -40,7 +40,7 @@ fn advice_drops_reads_ahead_ages_and_evicts() {
     space.advise(shared, 8 * PAGE, Advice::Cold).unwrap();
     let pages = space.mapping_at(shared).unwrap().pages;
     assert_eq!((pages.referenced, pages.file), (0, 8));
-    // PAGEOUT: written, and gone from memory.
+    // PAGEOUT: written, and evicted.
     a.store(shared + 3 * PAGE, 52u8).unwrap();
     space.advise(shared, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.mapping_at(shared).unwrap().pages.file, 0);
@@ -128,7 +128,7 @@ fn more_than_the_group_may_hold_is_not_locked() {
     let refused = space.lock(own, 64 * PAGE).unwrap_err();
     assert!(refused.to_string().contains("small"), "{refused}");
     assert!(matches!(refused, SpaceError::Access { .. }));
-    // Those before are still locked, and no others.
+    // The pages before it are still locked, and no others.
     assert!(space.advise(own, PAGE, Advice::DontNeed).is_err());
     space
         .advise(own + 2 * PAGE, 62 * PAGE, Advice::DontNeed)
@@ -162,7 +162,7 @@ impl Store for Interrupting {
     }
 }
 
-/// Another thread forks the space meanwhile, so that to unmap a part of a leaf takes a copy of the
+/// Another thread forks the space meanwhile: unmapping a part of a leaf then needs a copy of the
 /// table, and the group is full.
 #[test]
 fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {

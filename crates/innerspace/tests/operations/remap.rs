@@ -22,7 +22,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
         (a.load::<u64>(at(1003)), a.load::<u64>(at(1005))),
         (Ok(1003 + 1000), Ok(0))
     );
-    // No room: refused, or moved.
+    // Without room it is refused, or moved.
     space
         .map(
             Map::anonymous(PAGE)
@@ -46,7 +46,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
     }
     assert_eq!(a.load::<u64>(moved + 7 * PAGE), Ok(0));
     assert_eq!(space.stats().pages.own, 4, "moved, not copied");
-    // Shrinks in place.
+    // It shrinks in place.
     assert_eq!(
         space
             .remap(moved, 8 * PAGE, 2 * PAGE, Remap::InPlace)
@@ -113,7 +113,7 @@ fn pages_shared_with_a_fork_move_without_it() {
     let memory = memory();
     let space = memory.space().unwrap();
     let mut a = space.accessor().unwrap();
-    // Across a leaf's end, to a place that lies otherwise in its leaf.
+    // The range crosses the end of a leaf, and moves to a place with another offset in its leaf.
     space.map(Map::anonymous(8 * PAGE).at(at(508))).unwrap();
     number(&mut a, 508, 8);
     let fork = space.fork().unwrap();
@@ -185,7 +185,7 @@ fn a_region_has_the_length_that_its_space_gives_it() {
         a.store(heap.start() + page * PAGE, 1_u8).unwrap();
     }
     assert!(a.load::<u8>(heap.start() + 30 * PAGE).is_err());
-    // Clones are of one length.
+    // All clones have the same length.
     let mut same = heap.clone();
     same.set_len(2 * PAGE).unwrap();
     assert_eq!(heap.len(), 2 * PAGE);
@@ -213,7 +213,7 @@ fn no_mapping_of_a_file_comes_to_an_offset_that_no_file_has() {
     let [mut here, mut there] = [1, 2].map(|number| VirtAddr(number * LEN));
     let map = Map::file(&file).range(first..first + LEN).at(here);
     space.map(map).unwrap();
-    // Each time the last page becomes the first of as many.
+    // Each time, the last page becomes the first of as many pages.
     let mut longer = || {
         let moved = space.remap(here + (LEN - PAGE), PAGE, LEN, Remap::Replacing(there))?;
         (here, there) = (moved, here);

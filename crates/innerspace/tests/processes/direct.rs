@@ -207,7 +207,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
     for at in (0..PAGES).step_by(16) {
         std::os::unix::fs::FileExt::read_exact_at(&others, &mut bytes, offset(at)).unwrap();
     }
-    // All the room that is left is taken.
+    // Takes all the room that is left.
     let mut fill = std::fs::File::create(path.join("fill.bin")).unwrap();
     for _ in 0..2 {
         while io::Write::write(&mut fill, &bytes[..BLOCK]).is_ok() {}
@@ -242,7 +242,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
         }
     }
     file.sync_all().unwrap();
-    // With room again, each goes through.
+    // With room again, each of them succeeds.
     std::fs::remove_file(path.join("fill.bin")).unwrap();
     drop(fill);
     for number in every_eighth() {

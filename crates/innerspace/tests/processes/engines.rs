@@ -177,7 +177,7 @@ pub(super) fn work_while_rings_go(path: &Path, number: i32) {
         case.work();
     }
     assert_eq!(case.store.engine(), FileEngine::Calls);
-    // Also a file that is opened now.
+    // The same holds for a file that is opened now.
     let other = Case::new(&path.with_extension("other"), CacheMode::Auto);
     let ready = other.begin_reads();
     other.end_reads(ready);
@@ -235,7 +235,7 @@ pub(super) fn work_on_tmpfs(path: &Path) {
         assert_eq!(case.store.engine(), FileEngine::Calls);
     }
     case.end();
-    // No O_DIRECT at all.
+    // The file system has no O_DIRECT at all.
     let mut case = Case::new(path, CacheMode::Kernel);
     assert_eq!(case.store.engine(), FileEngine::Calls);
     case.work();

@@ -12,10 +12,10 @@ use innerspace::{FileAccess, LimitReason, MIB, Ready, Space, SpaceError, WriteOr
 
 use super::*;
 
-/// How the reads of a file are done, by what `INNERSPACE_ENGINE` calls it.
+/// The engine that reads a file, by its name in `INNERSPACE_ENGINE`.
 pub(super) const ENGINES: [&str; 4] = ["ring", "pool", "dontcache", "dropped"];
 
-/// Longer than anything here takes.
+/// A time longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Bytes of the file.
@@ -286,7 +286,7 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
     accessor.load::<u8>(world.at).unwrap();
     let mut reader = world.file.block_reader();
     reader.view(0).unwrap();
-    // Each child has the parent at another point of what it does.
+    // Each child is forked at another point of the parent's work.
     for _ in 0..5 {
         let ready = world.file.ready(LEN as u64 - 10..LEN as u64);
         world.ready.push(ready);

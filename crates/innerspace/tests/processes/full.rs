@@ -6,7 +6,7 @@ use innerspace::{FileAccess, MIB, WriteOrder};
 
 use super::*;
 
-/// Pieces of the file: 8 MiB, more than the disk has room for beside the ballast.
+/// The number of pieces in the file: 8 MiB, more than the disk has room for next to the ballast.
 const PIECES: u64 = 512;
 /// Bytes in a file that is read meanwhile.
 const READ: u64 = MIB;
@@ -73,13 +73,13 @@ pub(super) fn fill_the_disk_in_a_batch(path: &Path) {
     let at = Grouped(offset);
     let expected = format!("data.bin: write of 4096 bytes at {at} failed: No space left");
     assert!(error.to_string().contains(&expected), "{error}");
-    // In the middle: some of it is on the disk. All of it is in the cache.
+    // In the middle of it, some is on the disk; all of it is in the cache.
     let stats = file.stats();
     assert!(stats.written > 0 && stats.dirty.0 > 0, "{stats}");
     assert_pieces(&file, PIECES);
     memory.validate();
 
-    // Room is made.
+    // Makes room on the disk.
     std::fs::remove_file(&ballast).unwrap();
     file.sync_all().unwrap();
     assert_eq!(file.stats().dirty.0, 0);

@@ -1,5 +1,4 @@
-//! Behaviour that shows only between processes: locks, kills at random instants, disks that are
-//! full.
+//! Behaviour that only appears between processes: locks, kills at random moments, full disks.
 //!
 //! The other process is this test program again: [`the_other_process`] plays the part that the
 //! environment names.
@@ -66,7 +65,7 @@ fn the_other_process() {
     }
 }
 
-/// This program again, by way of `before`: words in front of its own name.
+/// Starts this program again through `before`: words in front of its own name.
 fn other(before: &[&str], part: &str, path: &Path) -> Command {
     let own = std::env::current_exe().unwrap();
     let mut command = match before {
@@ -86,7 +85,7 @@ fn other(before: &[&str], part: &str, path: &Path) -> Command {
     command
 }
 
-/// Says a line to the process that started this one; the test harness prints lines of its own
+/// Prints a line for the process that started this one; the test harness prints lines of its own
 /// before.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
@@ -94,7 +93,7 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
-/// What the other process says, line by line, until it ends.
+/// The lines that the other process prints, until it ends.
 fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines
@@ -144,7 +143,7 @@ fn a_file_that_another_process_has_open_is_refused_and_kept() {
             "{text}"
         );
     }
-    // Refused, not half done: the content is theirs, and readers may look.
+    // It is refused and not half done: the content is unchanged, and readers may open the file.
     let reader = memory.open(&path).unwrap();
     assert_eq!(reader.view(..).unwrap()[..], *b"theirs");
     drop(reader);
@@ -213,7 +212,7 @@ fn content(number: u64, block: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes and syncs until it is killed; says which syncs are complete.
+/// Writes and syncs until it is killed; prints which syncs are complete.
 fn write_and_sync(path: &Path, seed: u64) {
     let memory = Memory::with_limit(768 * KIB).unwrap();
     let file = memory.open_rw(path).unwrap();
@@ -288,7 +287,7 @@ fn a_process_killed_at_any_instant_loses_nothing_that_was_synced() {
             .spawn()
             .unwrap();
         let mut said = said(&mut child);
-        // After some syncs, and then at an instant that nobody chose.
+        // Kills it after some syncs, at a random moment.
         let mut synced = 0;
         let number = |line: String| line.strip_prefix("synced ").unwrap().parse().unwrap();
         for line in said.by_ref().take(1 + (seed % 20) as usize) {
@@ -299,7 +298,7 @@ fn a_process_killed_at_any_instant_loses_nothing_that_was_synced() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it had said before it died counts.
+        // What it had printed before it died counts.
         synced = said.map(number).last().unwrap_or(synced);
         assert!(synced > 0, "the writer never got to a sync");
         covered += synced;
@@ -360,7 +359,7 @@ fn fill_the_disk(path: &Path) {
         "{error}"
     );
     assert!(error.to_string().contains("data.bin: write of "), "{error}");
-    // Every handle hears of it once, and all of it is there.
+    // Every handle reports it once, and all of the data is there.
     failed_write(&other_handle.sync_all().unwrap_err());
     assert_pieces(&file, 14);
     assert!(file.stats().dirty.0 > 0, "{}", file.stats());
@@ -372,7 +371,7 @@ fn fill_the_disk(path: &Path) {
     assert!(memory.take_errors().is_empty());
     let file = memory.open(&data).unwrap();
     assert_pieces(&file, 14);
-    // Dropped with no room for its data: the memory keeps the error.
+    // It is dropped without room for its data: the memory keeps the error.
     std::fs::write(path.join("ballast"), vec![1; 24 << 10]).unwrap();
     drop(file);
     let file = memory.open_rw(&data).unwrap();
@@ -398,7 +397,7 @@ fn ends_well(mut child: Child) -> bool {
 #[cfg(target_os = "linux")]
 const MOUNT_EXT4: &str = "truncate -s 16M \"$0.img\" && mkfs.ext4 -q -F -b 4096 \"$0.img\" && mount -o loop \"$0.img\" \"$0\"";
 
-/// The other process with a file system of 256 KiB mounted at `folder`, if that can be had.
+/// Starts the other process with a file system of 256 KiB mounted at `folder`, if that is possible.
 #[cfg(target_os = "linux")]
 fn on_a_small_disk(part: &str, folder: &Path) -> Option<Child> {
     let mut way = on_a_disk("mount -t tmpfs -o size=256k tmpfs \"$0\"", part, folder)?;
@@ -453,7 +452,7 @@ fn meet_the_size_limit(path: &Path) {
     let (offset, _) = failed_write(&error);
     assert!(offset >= 64 * KIB, "what fits is written: {error}");
     assert_pieces(&file, 6);
-    // What fitted is on the disk, in spite of its neighbours.
+    // What fitted is on the disk, although its neighbours are not.
     let stored = std::fs::read(path).unwrap();
     assert!((0..4).all(|number| stored[number * 4 * BLOCK..].starts_with(&piece(number as u64))));
     file.discard().unwrap();

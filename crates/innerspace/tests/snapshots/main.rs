@@ -1,4 +1,4 @@
-//! Snapshots and forks with files, groups and eviction about.
+//! Snapshots and forks together with files, groups and eviction.
 
 use innerspace::store::Store;
 use innerspace::{
@@ -114,7 +114,7 @@ fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
     memory.validate();
 }
 
-/// However the program got the fork.
+/// This holds however the program got the fork.
 // spec: F7
 #[test]
 fn every_fork_of_a_snapshot_can_be_restored_to_it() {
@@ -295,7 +295,7 @@ fn a_page_of_a_file_that_is_shared_no_more_is_named() {
     assert_eq!(space.changed_since(&shared).unwrap(), expected);
     let private = space.freeze().unwrap();
     assert_eq!(private.diff(&shared).unwrap(), expected);
-    // The bytes part ways at the next write.
+    // The bytes become different at the next write.
     file.write_at(&[9; 8], 0).unwrap();
     space.accessor().unwrap().store(at + 2 * PAGE, 1u8).unwrap();
     assert_eq!(file.view(2 * PAGE..2 * PAGE + 1).unwrap()[0], 7);

@@ -174,7 +174,7 @@ fn a_record_out_of_its_place_or_of_an_older_save_is_damage() {
     memory.validate();
 }
 
-/// The records of a saved snapshot, heads and all.
+/// The records of a saved snapshot, with their heads.
 fn records_of(saved: &[u8]) -> Vec<Vec<u8>> {
     let payloads = records(saved).into_iter();
     let whole = payloads.map(|(_, payload)| saved[payload.start - 16..payload.end].to_vec());
@@ -291,7 +291,7 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     let (store, file) = counted(&memory, 4, 7);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
-    // Mapped beside it, and forbidden in part: nothing merges that should not.
+    // There is a mapping next to it, partly forbidden: nothing merges that should not.
     space.map(Map::anonymous(PAGE).at(at + 4 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     for page in [1, 2, 3, 4] {
@@ -326,7 +326,7 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     assert_eq!(a.load::<u8>(at), Ok(7), "the file's");
     let refused = a.store(at + 2 * PAGE, 9u64).unwrap_err();
     assert_eq!(refused.kind(), FaultKind::Forbidden);
-    // The file is mapped as ever: what it shows is taken away when it is cut.
+    // The file is mapped as usual: pages are taken away when it is cut.
     a.store(at + PAGE, 9u64).unwrap();
     file.set_len(0).unwrap();
     let beyond = a.load::<u8>(at).unwrap_err();

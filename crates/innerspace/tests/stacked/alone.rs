@@ -1,4 +1,4 @@
-//! Bugs that the programs have found, each by itself.
+//! Bugs that the random programs have found, each alone.
 
 use std::io;
 use std::pin::pin;
@@ -74,7 +74,7 @@ fn over(below: &PagedFile, log: Option<&PagedFile>) -> Arc<Over> {
     })
 }
 
-/// Does `work` when the only memory to be had is in dirty pages of the file above.
+/// Does `work` when the only memory available is in dirty pages of the file above.
 fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
     // The reserve is enough to write it.
     const DIRTY: usize = 12;
@@ -82,7 +82,7 @@ fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     let root = memory.root_group();
-    // The rest is private.
+    // The rest of the memory is private.
     let most = root.stats().max.unwrap().0 * PAGE;
     let mut a = space.accessor().unwrap();
     for page in 0.. {

@@ -37,7 +37,7 @@ fn own() -> Open {
     })
 }
 
-/// While this lives, its thread is doing what was noted.
+/// As long as this lives, its thread does what was noted.
 pub(crate) struct At(Open);
 
 /// Notes what this thread is about to do.

@@ -27,12 +27,12 @@ use crate::PAGE;
 use crate::notes;
 use crate::store::{Around, Stacked, Where, take_one};
 
-/// The longest a top file gets.
+/// The greatest length of a top file.
 const MOST: u64 = 40 * PAGE;
 /// Room in the base for each file.
 const PART: u64 = 64 * PAGE;
 const PARTS: u64 = 5;
-/// Steps of each thread.
+/// The number of steps of each thread.
 const STEPS: u64 = 60;
 
 #[derive(Clone)]
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Waits for a future, which somebody serves.
+    /// Waits for a future, which another thread serves.
     fn wait<F: Future>(&self, mut future: Pin<&mut F>, random: &mut Random) -> F::Output {
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -225,7 +225,7 @@ impl Worker<'_> {
             2 => drop(take_one(&world.around.views)),
             3 => drop(take_one(&world.around.spaces)),
             4 => {
-                // Private memory, for a while.
+                // Uses private memory for a while.
                 let Ok(space) = world.memory().space() else {
                     return;
                 };
@@ -366,7 +366,7 @@ impl Worker<'_> {
                 self.mapped(number, &file);
                 drop(file);
                 self.close(number);
-                // Time for others to find it, before it is opened again.
+                // Gives others time to find it before it is opened again.
                 for _ in 0..self.random.below(6) {
                     world.direct(&mut self.random);
                 }

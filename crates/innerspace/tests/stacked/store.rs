@@ -35,7 +35,7 @@ pub(crate) fn take_one<T>(of: &Mutex<Vec<T>>) -> Option<T> {
 
 /// Where in the file below the bytes are.
 pub(crate) enum Where {
-    /// All of it: the file below is as long as this one.
+    /// Uses all of it: the file below is as long as this one.
     Whole,
     /// A part of it, beginning there and so long.
     Part { start: u64, len: AtomicU64 },
@@ -52,7 +52,7 @@ pub(crate) struct Stacked {
     pub(crate) log: Option<PagedFile>,
     pub(crate) around: Arc<Around>,
     pub(crate) random: Mutex<Random>,
-    /// Each call does something else first, once in so many times.
+    /// One in this many calls does something else first.
     pub(crate) meddles: u64,
 }
 
@@ -87,7 +87,7 @@ impl Stacked {
         }
     }
 
-    /// Does something else: to files below it, or to ones that have nothing to do with it.
+    /// Does something else: with files below it, or with unrelated ones.
     fn meddle(&self) {
         let (what, more) = {
             let mut random = self.random.lock().unwrap();

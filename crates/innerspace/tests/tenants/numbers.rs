@@ -1,1 +1,1 @@
-//! Numbers that all share have a share for each group, and handles lead downwards.
+//! Numbers that all groups share have a part for each group, and handles lead downwards.

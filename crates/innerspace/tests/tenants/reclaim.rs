@@ -24,9 +24,9 @@ enum Act {
     Hang,
     Panic,
     Full,
-    /// The write is good, and the sync hangs.
+    /// The write succeeds, and the sync hangs.
     HangInSync,
-    /// All is good.
+    /// Both succeed.
     Nothing,
 }
 
@@ -35,7 +35,7 @@ struct Calls {
     by: Mutex<Vec<ThreadId>>,
     /// Held while hanging calls are to hang.
     gate: Mutex<()>,
-    /// Told of each thread that hangs, or is done.
+    /// Notified of each thread that hangs or is done.
     stopped: Mutex<Sender<ThreadId>>,
 }
 
@@ -61,7 +61,7 @@ impl Calls {
 
     fn hang(&self) {
         self.note_stopped();
-        // The test that held it may have failed.
+        // A test that failed may have held it.
         drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -165,7 +165,7 @@ fn fill(file: &PagedFile) -> Option<FileError> {
     error
 }
 
-/// Stores to so many pages of a new space of B; `None` if B was refused.
+/// Stores to this many pages of a new space of B; `None` if B was refused.
 fn store_to(tenants: &Tenants, pages: u64) -> Option<()> {
     let space = tenants.memory.space_in(&tenants.b).unwrap();
     let own = space.map(Map::anonymous(pages * PAGE_SIZE as u64)).unwrap();
@@ -217,7 +217,7 @@ fn beside(
     then(&tenants, &calls);
     drop(gate);
     let (error, file) = a.join().unwrap();
-    // Its store may panic to the end.
+    // Its store may panic until the end.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(file)));
     error
 }

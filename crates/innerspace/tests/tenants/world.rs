@@ -24,7 +24,7 @@ impl World {
     }
 }
 
-/// Keeps the other tests that use this out, for one that reads what the whole process uses.
+/// Keeps other tests that use this out, for one that reads what the whole process uses.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
