@@ -19,7 +19,6 @@
 //!   instead of the mapping ([`HostFile::read_at`], [`HostFile::write_at`]), where a cut is an
 //!   error; that costs a system call.
 
-use std::fs::File;
 use std::io;
 
 use super::error::{DaxError, DaxFeature};
@@ -100,7 +99,7 @@ impl HostFile {
     }
 
     /// The file itself.
-    pub(crate) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &LockedFile {
         &self.file
     }
 

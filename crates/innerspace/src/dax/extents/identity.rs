@@ -305,6 +305,7 @@ impl ExtentMap for IdentityMap {
     }
 
     fn sync_metadata(&self) -> io::Result<()> {
+        self.host.file().sync_name()?;
         self.host.file().sync_all()
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::ops::Deref;
 
+use super::name::NewName;
 use super::options::Holder;
 use crate::sys::file as sys;
 use crate::sys::process::Process;
@@ -19,15 +20,27 @@ pub(super) enum LockError {
 pub(crate) struct LockedFile {
     file: File,
     locked_by: Option<Process>,
+    name: NewName,
 }
 
 impl LockedFile {
     /// A file that is not locked.
-    pub(super) fn unlocked(file: File) -> LockedFile {
+    pub(super) fn unlocked(file: File, name: NewName) -> LockedFile {
         LockedFile {
             file,
             locked_by: None,
+            name,
         }
+    }
+
+    /// Makes the file's name durable, if it may be new: part of each sync.
+    pub(crate) fn sync_name(&self) -> io::Result<()> {
+        self.name.sync()
+    }
+
+    #[cfg(test)]
+    pub(super) fn name(&self) -> &NewName {
+        &self.name
     }
 
     /// Takes the exclusive lock. It lives until it is released, or until every process that has

@@ -34,6 +34,7 @@ mod direct;
 mod engine;
 mod lock;
 mod long;
+mod name;
 mod open;
 mod opening;
 mod options;

@@ -11,6 +11,7 @@ use std::io;
 use std::path::Path;
 
 use super::lock::{LockError, LockedFile};
+use super::name::NewName;
 use super::opening::{Opening, is_ring_forbidden};
 use super::options::{Access, CacheMode, Create, OpenError};
 use super::store::{FileStore, identity_of};
@@ -172,7 +173,7 @@ impl<'a> Opened<'a> {
             tries,
         } = self;
         let to_be_locked = opening.access == Access::ReadWrite;
-        let mut file = LockedFile::unlocked(file);
+        let mut file = LockedFile::unlocked(file, NewName::of(opening.path, create));
         let in_use = match to_be_locked.then(|| file.lock(&metadata)) {
             Some(Err(LockError::Io(source))) => return Err(opening.io("lock it", source)),
             Some(Err(LockError::InUse(holder))) => Some(holder),

@@ -106,6 +106,7 @@ impl Store for FileStore {
     }
 
     fn sync(&self, what: SyncWhat) -> io::Result<()> {
+        self.file.sync_name()?;
         self.engine.sync_with(&self.file, |file| match what {
             SyncWhat::Data => file.sync_data(),
             SyncWhat::All => file.sync_all(),

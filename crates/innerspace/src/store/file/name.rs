@@ -1,0 +1,82 @@
+//! The name of a file that may be new: it is durable once its folder is.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::options::Create;
+use crate::sync::Mutex;
+
+/// The folder that has to be synced before the file can be found by its name after a crash; `None`
+/// once that is done, and for files that were there before.
+#[derive(Debug, Default)]
+pub(super) struct NewName(Mutex<Option<PathBuf>>);
+
+impl NewName {
+    /// The name at `path` of a file that was opened as `create` says.
+    pub(super) fn of(path: &Path, create: Create) -> NewName {
+        let may_be_new = cfg!(unix) && create != Create::Never;
+        // The file that a link leads to is in another folder.
+        let path = may_be_new
+            .then(|| std::fs::canonicalize(path).ok())
+            .flatten();
+        let folder = path.and_then(|path| path.parent().map(Path::to_owned));
+        NewName(Mutex::new(folder))
+    }
+
+    /// Makes the name durable, once.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let mut folder = self.0.lock();
+        let Some(path) = &*folder else { return Ok(()) };
+        match File::open(path).and_then(|folder| folder.sync_all()) {
+            Err(error) if !cannot_be_synced(&error) => Err(error),
+            _ => {
+                *folder = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the folder has to be synced.
+    #[cfg(test)]
+    pub(super) fn is_pending(&self) -> bool {
+        self.0.lock().is_some()
+    }
+}
+
+/// Whether this folder is gone, may not be read, or is on a file system that syncs no folders.
+fn cannot_be_synced(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::Unsupported
+    )
+}
+
+#[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
+mod tests {
+    use crate::store::{Create, FileOptions, FileStore, Store, SyncWhat};
+
+    #[test]
+    fn the_first_sync_of_a_file_that_may_be_new_makes_its_name_durable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.bin");
+        for what in [SyncWhat::All, SyncWhat::Data] {
+            let store = FileStore::create(&path).unwrap();
+            assert!(store.file.name().is_pending());
+            store.sync(what).unwrap();
+            assert!(!store.file.name().is_pending());
+        }
+        let store = FileOptions::new()
+            .create(Create::Never)
+            .open(&path)
+            .unwrap();
+        assert!(!store.file.name().is_pending());
+        // A folder that is gone has no name to keep.
+        let store = FileStore::create(&path).unwrap();
+        drop(folder);
+        store.sync(SyncWhat::All).unwrap();
+    }
+}
