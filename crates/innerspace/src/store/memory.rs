@@ -10,6 +10,7 @@ use super::{
 };
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::Grouped;
 
 /// Bytes in a chunk: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
@@ -257,11 +258,33 @@ impl MemoryStore {
     }
 
     /// A copy of the whole content, uncounted.
+    ///
+    /// # Panics
+    /// Where [`MemoryStore::try_to_vec`] fails.
     pub fn to_vec(&self) -> Vec<u8> {
+        match self.try_to_vec() {
+            Ok(copy) => copy,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A copy of the whole content, uncounted.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::OutOfMemory`] when the process cannot have so much memory, as for a store
+    /// that is nearly all holes.
+    pub fn try_to_vec(&self) -> io::Result<Vec<u8>> {
         let bytes = self.state.bytes.read();
-        let mut copy = vec![0; bytes.len as usize];
+        let mut copy = Vec::new();
+        let len = bytes.len;
+        let has_room = usize::try_from(len).is_ok_and(|len| copy.try_reserve_exact(len).is_ok());
+        if !has_room {
+            let text = format!("no memory for a copy of {} bytes", Grouped(len));
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, text));
+        }
+        copy.resize(len as usize, 0);
         bytes.read(&mut copy, 0);
-        copy
+        Ok(copy)
     }
 
     /// Bytes of memory that the content takes, in units of 64 KiB. Holes, and memory kept for later

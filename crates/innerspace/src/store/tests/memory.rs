@@ -142,3 +142,11 @@ fn a_copy_has_the_bytes_and_the_holes() {
     assert!(copy.to_vec() == store.to_vec());
     assert_eq!(copy.resident_bytes(), 3 * CHUNK);
 }
+
+#[test]
+fn a_copy_for_which_there_is_no_memory_is_an_error() {
+    let store = MemoryStore::new();
+    store.set_len(1 << 62).unwrap();
+    let error = store.try_to_vec().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
+}
