@@ -1,12 +1,13 @@
 //! Stores that use a space while a change of it waits for memory, and so for them.
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, AtFork, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile,
-    Protection, Space, SpaceError, Threads, VirtAddr,
+    Accessor, AtFork, Device, DeviceError, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions,
+    PAGE_SIZE, PagedFile, Protection, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -154,4 +155,68 @@ fn a_take_that_notes_what_it_watches() {
         let named = space.take_dirty(at, PAGE).unwrap();
         assert_eq!(named, [at..at + PAGE]);
     });
+}
+
+/// Uses a space in each load, and notes how that is refused.
+#[derive(Default)]
+struct Prying {
+    space: Mutex<Option<Accessor>>,
+    told: Mutex<Vec<Option<FaultKind>>>,
+}
+
+impl Device for Prying {
+    fn load(&self, _: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.fill(0);
+        if let Some(a) = &mut *self.space.lock().unwrap() {
+            let loaded = a.load::<u8>(CODE);
+            self.told
+                .lock()
+                .unwrap()
+                .push(loaded.err().map(|fault| fault.kind()));
+        }
+        Ok(())
+    }
+
+    fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// Does something when it is dropped.
+struct AtEnd(RefCell<Option<Box<dyn FnOnce()>>>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+    }
+}
+
+thread_local! {
+    static AT_END: AtEnd = const { AtEnd(RefCell::new(None)) };
+}
+
+#[test]
+fn a_device_that_comes_back_at_the_end_of_a_thread_is_refused_too() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let space = memory.space().unwrap();
+    let device = Arc::new(Prying::default());
+    let at = space.map(Map::device(device.clone(), PAGE)).unwrap();
+    space.map(Map::anonymous(PAGE).at(CODE)).unwrap();
+    *device.space.lock().unwrap() = Some(space.accessor().unwrap());
+    let mut a = space.accessor().unwrap();
+    let thread = std::thread::spawn(move || {
+        // Before the thread uses the library: it is dropped after what that has for the thread.
+        AT_END.with(|_| ());
+        a.load::<u8>(at).unwrap();
+        let work = Box::new(move || {
+            a.load::<u8>(at).unwrap();
+        });
+        AT_END.with(|end| end.0.replace(Some(work)));
+    });
+    thread.join().unwrap();
+    let told = std::mem::take(&mut *device.told.lock().unwrap());
+    assert_eq!(told, [Some(FaultKind::Reentered); 2]);
+    *device.space.lock().unwrap() = None;
 }

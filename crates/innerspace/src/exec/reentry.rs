@@ -5,29 +5,83 @@
 //! wait. Files and spaces are plain numbers in this module: a file is named by its address, a space
 //! by its identifier.
 //!
-//! A thread that is ending has lost its lists. It counts as being inside nothing, except that
-//! [`callback_depth`] is then not 0, which sends the caller the long way.
+//! Destructors of thread locals may call the library, too. So the lists have none, and are there as
+//! long as the thread; [`Ending`] gives their memory back.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 crate::sync::thread_local! {
     /// The files whose stores this thread is calling.
-    static STORE_CALLS: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
+    static STORE_CALLS: List<Called> = const { List::new() };
     /// How many locks of files that a thread may sleep on this thread holds. Block locks are not
     /// counted.
     static FILE_LOCKS: Cell<u32> = const { Cell::new(0) };
     /// The spaces in whose callbacks this thread is.
-    static CALLBACKS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static CALLBACKS: List<u64> = const { List::new() };
     /// The length of `CALLBACKS`. It needs no destructor, so reading it costs one load.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     /// How many calls of tasks this thread is making.
     static TASKS: Cell<u32> = const { Cell::new(0) };
     /// The caches whose queued work this thread is doing, by address.
-    static SERVED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static SERVED: List<usize> = const { List::new() };
+    static ENDING: Ending = const { Ending };
+}
+
+/// What one thread is inside of. It has no destructor.
+struct List<T>(ManuallyDrop<RefCell<Vec<T>>>);
+
+impl<T> List<T> {
+    const fn new() -> List<T> {
+        List(ManuallyDrop::new(RefCell::new(Vec::new())))
+    }
+
+    fn push(&self, inside: T) {
+        // From now on the thread gives the memory back at its end.
+        let _ = ENDING.try_with(|_| ());
+        self.0.borrow_mut().push(inside);
+    }
+
+    /// Takes the last one out that is like this.
+    fn remove(&self, is_it: impl FnMut(&T) -> bool) {
+        let mut list = self.0.borrow_mut();
+        let at = list.iter().rposition(is_it);
+        list.remove(at.expect("left once, by the thread that entered"));
+        drop(list);
+        if ENDING.try_with(|_| ()).is_err() {
+            self.free();
+        }
+    }
+
+    fn has(&self, is_it: impl FnMut(&T) -> bool) -> bool {
+        self.0.borrow().iter().any(is_it)
+    }
+
+    fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// Gives the memory back, if nothing is in the list.
+    fn free(&self) {
+        if self.len() == 0 {
+            drop(self.0.take());
+        }
+    }
+}
+
+/// Dropped when the thread ends.
+struct Ending;
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = STORE_CALLS.try_with(List::free);
+        let _ = CALLBACKS.try_with(List::free);
+        let _ = SERVED.try_with(List::free);
+    }
 }
 
 /// A file whose store is being called.
@@ -40,7 +94,7 @@ struct Called {
 #[inline]
 fn note_use() {
     let _ = STORE_CALLS.try_with(|calls| {
-        for called in calls.borrow().iter() {
+        for called in calls.0.borrow().iter() {
             // Relaxed: a thread that learns it late did what is right for a store that uses none.
             called.uses_files.store(true, Ordering::Relaxed);
         }
@@ -77,32 +131,28 @@ impl InStoreCall {
     pub(crate) fn begin(file: usize, uses_files: Arc<AtomicBool>) -> InStoreCall {
         note_use();
         let called = Called { file, uses_files };
-        let _ = STORE_CALLS.try_with(|calls| calls.borrow_mut().push(called));
+        let _ = STORE_CALLS.try_with(|calls| calls.push(called));
         InStoreCall(file)
     }
 }
 
 impl Drop for InStoreCall {
     fn drop(&mut self) {
-        let _ = STORE_CALLS.try_with(|calls| {
-            let mut calls = calls.borrow_mut();
-            let at = calls.iter().rposition(|called| called.file == self.0);
-            calls.remove(at.expect("a call ends once, on its thread"));
-        });
+        let _ = STORE_CALLS.try_with(|calls| calls.remove(|called| called.file == self.0));
     }
 }
 
 /// Whether this thread is calling the store of the file at this address.
 pub(crate) fn is_in_store_call(file: usize) -> bool {
     STORE_CALLS
-        .try_with(|calls| calls.borrow().iter().any(|called| called.file == file))
+        .try_with(|calls| calls.has(|called| called.file == file))
         .unwrap_or(false)
 }
 
 /// Whether this thread is calling the store of any file.
 fn is_in_any_store_call() -> bool {
     STORE_CALLS
-        .try_with(|calls| !calls.borrow().is_empty())
+        .try_with(|calls| calls.len() > 0)
         .unwrap_or(false)
 }
 
@@ -130,17 +180,13 @@ impl InCallback {
 
 impl Drop for InCallback {
     fn drop(&mut self) {
-        change_callbacks(|spaces| {
-            let at = spaces.iter().rposition(|space| *space == self.0);
-            spaces.remove(at.expect("left once, by the thread that entered"));
-        });
+        change_callbacks(|spaces| spaces.remove(|space| *space == self.0));
     }
 }
 
-fn change_callbacks(change: impl FnOnce(&mut Vec<u64>)) {
+fn change_callbacks(change: impl FnOnce(&List<u64>)) {
     let _ = CALLBACKS.try_with(|spaces| {
-        let mut spaces = spaces.borrow_mut();
-        change(&mut spaces);
+        change(spaces);
         let _ = DEPTH.try_with(|depth| depth.set(spaces.len()));
     });
 }
@@ -160,7 +206,7 @@ pub(crate) fn is_in_callback(space: u64) -> bool {
 #[cold]
 fn is_listed(space: u64) -> bool {
     CALLBACKS
-        .try_with(|spaces| spaces.borrow().contains(&space))
+        .try_with(|spaces| spaces.has(|inside| *inside == space))
         .unwrap_or(false)
 }
 
@@ -194,19 +240,19 @@ pub(crate) fn is_in_task() -> bool {
 
 /// Marks this thread as doing the queued work of a cache until dropped.
 #[must_use = "the work ends when this is dropped"]
-pub(crate) struct Serving;
+pub(crate) struct Serving(usize);
 
 impl Serving {
     /// Begins the work of the cache at this address.
     pub(crate) fn begin(cache: usize) -> Serving {
-        let _ = SERVED.try_with(|served| served.borrow_mut().push(cache));
-        Serving
+        let _ = SERVED.try_with(|served| served.push(cache));
+        Serving(cache)
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let _ = SERVED.try_with(|served| served.borrow_mut().pop());
+        let _ = SERVED.try_with(|served| served.remove(|cache| *cache == self.0));
     }
 }
 
@@ -214,6 +260,6 @@ impl Drop for Serving {
 /// here would never end.
 pub(crate) fn is_serving(cache: usize) -> bool {
     SERVED
-        .try_with(|served| served.borrow().contains(&cache))
+        .try_with(|served| served.has(|inside| *inside == cache))
         .unwrap_or(false)
 }
