@@ -15,6 +15,7 @@ mod groups;
 mod harness;
 mod hit_ratio;
 mod host;
+mod memory;
 mod page_fault;
 mod page_lock;
 mod report;
@@ -33,6 +34,10 @@ use serde::Serialize;
 use crate::harness::Plan;
 use crate::report::Report;
 use crate::translation::HostPages;
+
+/// Counts for the table `memory` alone.
+#[global_allocator]
+static ALLOCATOR: memory::Counting = memory::Counting;
 
 const MORE: &str = "BENCHMARKS.md says what T1 to T5 are";
 
@@ -88,6 +93,11 @@ enum TableArguments {
     },
     /// Charging, at every depth and on two threads, and what runs beside hits
     Groups {
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// Heap of each object that can be made in numbers, beside what its group is charged for it
+    Memory {
         #[command(flatten)]
         common: CommonArguments,
     },
@@ -162,6 +172,7 @@ impl TableArguments {
             | TableArguments::Direct { common }
             | TableArguments::PageLock { common }
             | TableArguments::VmaCache { common }
+            | TableArguments::Memory { common }
             | TableArguments::Groups { common } => (common.json.as_deref(), &common.only),
             TableArguments::ReduceTrace => (None, ""),
             TableArguments::HitRatio { json, only, .. } => (json.as_deref(), only),
@@ -222,6 +233,7 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
         }
         TableArguments::Fork { common } => fork_table::table(common.plan(), &common.only)?,
         TableArguments::Groups { common } => groups::table(common.plan(), &common.only)?,
+        TableArguments::Memory { common } => memory::table(common.plan(), &common.only)?,
         TableArguments::HitRatio { quick, only, .. } => {
             let table = hit_ratio::table(only, if *quick { 8 } else { 1 })?;
             return Ok((table.to_string(), Some(Report::new(vec![table.rows()]))));

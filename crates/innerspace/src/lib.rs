@@ -113,7 +113,7 @@
 //! |---|---|---|
 //! | limit of a memory | 256 KiB ([`MINIMUM_LIMIT`]) | what the machine or the container has |
 //! | limit of a group | 8 pages, and 2 more for each accessor | its parent's limit holds too |
-//! | groups | | 65,536, nested 8 deep ([`MAX_DEPTH`]) |
+//! | groups | | 65,536, nested 8 deep ([`MAX_DEPTH`]); 4,096 below one other than the root |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
 //! | address | 4 KiB; 0 on request | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
@@ -184,7 +184,7 @@ pub use dax::{
 #[cfg(not(loom))]
 pub use group::{
     Group, GroupError, GroupEvents, GroupStats, GroupWatch, Holders, LimitDetails, LimitError,
-    LimitReason, MAX_DEPTH, Pressure,
+    LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, Pressure,
 };
 #[cfg(not(loom))]
 pub use memory::{

@@ -31,6 +31,7 @@ use crate::cache::wait::Wait;
 use crate::cache::waiting::{TimedOut, wait_for};
 use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
+use crate::group::{HeapBytes, MayReclaim};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Weak};
 
@@ -44,6 +45,8 @@ pub struct Ready {
     handle: Arc<Handle>,
     range: Result<Range<u64>, FileError>,
     request: Option<Arc<Request>>,
+    /// The charge for the request and its job.
+    heap: Option<HeapBytes>,
     /// How often the missing blocks were put in flight.
     flights: u32,
     /// A job takes the view.
@@ -55,6 +58,9 @@ pub struct Ready {
 impl PagedFile {
     /// A future that becomes a view of the range. It needs no runtime; the memory's service thread
     /// (or `tick()`) does the work.
+    ///
+    /// The file's group pays for it while it waits. If that is full, it becomes
+    /// [`FileError::Limit`].
     pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
         Ready::new(self.handle().clone(), self.bytes(range))
     }
@@ -92,6 +98,10 @@ impl Job for Take {
     }
 }
 
+/// Bytes on the heap of a future that waits: its request, a place in the file's list, a job in a
+/// lane.
+const READY_BYTES: usize = size_of::<Request>() + size_of::<Take>() + 90;
+
 /// How often a future puts blocks in flight that are gone again before it looks. After that, a job
 /// holds on to them.
 const MOST_FLIGHTS: u32 = 2;
@@ -102,6 +112,7 @@ impl Ready {
             handle,
             range,
             request: None,
+            heap: None,
             flights: 0,
             is_queued: false,
             lane: None,
@@ -138,6 +149,7 @@ impl Ready {
         if let Some(request) = self.request.take() {
             self.handle.core.ready.remove(&request);
             request.forget();
+            self.heap = None;
         }
     }
 
@@ -180,10 +192,14 @@ impl Future for Ready {
         let blocks = core.blocks_of(range.clone());
         let (request, is_new) = match &self.request {
             Some(request) => (request.clone(), false),
-            None => (
-                Request::new(&core.cache, core.id.group.id(), blocks.clone()),
-                true,
-            ),
+            None => {
+                match core.id.group.charge_heap(READY_BYTES, MayReclaim::Clean) {
+                    Ok(heap) => self.heap = Some(heap),
+                    Err(full) => return Poll::Ready(Err(full.into())),
+                }
+                let group = core.id.group.id();
+                (Request::new(&core.cache, group, blocks.clone()), true)
+            }
         };
         // Foreign code, so cloned with no lock held.
         if let Some(result) = request.look(context.waker().clone()) {

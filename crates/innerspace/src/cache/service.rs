@@ -1,6 +1,7 @@
 //! State that the files of one memory share (the error list, dirty counts per group), and the work
 //! that a service thread, or `tick()`, does for them.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -53,9 +54,38 @@ impl Entry {
     fn is_there(&self) -> bool {
         self.core.strong_count() > 0 || self.in_use.strong_count() > 0
     }
+}
 
-    fn is_open_as(&self, identity: Identity) -> bool {
-        self.identity == Some(identity) && self.is_there()
+/// The files that are not closed, by number: in the order in which they were opened.
+#[derive(Default)]
+struct Files {
+    next: u64,
+    entries: BTreeMap<u64, Entry>,
+    /// The same that have an identity.
+    by_identity: BTreeSet<(Identity, u64)>,
+    /// Files that are closed, but for a call of the store that was under way.
+    lingering: VecDeque<u64>,
+}
+
+impl Files {
+    fn remove(&mut self, number: u64) {
+        let Some(entry) = self.entries.get(&number) else {
+            return;
+        };
+        if entry.in_use.strong_count() > 0 {
+            return self.lingering.push_back(number);
+        }
+        if let Some(identity) = entry.identity {
+            self.by_identity.remove(&(identity, number));
+        }
+        self.entries.remove(&number);
+    }
+
+    /// Those that are open, or being closed, as this.
+    fn open_as(&self, identity: Identity) -> impl Iterator<Item = &Entry> {
+        let numbers = self.by_identity.range((identity, 0)..=(identity, u64::MAX));
+        let entries = numbers.filter_map(|(_, number)| self.entries.get(number));
+        entries.filter(|entry| entry.is_there())
     }
 }
 
@@ -72,7 +102,7 @@ pub(crate) struct Cache {
     served: AtomicBool,
     /// Set when no service runs any more: no service thread, and no memory that could be ticked.
     abandoned: AtomicBool,
-    files: Mutex<Vec<Entry>>,
+    files: Mutex<Files>,
     /// Notified when a file has been closed; goes with `files`.
     closed: Condvar,
     /// Dirty pages by group, including the groups below.
@@ -353,21 +383,35 @@ impl Cache {
 
     pub(super) fn add_file(&self, file: &Arc<FileCore>) {
         let mut files = self.files.lock();
-        files.retain(Entry::is_there);
-        files.push(Entry {
+        let entry = Entry {
             identity: file.id.identity,
             core: Arc::downgrade(file),
             in_use: file.store.in_use(),
-        });
+        };
+        let number = file.id.number;
+        if let Some(identity) = entry.identity {
+            files.by_identity.insert((identity, number));
+        }
+        files.entries.insert(number, entry);
+        // Two for each that is added: so there are never many, and no call looks at all of them.
+        for _ in 0..2 {
+            let Some(number) = files.lingering.pop_front() else {
+                return;
+            };
+            files.remove(number);
+        }
+    }
+
+    /// The number of the next file.
+    pub(super) fn next_file(&self) -> u64 {
+        let mut files = self.files.lock();
+        files.next += 1;
+        files.next
     }
 
     pub(super) fn remove_file(&self, file: &FileCore) {
-        let mut files = self.files.lock();
         // A call of the store may be under way: the file is not closed before that releases it.
-        files.retain(|other| {
-            !std::ptr::eq(other.core.as_ptr(), file) || other.in_use.strong_count() > 0
-        });
-        drop(files);
+        self.files.lock().remove(file.id.number);
         self.closed.notify_all();
     }
 
@@ -376,20 +420,22 @@ impl Cache {
     /// file is gone.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
-            // The last reference may wait for a grace period, or have gone where a file cannot be
-            // closed.
+            // The last reference may wait for a grace period, or have been dropped where a file
+            // cannot be closed.
             self.pool.finish_retired();
             self.run_deferred();
-            // In a call of a store the others have to wait, but this one is wanted.
-            for file in self.files() {
-                if file.id.identity == Some(identity) {
-                    while let Some(call) = self.deferred.take(Some(file.id.owner.0)) {
-                        call();
-                    }
+            // In a call of a store other files have to wait, but this one is wanted.
+            let files = self.files.lock();
+            let cores = files.open_as(identity).map(|file| file.core.upgrade());
+            let cores: Vec<_> = cores.collect();
+            drop(files);
+            for core in cores.into_iter().flatten() {
+                while let Some(call) = self.deferred.take(Some(core.id.owner.0)) {
+                    call();
                 }
             }
             let files = self.files.lock();
-            if !files.iter().any(|file| file.is_open_as(identity)) {
+            if files.open_as(identity).next().is_none() {
                 return;
             }
             let (files, _) = self.closed.wait_timeout(files, CLOSE_WAIT);
@@ -400,17 +446,14 @@ impl Cache {
     /// Whether [`Cache::wait_closed`] would wait for any file. The table of files may be locked: no
     /// file is dropped here.
     pub(crate) fn is_closing(&self, identity: Identity) -> bool {
-        let files = self.files.lock();
-        files.iter().any(|file| file.is_open_as(identity))
+        self.files.lock().open_as(identity).next().is_some()
     }
 
     /// The open files.
     pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
         let files = self.files.lock();
-        files
-            .iter()
-            .filter_map(|file| file.core.upgrade())
-            .collect()
+        let entries = files.entries.values();
+        entries.filter_map(|file| file.core.upgrade()).collect()
     }
 
     /// The threads that run calls that may wait.

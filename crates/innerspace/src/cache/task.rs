@@ -25,7 +25,7 @@ use super::service::Cache;
 use super::waiting::{TimedOut, wait_for};
 use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn};
-use crate::group::GroupId;
+use crate::group::{Group, GroupId, HeapBytes, LimitError, MayReclaim};
 use crate::sync::{Arc, Mutex, Weak};
 
 type Work<T, E> = Box<dyn FnOnce() -> Result<T, E> + Send>;
@@ -60,6 +60,8 @@ trait Run: Send + Sync {
 struct Queued {
     cache: Weak<Cache>,
     call: std::sync::Weak<dyn Run>,
+    /// For the call and for this.
+    _heap: Option<(Arc<HeapBytes>, HeapBytes)>,
 }
 
 impl Job for Queued {
@@ -158,6 +160,10 @@ impl<T: Send, E: Send> Call<T, E> {
 /// In a child of fork(2) the first poll makes the call: its own code runs, and its calls of the
 /// file or the space are refused.
 ///
+/// **Memory.** The group of the file or the space pays for the task and for what the call captures.
+/// If it is full when the task is made, the call is not made: the task ends with the
+/// [`LimitError`], as an error of the call's type.
+///
 /// # Panics
 /// When the call panicked, and when polled again after it gave its result; in a child of fork(2),
 /// when the call was under way in the parent.
@@ -171,17 +177,35 @@ pub struct Task<T, E = FileError> {
     is_queued: bool,
     // Not the shim's `Arc`: a model checker's makes no trait objects.
     call: std::sync::Arc<Call<T, E>>,
+    /// Shared with its job. The refusal, if the group had no memory for it.
+    heap: Result<Option<Arc<HeapBytes>>, LimitError>,
 }
 
-impl<T, E> Task<T, E> {
+/// Bytes of the counts beside a call, and of the charge that it shares with its job.
+const CALL_BYTES: usize = 16 + 16 + size_of::<HeapBytes>();
+
+/// Bytes on the heap of a job and of its place in a queue.
+const QUEUED_BYTES: usize = size_of::<Queued>() + 48;
+
+impl<T, E: From<LimitError>> Task<T, E> {
     /// `call`, about the file or space at `address` that `payer` pays for, of whose shared calls
     /// `limit` run at a time.
     pub(crate) fn new(
         cache: &Arc<Cache>,
-        (address, payer): (usize, GroupId),
+        (address, payer): (usize, &Group),
         (turn, limit): (Turn, u32),
         call: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
+        let bytes = size_of::<Call<T, E>>() + size_of_val(&call) + CALL_BYTES;
+        // In a child of fork(2) the call itself says that it is refused.
+        let heap = (!cache.is_foreign())
+            .then(|| payer.charge_heap(bytes, MayReclaim::Clean).map(Arc::new))
+            .transpose();
+        let refused = heap.as_ref().err().cloned();
+        let stage = match refused {
+            None => Stage::New(Box::new(call)),
+            Some(full) => Stage::Done(Ok(Err(full.into()))),
+        };
         Task {
             cache: cache.clone(),
             address,
@@ -189,12 +213,10 @@ impl<T, E> Task<T, E> {
             turn,
             is_queued: false,
             call: std::sync::Arc::new(Call {
-                payer,
-                state: Mutex::new(State {
-                    stage: Stage::New(Box::new(call)),
-                    waker: None,
-                }),
+                payer: payer.id(),
+                state: Mutex::new(State { stage, waker: None }),
             }),
+            heap,
         }
     }
 }
@@ -207,7 +229,7 @@ impl<T, E> std::fmt::Debug for Task<T, E> {
     }
 }
 
-impl<T: Send + 'static, E: Send + 'static> Task<T, E> {
+impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// Waits in place, without an executor, until the call is done or `timeout` is over. The task
     /// can be waited for again then, or dropped. Use this when a store that hangs must not block
     /// the caller for ever.
@@ -247,7 +269,7 @@ impl<T: Send + 'static, E: Send + 'static> Task<T, E> {
     }
 }
 
-impl<T: Send + 'static, E: Send + 'static> Future for Task<T, E> {
+impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Future for Task<T, E> {
     type Output = Result<T, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -256,6 +278,7 @@ impl<T: Send + 'static, E: Send + 'static> Future for Task<T, E> {
             return self.call.refuse(&self.cache, context);
         }
         if is_first
+            && self.heap.is_ok()
             && (self.cache.is_served_here() || reentry::is_in_other_store_calls(self.address))
         {
             self.call.run(&self.cache);
@@ -263,11 +286,26 @@ impl<T: Send + 'static, E: Send + 'static> Future for Task<T, E> {
         if let Poll::Ready(result) = self.call.look(context) {
             return Poll::Ready(result);
         }
-        if is_first {
+        if is_first && let Ok(heap) = &self.heap {
+            let heap = match heap {
+                None => None,
+                Some(heap) => match heap.more(QUEUED_BYTES, MayReclaim::Clean) {
+                    Ok(more) => Some((heap.clone(), more)),
+                    Err(full) => {
+                        // It is dropped with the lock released.
+                        let mut state = self.call.state.lock();
+                        let call = std::mem::replace(&mut state.stage, Stage::Taken);
+                        drop(state);
+                        drop(call);
+                        return Poll::Ready(Err(full.into()));
+                    }
+                },
+            };
             let call: std::sync::Arc<dyn Run> = self.call.clone();
             let job = Box::new(Queued {
                 cache: Arc::downgrade(&self.cache),
                 call: std::sync::Arc::downgrade(&call),
+                _heap: heap,
             });
             self.cache.push(&self.lane, self.turn, job);
         }

@@ -17,6 +17,7 @@ use crate::cache::task::Task;
 use crate::cache::wait::Wait;
 use crate::cache::write::append::try_append;
 use crate::exec::Turn;
+use crate::group::LimitError;
 use crate::store::SyncWhat;
 use crate::units::PageCount;
 
@@ -61,7 +62,7 @@ impl PagedFile {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn defer<T: Send + 'static, E: Send + 'static>(
+    pub fn defer<T: Send + 'static, E: From<LimitError> + Send + 'static>(
         &self,
         call: impl FnOnce(&PagedFile) -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
@@ -71,21 +72,21 @@ impl PagedFile {
     /// Like [`PagedFile::defer`], for calls that only read: shared calls that follow one another
     /// run side by side, as many as the store serves at a time
     /// ([`Limits::requests`](crate::store::Limits::requests)).
-    pub fn defer_shared<T: Send + 'static, E: Send + 'static>(
+    pub fn defer_shared<T: Send + 'static, E: From<LimitError> + Send + 'static>(
         &self,
         call: impl FnOnce(&PagedFile) -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
         self.task(Turn::Shared, call)
     }
 
-    fn task<T, E>(
+    fn task<T, E: From<LimitError>>(
         &self,
         turn: Turn,
         call: impl FnOnce(&PagedFile) -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
         let file = self.same_handle();
         let core = self.core();
-        let about = (core.address(), core.id.group.id());
+        let about = (core.address(), &core.id.group);
         let turn = (turn, core.store.at_a_time());
         Task::new(&core.cache, about, turn, move || call(&file))
     }

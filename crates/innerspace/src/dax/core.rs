@@ -18,6 +18,7 @@ use crate::cache::{
 };
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
+use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, RwLock, RwLockReadGuard, Weak, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
@@ -139,6 +140,8 @@ pub(crate) struct DaxCore {
     paid: AtomicU64,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
+    /// What ends with the file: its place in the table of open files, the charge for its heap.
+    ending: OnceLock<Box<dyn Send + Sync>>,
     /// Dropped last of the fields: opening the host file again waits for it.
     closed: Arc<()>,
 }
@@ -194,8 +197,14 @@ impl DaxCore {
             paid: AtomicU64::new(0),
             pins: Pins::default(),
             counts: Counts::default(),
+            ending: OnceLock::new(),
             closed: Arc::new(()),
         })
+    }
+
+    /// Keeps something until the file is closed.
+    pub(crate) fn keep(&self, ending: Box<dyn Send + Sync>) {
+        let _once = self.ending.set(ending);
     }
 
     /// Alive until the file is closed and its lock on the host file is released.

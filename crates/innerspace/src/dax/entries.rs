@@ -14,7 +14,7 @@ use super::grab::{self, Held, RangeWords, Step, Wanted, WhenLocked, WordAt, rang
 use super::waits::Waits;
 use crate::cache::index::{Index, Inserted, Word as IndexWord};
 use crate::cache::{SpareNodes, Wait};
-use crate::group::{Group, GroupId, LimitError};
+use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::raw;
@@ -100,11 +100,6 @@ impl Entries {
             waits: Waits::default(),
             nodes: AtomicU64::new(0),
         }
-    }
-
-    /// The group that pays for the file.
-    pub(super) fn payer(&self) -> GroupId {
-        self.group.id()
     }
 
     /// Locks the entry of `page`, or what `wanted` says. Sleeps; the caller has no section open and

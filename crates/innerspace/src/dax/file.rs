@@ -13,12 +13,12 @@ use super::error::{DaxAction, DaxError, DaxFeature};
 use super::extents::IdentityMap;
 use super::extents::ScatteredMap;
 use super::open::HostFile;
-use super::stripes::Count;
+use super::stripes::{Count, STRIPES};
 use crate::cache::FileAccess;
 use crate::cache::{Cache, ErrorCursor, FaultKind, Wait};
 use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
-use crate::group::Group;
+use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::store::Locked;
 use crate::store::shown_name;
 use crate::sync::Arc;
@@ -27,6 +27,16 @@ use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
 /// The least address space that a writable host file takes by default. A processor with addresses
 /// of 47 bits has room for two thousand such files.
 const CAPACITY: u64 = 64 << 30;
+
+/// Bytes of an entry among the pins of a file.
+const PIN_BYTES: usize = 56;
+
+/// Bytes of one stripe.
+const STRIPE_BYTES: usize = 128;
+
+/// Bytes of what else an open file has on the heap: counts beside what is shared, its name, its
+/// place in the table of open files.
+const OTHER_BYTES: usize = 160;
 
 /// A file whose bytes are addressable themselves, without a page cache. Clones are the same file.
 ///
@@ -132,6 +142,11 @@ impl std::fmt::Display for DaxStats {
 }
 
 impl DaxFile {
+    /// Bytes on the heap of an open file and its handle: counts, dirty ranges and extents, each in
+    /// stripes, the queues of waiters, and the rest.
+    pub(crate) const HEAP: usize =
+        size_of::<DaxCore>() + size_of::<Handle>() + 3 * STRIPES * STRIPE_BYTES + OTHER_BYTES;
+
     /// Makes a handle on an open file.
     pub(crate) fn new(core: Arc<DaxCore>) -> DaxFile {
         let cursor = core.errors.sample();
@@ -381,7 +396,23 @@ impl DaxFile {
     pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         let core = &self.0.core;
         core.check_writable(bytes.start)?;
-        core.with_room(|| self.pin_pages(bytes.clone(), Wait::Yes))
+        self.pin_charged(MayReclaim::Yes, || {
+            core.with_room(|| self.pin_pages(bytes.clone(), Wait::Yes))
+        })
+    }
+
+    /// Charges for what `pin` makes: it is released if the group is full.
+    pub(super) fn pin_charged(
+        &self,
+        may: MayReclaim,
+        pin: impl FnOnce() -> Result<DaxPin, DaxError>,
+    ) -> Result<DaxPin, DaxError> {
+        let group = self.0.core.group();
+        let heap = group.charge_heap(PIN_BYTES, may)?;
+        let mut pin = pin()?;
+        let parts = pin.parts.capacity() * size_of::<(u64, u64)>();
+        pin.heap = [Some(heap), Some(group.charge_heap(parts, may)?)];
+        Ok(pin)
     }
 
     pub(super) fn pin_pages(&self, bytes: Range<u64>, wait: Wait) -> Result<DaxPin, DaxError> {
@@ -403,6 +434,7 @@ impl DaxFile {
             file: core.clone(),
             bytes,
             parts: Vec::new(),
+            heap: [None, None],
             _ending: Ending(core.cache.clone()),
         };
         let mut page = pages.start;
@@ -490,6 +522,8 @@ pub struct DaxPin {
     bytes: Range<u64>,
     /// Device pages, in the file's order: the first, and how many.
     parts: Vec<(u64, u64)>,
+    /// The charge for its entry among the file's pins, and for the parts.
+    heap: [Option<HeapBytes>; 2],
     /// Dropped last of the fields.
     _ending: Ending,
 }

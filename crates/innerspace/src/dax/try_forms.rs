@@ -12,6 +12,7 @@ use super::file::{DaxFile, DaxPin};
 use crate::cache::{Task, Wait};
 use crate::exec::Turn;
 use crate::exec::reentry::InTask;
+use crate::group::{LimitError, MayReclaim};
 
 /// Calls in the background.
 impl DaxFile {
@@ -46,13 +47,13 @@ impl DaxFile {
     ///     file.defer(DaxFile::sync_all).await
     /// }
     /// ```
-    pub fn defer<T: Send + 'static, E: Send + 'static>(
+    pub fn defer<T: Send + 'static, E: From<LimitError> + Send + 'static>(
         &self,
         call: impl FnOnce(&DaxFile) -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
         let file = self.clone();
         let address = std::ptr::from_ref(self.core()) as usize;
-        let about = (address, self.core().entries.payer());
+        let about = (address, self.core().group());
         let turn = (Turn::Alone, 1);
         let call = move || {
             let _inside = InTask::begin();
@@ -112,6 +113,6 @@ impl DaxFile {
     /// As [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
     pub fn try_pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         self.core().check_writable(bytes.start)?;
-        self.pin_pages(bytes, Wait::No)
+        self.pin_charged(MayReclaim::Clean, || self.pin_pages(bytes, Wait::No))
     }
 }

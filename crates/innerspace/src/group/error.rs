@@ -307,6 +307,22 @@ pub enum GroupError {
         /// The number of accessors assumed.
         accessors: u32,
     },
+    /// A file that the group pays for is open, and a block of it does not fit in the limit: every
+    /// read would fail.
+    #[error(
+        "group {group}: limit {} has no room for a block of {}; it has to be {} at least",
+        Exact(*max), ByteSize(*block), ByteSize(*minimum)
+    )]
+    TooSmallForBlocks {
+        /// The group, with the names above it.
+        group: String,
+        /// Its limit, or the one asked for, in bytes.
+        max: u64,
+        /// The size of the block in bytes.
+        block: u64,
+        /// The smallest limit for such blocks, in bytes.
+        minimum: u64,
+    },
     /// The protected minimum of a group must fit in its limit.
     #[error("group {group}: a minimum of {} does not fit in its limit of {}", ByteSize(*min), ByteSize(*max))]
     MinAboveMax {
@@ -343,6 +359,13 @@ pub enum GroupError {
         /// The group that was to be made, with the names above it.
         group: String,
     },
+    /// A group may have [`super::MAX_GROUPS_BELOW`] groups below it, at any depth (deleted groups
+    /// count until their last page is gone).
+    #[error("group {group}: it has {} groups below it, the most that a group may have", Grouped(super::MAX_GROUPS_BELOW as u64))]
+    TooManyBelow {
+        /// The group that has so many, with the names above it.
+        group: String,
+    },
     /// The group is gone, or was never there.
     #[error("group number {number} is not in use")]
     Gone {
@@ -360,7 +383,8 @@ pub enum GroupError {
     /// The root stays.
     #[error("the root group cannot be deleted")]
     IsRoot,
-    /// The limit was lowered and stays lowered, but usage could not be brought under it.
+    /// The limit was lowered and stays lowered, but usage could not be brought under it. Or the
+    /// group has no memory for a group below it, or for a watch.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }
@@ -376,13 +400,16 @@ impl GroupError {
         use io::ErrorKind;
         match self {
             GroupError::TooSmall { .. }
+            | GroupError::TooSmallForBlocks { .. }
             | GroupError::MinAboveMax { .. }
             | GroupError::BadName { .. }
             | GroupError::TooDeep { .. }
             | GroupError::IsRoot => ErrorKind::InvalidInput,
             GroupError::Exists { .. } => ErrorKind::AlreadyExists,
             GroupError::Gone { .. } => ErrorKind::NotFound,
-            GroupError::TooMany { .. } | GroupError::HasChildren { .. } => ErrorKind::ResourceBusy,
+            GroupError::TooMany { .. }
+            | GroupError::TooManyBelow { .. }
+            | GroupError::HasChildren { .. } => ErrorKind::ResourceBusy,
             GroupError::Limit(_) => ErrorKind::OutOfMemory,
         }
     }

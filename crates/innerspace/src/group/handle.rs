@@ -6,7 +6,7 @@ use super::events::{GroupEvents, GroupStats};
 use super::stall::Pressure;
 use super::tree::{Protection, SharedTree};
 use super::watch::{Callback, GroupWatch};
-use super::{GroupError, GroupId};
+use super::{GroupError, GroupId, GroupTree, HeapBytes, LimitError, MayReclaim};
 use crate::sync::Arc;
 use crate::units::PageCount;
 
@@ -15,6 +15,11 @@ use crate::units::PageCount;
 /// Clones name the same group. Dropping the last clone deletes it: pages still charged (of files
 /// and spaces that outlive it, of views) count for the parent from then on. A group keeps the
 /// groups above it alive.
+///
+/// A handle leads downwards only: from a group, or from a space or a file of it, there is no way to
+/// the groups above. Errors give their names, and how full the one is that refused. Whoever has a
+/// handle can change the group's own limits. So give a tenant that must not raise its limit a
+/// [`child_unlimited`](Group::child_unlimited) of a group whose limit you keep.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Map, Memory};
@@ -43,6 +48,7 @@ pub struct Group(Arc<Shared>);
 struct Shared {
     tree: SharedTree,
     id: GroupId,
+    /// Kept, and not shown: see [`Group`].
     parent: Option<Group>,
 }
 
@@ -74,6 +80,22 @@ impl Group {
         Arc::ptr_eq(&self.0.tree, tree)
     }
 
+    /// Charges the group for so many bytes on the heap.
+    ///
+    /// # Errors
+    /// The group, or one above it, is full; nothing was charged.
+    pub(crate) fn charge_heap(
+        &self,
+        bytes: usize,
+        may: MayReclaim,
+    ) -> Result<HeapBytes, LimitError> {
+        HeapBytes::add(&self.0.tree, self.0.id, bytes, may)
+    }
+
+    pub(super) fn tree(&self) -> &SharedTree {
+        &self.0.tree
+    }
+
     /// The number that frames carry.
     pub(crate) fn id(&self) -> GroupId {
         self.0.id
@@ -84,7 +106,9 @@ impl Group {
     ///
     /// # Errors
     /// [`GroupError::TooSmall`], [`GroupError::BadName`], [`GroupError::Exists`],
-    /// [`GroupError::TooDeep`], [`GroupError::TooMany`].
+    /// [`GroupError::TooDeep`], [`GroupError::TooMany`], [`GroupError::TooManyBelow`];
+    /// [`GroupError::Limit`]: a group below the root pays for the groups below it, some 600 bytes
+    /// each.
     pub fn child(&self, name: &str, max: u64) -> Result<Group, GroupError> {
         self.make_child(name, Some(PageCount::floor(max)))
             .map_err(|error| error.for_limit(max))
@@ -99,7 +123,15 @@ impl Group {
     }
 
     fn make_child(&self, name: &str, max: Option<PageCount>) -> Result<Group, GroupError> {
-        let id = self.0.tree.create(self.0.id, name, max)?;
+        let tree = &self.0.tree;
+        // The root's are made by whoever has the memory, and their number is limited.
+        let heap = match self.0.id {
+            GroupId::ROOT => 0,
+            _ => GroupTree::heap_of(name),
+        };
+        tree.add_heap(self.0.id, heap, MayReclaim::Yes)?;
+        let id = tree.create_paid(self.0.id, name, max, heap);
+        let id = id.inspect_err(|_| tree.give_heap_back(self.0.id, heap))?;
         Ok(Group(Arc::new(Shared {
             tree: self.0.tree.clone(),
             id,
@@ -118,16 +150,12 @@ impl Group {
         self.0.tree.path_name(self.0.id)
     }
 
-    /// The group above, `None` for the root.
-    pub fn parent(&self) -> Option<&Group> {
-        self.0.parent.as_ref()
-    }
-
     /// Changes the limit to `max` bytes (rounded down to whole pages): first the limit, then
     /// eviction of what is over it.
     ///
     /// # Errors
-    /// [`GroupError::TooSmall`]: nothing changed. [`GroupError::Limit`]: the new limit holds, but
+    /// [`GroupError::TooSmall`], [`GroupError::TooSmallForBlocks`]: nothing changed.
+    /// [`GroupError::Limit`]: the new limit holds, but
     /// the pages that the error names could not be evicted; requests are refused until usage is
     /// under it.
     pub fn set_max(&self, max: u64) -> Result<(), GroupError> {
@@ -207,20 +235,42 @@ impl Group {
     }
 
     /// A handle with which to wait for events.
-    pub fn watch(&self) -> GroupWatch {
-        self.watch_with(None)
+    ///
+    /// # Errors
+    /// The group, which pays for it, is full.
+    pub fn watch(&self) -> Result<GroupWatch, LimitError> {
+        self.watch_with(None, 0)
     }
 
     /// Calls `callback` after events were counted, until the returned handle is dropped. It runs on
     /// the service thread, or in [`Memory::tick`](crate::Memory::tick), about once a second and
     /// when memory is short. One call may stand for several events.
-    pub fn on_events(&self, callback: impl Fn(&GroupEvents) + Send + Sync + 'static) -> GroupWatch {
-        self.watch_with(Some(Box::new(callback)))
+    ///
+    /// # Errors
+    /// The group, which pays for it, is full.
+    pub fn on_events(
+        &self,
+        callback: impl Fn(&GroupEvents) + Send + Sync + 'static,
+    ) -> Result<GroupWatch, LimitError> {
+        let bytes = size_of_val(&callback);
+        self.watch_with(Some(Box::new(callback)), bytes)
     }
 
-    fn watch_with(&self, callback: Option<Callback>) -> GroupWatch {
+    fn watch_with(
+        &self,
+        callback: Option<Callback>,
+        bytes: usize,
+    ) -> Result<GroupWatch, LimitError> {
+        let heap = self.charge_heap(GroupWatch::HEAP + bytes, MayReclaim::Yes)?;
         let watchers = self.0.tree.watchers.clone();
-        GroupWatch::new(watchers, self.0.id, self.events(), callback)
+        let (id, seen) = (self.0.id, self.events());
+        Ok(GroupWatch::new(
+            watchers,
+            id,
+            seen,
+            callback,
+            Box::new(heap),
+        ))
     }
 
     /// The group's counters.

@@ -19,6 +19,8 @@
 //! - `charge`, `counters`: charging, by way of the stock; the hierarchical counter
 //! - `stock`, `slot`, `moves`, `levels`: charges in stock for each thread; the word of a slot;
 //!   pages under way; the counters as the stock sees them
+//! - `heap`, `ledger`; `blocks`, `block_sizes`: bytes on the heap that a group is charged for; the
+//!   blocks of open files, for which limits have to have room
 //! - `over`, `protect`: groups over their limit; the pages that reclaim has to spare
 //! - `report`, `error`: usage, statistics and `validate`; the errors
 //!
@@ -49,6 +51,10 @@
 //! **Not here.** Frames, lists, and retries after reclaim: a refusal is an answer.
 
 #[cfg(not(loom))]
+mod block_sizes;
+#[cfg(not(loom))]
+mod blocks;
+#[cfg(not(loom))]
 mod charge;
 #[cfg(not(loom))]
 mod counters;
@@ -58,6 +64,10 @@ mod error;
 mod events;
 #[cfg(not(loom))]
 mod handle;
+#[cfg(not(loom))]
+mod heap;
+#[cfg(not(loom))]
+mod ledger;
 mod levels;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -89,6 +99,8 @@ mod stock_tests;
 mod tests;
 
 #[cfg(not(loom))]
+pub(crate) use blocks::FileBlocks;
+#[cfg(not(loom))]
 pub(crate) use charge::Charge;
 #[cfg(not(loom))]
 pub use error::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
@@ -98,6 +110,8 @@ pub(crate) use error::{Refused, Underflow, minimum_pages};
 pub use events::{GroupEvents, GroupStats};
 #[cfg(not(loom))]
 pub use handle::Group;
+#[cfg(not(loom))]
+pub(crate) use heap::{HeapBytes, MayReclaim};
 #[cfg(not(loom))]
 pub(crate) use protect::{Portion, Spared};
 #[cfg(not(loom))]
@@ -117,6 +131,11 @@ use crate::units::PageCount;
 #[cfg(not(loom))]
 pub const MAX_DEPTH: usize = 8;
 
+/// How many groups one group may have below it, at any depth: a sixteenth of all that a memory can
+/// have, so that one tenant does not take the numbers of the others. The root may have all.
+#[cfg(not(loom))]
+pub const MAX_GROUPS_BELOW: usize = 4096;
+
 /// Names a group of one [`GroupTree`]. Written into the metadata of every frame charged to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct GroupId(pub(crate) u16);
@@ -133,6 +152,9 @@ pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it; returns what was freed.
     /// Bounded work; 0 means that nothing there can be freed now.
     fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount;
+
+    /// The same, but calls no store: what is dirty stays.
+    fn reclaim_clean(&self, group: GroupId, pages: PageCount) -> PageCount;
 
     /// Counts what keeps the memory of `group` and below from being freed.
     fn holders(&self, group: GroupId) -> Holders;

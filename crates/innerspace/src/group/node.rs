@@ -1,7 +1,9 @@
 //! One group's counters and limits.
 
 use super::GroupId;
+use super::block_sizes::BlockSizes;
 use super::events::GroupEvents;
+use super::ledger::Ledger;
 use super::stall::Stalls;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -56,6 +58,9 @@ pub(crate) struct Node {
     _events_apart: Apart,
     /// Written by charges too, at a limit.
     pub(super) events: EventCounters,
+    pub(super) blocks: BlockSizes,
+    /// What is charged for heap memory. A leaf lock.
+    pub(super) heap: Mutex<Ledger>,
     /// Made with the first stall.
     pub(super) stalls: Mutex<Option<Box<Stalls>>>,
 }
@@ -117,6 +122,8 @@ impl Node {
             tables: AtomicU64::new(0),
             _events_apart: Apart,
             events: EventCounters::default(),
+            blocks: BlockSizes::default(),
+            heap: Mutex::default(),
             stalls: Mutex::default(),
         }
     }

@@ -67,7 +67,8 @@ impl GroupTree {
         portions: &mut Vec<Portion>,
     ) {
         let own = self.node(id).own.load(Ordering::Relaxed);
-        let children = shape.entry(id).map_or(&[][..], |entry| &entry.children);
+        let entry = shape.entry(id);
+        let children: Vec<GroupId> = entry.iter().flat_map(|entry| entry.children()).collect();
         // The protected pages that each uses of those it asks for, and the rest of its usage.
         let claims: Vec<(u64, u64)> = children
             .iter()

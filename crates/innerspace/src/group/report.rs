@@ -62,10 +62,9 @@ impl GroupTree {
     /// The groups right below that are owed something, each with its `min`.
     pub(crate) fn creditors(&self, id: GroupId) -> Vec<(GroupId, PageCount)> {
         let shape = self.shape.lock();
-        let children = shape.entry(id).map_or(&[][..], |entry| &entry.children);
-        let with_min = children
-            .iter()
-            .map(|child| (*child, self.protection(*child).1));
+        let entry = shape.entry(id);
+        let children = entry.iter().flat_map(|entry| entry.children());
+        let with_min = children.map(|child| (child, self.protection(child).1));
         with_min.filter(|(_, min)| min.0 > 0).collect()
     }
 
@@ -96,7 +95,7 @@ impl GroupTree {
         let shape = self.shape.lock();
         self.path(id)
             .filter_map(|id| shape.live(id).ok())
-            .map(|entry| entry.name.clone())
+            .map(|entry| entry.name.to_string())
             .next()
             .unwrap_or_default()
     }
@@ -111,7 +110,7 @@ impl GroupTree {
     pub(super) fn full_name(&self, shape: &Shape, id: GroupId) -> String {
         // No group is deleted before the groups below it.
         let live = self.path(id).filter_map(|id| shape.live(id).ok());
-        let mut names: Vec<&str> = live.map(|entry| entry.name.as_str()).collect();
+        let mut names: Vec<&str> = live.map(|entry| &*entry.name).collect();
         names.reverse();
         names.join("/")
     }
@@ -135,12 +134,11 @@ impl GroupTree {
         let node = self.node(id);
         let events = self.events(id);
         let deleted = entry
-            .children
-            .iter()
-            .filter(|child| self.node(**child).is_deleted());
-        let inherited: u64 = deleted.map(|child| self.usage(*child).0).sum();
+            .children()
+            .filter(|child| self.node(*child).is_deleted());
+        let inherited: u64 = deleted.map(|child| self.usage(child).0).sum();
         Some(GroupStats {
-            name: entry.name.clone(),
+            name: entry.name.to_string(),
             path: self.full_name(shape, id),
             usage: self.usage(id),
             own: PageCount(self.own(id).0 + inherited),
@@ -191,11 +189,7 @@ impl GroupTree {
                     id.0
                 ));
             };
-            let below: u64 = entry
-                .children
-                .iter()
-                .map(|child| self.charged(*child).0)
-                .sum();
+            let below: u64 = entry.children().map(|child| self.charged(child).0).sum();
             let own = self.node(id).own.load(Ordering::Relaxed);
             let usage = self.charged(id).0;
             if self.stocks.sum(|group| group == id) > own {
@@ -208,8 +202,8 @@ impl GroupTree {
                     id.0
                 ));
             }
-            let owed = |child: &GroupId| self.protection(*child).1.0.min(MOST_OWED);
-            let owed = entry.children.iter().map(owed);
+            let owed = |child: GroupId| self.protection(child).1.0.min(MOST_OWED);
+            let owed = entry.children().map(owed);
             if self.owed(id).0 != owed.sum::<u64>() {
                 return Err(format!(
                     "group {}: owes another sum than that of `min`",

@@ -362,8 +362,10 @@ fn events_are_told_to_those_who_watch() {
     let group = root.child("tenant", MIB).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let into = heard.clone();
-    let callback = group.on_events(move |events| into.lock().push(*events));
-    let watch = group.watch();
+    let callback = group
+        .on_events(move |events| into.lock().push(*events))
+        .unwrap();
+    let watch = group.watch().unwrap();
     tree.call_watchers();
     assert!(heard.lock().is_empty(), "nothing happened yet");
     group.set_high(Some(MIB / 2)).unwrap();
@@ -391,8 +393,10 @@ fn events_are_told_to_those_who_watch() {
 fn who_watches_hears_though_another_panics() {
     let tree = Arc::new(GroupTree::new(pages(1000)));
     let group = Group::root(tree.clone()).child("tenant", MIB).unwrap();
-    let _alarm = group.on_events(|_| panic!("a watcher of somebody else's"));
-    let watch = group.watch();
+    let _alarm = group
+        .on_events(|_| panic!("a watcher of somebody else's"))
+        .unwrap();
+    let watch = group.watch().unwrap();
     assert!(tree.try_charge(group.id(), pages(300)).is_err());
     let tell = std::panic::AssertUnwindSafe(|| tree.call_watchers());
     std::panic::catch_unwind(tell).unwrap_err();
@@ -411,7 +415,7 @@ fn a_group_that_has_the_number_of_one_just_deleted_keeps_its_watchers() {
         let (heard, next) = (heard.clone(), next.clone());
         move || {
             let group = root.child("new", MIB).unwrap();
-            let watch = group.on_events(move |_| *heard.lock() += 1);
+            let watch = group.on_events(move |_| *heard.lock() += 1).unwrap();
             *next.lock() = Some((group, watch));
         }
     });
@@ -460,7 +464,7 @@ fn who_watches_is_not_told_of_what_happens_to_others() {
     let other = root.child("busy", MIB).unwrap();
     let heard = Arc::new(Mutex::new(0));
     let into = heard.clone();
-    let _watch = group.on_events(move |_| *into.lock() += 1);
+    let _watch = group.on_events(move |_| *into.lock() += 1).unwrap();
     assert!(tree.try_charge(other.id(), pages(300)).is_err());
     tree.call_watchers();
     assert_eq!(*heard.lock(), 0);
@@ -477,20 +481,26 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     let number = group.id();
     let heard = Arc::new(Mutex::new(0));
     let into = heard.clone();
-    let watch = group.on_events(move |_| *into.lock() += 1);
+    let watch = group.on_events(move |_| *into.lock() += 1).unwrap();
     drop(group);
     let group = root.child("new", MIB).unwrap();
-    assert_eq!(group.id(), number);
-    assert!(tree.try_charge(number, pages(1000)).is_err());
+    assert_ne!(group.id(), number, "the watch keeps it");
+    assert!(tree.try_charge(group.id(), pages(1000)).is_err());
     tree.call_watchers();
     assert_eq!((*heard.lock(), watch.events().refused), (0, 0));
     assert_eq!(group.events().refused, 1);
+    drop(watch);
+    assert_eq!(root.child("next", MIB).unwrap().id(), number);
 }
 
 /// The reclaimer frees nothing itself; meanwhile another thread frees what the request waits for.
 struct Beside(Arc<Barrier>);
 
 impl Reclaimer for Beside {
+    fn reclaim_clean(&self, group: GroupId, wanted: PageCount) -> PageCount {
+        self.reclaim(group, wanted)
+    }
+
     fn reclaim(&self, _: GroupId, _: PageCount) -> PageCount {
         self.0.wait(); // it goes on
         self.0.wait(); // it is done

@@ -223,6 +223,10 @@ struct Bucket {
 }
 
 impl Reclaimer for Bucket {
+    fn reclaim_clean(&self, group: GroupId, wanted: PageCount) -> PageCount {
+        self.reclaim(group, wanted)
+    }
+
     fn reclaim(&self, group: GroupId, wanted: PageCount) -> PageCount {
         let freed = wanted
             .0
@@ -277,7 +281,7 @@ fn handles_delete_their_group_and_keep_the_ones_above() {
     let twin = inner.clone();
     drop(outer);
     assert_eq!(tree.all_stats().len(), 3);
-    assert_eq!(inner.parent().unwrap().name(), "outer");
+    assert_eq!(inner.path(), "root/outer/inner");
     assert_eq!(
         inner.stats().to_string(),
         "root/outer/inner: 0 B of no limit, peak 0 B, 0 refusals"

@@ -1,11 +1,16 @@
 //! The nodes and their shape: making, limiting, deleting and walking groups.
 
+use std::collections::BTreeSet;
+
+use super::block_sizes::{pages_for, too_small};
 use super::node::{EventCounters, NO_LIMIT, Node};
 use super::slot::Batches;
 use super::stall::{Pressure, Stalls};
 use super::stock::Stocks;
 use super::watch::Watchers;
-use super::{GroupError, GroupId, LimitReason, MAX_DEPTH, Reclaimer, Slab, minimum_pages};
+use super::{
+    GroupError, GroupId, LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, Reclaimer, Slab, minimum_pages,
+};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak, failpoint};
 use crate::sys::process::Process;
@@ -13,6 +18,9 @@ use crate::units::PageCount;
 
 /// Levels on the longest path: the root and [`MAX_DEPTH`] below it.
 pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
+
+/// Bytes of a handle, and of the counts beside a name.
+const HANDLE_BYTES: usize = 56;
 
 /// Calls of the reclaimer that one `set_max` makes at most; each asks for everything that is over.
 const SET_MAX_ROUNDS: usize = 64;
@@ -42,8 +50,28 @@ pub(crate) struct Shape {
 }
 
 pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) children: Vec<GroupId>,
+    pub(super) name: Arc<str>,
+    /// The groups right below, by name. Deleted ones have an empty name.
+    children: BTreeSet<(Arc<str>, GroupId)>,
+    /// Those of them that are not deleted.
+    live: usize,
+    /// The numbers in use below, at any depth.
+    below: usize,
+    /// What the group above is charged for this one.
+    heap: u64,
+}
+
+impl Entry {
+    /// The groups right below, deleted ones included.
+    pub(super) fn children(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.children.iter().map(|(_, child)| *child)
+    }
+
+    /// Whether a group right below has this name.
+    fn has_child(&self, name: &Arc<str>) -> bool {
+        let mut same = self.children.range((name.clone(), GroupId(0))..);
+        same.next().is_some_and(|(found, _)| found == name)
+    }
 }
 
 impl Shape {
@@ -114,7 +142,7 @@ impl GroupTree {
         let root = shape
             .take_number()
             .expect("the first number of an empty tree is free");
-        tree.start_node(&mut shape, root, "root", None, max.0);
+        tree.start_node(&mut shape, root, &"root".into(), None, max.0, 0);
         drop(shape);
         tree
     }
@@ -142,23 +170,40 @@ impl GroupTree {
         &self,
         shape: &mut Shape,
         id: GroupId,
-        name: &str,
+        name: &Arc<str>,
         parent: Option<GroupId>,
         max: u64,
+        heap: u64,
     ) {
         self.nodes.get_or_make(id.0, Node::new).start(parent, max);
         shape.entries[id.0 as usize] = Some(Entry {
-            name: name.to_owned(),
-            children: Vec::new(),
+            name: name.clone(),
+            children: BTreeSet::new(),
+            live: 0,
+            below: 0,
+            heap,
         });
     }
 
     /// Makes a group below `parent`. `max` `None`: limited by the groups above it alone.
+    #[cfg(test)]
     pub(crate) fn create(
         &self,
         parent: GroupId,
         name: &str,
         max: Option<PageCount>,
+    ) -> Result<GroupId, GroupError> {
+        self.create_paid(parent, name, max, 0)
+    }
+
+    /// Makes a group below `parent`, which is charged for `heap` bytes until its number is free
+    /// again, unless this fails.
+    pub(super) fn create_paid(
+        &self,
+        parent: GroupId,
+        name: &str,
+        max: Option<PageCount>,
+        heap: u64,
     ) -> Result<GroupId, GroupError> {
         if name.is_empty()
             || name.len() > 128
@@ -170,24 +215,37 @@ impl GroupTree {
         let above = shape.live(parent)?;
         let path = || format!("{}/{name}", self.full_name(&shape, parent));
         check_minimum(path, max, 0)?;
-        let taken = |child: &GroupId| shape.entry(*child).is_some_and(|entry| entry.name == name);
-        if above.children.iter().any(taken) {
+        let name: Arc<str> = name.into();
+        if above.has_child(&name) {
             return Err(GroupError::Exists {
                 parent: self.full_name(&shape, parent),
-                name: name.into(),
+                name: name.to_string(),
             });
         }
         if self.levels(parent) >= MAX_LEVELS {
             return Err(GroupError::TooDeep { group: path() });
         }
+        let is_full = |id: &GroupId| {
+            let below = shape.entry(*id).map_or(0, |entry| entry.below);
+            *id != GroupId::ROOT && below >= MAX_GROUPS_BELOW
+        };
+        if let Some(full) = self.path(parent).find(is_full) {
+            return Err(GroupError::TooManyBelow {
+                group: self.full_name(&shape, full),
+            });
+        }
+        let group = path();
         let Some(id) = shape.take_number() else {
-            let group = format!("{}/{name}", self.full_name(&shape, parent));
             return Err(GroupError::TooMany { group });
         };
         let max = max.map_or(NO_LIMIT, |max| max.0);
-        self.start_node(&mut shape, id, name, Some(parent), max);
+        self.start_node(&mut shape, id, &name, Some(parent), max, heap);
         let above = shape.entry_mut(parent).expect("live above");
-        above.children.push(id);
+        above.children.insert((name, id));
+        above.live += 1;
+        for id in self.path(parent) {
+            shape.entry_mut(id).expect("above one that is in use").below += 1;
+        }
         Ok(id)
     }
 
@@ -205,6 +263,11 @@ impl GroupTree {
             let node = self.node(id);
             let path = || self.full_name(&shape, id);
             check_minimum(path, max, node.accessors.load(Ordering::Relaxed))?;
+            if let (Some(max), Some(order)) = (max, node.blocks.largest())
+                && max < pages_for(order)
+            {
+                return Err(too_small(path(), max, order));
+            }
             node.max
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
@@ -246,22 +309,21 @@ impl GroupTree {
             return Err(GroupError::IsRoot);
         }
         let entry = shape.live(id)?;
-        let named = |child: &&GroupId| {
-            shape
-                .entry(**child)
-                .is_some_and(|entry| !entry.name.is_empty())
-        };
-        let children = entry.children.iter().filter(named).count();
+        let children = entry.live;
         if children > 0 {
             return Err(GroupError::HasChildren {
                 group: self.full_name(&shape, id),
                 children,
             });
         }
-        shape.entry_mut(id).expect("live above").name = String::new();
-        // From the next line on, giving back its last page frees the number, and watchers of the
-        // next group with that number must not be forgotten.
-        self.watchers.forget(id);
+        let nameless: Arc<str> = "".into();
+        let entry = shape.entry_mut(id).expect("live above");
+        let name = std::mem::replace(&mut entry.name, nameless.clone());
+        let parent = self.node(id).parent().expect("not the root");
+        let above = shape.entry_mut(parent).expect("above one that is in use");
+        above.children.remove(&(name, id));
+        above.children.insert((nameless, id));
+        above.live -= 1;
         self.change_min(id, 0);
         self.node(id).delete();
         self.note_over(self.node(id));
@@ -275,10 +337,15 @@ impl GroupTree {
     /// Frees the number of a deleted group whose last page is gone, and those of the deleted groups
     /// above it that only this one kept.
     pub(super) fn release(&self, id: GroupId) {
-        self.release_drained(&mut self.shape.lock(), id);
+        let mut freed = Vec::new();
+        self.release_drained(&mut self.shape.lock(), id, &mut freed);
+        // This may be the last of a deleted group above.
+        for (parent, heap) in freed {
+            self.give_heap_back(parent, heap);
+        }
     }
 
-    fn release_drained(&self, shape: &mut Shape, id: GroupId) {
+    fn release_drained(&self, shape: &mut Shape, id: GroupId, freed: &mut Vec<(GroupId, u64)>) {
         let mut next = Some(id);
         while let Some(id) = next {
             let node = self.node(id);
@@ -287,15 +354,25 @@ impl GroupTree {
                 .is_some_and(|entry| entry.children.is_empty());
             // Under the mutex: of two threads that both saw the count reach 0, the second finds the
             // node free (or reused, live).
-            if !(childless && node.is_deleted() && node.usage.load(Ordering::SeqCst) == 0) {
+            let unused = || node.usage.load(Ordering::SeqCst) == 0 && self.is_heap_empty(id);
+            if !(childless && node.is_deleted() && unused()) {
                 return;
             }
             next = node.parent();
             node.end();
-            shape.entries[id.0 as usize] = None;
+            let entry = shape.entries[id.0 as usize].take();
             shape.free.push(id.0);
-            if let Some(above) = next.and_then(|parent| shape.entry_mut(parent)) {
-                above.children.retain(|child| *child != id);
+            let (Some(parent), Some(entry)) = (next, entry) else {
+                return;
+            };
+            if let Some(above) = shape.entry_mut(parent) {
+                above.children.remove(&(entry.name, id));
+            }
+            for id in self.path(parent) {
+                shape.entry_mut(id).expect("above one that is in use").below -= 1;
+            }
+            if entry.heap > 0 {
+                freed.push((parent, entry.heap));
             }
         }
     }
@@ -308,11 +385,17 @@ impl GroupTree {
         let mut at = 0;
         while at < found.len() {
             if let Some(entry) = shape.entry(found[at]) {
-                found.extend(&entry.children);
+                found.extend(entry.children());
             }
             at += 1;
         }
         found
+    }
+
+    /// Bytes on the heap of a group with this name: its counters, its place in the tree, its handle.
+    pub(super) fn heap_of(name: &str) -> u64 {
+        let place = size_of::<Entry>() + 2 * size_of::<(Arc<str>, GroupId)>();
+        (size_of::<Node>() + place + name.len() + HANDLE_BYTES) as u64
     }
 
     /// Nodes from `id` to the root, both counted.

@@ -3,16 +3,17 @@
 //! Charging and reclaim only count, and set a flag. The service thread (or `tick`) looks at the
 //! flag, and calls the watchers of groups that have changed, with no lock held.
 //!
-//! A group's watchers are forgotten while its number is still its own, with the tree's shape
-//! locked. The list's lock is a leaf in the lock order, and no code of the user's runs or is
-//! dropped under it (a watcher in the list is also its [`GroupWatch`]'s). A callback that runs
-//! meanwhile runs to its end.
+//! A watcher is charged to its group, which keeps the group's number from being given to another.
+//! The list's lock is a leaf in the lock order, and no code of the user's runs or is dropped under it
+//! (a watcher in the list is also its [`GroupWatch`]'s). A callback that runs meanwhile runs to its
+//! end.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::GroupId;
 use super::events::GroupEvents;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, may_call_out};
 
@@ -25,15 +26,23 @@ pub(super) struct Watchers {
     any: AtomicBool,
     /// Whether something was counted since the watchers were called.
     noted: AtomicBool,
-    list: Mutex<Vec<Arc<Watcher>>>,
+    list: Mutex<Watching>,
+    /// The number of the next watcher.
+    next: AtomicU64,
 }
+
+/// By group, and in the order in which they were made.
+type Watching = BTreeMap<(GroupId, u64), Arc<Watcher>>;
 
 struct Watcher {
     group: GroupId,
+    number: u64,
     /// The events as last reported.
     told: Mutex<GroupEvents>,
     changed: Condvar,
     callback: Option<Callback>,
+    /// Also keeps the group's number from being another's while the callback runs.
+    _heap: Box<dyn Send + Sync>,
 }
 
 /// A subscription to a group's events, made by [`Group::watch`](super::Group::watch) or
@@ -53,26 +62,34 @@ impl std::fmt::Debug for GroupWatch {
 
 impl Drop for GroupWatch {
     fn drop(&mut self) {
-        self.watchers
-            .change(|list| list.retain(|watcher| !Arc::ptr_eq(watcher, &self.watcher)));
+        let key = (self.watcher.group, self.watcher.number);
+        self.watchers.change(|list| list.remove(&key));
     }
 }
 
 impl GroupWatch {
+    /// Bytes on the heap, its place in the list included.
+    pub(super) const HEAP: usize = size_of::<Watcher>() + 16 + 24 + 48;
+
     /// Watches `group`, whose events are `seen` now.
     pub(super) fn new(
         watchers: Arc<Watchers>,
         group: GroupId,
         seen: GroupEvents,
         callback: Option<Callback>,
+        heap: Box<dyn Send + Sync>,
     ) -> GroupWatch {
+        // Relaxed: numbers only differ.
+        let number = watchers.next.fetch_add(1, Ordering::Relaxed);
         let watcher = Arc::new(Watcher {
             group,
+            number,
             told: Mutex::new(seen),
             changed: Condvar::new(),
             callback,
+            _heap: heap,
         });
-        watchers.change(|list| list.push(watcher.clone()));
+        watchers.change(|list| list.insert((group, number), watcher.clone()));
         GroupWatch { watchers, watcher }
     }
 
@@ -109,16 +126,11 @@ impl Watchers {
         }
     }
 
-    /// Forgets the watchers of a group about to be deleted, whose number may then be reused at any
-    /// time.
-    pub(super) fn forget(&self, group: GroupId) {
-        self.change(|list| list.retain(|watcher| watcher.group != group));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Watcher>>)) {
+    fn change<T>(&self, change: impl FnOnce(&mut Watching) -> T) -> T {
         let mut list = self.list.lock();
-        change(&mut list);
+        let changed = change(&mut list);
         self.any.store(!list.is_empty(), Ordering::Relaxed);
+        changed
     }
 
     /// Calls every watcher whose group has counted something since the last call, which `events`
@@ -127,7 +139,7 @@ impl Watchers {
         if !self.noted.swap(false, Ordering::Acquire) {
             return;
         }
-        let list = self.list.lock().clone();
+        let list: Vec<Arc<Watcher>> = self.list.lock().values().cloned().collect();
         let mut panics = Panics::default();
         for watcher in list {
             let events = events(watcher.group);
@@ -159,7 +171,7 @@ mod tests {
     fn who_is_woken_for_nothing_waits_on() {
         let tree = Arc::new(GroupTree::new(PageCount(1000)));
         let group = Group::root(tree.clone()).child("tenant", MIB).unwrap();
-        let watch = group.watch();
+        let watch = group.watch().unwrap();
         let seen = watch.events();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| watch.wait(&seen, Duration::MAX));

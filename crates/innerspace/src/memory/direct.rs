@@ -7,7 +7,7 @@ use super::files::{Listed, OpenFile};
 use super::open::{OF_ANOTHER_GROUP, is_another};
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
-use crate::group::Group;
+use crate::group::{Group, MayReclaim};
 use crate::store::{Access, Create, Locked, Opened};
 use crate::sync::Arc;
 
@@ -112,7 +112,10 @@ impl DirectOpener {
         self.check_process(|| name.into())?;
         self.check_group()?;
         let group = self.payer().clone();
-        DaxFile::on_device(&self.memory.0.cache, &group, device, name, self.setup)
+        let heap = group.charge_heap(DaxFile::HEAP + name.len(), MayReclaim::Yes)?;
+        let file = DaxFile::on_device(&self.memory.0.cache, &group, device, name, self.setup)?;
+        file.core().keep(Box::new(heap));
+        Ok(file)
     }
 
     /// An existing host file.
@@ -132,11 +135,14 @@ impl DirectOpener {
             FileAccess::ReadWrite => Access::ReadWrite,
         };
         let same = |listed| self.same_file(path, listed, create);
+        // Charged with the table of files unlocked. If the file is open already, it costs nothing.
+        let heap = self.payer().charge_heap(DaxFile::HEAP, MayReclaim::Yes);
         let make = |locked: Locked<'_>| {
+            let heap = heap?;
             let file = DaxFile::over_host(&inner.cache, self.payer(), locked, self.setup.clone())?;
             let core = file.core();
             let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
-            Ok((file, open))
+            Ok((file, open, heap))
         };
         let opened = Opened::begin(path, access, create)?;
         inner.files.open_once(&inner.cache, opened, same, make)

@@ -5,6 +5,9 @@
 //! an [`OpenFile::Opening`] stands in the table meanwhile. If that is gone when the table is locked
 //! again, the store was open in between and may have changed, and is asked once more. No call waits
 //! for an `Opening`: of two calls that open a store at once, the second finds the first one's file.
+//!
+//! A file, or a call that opens one, has a [`Listing`], which takes its entry out of the table when
+//! it ends. So the table has nothing but what is open, and no call walks it.
 
 use std::collections::HashMap;
 
@@ -16,13 +19,82 @@ use crate::sync::thread;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
 
 /// Open files by the identity of their stores.
-pub(super) struct OpenFiles(Mutex<HashMap<Identity, OpenFile>>);
+pub(super) struct OpenFiles(Arc<Table>);
+
+struct Table {
+    files: Mutex<Entries>,
+    /// Entries whose end was met with `files` locked: the next call that locks it takes them out. A
+    /// leaf lock.
+    ended: Mutex<Vec<(Identity, u64)>>,
+}
+
+#[derive(Default)]
+pub(super) struct Entries {
+    by_identity: HashMap<Identity, Entry>,
+    /// The number of the next entry.
+    next: u64,
+}
+
+struct Entry {
+    /// Of the listing that takes it out.
+    number: u64,
+    file: OpenFile,
+}
+
+/// Takes an entry out of the table of open files when it is dropped, if that has not been replaced.
+pub(super) struct Listing {
+    table: Arc<Table>,
+    identity: Identity,
+    number: u64,
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let ended = (self.identity, self.number);
+        // A file may end where the table is locked, also by this thread.
+        match self.table.files.try_lock() {
+            Some(mut files) => files.remove(ended),
+            None => self.table.ended.lock().push(ended),
+        }
+    }
+}
+
+impl Table {
+    fn lock(&self) -> Files<'_> {
+        let mut files = self.files.lock();
+        for ended in std::mem::take(&mut *self.ended.lock()) {
+            files.remove(ended);
+        }
+        files
+    }
+}
+
+impl Entries {
+    fn get(&self, identity: Identity) -> Option<&OpenFile> {
+        self.by_identity.get(&identity).map(|entry| &entry.file)
+    }
+
+    fn insert(&mut self, identity: Identity, file: OpenFile) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.by_identity.insert(identity, Entry { number, file });
+        number
+    }
+
+    fn remove(&mut self, (identity, number): (Identity, u64)) {
+        let entry = self.by_identity.get(&identity);
+        if entry.is_some_and(|entry| entry.number == number) {
+            self.by_identity.remove(&identity);
+        }
+    }
+}
 
 /// A file that is open, or was: its last handle may be gone.
 pub(super) enum OpenFile {
     /// The file is being opened, and has not been open since this entry was made: its store is
-    /// being probed.
-    Opening(Weak<()>),
+    /// being probed. All calls that probe it at the same time
+    /// share the listing.
+    Opening(Weak<Listing>),
     /// Open through the page cache; the second reference lives until the file is closed, or longer.
     Cached(Weak<FileInner>, Weak<FileCore>),
     /// Open for direct access; the second reference lives until the file is closed.
@@ -36,7 +108,7 @@ pub(super) enum Listed {
 }
 
 /// The table of files, locked.
-pub(super) type Files<'memory> = MutexGuard<'memory, HashMap<Identity, OpenFile>>;
+pub(super) type Files<'memory> = MutexGuard<'memory, Entries>;
 
 /// Whether a file is open already.
 pub(super) enum Found<'memory, F> {
@@ -52,53 +124,59 @@ impl OpenFile {
         OpenFile::Cached(Arc::downgrade(inner), Arc::downgrade(inner.core()))
     }
 
-    /// Whether the file is open, or being opened or closed: then a call that opens it has to find
-    /// it.
-    fn is_in_use(&self) -> bool {
+    /// Keeps something until the file ends. The caller has the file, so it is there.
+    fn keep(&self, ending: Box<dyn Send + Sync>) {
         match self {
-            OpenFile::Opening(mark) => mark.strong_count() > 0,
-            OpenFile::Cached(_, core) => core.strong_count() > 0,
-            OpenFile::Direct(_, closed) => closed.strong_count() > 0,
+            OpenFile::Opening(_) => {}
+            OpenFile::Cached(_, core) => drop(core.upgrade().map(|core| core.keep(ending))),
+            OpenFile::Direct(core, _) => drop(core.upgrade().map(|core| core.keep(ending))),
         }
     }
 }
 
-/// Notes a file that was just opened, and forgets those that are closed.
-pub(super) fn note_open(
-    files: &mut HashMap<Identity, OpenFile>,
-    identity: Identity,
-    open: OpenFile,
-) {
-    files.retain(|_, file| file.is_in_use());
-    files.insert(identity, open);
-}
-
-/// Notes that a store is about to be asked. The mark lasts while its result lives; all calls that
-/// ask the store at the same time share it.
-pub(super) fn note_opening(files: &mut HashMap<Identity, OpenFile>, identity: Identity) -> Arc<()> {
-    if let Some(OpenFile::Opening(mark)) = files.get(&identity)
-        && let Some(mark) = mark.upgrade()
-    {
-        return mark;
-    }
-    let mark = Arc::new(());
-    files.insert(identity, OpenFile::Opening(Arc::downgrade(&mark)));
-    mark
-}
-
-/// Whether the store has not been open since it was marked.
-pub(super) fn is_opening(
-    files: &HashMap<Identity, OpenFile>,
-    identity: Identity,
-    mark: &Arc<()>,
-) -> bool {
-    let now = files.get(&identity);
-    matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))
-}
-
 impl OpenFiles {
     pub(super) fn new() -> OpenFiles {
-        OpenFiles(Mutex::ranked(Rank::Registry, HashMap::new()))
+        OpenFiles(Arc::new(Table {
+            files: Mutex::ranked(Rank::Registry, Entries::default()),
+            ended: Mutex::default(),
+        }))
+    }
+
+    /// Lists a file that was just opened until it ends, and keeps `ending` as long.
+    pub(super) fn note_open(
+        &self,
+        files: &mut Entries,
+        identity: Identity,
+        file: OpenFile,
+        ending: impl Send + Sync + 'static,
+    ) {
+        let ending = Box::new((self.listing(identity, files.next), ending));
+        file.keep(ending);
+        files.insert(identity, file);
+    }
+
+    fn listing(&self, identity: Identity, number: u64) -> Listing {
+        let table = self.0.clone();
+        Listing {
+            table,
+            identity,
+            number,
+        }
+    }
+
+    /// Notes that a store is about to be asked, until the result is dropped.
+    pub(super) fn note_opening(&self, files: &mut Entries, identity: Identity) -> Arc<Listing> {
+        if let Some(OpenFile::Opening(mark)) = files.get(identity)
+            && let Some(mark) = mark.upgrade()
+        {
+            return mark;
+        }
+        let number = files.insert(identity, OpenFile::Opening(Weak::new()));
+        let mark = Arc::new(self.listing(identity, number));
+        if let Some(entry) = files.by_identity.get_mut(&identity) {
+            entry.file = OpenFile::Opening(Arc::downgrade(&mark));
+        }
+        mark
     }
 
     /// Opens the file at a path once. If it is open already, `same` makes the result of it; if not,
@@ -107,12 +185,12 @@ impl OpenFiles {
     /// The file is identified by its open descriptor: the path may name another file a moment
     /// later. A second writable open of one file would meet our own lock, so the table is searched
     /// before, and stays locked until the file is in it.
-    pub(super) fn open_once<F, E: From<store::OpenError>>(
+    pub(super) fn open_once<F, E: From<store::OpenError>, X: Send + Sync + 'static>(
         &self,
         cache: &Cache,
         mut opened: Opened,
         same: impl Fn(Listed) -> Result<F, E>,
-        make: impl FnOnce(Locked<'_>) -> Result<(F, OpenFile), E>,
+        make: impl FnOnce(Locked<'_>) -> Result<(F, OpenFile, X), E>,
     ) -> Result<F, E> {
         loop {
             let identity = opened.identity();
@@ -130,9 +208,12 @@ impl OpenFiles {
                     continue;
                 }
             };
-            let (file, open) = make(locked)?;
-            if let (Some(mut files), Some(identity)) = (files, identity) {
-                note_open(&mut files, identity, open);
+            let (file, open, ending) = make(locked)?;
+            match (files, identity) {
+                (Some(mut files), Some(identity)) => {
+                    self.note_open(&mut files, identity, open, ending);
+                }
+                _ => open.keep(Box::new(ending)),
             }
             return Ok(file);
         }
@@ -170,7 +251,7 @@ impl OpenFiles {
     fn look_for(&self, cache: &Cache, identity: Identity) -> (Files<'_>, Option<Listed>) {
         loop {
             let files = self.0.lock();
-            match files.get(&identity) {
+            match files.get(identity) {
                 Some(OpenFile::Cached(file, _)) => match file.upgrade() {
                     Some(file) => return (files, Some(Listed::Cached(file))),
                     None if cache.is_closing(identity) => {
@@ -190,5 +271,13 @@ impl OpenFiles {
                 Some(OpenFile::Opening(_)) | None => return (files, None),
             }
         }
+    }
+}
+
+impl Entries {
+    /// Whether the store has not been open since it was marked.
+    pub(super) fn is_opening(&self, identity: Identity, mark: &Arc<Listing>) -> bool {
+        let now = self.get(identity);
+        matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))
     }
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::Memory;
-use super::files::{Found, Listed, OpenFile, is_opening, note_open, note_opening};
+use super::files::{Found, Listed, OpenFile};
 use crate::cache::{
     FileAccess, FileError, FileInner, FileOptions, PagedFile, StoreProbe, WriteOrder,
 };
-use crate::group::Group;
+use crate::group::{FileBlocks, Group, GroupError, HeapBytes, MayReclaim};
 use crate::store::{self, Store};
 use crate::store::{CacheMode, Create, Locked, Opened};
 use crate::sync::Arc;
@@ -25,6 +25,14 @@ pub enum OpenError {
     /// The store or the options are wrong.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A block of the file does not fit in the limit of the group that was to pay for it.
+    #[error("{file}: {why}")]
+    BlockTooLarge {
+        /// The file.
+        file: String,
+        /// The group, its limit and the size of the block.
+        why: GroupError,
+    },
     /// The group that was given for the file belongs to another memory.
     #[error("the group given for the file belongs to another memory")]
     OtherMemorysGroup,
@@ -55,7 +63,9 @@ impl OpenError {
         match self {
             OpenError::Path(error) => error.kind(),
             OpenError::File(error) => error.kind(),
-            OpenError::OtherMemorysGroup => io::ErrorKind::InvalidInput,
+            OpenError::OtherMemorysGroup | OpenError::BlockTooLarge { .. } => {
+                io::ErrorKind::InvalidInput
+            }
             OpenError::OpenOtherwise { .. } | OpenError::NotEmptied { .. } => {
                 io::ErrorKind::ResourceBusy
             }
@@ -68,6 +78,9 @@ impl From<OpenError> for io::Error {
         io::Error::new(error.kind(), error)
     }
 }
+
+/// What ends with a file. The bytes that are charged keep the group's number for the blocks.
+type Ending = (FileBlocks, HeapBytes);
 
 /// How to open a file of a memory; made by [`Memory::options`].
 #[derive(Clone, Debug)]
@@ -118,7 +131,9 @@ impl Memory {
 }
 
 impl FileOpener {
-    /// The unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB.
+    /// The unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB. A block, and
+    /// four pages for the index, have to fit in the group that pays:
+    /// [`OpenError::BlockTooLarge`].
     pub fn block_size(mut self, bytes: u64) -> FileOpener {
         self.options = self.options.block_size(bytes);
         self
@@ -196,21 +211,26 @@ impl FileOpener {
             self.same_file(listed, &name)
         };
         let Some(identity) = store.identity() else {
-            return Ok(FileInner::open(&inner.cache, store, &self.options)?);
+            let heap = self.charge(&|| store.name())?;
+            let file = FileInner::open(&inner.cache, store, &self.options)?;
+            file.core().keep(Box::new(heap));
+            return Ok(file);
         };
         loop {
             let mark = match inner.files.look(&inner.cache, identity, &same)? {
                 Found::Same(open) => return Ok(open),
-                Found::Nothing(mut files) => note_opening(&mut files, identity),
+                Found::Nothing(mut files) => inner.files.note_opening(&mut files, identity),
             };
+            let heap = self.charge(&|| store.name())?;
             let asked = StoreProbe::new(store.clone(), &self.options)?;
             let mut files = match inner.files.look(&inner.cache, identity, &same)? {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(files) => files,
             };
-            if is_opening(&files, identity, &mark) {
+            if files.is_opening(identity, &mark) {
                 let file = FileInner::over(&inner.cache, asked, &self.options);
-                note_open(&mut files, identity, OpenFile::cached(&file));
+                let open = OpenFile::cached(&file);
+                inner.files.note_open(&mut files, identity, open, heap);
                 return Ok(file);
             }
         }
@@ -260,14 +280,38 @@ impl FileOpener {
             }),
             (listed, _) => self.same_file(listed, &name),
         };
+        // Charged with the table of files unlocked. If the file is open already, it costs nothing.
+        let heap = self.charge(&name);
         let make = |locked: Locked<'_>| {
+            let heap = heap?;
             let store = Arc::new(locked.into_store(CacheMode::Auto)?);
             let file = FileInner::open(&inner.cache, store, &self.options)?;
             let open = OpenFile::cached(&file);
-            Ok((file, open))
+            Ok((file, open, heap))
         };
         let opened = Opened::begin(path, access, create)?;
         inner.files.open_once(&inner.cache, opened, same, make)
+    }
+
+    /// The group that is to pay.
+    fn payer(&self) -> &Group {
+        let root = &self.memory.0.root;
+        self.options.group.as_ref().unwrap_or(root)
+    }
+
+    /// Charges the group for an open file, whose blocks have to fit in the group.
+    fn charge(&self, name: &dyn Fn() -> String) -> Result<Ending, OpenError> {
+        let name: Arc<str> = self.shown_name(name).into();
+        let order = self.options.block_order(&name)?;
+        let blocks = FileBlocks::begin(self.payer(), order);
+        let blocks = blocks.map_err(|why| OpenError::BlockTooLarge {
+            file: name.to_string(),
+            why,
+        })?;
+        let names = 2 * self.options.name.as_ref().map_or(0, String::len);
+        let bytes = PagedFile::HEAP + names;
+        let heap = self.payer().charge_heap(bytes, MayReclaim::Yes);
+        Ok((blocks, heap.map_err(FileError::from)?))
     }
 
     fn check_process(&self, name: impl Fn() -> String) -> Result<(), OpenError> {

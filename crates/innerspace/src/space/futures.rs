@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::VirtAddr;
 use crate::cache::{Task, TimedOut, wait_for};
 use crate::exec::Turn;
+use crate::group::LimitError;
 use crate::space::access::forms::NonBlocking;
 use crate::space::access::single::{Core, Sectioned, Single};
 use crate::space::core::error::{AccessKind, Fault, SpaceError};
@@ -60,12 +61,12 @@ impl Space {
     ///     Ok(space.defer(move |space| space.sync(at, len)).await?)
     /// }
     /// ```
-    pub fn defer<T: Send + 'static, E: Send + 'static>(
+    pub fn defer<T: Send + 'static, E: From<LimitError> + Send + 'static>(
         &self,
         call: impl FnOnce(&Space) -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
         let space = self.clone();
-        let about = (Arc::as_ptr(&self.0) as usize, self.0.group_id());
+        let about = (Arc::as_ptr(&self.0) as usize, self.group());
         let turn = (Turn::Alone, 1);
         Task::new(&self.0.cache, about, turn, move || call(&space))
     }

@@ -32,7 +32,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::exec::reentry::InCallback;
-use crate::group::{Charge, Group, GroupId};
+use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::reclaim::{AllocMode, PoolFrame};
 use crate::space::core::error::{AccessKind, Fault, FaultKind, SpaceError, checked_range};
 use crate::space::core::space::{Space, SpaceInner};
@@ -45,6 +45,12 @@ use crate::space::vma::protection::{Protection, Sharing};
 use crate::space::vma::set::VmaSet;
 use crate::sync::gate::Writer;
 use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
+
+/// Bytes of the counts beside a list of frames.
+const ARC_BYTES: usize = 16;
+
+/// Bytes in which a space notes a pin that a fork may not copy.
+const NOTED_BYTES: usize = 16;
 
 /// What a fork or a snapshot does about a pinned page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,8 +89,8 @@ pub enum AtFork {
 pub struct Pinned {
     pins: Pins,
     at: VirtAddr,
-    /// The charge for the list of frames, if it fills a page.
-    charged: Option<(GroupId, PageCount)>,
+    /// The charge for the list of frames.
+    _heap: HeapBytes,
 }
 
 /// Frames for a fork's copies of pinned pages, and of the paths to them.
@@ -124,14 +130,13 @@ impl Space {
                 len,
             }),
         };
-        let bytes = (range.end - range.start) / PAGE_SIZE as u64 * size_of::<FrameId>() as u64;
-        let charged = PageCount(bytes / PAGE_SIZE as u64);
-        let charge = (charged > PageCount(0))
-            .then(|| {
-                let group = space.group_id();
-                space.pool.charge(group, charged, AllocMode::Wait)
-            })
-            .transpose()?;
+        let pages = ((range.end - range.start) / PAGE_SIZE as u64) as usize;
+        let noted = match at_fork {
+            AtFork::Copy => 0,
+            AtFork::Refuse => NOTED_BYTES,
+        };
+        let bytes = (ARC_BYTES + pages * size_of::<FrameId>()).next_multiple_of(8) + noted;
+        let heap = self.group().charge_heap(bytes, MayReclaim::Yes)?;
         loop {
             space.inside(|tables| check(tables.vmas))?;
             self.ensure_pages(WHAT, at, len)?;
@@ -145,11 +150,10 @@ impl Space {
                     if writer.pins.is_look_due() {
                         let _found = space.look_for_pins(&mut writer);
                     }
-                    let payer = charge.map(Charge::commit);
                     return Ok(Pinned {
                         pins,
                         at,
-                        charged: payer.map(|payer| (payer, charged)),
+                        _heap: heap,
                     });
                 }
                 // A fork or a restore came between.
@@ -292,14 +296,6 @@ impl Pinned {
             at += len;
             (len > 0).then_some((page, start, len))
         })
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if let Some((payer, pages)) = self.charged {
-            self.pins.pool().groups.uncharge(payer, pages);
-        }
     }
 }
 

@@ -98,7 +98,7 @@ pub enum Accepted {
 ///
 /// It is valid while a store that returned it is open; a closed file's numbers may be given to
 /// another file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Identity {
     kind: &'static str,
     numbers: [u64; 2],

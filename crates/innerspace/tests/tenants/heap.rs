@@ -1,1 +1,227 @@
 //! Everything a tenant makes in numbers is charged at its real size, or bounded by a stated number.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use innerspace::store::{Identity, Store};
+use innerspace::{
+    AtFork, DaxDevice, DaxFile, Device, DeviceError, FileError, Group, KIB, MIB, Map, PAGE_SIZE,
+    PagedFile, Ready, Task, Threads,
+};
+
+use crate::world::{World, alone, heap};
+
+/// Objects of one kind.
+const MANY: usize = 1_000;
+
+/// A store of zeros, with an identity of its own if it has a number.
+struct Zeros(Option<u64>);
+
+impl Store for Zeros {
+    fn len(&self) -> io::Result<u64> {
+        Ok(64 * MIB)
+    }
+
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+        buf.fill(0);
+        Ok(buf.len())
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        Some(Identity::new("zeros", [self.0?, 0]))
+    }
+}
+
+/// A device that is nothing.
+struct Nothing;
+
+impl Device for Nothing {
+    fn load(&self, _: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.fill(0);
+        Ok(())
+    }
+
+    fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// Makes many of one kind, and compares what the allocator gave with what the group is charged for
+/// beyond `frames` bytes each.
+fn check<T>(kind: &str, group: &Group, frames: u64, make: impl FnMut(usize) -> T) {
+    check_many(kind, MANY, group, frames, make);
+}
+
+fn check_many<T>(
+    kind: &str,
+    many: usize,
+    group: &Group,
+    frames: u64,
+    mut make: impl FnMut(usize) -> T,
+) {
+    let mut kept = Vec::with_capacity(2 * many);
+    // Tables that all share have their size by now.
+    kept.extend((0..many).map(&mut make));
+    let before = (heap(), group.usage());
+    kept.extend((many..2 * many).map(&mut make));
+    let taken = heap().saturating_sub(before.0);
+    let charged = group.usage() - before.1 - frames * many as u64;
+    println!(
+        "{kind}: {} taken, {} charged",
+        taken / many as u64,
+        charged / many as u64
+    );
+    let slack = taken / 10 + PAGE_SIZE as u64;
+    assert!(
+        charged + slack >= taken && charged <= taken + slack,
+        "{many} of {kind}: {taken} bytes taken, {charged} charged"
+    );
+    drop(kept);
+}
+
+/// Polls once; it does not become ready.
+fn begin<F: Future + Unpin>(mut future: F) -> F {
+    let polled = Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    future
+}
+
+// spec: N2
+#[test]
+fn files_and_what_is_made_of_them_are_charged_at_their_size() {
+    let _alone = alone();
+    let world = World::new(64 * MIB, Threads::None);
+    let open = |store| {
+        let options = world.memory.options().group(&world.a);
+        options.open(store).unwrap()
+    };
+    check("file", &world.a, 0, |_| open(Zeros(None)));
+    check("file with an identity", &world.a, 0, |number| {
+        open(Zeros(Some(number as u64)))
+    });
+    let file = open(Zeros(None));
+    check("handle", &world.a, 0, |_| file.clone());
+    check("block reader", &world.a, 0, |_| file.block_reader());
+    let call = |_| -> Task<(), FileError> { file.defer(|file: &PagedFile| file.sync_all()) };
+    check("task", &world.a, 0, call);
+    check("task that is queued", &world.a, 0, |number| {
+        begin(call(number))
+    });
+    let wait = |_| -> Ready { begin(file.ready(..4)) };
+    check("future of bytes", &world.a, 0, wait);
+}
+
+// spec: N2
+#[test]
+fn groups_and_watches_are_charged_at_their_size() {
+    let _alone = alone();
+    let world = World::new(64 * MIB, Threads::None);
+    let child = |number: usize| world.a.child_unlimited(&number.to_string()).unwrap();
+    check("group", &world.a, 0, child);
+    check("watch", &world.a, 0, |_| world.a.watch().unwrap());
+    let state = [0_u64; 8];
+    let watch = |_| world.a.on_events(move |_| assert_eq!(state[0], 0)).unwrap();
+    check("watch with a callback", &world.a, 0, watch);
+}
+
+// spec: N2
+#[test]
+fn direct_files_and_pins_are_charged_at_their_size() {
+    let _alone = alone();
+    let world = World::new(64 * MIB, Threads::None);
+    let device = DaxDevice::memory(4 * MIB).unwrap();
+    let open = |_| -> DaxFile {
+        let options = world.memory.direct_options().group(&world.a);
+        options.on(&device, "d").unwrap()
+    };
+    check("direct file", &world.a, 0, open);
+    let file = open(0);
+    file.set_len(MIB).unwrap();
+    file.write_all_at(&[1; 8 * KIB as usize], 0).unwrap();
+    check("pin of a direct file", &world.a, 0, |_| {
+        file.pin_raw(0..4096).unwrap()
+    });
+    let task = |_| -> Task<(), innerspace::DaxError> { file.defer(DaxFile::sync_all) };
+    check("task of a direct file", &world.a, 0, task);
+}
+
+// spec: N2
+#[test]
+fn what_is_made_of_a_space_is_charged_at_its_size() {
+    let _alone = alone();
+    let world = World::new(64 * MIB, Threads::None);
+    let space = world.memory.space_in(&world.a).unwrap();
+    let at = space.map(Map::anonymous(4 * MIB)).unwrap();
+    space.accessor().unwrap().store(at, 1_u64).unwrap();
+    let pin = |_| space.pin(at, 8, AtFork::Copy).unwrap();
+    check_many("pin", 8_000, &world.a, 0, pin);
+    let pin = |_| space.pin(at, 8, AtFork::Refuse).unwrap();
+    check_many("pin that forks refuse", 8_000, &world.a, 0, pin);
+    check("mapping of a device", &world.a, 0, |_| {
+        space.map(Map::device(Nothing, PAGE_SIZE as u64)).unwrap()
+    });
+    let task =
+        |_| -> Task<(), innerspace::SpaceError> { space.defer(move |space| space.sync(at, 4096)) };
+    check("task of a space", &world.a, 0, task);
+}
+
+// spec: N2
+#[test]
+fn a_small_group_is_refused_in_the_end_and_has_all_back() {
+    let world = World::new(8 * MIB, Threads::None);
+    let small = world.a.child("small", 64 * KIB).unwrap();
+    let device = DaxDevice::memory(4 * MIB).unwrap();
+    let fill = |kind: &str, make: &mut dyn FnMut() -> bool| {
+        let made = (0..10_000).take_while(|_| make()).count();
+        assert!((4..9_000).contains(&made), "{made} of {kind}");
+        assert!(small.usage() <= 64 * KIB);
+        drop(world.b.watch().unwrap());
+    };
+    let options = || world.memory.options().group(&small);
+    let mut files = Vec::new();
+    fill("files", &mut || {
+        options()
+            .open(Zeros(None))
+            .map(|file| files.push(file))
+            .is_ok()
+    });
+    files.truncate(1);
+    let file = files.pop().unwrap();
+    let direct = || world.memory.direct_options().group(&small);
+    let mut files = Vec::new();
+    fill("direct files", &mut || {
+        direct()
+            .on(&device, "d")
+            .map(|file| files.push(file))
+            .is_ok()
+    });
+    files.clear();
+    let mut watches = Vec::new();
+    fill("watches", &mut || {
+        small.watch().map(|watch| watches.push(watch)).is_ok()
+    });
+    watches.clear();
+    // Futures end with the refusal. Handles share one that is there already.
+    let mut tasks: Vec<Task<(), FileError>> = Vec::new();
+    fill("tasks", &mut || {
+        let mut task = file.defer(|file: &PagedFile| file.sync_all());
+        let polled = Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop()));
+        tasks.push(task);
+        match polled {
+            Poll::Pending => true,
+            Poll::Ready(result) => {
+                assert!(result.unwrap_err().is_limit());
+                false
+            }
+        }
+    });
+    let before = heap();
+    let handles: Vec<PagedFile> = (0..10_000).map(|_| file.clone()).collect();
+    let taken = heap().saturating_sub(before);
+    assert!(taken < 10_000 * 128, "{taken} bytes for handles");
+    drop((tasks, handles, file));
+    world.memory.tick();
+    assert_eq!(small.usage(), 0);
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
-use innerspace::{DaxError, FileAccess, KIB, MIB, OpenError, PagedFile, Threads};
+use innerspace::{DaxError, FileAccess, GroupError, KIB, MIB, OpenError, PagedFile, Threads};
 
 use crate::world::World;
 
@@ -83,4 +83,33 @@ fn a_direct_file_that_is_open_for_another_group_is_refused_and_the_error_says_so
     let own = options().group(&world.b).open(&path).unwrap();
     options().group(&world.a).share().open(&link).unwrap_err();
     drop(own);
+}
+
+#[test]
+fn a_file_whose_blocks_do_not_fit_in_its_group_is_refused_with_the_numbers() {
+    let world = World::new(4 * MIB, Threads::None);
+    let small = world.a.child("small", 48 * KIB).unwrap();
+    let inner = small.child_unlimited("inner").unwrap();
+    let open = |block, group| {
+        let store = MemoryStore::from_bytes(&[7; 100_000]);
+        let options = world.memory.options().block_size(block).group(group);
+        options.open(store)
+    };
+    for group in [&small, &inner] {
+        let error = open(64 * KIB, group).unwrap_err();
+        assert!(matches!(error, OpenError::BlockTooLarge { .. }), "{error}");
+        let text = "group root/a/small: limit 48.0 KiB has no room for a block of 64.0 KiB; it has to be 80.0 KiB at least";
+        assert!(error.to_string().ends_with(text), "{error}");
+    }
+    small.set_max(80 * KIB).unwrap();
+    let file = open(64 * KIB, &inner).unwrap();
+    assert_eq!(file.view(0..10).unwrap()[..], [7; 10]);
+    let error = small.set_max(48 * KIB).unwrap_err();
+    assert!(
+        matches!(error, GroupError::TooSmallForBlocks { .. }),
+        "{error}"
+    );
+    drop(file);
+    small.set_max(48 * KIB).unwrap();
+    open(16 * KIB, &inner).unwrap().view(0..10).unwrap();
 }

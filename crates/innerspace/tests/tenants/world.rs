@@ -1,6 +1,7 @@
 //! A memory with two tenants, and the means that all tests here share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use innerspace::{Group, Memory, MemoryOptions, Threads};
 
@@ -9,25 +10,96 @@ pub(crate) struct World {
     pub(crate) memory: Memory,
     pub(crate) a: Group,
     pub(crate) b: Group,
+    _others: Beside,
 }
 
 impl World {
     /// A memory of `limit` bytes. A may use a quarter of it; B may use half, and all of that is
     /// its `min`.
     pub(crate) fn new(limit: u64, threads: Threads) -> World {
+        let _others = Beside::begin();
         let options = MemoryOptions::new(limit).threads(threads);
         let memory = options.build().unwrap();
         let a = memory.group("a", limit / 4).unwrap();
         let b = memory.group("b", limit / 2).unwrap();
         b.set_min(Some(limit / 2)).unwrap();
-        World { memory, a, b }
+        World {
+            memory,
+            a,
+            b,
+            _others,
+        }
     }
 }
 
-/// Keeps other tests that use this out, for one that reads what the whole process uses.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// How many tests run that do not mind others, and whether one runs that has to be alone.
+#[derive(Default)]
+struct Running {
+    beside: u32,
+    alone: bool,
+}
+
+static RUNNING: Mutex<Running> = Mutex::new(Running {
+    beside: 0,
+    alone: false,
+});
+static ENDED: Condvar = Condvar::new();
+
+thread_local! {
+    /// Whether this thread is alone.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+    /// Of those that run, this thread's.
+    static OWN: Cell<u32> = const { Cell::new(0) };
+}
+
+fn running() -> MutexGuard<'static, Running> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A test that does not mind others; in a thread that is alone, nothing.
+struct Beside(bool);
+
+impl Beside {
+    fn begin() -> Beside {
+        if ALONE.get() {
+            return Beside(false);
+        }
+        let is_alone = |running: &mut Running| running.alone;
+        let running = ENDED.wait_while(running(), is_alone);
+        running.unwrap_or_else(PoisonError::into_inner).beside += 1;
+        OWN.set(OWN.get() + 1);
+        Beside(true)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if self.0 {
+            running().beside -= 1;
+            OWN.set(OWN.get().saturating_sub(1));
+            ENDED.notify_all();
+        }
+    }
+}
+
+/// Keeps out the tests that have a [`World`], until it is dropped.
+pub(crate) struct Alone(());
+
+/// For a test that reads what the whole process uses.
+pub(crate) fn alone() -> Alone {
+    let is_busy = |running: &mut Running| running.alone || running.beside > OWN.get();
+    let running = ENDED.wait_while(running(), is_busy);
+    running.unwrap_or_else(PoisonError::into_inner).alone = true;
+    ALONE.set(true);
+    Alone(())
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        ALONE.set(false);
+        running().alone = false;
+        ENDED.notify_all();
+    }
 }
 
 /// Bytes on the heap of the process.

@@ -37,7 +37,7 @@ use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
 use crate::store::{Accepted, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
+use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
 use crate::units::{FrameId, PAGE_SHIFT, PageCount};
 
 /// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle
@@ -58,10 +58,14 @@ pub(crate) struct FileCore {
     pub(crate) stream: Stream,
     pub(crate) counters: FileCounters,
     pub(crate) closing: Closing,
+    /// What ends with the file: its place in the table of open files, the charge for its heap.
+    ending: OnceLock<Box<dyn Send + Sync>>,
 }
 
 /// The properties of a file that never change.
 pub(crate) struct FileIdentity {
+    /// Its place among the cache's files.
+    pub(crate) number: u64,
     /// The number frames carry.
     pub(crate) owner: OwnerId,
     /// The name as it was given.
@@ -154,13 +158,13 @@ impl FileCore {
             .group
             .clone()
             .unwrap_or_else(|| cache.root_group().clone());
-        let groups = std::iter::successors(Some(&group), |group| group.parent());
-        let groups = groups.map(Group::id).collect();
+        let groups = pool.groups.path(group.id()).collect();
         let tags_of = |owner: OwnerId| match order {
             0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
             _ => Tags::none(),
         };
         let block_shift = PAGE_SHIFT + u32::from(order);
+        let number = cache.next_file();
         let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
             let owner = pool.register_owner(me.clone() as Weak<dyn Owner>);
             FileCore {
@@ -168,6 +172,7 @@ impl FileCore {
                 cache: cache.clone(),
                 pool,
                 id: FileIdentity {
+                    number,
                     owner,
                     own_name,
                     name,
@@ -192,10 +197,16 @@ impl FileCore {
                 stream: Stream::default(),
                 counters: FileCounters::default(),
                 closing: Closing::default(),
+                ending: OnceLock::new(),
             }
         });
         cache.add_file(&core);
         core
+    }
+
+    /// Keeps something until the file ends.
+    pub(crate) fn keep(&self, ending: Box<dyn Send + Sync>) {
+        let _once = self.ending.set(ending);
     }
 
     // --- sizes and numbers
@@ -530,6 +541,8 @@ impl FileCore {
 
 impl Drop for FileCore {
     fn drop(&mut self) {
+        // If it panicked when it was closed, it is among the files yet.
+        self.cache.remove_file(self);
         // Closing removes every block. If it panicked before that, views may still show one, and
         // nothing will notice when they are gone: the memory is never freed, and the number in
         // their tags is never reused.

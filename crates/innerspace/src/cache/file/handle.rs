@@ -35,10 +35,15 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, Weak, failpoint};
 use crate::units::PageCount;
 
+/// Bytes of what an open file has on the heap beside its state.
+const OTHER_BYTES: usize = 600;
+
 /// An open file, shared by handles and mappings. Dereferences to its [`FileCore`].
 #[derive(Debug)]
 pub(crate) struct FileInner {
     core: Arc<FileCore>,
+    /// Shared by handles for which the group has no memory.
+    first: Arc<Handle>,
 }
 
 impl FileInner {
@@ -59,7 +64,12 @@ impl FileInner {
     /// The same, for a store that has been probed. It is not called, so locks may be held.
     pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe, options: &FileOptions) -> PagedFile {
         let core = FileCore::new(cache, asked, options);
-        PagedFile::new(&Arc::new(FileInner { core }))
+        let first = Handle::first(&core);
+        let handle = first.clone();
+        PagedFile {
+            inner: Some(Arc::new(FileInner { core, first })),
+            handle,
+        }
     }
 
     /// The file's state.
@@ -177,7 +187,8 @@ impl FileCore {
 /// A cached file: reads, writes, views, with a hard limit on the memory it takes and errors as
 /// values.
 ///
-/// Clones are handles of their own on the same file: each hears of a failed write once. All
+/// Clones are handles of their own on the same file: each hears of a failed write once. (Where the
+/// file's group has no memory for another handle, the clone shares the one that it is made of.) All
 /// operations may be called from many threads; a read that overlaps a write of another thread may
 /// see part of it, and so may a view over several blocks, which is a copy (a [`View`] inside one
 /// block never does).
@@ -225,7 +236,10 @@ impl fmt::Debug for PagedFile {
 
 impl Clone for PagedFile {
     fn clone(&self) -> PagedFile {
-        PagedFile::new(self.inner())
+        PagedFile {
+            inner: Some(self.inner().clone()),
+            handle: Handle::another(&self.handle),
+        }
     }
 }
 
@@ -250,9 +264,14 @@ impl Drop for PagedFile {
 }
 
 impl PagedFile {
+    /// Bytes on the heap of an open file with its first handle, and what it has in the tables of
+    /// files, of owners and of lanes.
+    pub(crate) const HEAP: usize =
+        size_of::<FileCore>() + size_of::<FileInner>() + size_of::<Handle>() + OTHER_BYTES;
+
     /// A new handle on an open file.
     pub(crate) fn new(inner: &Arc<FileInner>) -> PagedFile {
-        let handle = Handle::new(&inner.core);
+        let handle = Handle::another(&inner.first);
         PagedFile {
             inner: Some(inner.clone()),
             handle,

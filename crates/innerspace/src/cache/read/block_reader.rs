@@ -50,13 +50,22 @@ pub struct BlockReader {
 }
 
 /// Blocks, the most recently used first; each holds a reference.
-struct Recent(Vec<Remembered>);
+struct Recent {
+    blocks: [Remembered; RECENT],
+    len: usize,
+}
 
 #[derive(Clone, Copy)]
 struct Remembered {
     block: u64,
     frame: FrameId,
 }
+
+/// The rest of the array.
+const NOTHING: Remembered = Remembered {
+    block: 0,
+    frame: FrameId(0),
+};
 
 impl PagedFile {
     /// Lookups of blocks for one thread, which remember the last 16.
@@ -73,7 +82,10 @@ impl BlockReader {
             .fetch_add(1, Ordering::Relaxed);
         BlockReader {
             file,
-            recent: Recent(Vec::with_capacity(RECENT)),
+            recent: Recent {
+                blocks: [NOTHING; RECENT],
+                len: 0,
+            },
         }
     }
 
@@ -157,21 +169,42 @@ impl BlockReader {
     pub fn clear(&mut self) {
         let core = &self.file.handle().core;
         if core.check_process().is_err() {
-            return self.recent.0.clear();
+            self.recent.len = 0;
         }
-        for Remembered { frame, .. } in self.recent.0.drain(..) {
-            core.put(frame);
+        while let Some(oldest) = self.recent.pop() {
+            core.put(oldest.frame);
         }
     }
 
     /// The blocks that are remembered, most recent first.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn remembered(&self) -> Vec<u64> {
-        self.recent.0.iter().map(|known| known.block).collect()
+        self.recent
+            .known()
+            .iter()
+            .map(|known| known.block)
+            .collect()
     }
 }
 
 impl Recent {
+    fn known(&self) -> &[Remembered] {
+        &self.blocks[..self.len]
+    }
+
+    /// Forgets the oldest.
+    fn pop(&mut self) -> Option<Remembered> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.blocks[self.len])
+    }
+
+    /// Forgets one.
+    fn remove(&mut self, at: usize) -> Remembered {
+        self.blocks[at..self.len].rotate_left(1);
+        self.len -= 1;
+        self.blocks[self.len]
+    }
+
     /// The frame of a block, which is the most recent one from now on and marked used once; `None`
     /// for a hole.
     fn find(
@@ -181,16 +214,23 @@ impl Recent {
         wait: Wait,
     ) -> Result<Option<FrameId>, FileError> {
         let core = &handle.core;
-        let known = self.0.iter().position(|known| known.block == block);
+        let known = self.known().iter().position(|known| known.block == block);
         let frame = match known {
-            Some(at) if core.frames().meta(self.0[at].frame).hold.load().is_cached() => {
-                self.0[..=at].rotate_right(1);
-                self.0[0].frame
+            Some(at)
+                if core
+                    .frames()
+                    .meta(self.blocks[at].frame)
+                    .hold
+                    .load()
+                    .is_cached() =>
+            {
+                self.blocks[..=at].rotate_right(1);
+                self.blocks[0].frame
             }
             stale => {
                 core.check_process()?;
                 if let Some(at) = stale {
-                    core.put(self.0.remove(at).frame);
+                    core.put(self.remove(at).frame);
                 }
                 match self.seek_with_room(handle, block, wait)? {
                     Present::Block(held) => self.remember(core, held),
@@ -219,7 +259,7 @@ impl Recent {
                 trial.forget();
                 return sought;
             }
-            let Some(oldest) = self.0.pop() else {
+            let Some(oldest) = self.pop() else {
                 return sought;
             };
             trial.forget();
@@ -229,13 +269,15 @@ impl Recent {
 
     /// Takes over a block's reference, at the cost of the oldest.
     fn remember(&mut self, core: &FileCore, held: BlockRef<'_>) -> FrameId {
-        if self.0.len() == RECENT
-            && let Some(oldest) = self.0.pop()
+        if self.len == RECENT
+            && let Some(oldest) = self.pop()
         {
             core.put(oldest.frame);
         }
         let (frame, block) = held.into_parts();
-        self.0.insert(0, Remembered { block, frame });
+        self.blocks[self.len] = Remembered { block, frame };
+        self.len += 1;
+        self.blocks[..self.len].rotate_right(1);
         frame
     }
 }
@@ -264,7 +306,7 @@ impl fmt::Debug for BlockReader {
         write!(
             f,
             "BlockReader({} blocks of {})",
-            self.recent.0.len(),
+            self.recent.len,
             self.file.name()
         )
     }

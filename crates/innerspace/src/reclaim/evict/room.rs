@@ -185,6 +185,10 @@ impl Reclaimer for Pool {
         self.reclaim_for(group, pages, Io::Of(group))
     }
 
+    fn reclaim_clean(&self, group: GroupId, pages: PageCount) -> PageCount {
+        self.reclaim_for(group, pages, Io::Forbidden)
+    }
+
     fn holders(&self, group: GroupId) -> Holders {
         check::count_holders(self, group)
     }

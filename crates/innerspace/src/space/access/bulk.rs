@@ -113,7 +113,7 @@ impl Core {
             let order = order.or_else(|fault| {
                 let mut bytes = vec![0; len];
                 self.device_read::<S>(at, &mut bytes, fault)?;
-                Ok(bytes.as_slice().cmp(piece))
+                Ok::<_, Fault>(bytes.as_slice().cmp(piece))
             })?;
             if order != Ordering::Equal {
                 return Ok(order);

@@ -8,7 +8,7 @@ use crate::reclaim::AllocMode;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::Space;
 use crate::space::table::edit::Edit;
-use crate::space::vma::area::Vma;
+use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::protection::Protection;
 use crate::space::vma::set::VmaSet;
 use crate::{MIB, PAGE_SIZE, VirtAddr};
@@ -56,6 +56,9 @@ impl Space {
         let space = &self.0;
         let mut vma = map.to_vma(space.end())?;
         map.check_memory(&space.pool)?;
+        if let Backing::Device { device, .. } = &vma.backing {
+            device.pay(self.group())?;
+        }
         let mut writer = space.gate.write();
         let range = place(&writer.vmas, map, vma.end, space.end())?;
         (vma.start, vma.end) = (range.start, range.end);

@@ -250,6 +250,14 @@ impl FaultKind {
     }
 }
 
+/// For a task whose group has no memory for it ([`Space::defer`](crate::Space::defer)): nothing was
+/// accessed, and the address is 0.
+impl From<LimitError> for Fault {
+    fn from(_full: LimitError) -> Fault {
+        Fault::new(FaultKind::Limit, VirtAddr(0), AccessKind::Load, 0)
+    }
+}
+
 impl From<Fault> for io::Error {
     fn from(fault: Fault) -> io::Error {
         io::Error::new(fault.kind.io_kind(), fault)

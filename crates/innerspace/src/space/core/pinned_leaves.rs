@@ -21,6 +21,8 @@ pub(crate) struct PinnedLeaves {
     live: usize,
     /// Frames of pins with [`AtFork::Refuse`](crate::AtFork::Refuse).
     alone: Vec<Weak<[FrameId]>>,
+    /// How many of them were in use when that was looked at last.
+    alone_live: usize,
 }
 
 impl PinnedLeaves {
@@ -28,7 +30,10 @@ impl PinnedLeaves {
         self.leaves
             .extend(leaf_number(range.start)..=leaf_number(range.end - 1));
         if !is_copied {
-            self.alone.retain(|frames| frames.strong_count() > 0);
+            if self.alone.len() > MANY_LEAVES.max(2 * self.alone_live) {
+                self.alone.retain(|frames| frames.strong_count() > 0);
+                self.alone_live = self.alone.len();
+            }
             self.alone.push(Arc::downgrade(frames));
         }
     }

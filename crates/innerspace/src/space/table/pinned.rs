@@ -33,10 +33,6 @@ impl Pins {
         }
     }
 
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
     /// In order of their addresses.
     pub(crate) fn frames(&self) -> &Arc<[FrameId]> {
         &self.frames

@@ -5,8 +5,9 @@ use std::fmt;
 
 use super::protection::Protection;
 use crate::dax::{DaxFile, DaxRef};
+use crate::group::{Group, HeapBytes, LimitError, MayReclaim};
 use crate::space::core::error::{Cause, DeviceError};
-use crate::sync::Arc;
+use crate::sync::{Arc, OnceLock};
 
 /// Something that answers loads and stores of a range of addresses; see
 /// [`Map::device`](crate::Map::device).
@@ -64,9 +65,18 @@ macro_rules! forward_device {
 forward_device!(Arc);
 forward_device!(Box);
 
+/// Bytes of the counts beside what is shared.
+const ARC_BYTES: usize = 16;
+
 /// A device or guarded file, as mappings refer to it.
 #[derive(Clone)]
-pub(crate) struct DeviceRef(Arc<Target>);
+pub(crate) struct DeviceRef(Arc<Shared>);
+
+struct Shared {
+    target: Target,
+    /// The charge for the heap that this takes; from the first mapping on.
+    heap: OnceLock<HeapBytes>,
+}
 
 enum Target {
     Device(Box<dyn Device>),
@@ -78,7 +88,7 @@ enum Target {
 impl DeviceRef {
     /// The device's state. A file has none but its bytes.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
-        match &*self.0 {
+        match &self.0.target {
             Target::Device(device) => device.snapshot(),
             Target::File(_) => Vec::new(),
         }
@@ -86,22 +96,41 @@ impl DeviceRef {
 
     /// Takes a device back to a state it gave.
     pub(crate) fn restore(&self, state: &[u8]) {
-        if let Target::Device(device) = &*self.0 {
+        if let Target::Device(device) = &self.0.target {
             device.restore(state);
         }
     }
 
     pub(crate) fn new(device: impl Device) -> DeviceRef {
-        DeviceRef(Arc::new(Target::Device(Box::new(device))))
+        DeviceRef::to(Target::Device(Box::new(device)))
     }
 
     pub(crate) fn guarded(file: &DaxFile) -> DeviceRef {
-        DeviceRef(Arc::new(Target::File(DaxRef::new(file.core().clone()))))
+        DeviceRef::to(Target::File(DaxRef::new(file.core().clone())))
+    }
+
+    fn to(target: Target) -> DeviceRef {
+        let heap = OnceLock::new();
+        DeviceRef(Arc::new(Shared { target, heap }))
+    }
+
+    /// Charges the group for the heap that this takes, once.
+    pub(crate) fn pay(&self, group: &Group) -> Result<(), LimitError> {
+        if self.0.heap.get().is_none() {
+            let boxed = match &self.0.target {
+                Target::Device(device) => size_of_val(&**device),
+                Target::File(_) => 0,
+            };
+            let bytes = size_of::<Shared>() + ARC_BYTES + boxed;
+            let heap = group.charge_heap(bytes, MayReclaim::Yes)?;
+            let _first = self.0.heap.set(heap);
+        }
+        Ok(())
     }
 
     /// The file whose bytes it answers with, if it is no device.
     pub(crate) fn file(&self) -> Option<&DaxRef> {
-        match &*self.0 {
+        match &self.0.target {
             Target::Device(_) => None,
             Target::File(file) => Some(file),
         }
@@ -109,7 +138,7 @@ impl DeviceRef {
 
     /// Why it may not be mapped with a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
-        match (&*self.0, wanted.allows(Protection::EXECUTE)) {
+        match (&self.0.target, wanted.allows(Protection::EXECUTE)) {
             (Target::Device(_), _) => "a device is never executable",
             (Target::File(_), true) => "a file guarded against being cut short is never executable",
             (Target::File(_), false) => {
@@ -119,7 +148,7 @@ impl DeviceRef {
     }
 
     pub(crate) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Cause> {
-        match &*self.0 {
+        match &self.0.target {
             Target::Device(device) => device.load(offset, bytes).map_err(Cause::Device),
             Target::File(file) => {
                 let loaded = file.core().load_guarded(bytes, offset);
@@ -129,7 +158,7 @@ impl DeviceRef {
     }
 
     pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Cause> {
-        match &*self.0 {
+        match &self.0.target {
             Target::Device(device) => device.store(offset, bytes).map_err(Cause::Device),
             Target::File(file) => {
                 let stored = file.core().store_guarded(bytes, offset);
@@ -140,7 +169,7 @@ impl DeviceRef {
 
     /// Neither has a read-modify-write.
     pub(crate) fn no_exchange(&self, offset: u64) -> Cause {
-        match &*self.0 {
+        match &self.0.target {
             Target::Device(_) => {
                 Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
             }
@@ -158,7 +187,7 @@ impl DeviceRef {
 
 impl fmt::Debug for DeviceRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
+        match &self.0.target {
             Target::Device(_) => f.write_str("device"),
             Target::File(file) => f.write_str(file.name()),
         }

@@ -1,0 +1,176 @@
+//! Bytes on the heap of each object that a tenant can make in numbers, beside what its group is
+//! charged for it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
+
+use innerspace::store::Store;
+use innerspace::{
+    AtFork, DaxDevice, DaxError, DaxFile, FileError, Group, MIB, Map, Memory, MemoryOptions,
+    PagedFile, SpaceError, Task, Threads,
+};
+
+use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit};
+use crate::host::PAGE;
+use crate::report::Table;
+
+/// Objects of each kind that are measured; as many are there before.
+const MANY: usize = 4_000;
+
+/// Whether the heap is counted: for this table alone.
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+/// Bytes on the heap, from when counting began.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// The system's allocator, which counts when it is told to.
+pub(crate) struct Counting;
+
+fn count(bytes: usize) {
+    if IS_COUNTING.load(Ordering::Relaxed) {
+        BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller keeps the allocator's rules.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(layout.size().wrapping_neg());
+        // SAFETY: the caller keeps the allocator's rules.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// Measures the rows whose names contain `only`.
+pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
+    IS_COUNTING.store(true, Ordering::Relaxed);
+    let mut rows = Rows::new(plan, only);
+    let memory = MemoryOptions::new(256 * MIB)
+        .threads(Threads::None)
+        .build()?;
+    let group = memory.group("tenant", 192 * MIB)?;
+    files(&memory, &group, &mut rows)?;
+    spaces(&memory, &group, &mut rows)?;
+    row(&mut rows, &group, "group", |number| {
+        Ok(group.child_unlimited(&number.to_string())?)
+    })?;
+    row(&mut rows, &group, "watch", |_| Ok(group.watch()?))?;
+    IS_COUNTING.store(false, Ordering::Relaxed);
+    Ok(Table {
+        name: "Heap of each object (charged beside what the allocator gave)".into(),
+        rows: rows.measured,
+    })
+}
+
+/// A store of zeros.
+struct Zeros;
+
+impl Store for Zeros {
+    fn len(&self) -> io::Result<u64> {
+        Ok(MIB)
+    }
+
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+        buf.fill(0);
+        Ok(buf.len())
+    }
+}
+
+fn files(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let open = || memory.options().group(group).open(Zeros);
+    row(rows, group, "file", |_| Ok(open()?))?;
+    let file = open()?;
+    row(rows, group, "file handle", |_| Ok(file.clone()))?;
+    row(rows, group, "block reader", |_| Ok(file.block_reader()))?;
+    row(rows, group, "future of a call", |_| {
+        let task: Task<(), FileError> = file.defer(PagedFile::sync_all);
+        Ok(begin(task))
+    })?;
+    row(rows, group, "future of bytes", |_| {
+        Ok(begin(file.ready(..8)))
+    })?;
+    let device = DaxDevice::memory(MIB)?;
+    let direct = || memory.direct_options().group(group).on(&device, "direct");
+    row(rows, group, "direct file", |_| Ok(direct()?))?;
+    let file = direct()?;
+    file.set_len(MIB)?;
+    row(rows, group, "pin of a direct file", |_| {
+        Ok(file.pin_raw(0..8)?)
+    })?;
+    row(rows, group, "future of a direct file", |_| {
+        let task: Task<(), DaxError> = file.defer(DaxFile::sync_all);
+        Ok(begin(task))
+    })
+}
+
+fn spaces(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
+    let space = memory.space_in(group)?;
+    let at = space.map(Map::anonymous(MIB))?;
+    space.accessor()?.store(at, 1_u64)?;
+    row(rows, group, "pin", |_| {
+        Ok(space.pin(at, 8, AtFork::Copy)?)
+    })?;
+    row(rows, group, "future of a space", |_| {
+        let task: Task<(), SpaceError> = space.defer(move |space| space.sync(at, PAGE as u64));
+        Ok(begin(task))
+    })?;
+    row(rows, group, "accessor", |_| Ok(space.accessor()?))
+}
+
+/// Polls once, which queues it.
+fn begin<F: Future + Unpin>(mut future: F) -> F {
+    let _pending = Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop()));
+    future
+}
+
+/// One kind of object.
+fn row<T>(
+    rows: &mut Rows,
+    group: &Group,
+    name: &str,
+    make: impl Fn(usize) -> Result<T, Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    let charged = Cell::new(0);
+    let measure = || -> Result<u64, Box<dyn Error>> {
+        let mut kept = Vec::with_capacity(2 * MANY);
+        // Tables that all share have their size by then.
+        for number in 0..MANY / 2 {
+            kept.push(make(number)?);
+        }
+        let before = (BYTES.load(Ordering::Relaxed), group.usage());
+        for number in MANY / 2..MANY {
+            kept.push(make(number)?);
+        }
+        charged.set(group.usage().wrapping_sub(before.1));
+        Ok(BYTES.load(Ordering::Relaxed).wrapping_sub(before.0))
+    };
+    let sample = |total| -> Outcome {
+        let operations = MANY as u64 / 2;
+        Ok(Sample { operations, total })
+    };
+    rows.add(Row {
+        name: name.into(),
+        unit: Unit::Bytes,
+        contenders: vec![
+            Contender::new("on the heap", || sample(measure()?)),
+            Contender::new("charged", || {
+                measure()?;
+                sample(charged.get())
+            }),
+        ],
+        subject: "on the heap",
+        baseline: "charged",
+        budget: Budget::Ratio(1.1),
+    })
+}

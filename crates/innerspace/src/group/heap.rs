@@ -1,0 +1,163 @@
+//! Bytes on the heap that a group is charged for: files, handles, futures, groups.
+//!
+//! These are smaller than a page. So each group has a ledger of bytes, for the whole pages of which
+//! it is charged; less than a page is free. A ledger with bytes keeps the number of a deleted group
+//! in use, as a page that is charged does.
+//!
+//! The ledger's mutex is a leaf. Pages are charged and given back with it unlocked, since reclaim
+//! may drop what is in the same ledger.
+
+use super::{GroupId, GroupTree, LimitError, LimitReason};
+use crate::sync::Arc;
+use crate::units::PageCount;
+
+/// How often a charge makes room and tries again.
+const ROUNDS: usize = 16;
+
+/// Whether a charge may make room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MayReclaim {
+    /// By evicting. No lock of a file is held, and no section is open.
+    Yes,
+    /// By evicting what is clean: no store is called.
+    Clean,
+}
+
+/// Bytes on the heap that a group is charged for, until this is dropped.
+#[must_use = "the charge ends when this is dropped"]
+pub(crate) struct HeapBytes {
+    tree: Arc<GroupTree>,
+    group: GroupId,
+    bytes: u64,
+}
+
+impl HeapBytes {
+    /// Charges the same group for so many bytes more.
+    ///
+    /// # Errors
+    /// As [`Group::charge_heap`](super::Group::charge_heap).
+    pub(crate) fn more(&self, bytes: usize, may: MayReclaim) -> Result<HeapBytes, LimitError> {
+        // The bytes in its ledger keep the group.
+        HeapBytes::add(&self.tree, self.group, bytes, may)
+    }
+
+    /// Charges a group for so many bytes.
+    pub(super) fn add(
+        tree: &Arc<GroupTree>,
+        group: GroupId,
+        bytes: usize,
+        may: MayReclaim,
+    ) -> Result<HeapBytes, LimitError> {
+        let bytes = bytes as u64;
+        tree.add_heap(group, bytes, may)?;
+        let tree = tree.clone();
+        Ok(HeapBytes { tree, group, bytes })
+    }
+}
+
+impl Drop for HeapBytes {
+    fn drop(&mut self) {
+        // In a child of fork(2) the ledger may be locked for good.
+        if self.tree.maker.is_current() {
+            self.tree.give_heap_back(self.group, self.bytes);
+        }
+    }
+}
+
+impl std::fmt::Debug for HeapBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HeapBytes({})", self.bytes)
+    }
+}
+
+impl GroupTree {
+    /// Enters bytes in the ledger of a group that the caller keeps.
+    pub(super) fn add_heap(
+        &self,
+        id: GroupId,
+        bytes: u64,
+        may: MayReclaim,
+    ) -> Result<(), LimitError> {
+        if !self.maker.is_current() {
+            let pages = PageCount::ceil(bytes);
+            return Err(LimitError::other_process(self.maker.id(), pages));
+        }
+        loop {
+            let mut ledger = self.node(id).heap.lock();
+            let needed = PageCount::floor(ledger.bytes + bytes).0;
+            let short = needed.saturating_sub(ledger.pages);
+            if short == 0 {
+                ledger.bytes += bytes;
+                // Two threads at once may have charged too much.
+                let excess = ledger.take_excess();
+                drop(ledger);
+                self.uncharge_some(id, excess);
+                return Ok(());
+            }
+            drop(ledger);
+            self.charge_for_heap(id, PageCount(short), may)?;
+            self.node(id).heap.lock().pages += short;
+        }
+    }
+
+    fn charge_for_heap(
+        &self,
+        id: GroupId,
+        pages: PageCount,
+        may: MayReclaim,
+    ) -> Result<(), LimitError> {
+        let mut charged = self.try_charge(id, pages);
+        let reclaimer = self.reclaimer();
+        for _ in 0..ROUNDS {
+            let (Err(refused), Some(reclaimer)) = (&charged, &reclaimer) else {
+                break;
+            };
+            self.count_max(refused.group);
+            let freed = match may {
+                MayReclaim::Yes => reclaimer.reclaim(refused.group, pages),
+                MayReclaim::Clean => reclaimer.reclaim_clean(refused.group, pages),
+            };
+            if freed.0 == 0 {
+                break;
+            }
+            charged = self.try_charge_again(id, pages);
+        }
+        let refused = match charged {
+            Ok(charge) => {
+                let _group = charge.commit();
+                return Ok(());
+            }
+            Err(refused) => refused.group,
+        };
+        self.count_oom(refused);
+        let reason = LimitReason::NothingEvictable;
+        Err(self.limit_error(refused, pages, reason, reclaimer.as_deref()))
+    }
+
+    /// Takes bytes out of the ledger of a group.
+    pub(super) fn give_heap_back(&self, id: GroupId, bytes: u64) {
+        let node = self.node(id);
+        let mut ledger = node.heap.lock();
+        ledger.bytes -= bytes;
+        let is_last = ledger.bytes == 0;
+        let excess = ledger.take_excess();
+        drop(ledger);
+        self.uncharge_some(id, excess);
+        // A thread that deletes the group looks at the ledger after that: one of the two sees the
+        // other.
+        if is_last && node.is_deleted() {
+            self.release(id);
+        }
+    }
+
+    fn uncharge_some(&self, id: GroupId, pages: PageCount) {
+        if pages.0 > 0 {
+            self.uncharge(id, pages);
+        }
+    }
+
+    /// Whether nothing is in the ledger of a group.
+    pub(super) fn is_heap_empty(&self, id: GroupId) -> bool {
+        self.node(id).heap.lock().bytes == 0
+    }
+}
