@@ -133,6 +133,59 @@ fn a_punch_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
     });
 }
 
+/// More is dirty than the reserve is enough to write.
+const MUCH: usize = 90;
+/// Pages behind those, which are in the store.
+const READ: usize = 20;
+
+/// Does `work` with a file in another in a memory that is full.
+fn in_a_full_memory(work: impl FnOnce(&PagedFile, &PagedFile) + Send + 'static) {
+    notes::watched(0, || {
+        let memory = memory();
+        let bytes = MemoryStore::from_bytes(&[7; (MUCH + READ) * PAGE_SIZE]);
+        let base = open(&memory, bytes);
+        let above = open(&memory, over(&base, None));
+        above.write_at(&[5; MUCH * PAGE_SIZE], 0).unwrap();
+        let space = memory.space().unwrap();
+        let at = space.map(Map::anonymous(MIB)).unwrap();
+        let root = memory.root_group();
+        let most = root.stats().max.unwrap().0 * PAGE;
+        let mut a = space.accessor().unwrap();
+        for page in 0.. {
+            if root.usage() + 2 * PAGE > most || a.store(at + page * PAGE, 1_u8).is_err() {
+                break;
+            }
+        }
+        work(&above, &base);
+        drop((a, space));
+        memory.validate();
+    });
+}
+
+#[test]
+fn a_sync_through_two_files_makes_room_for_the_one_below() {
+    in_a_full_memory(|above, base| {
+        above.sync_all().unwrap();
+        let mut found = vec![0; MUCH * PAGE_SIZE];
+        base.read_exact_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 5));
+    });
+}
+
+#[test]
+fn a_read_through_two_files_makes_room_for_the_one_below() {
+    in_a_full_memory(|above, _| {
+        let offset = MUCH as u64 * PAGE;
+        for page in 0..READ as u64 {
+            let mut bytes = [0; PAGE_SIZE];
+            above
+                .read_exact_at(&mut bytes, offset + page * PAGE)
+                .unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 7));
+        }
+    });
+}
+
 /// A file, one in it, and one in that, which has something unwritten when the one in the middle
 /// writes and `first` is called.
 fn while_written(first: impl FnOnce(&Memory, &mut Option<PagedFile>) + Send + 'static) {
@@ -393,7 +446,7 @@ impl Store for InSpace {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        let mut a = self.space.accessor().unwrap();
+        let mut a = self.space.accessor()?;
         for page in 0..bytes.len() as u64 / PAGE {
             let stored = a.store(self.at + offset + page * PAGE, 7_u8);
             stored.map_err(io::Error::other)?;

@@ -231,12 +231,10 @@ impl Worker<'_> {
                 };
                 let pages = 1 + self.random.below(30);
                 let at = space.map(Map::anonymous(pages * PAGE));
-                let mut a = space.accessor().unwrap();
-                if let Ok(at) = at {
+                if let (Ok(at), Ok(mut a)) = (at, space.accessor()) {
                     let stored = |page| a.store(at + page * PAGE, page).is_ok();
                     let _ = (0..pages).all(stored);
                 }
-                drop(a);
                 world.around.spaces.lock().unwrap().push(space);
             }
             _ => self.fork(),
@@ -378,7 +376,10 @@ impl Worker<'_> {
     fn mapped(&mut self, number: usize, file: &PagedFile) -> Option<VirtAddr> {
         if self.space.is_none() {
             self.space = self.world.memory().space().ok();
-            self.accessor = self.space.as_ref().map(|space| space.accessor().unwrap());
+            self.accessor = self.space.as_ref()?.accessor().ok();
+            if self.accessor.is_none() {
+                self.space = None;
+            }
         }
         let space = self.space.as_ref()?;
         let at = mapped_at(number);

@@ -114,7 +114,9 @@ impl Stacked {
             11 => {
                 let _ = memory.space().map(|space| {
                     let at = space.map(Map::anonymous(4 * PAGE))?;
-                    let _ = space.accessor().unwrap().store(at + more % 4 * PAGE, 1_u8);
+                    if let Ok(mut accessor) = space.accessor() {
+                        let _ = accessor.store(at + more % 4 * PAGE, 1_u8);
+                    }
                     space.unmap(at, PAGE)
                 });
             }
@@ -175,10 +177,7 @@ impl Store for Stacked {
         let left = self.len()?.saturating_sub(offset).min(buffer.len() as u64);
         let buffer = &mut buffer[..left as usize];
         if let Some((space, at)) = &self.through {
-            let read = space
-                .accessor()
-                .unwrap()
-                .read(*at + self.place(offset), buffer);
+            let read = space.accessor()?.read(*at + self.place(offset), buffer);
             return read.map(|()| buffer.len()).map_err(faulted);
         }
         let read = self.below.read_at(buffer, self.place(offset));
@@ -194,10 +193,7 @@ impl Store for Stacked {
             len.fetch_max(offset + bytes.len() as u64, Ordering::SeqCst);
         }
         if let Some((space, at)) = &self.through {
-            let written = space
-                .accessor()
-                .unwrap()
-                .write(*at + self.place(offset), bytes);
+            let written = space.accessor()?.write(*at + self.place(offset), bytes);
             return written.map(|()| bytes.len()).map_err(faulted);
         }
         let written = self.below.write_at(bytes, self.place(offset));

@@ -13,6 +13,8 @@
 //! operation that found no memory gives its locks back, makes room, and tries again
 //! ([`with_room`]).
 
+use std::io;
+
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
 use crate::cache::file::options::FileAccess;
@@ -140,9 +142,16 @@ impl FileCore {
             _ => None,
         };
         let mut work = work;
-        let mut landings = 0;
+        let (mut landings, mut rooms) = (0, 0);
         let patient = || loop {
             let result = work();
+            if let Err(error) = &result
+                && rooms < ROOMS
+                && self.make_room_below(error, 2)
+            {
+                rooms += 1;
+                continue;
+            }
             match result.as_ref().err().and_then(is_full) {
                 Some(group) if landings < ROOMS && self.wait_for_landing(group) => landings += 1,
                 _ => return result,
@@ -155,6 +164,25 @@ impl FileCore {
             is_full,
             patient,
         )
+    }
+
+    /// Whether the store is made of files and found no memory for them: in its calls nothing is
+    /// evicted.
+    pub(crate) fn is_short_below(&self, error: &FileError) -> bool {
+        let is_short = matches!(error, FileError::Store { source, .. }
+            if source.kind() == io::ErrorKind::OutOfMemory);
+        is_short && self.store.may_use_files()
+    }
+
+    /// Makes room after such an error for so many blocks of this file, where nothing is locked.
+    /// Whether there is some. The thread has no write under way, which reclaim might wait for.
+    pub(crate) fn make_room_below(&self, error: &FileError, blocks: usize) -> bool {
+        if !self.is_short_below(error) || !is_outermost() || self.pool.in_store_scope() {
+            return false;
+        }
+        let pages = blocks as u64 * self.block_pages() + EXTRA_ROOM;
+        let io = Io::Of(self.id.group.id());
+        self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io) > PageCount(0)
     }
 
     /// Memory is short. If requests in flight have some of the group's, waits a moment until one

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
+use crate::cache::core::gate::ROOMS;
 use crate::cache::dirty::index::{Dirty, WriteReason, WriteRules};
 use crate::cache::errors::{FileError, HeldReason, StoreAction, store_panicked};
 use crate::cache::lookup::block::{BlockRef, Locked};
@@ -60,6 +61,14 @@ pub(crate) struct RunEnd {
     pub(crate) failed: u64,
     /// Where to continue.
     pub(crate) next: u64,
+}
+
+/// How far a run is tried that the store refuses.
+struct Trying {
+    /// Failures left.
+    patience: u32,
+    /// The store found no memory for the files it is made of.
+    short: Option<FileError>,
 }
 
 /// A block whose write is under way. It counts as failed unless noted otherwise.
@@ -171,7 +180,8 @@ impl FileCore {
         if reason != WriteReason::Sync && !self.writes.backoff.may_try(self.pool.now()) {
             return total;
         }
-        let max_run = self.max_run(reason);
+        let mut max_run = self.max_run(reason);
+        let mut rooms = 0;
         while total.next < blocks.end && total.written + total.failed < max_blocks {
             let rules = self.rules(reason);
             let left = max_blocks - total.written - total.failed;
@@ -181,8 +191,21 @@ impl FileCore {
                 total.next = blocks.end;
                 break;
             }
-            let end = self.write_run(&run, &rules, mode);
+            let (end, short) = self.write_run(&run, &rules, mode);
             total.written += end.written;
+            if let Some(error) = short {
+                // No write of this thread is under way any more: reclaim may wait for one.
+                rooms = if end.written > 0 { 0 } else { rooms + 1 };
+                if rooms <= ROOMS && self.make_room_below(&error, run.len()) {
+                    // Half of the run needs less.
+                    max_run = (run.len() as u64 / 2).max(1);
+                    continue;
+                }
+                // To others it is no failure of the store: the blocks are tried again.
+                if reason == WriteReason::Sync {
+                    self.writes.errors.record(error);
+                }
+            }
             total.failed += end.failed;
             total.next = end.next;
             if reason != WriteReason::Sync && end.written == 0 && end.failed > 0 {
@@ -277,8 +300,14 @@ impl FileCore {
             .push(&self.requests.store_calls, Turn::Shared, flush);
     }
 
-    /// Writes one run of adjacent blocks, as far as their locks are free.
-    fn write_run(&self, run: &[u64], rules: &WriteRules, mode: LockMode) -> RunEnd {
+    /// Writes one run of adjacent blocks, as far as their locks are free. With an error, the store
+    /// found no memory for the files it is made of: not recorded, for the caller may make room.
+    fn write_run(
+        &self,
+        run: &[u64],
+        rules: &WriteRules,
+        mode: LockMode,
+    ) -> (RunEnd, Option<FileError>) {
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(run.len());
         let mut next = run[0];
         for &block in run {
@@ -293,21 +322,23 @@ impl FileCore {
         }
         if locked.is_empty() {
             // A block that could not be locked is passed over, so that the caller makes progress.
-            return RunEnd {
+            let end = RunEnd {
                 next: next.max(run[0] + 1),
                 ..RunEnd::default()
             };
+            return (end, None);
         }
         self.end_store_translations(&locked);
         let mut in_flight = self.begin_writes(locked, rules);
-        let (written, failed) = self.write_in_flight(&mut in_flight.blocks, rules.reason);
+        let (written, failed, short) = self.write_in_flight(&mut in_flight.blocks, rules.reason);
         in_flight.answered = true;
         drop(in_flight);
-        RunEnd {
+        let end = RunEnd {
             written,
             failed,
             next,
-        }
+        };
+        (end, short)
     }
 
     /// A dirty, stable block, locked. `Some(None)`: it is not dirty; `None`: its lock, or the write
@@ -431,11 +462,18 @@ impl FileCore {
     }
 
     /// Calls the store for blocks in flight, run by run.
-    fn write_in_flight(&self, in_flight: &mut [InFlight<'_>], reason: WriteReason) -> (u64, u64) {
+    fn write_in_flight(
+        &self,
+        in_flight: &mut [InFlight<'_>],
+        reason: WriteReason,
+    ) -> (u64, u64, Option<FileError>) {
         let (mut written, mut failed) = (0, 0);
-        let mut patience = match reason {
-            WriteReason::Sync => u32::MAX,
-            WriteReason::Flusher { .. } | WriteReason::Pressure => PATIENCE,
+        let mut trying = Trying {
+            patience: match reason {
+                WriteReason::Sync => u32::MAX,
+                WriteReason::Flusher { .. } | WriteReason::Pressure => PATIENCE,
+            },
+            short: None,
         };
         let mut rest = in_flight;
         while !rest.is_empty() {
@@ -446,7 +484,7 @@ impl FileCore {
             let len = adjacent.count() + 1;
             let (run, behind) = rest.split_at_mut(len);
             rest = behind;
-            let good = self.write_split(run, &mut patience);
+            let good = self.write_split(run, &mut trying);
             written += good;
             failed += len as u64 - good;
         }
@@ -456,26 +494,30 @@ impl FileCore {
             .counters
             .add(Event::PgOut, written * self.block_pages());
         self.pool.counters.add(Event::WriteError, failed);
-        (written, failed)
+        (written, failed, trying.short)
     }
 
     /// Writes adjacent blocks; where that fails, half by half, so that a bad block does not take
     /// its neighbours along. Each failure takes from the patience; with none left the rest is not
-    /// tried. Returns the blocks written.
-    fn write_split(&self, run: &mut [InFlight<'_>], patience: &mut u32) -> u64 {
-        if *patience == 0 {
+    /// tried, nor if the store found no memory. Returns the blocks written.
+    fn write_split(&self, run: &mut [InFlight<'_>], trying: &mut Trying) -> u64 {
+        if trying.patience == 0 || trying.short.is_some() {
             return 0;
         }
         match self.store_run(run) {
             Ok(()) => run.len() as u64,
+            Err(error) if self.is_short_below(&error) => {
+                trying.short = Some(error);
+                0
+            }
             Err(error) => {
-                *patience -= 1;
-                if run.len() == 1 || *patience == 0 {
+                trying.patience -= 1;
+                if run.len() == 1 || trying.patience == 0 {
                     self.writes.errors.record(error);
                     return 0;
                 }
                 let (first, second) = run.split_at_mut(run.len() / 2);
-                self.write_split(first, patience) + self.write_split(second, patience)
+                self.write_split(first, trying) + self.write_split(second, trying)
             }
         }
     }
