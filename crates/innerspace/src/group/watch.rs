@@ -4,9 +4,9 @@
 //! flag, and calls the watchers of groups that have changed, with no lock held.
 //!
 //! A watcher is charged to its group, which keeps the group's number from being given to another.
-//! The list's lock is a leaf in the lock order, and no code of the user's runs or is dropped under it
-//! (a watcher in the list is also its [`GroupWatch`]'s). A callback that runs meanwhile runs to its
-//! end.
+//! The list's lock is a leaf in the lock order, and no code of the user's runs or is dropped under
+//! it (a watcher in the list is also its [`GroupWatch`]'s). A callback that runs meanwhile runs to
+//! its end.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
