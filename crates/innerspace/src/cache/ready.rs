@@ -13,8 +13,9 @@
 //! has released everything; a close wakes them when the store can be opened again. Requests that
 //! land leave it to the end of their job, or to another one
 //! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)). So does an operation
-//! that may hold locks of another file, in a call of its store or below reclaim
-//! ([`Cache::wake`](crate::cache::Cache::wake)).
+//! that may hold locks of another file, in a call of its store or below reclaim, and one of a
+//! thread of the program's ([`Cache::wake`](crate::cache::Cache::wake)). So a waker that hangs
+//! holds a thread of the memory's, of which its payer has a share, and nobody else.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -123,7 +124,9 @@ impl Ready {
     fn queue(&mut self, request: &Arc<Request>, range: &Range<u64>) {
         if !std::mem::replace(&mut self.is_queued, true) {
             let core = &self.handle.core;
-            let lane = core.cache.task_lane(core.address(), core.store.at_a_time());
+            let lane =
+                core.cache
+                    .task_lane(core.address(), core.id.group.id(), core.store.at_a_time());
             let take = Box::new(Take {
                 request: Arc::downgrade(request),
                 handle: Arc::downgrade(&self.handle),

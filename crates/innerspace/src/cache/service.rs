@@ -9,7 +9,9 @@ use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorLog, FileError};
 use crate::cache::file::handle::Released;
 use crate::exec::reentry::{self, Serving};
-use crate::exec::{About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, wake_after};
+use crate::exec::{
+    About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, is_in_job, wake_after,
+};
 use crate::group::{Group, GroupId, Slab};
 use crate::reclaim::{FlushRequest, OwnerId, Pool, Step, StoreScope, Untried};
 use crate::stats::Event;
@@ -124,6 +126,8 @@ pub(crate) struct Cache {
     task_lanes: Lanes,
     /// Closings, wakers and hooks to be called where no lock is held.
     deferred: Deferred,
+    /// Calls of stores that wrote for files that were being closed.
+    written_at_end: AtomicU64,
     /// Held shared by threads that keep a space, which they came by without a handle, for a moment:
     /// they may turn out to be the last to keep it.
     visits: RwLock<()>,
@@ -170,6 +174,7 @@ impl Cache {
             landing: Mutex::default(),
             task_lanes: Lanes::new(&workers),
             deferred: Deferred::new(&workers),
+            written_at_end: AtomicU64::new(0),
             visits: RwLock::new(()),
             workers,
             flights: Arc::default(),
@@ -244,7 +249,7 @@ impl Cache {
         if !self.is_served() {
             self.deferred.queue(of.map(|owner| owner.0), call);
             self.pool.kick();
-        } else if self.deferred.push(payer.0 as usize, call) == Served::ByCallers {
+        } else if self.deferred.push(payer.0.into(), call) == Served::ByCallers {
             self.leave_jobs_to_service();
         }
     }
@@ -265,13 +270,19 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Waits for calls that were deferred by threads of the memory, as long as one of them ends, or
-    /// a store takes something, within [`DEFERRED_WAIT`]. Whatever hangs longer is left behind.
+    /// Waits for calls that were left to threads of the memory before, as long as one of them ends,
+    /// or the store of a file that is being closed takes something, within [`DEFERRED_WAIT`]. Calls
+    /// that hang for longer are left behind.
     pub(crate) fn wait_deferred(&self) {
         // Other threads may keep a space for a moment, and defer its end.
         drop(self.visits.write());
-        let written = || self.pool.counters.sum(Event::PgOut);
+        let written = || self.written_at_end.load(Ordering::Relaxed);
         self.deferred.wait(DEFERRED_WAIT, written);
+    }
+
+    /// The store of a file that is being closed has taken something.
+    pub(super) fn note_written_at_end(&self) {
+        self.written_at_end.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether a thread is in [`Cache::wait_deferred`].
@@ -369,7 +380,10 @@ impl Cache {
     /// store, below reclaim, with a file locked) another thread calls it. That is so in a job, too:
     /// an operation that has a file locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, payer: GroupId, waker: Waker) {
-        if StoreScope::is_any_open() || !reentry::is_outermost() {
+        let may_call = reentry::is_outermost() && !StoreScope::is_any_open();
+        // Nor by a thread of the program's, which has other things to do than wait for a waker that
+        // hangs: it may be that of another tenant, with which it shares a file.
+        if !may_call || self.is_served() && !is_in_job() {
             return self.defer(payer, None, move || waker.wake());
         }
         // A worker calls it when its job is over: it may take any time then.
@@ -625,11 +639,12 @@ impl Cache {
 
     /// The lane for the calls of futures on the object at `address`, of which `limit` run at a
     /// time. It lasts as long as one of them.
-    pub(super) fn task_lane(&self, address: usize, limit: u32) -> Arc<Lane> {
+    pub(super) fn task_lane(&self, address: usize, payer: GroupId, limit: u32) -> Arc<Lane> {
+        let payer = payer.0.into();
         if self.is_foreign() {
-            return Arc::new(self.workers.lane(limit));
+            return Arc::new(self.workers.lane(payer, limit));
         }
-        self.task_lanes.get(About::Object(address), limit)
+        self.task_lanes.get(About::Object(address), payer, limit)
     }
 
     /// Jobs in queues, wanted or not.
@@ -649,6 +664,7 @@ impl Cache {
         if self.unserved.swap(false, Ordering::Acquire) {
             panics.catch(|| self.run_jobs());
         }
+        panics.catch(|| self.call_watchers());
         panics.catch(|| self.run_deferred());
         panics.catch(|| self.run_syncs());
         let (mut flushed, mut stepped) = (Step::Idle, Step::Idle);
@@ -677,6 +693,7 @@ impl Cache {
         panics.catch(|| self.run_syncs());
         panics.catch(|| self.flush_in_rounds());
         panics.catch(|| self.pool.tick());
+        panics.catch(|| self.call_watchers());
         panics.catch(|| self.run_deferred());
         panics.go_on();
     }
@@ -744,6 +761,13 @@ impl Cache {
                 true => file.flush_in_its_lane(FlushRequest::ANY),
                 false => drop(file.sync_if_wanted()),
             }
+        }
+    }
+
+    /// Has those called who watch groups in which something has happened.
+    fn call_watchers(&self) {
+        for (group, call) in self.pool.groups.due_watchers() {
+            self.defer(group, None, call);
         }
     }
 

@@ -209,7 +209,7 @@ impl<T, E: From<LimitError>> Task<T, E> {
         Task {
             cache: cache.clone(),
             address,
-            lane: cache.task_lane(address, limit),
+            lane: cache.task_lane(address, payer.id(), limit),
             turn,
             is_queued: false,
             call: std::sync::Arc::new(Call {

@@ -12,13 +12,13 @@
 //! makes progress, now and then.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use super::after::is_in_job;
 use super::keyed::{About, Lanes};
 use super::lanes::{Job, Lane, Served, Turn, Workers};
-use crate::sync::{Arc, Condvar, Mutex, WaitEnd};
+use crate::sync::{Arc, Condvar, Mutex};
 
 /// Calls of one payer that are made at a time.
 const AT_A_TIME: u32 = 4;
@@ -47,25 +47,38 @@ struct Left {
 #[derive(Default)]
 struct State {
     /// Calls that no thread of the memory makes, oldest first, with the file that each concerns.
-    queue: VecDeque<(Option<u32>, Call)>,
-    /// Calls that are not over, those in the queue included.
-    open: usize,
-    /// Calls that are over.
-    over: u64,
+    queue: VecDeque<(Option<u32>, Open, Call)>,
+    /// Calls so far: their numbers.
+    begun: u64,
+    /// Those that are not over, the queue's included.
+    open: BTreeSet<u64>,
     /// Threads that wait for the end.
     waiting: u32,
 }
 
 /// A call that is not over until this is dropped, also if it panics.
-struct Open(Arc<Left>);
+struct Open {
+    left: Arc<Left>,
+    number: u64,
+}
+
+impl Open {
+    fn begin(left: &Arc<Left>) -> Open {
+        let mut state = left.state.lock();
+        let number = state.begun;
+        state.begun += 1;
+        state.open.insert(number);
+        Open {
+            left: left.clone(),
+            number,
+        }
+    }
+}
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.open -= 1;
-        state.over += 1;
-        drop(state);
-        self.0.ended.notify_all();
+        self.left.state.lock().open.remove(&self.number);
+        self.left.ended.notify_all();
     }
 }
 
@@ -74,7 +87,7 @@ struct Running(bool);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        RUNNING.set(self.0);
+        RUNNING.with(|running| running.set(self.0));
     }
 }
 
@@ -102,11 +115,11 @@ impl Deferred {
 
     /// Leaves a call to the threads of the memory, on behalf of `payer`. Never waits.
     pub(crate) fn push(&self, payer: usize, call: Call) -> Served {
-        self.left.state.lock().open += 1;
-        let lane = self.lanes.get(About::Payer(payer), AT_A_TIME);
+        let open = Open::begin(&self.left);
+        let lane = self.lanes.get(About::Payer(payer), payer, AT_A_TIME);
         let job = InLane {
             call,
-            _open: Open(self.left.clone()),
+            _open: open,
             _lane: lane.clone(),
         };
         lane.push(Turn::Shared, Box::new(job))
@@ -115,9 +128,8 @@ impl Deferred {
     /// Leaves a call, which concerns the file with the number `of` if any, to a caller of
     /// [`Deferred::take`]. Never waits.
     pub(crate) fn queue(&self, of: Option<u32>, call: Call) {
-        let mut state = self.left.state.lock();
-        state.open += 1;
-        state.queue.push_back((of, call));
+        let open = Open::begin(&self.left);
+        self.left.state.lock().queue.push_back((of, open, call));
     }
 
     /// Whether no call is in the queue.
@@ -128,37 +140,45 @@ impl Deferred {
     /// The oldest call in the queue; of those that concern the file `of`, if one is named.
     pub(crate) fn take(&self, of: Option<u32>) -> Option<impl FnOnce() + use<>> {
         let mut state = self.left.state.lock();
-        let wanted = |about: &Option<u32>| of.is_none() || *about == of;
-        let at = state.queue.iter().position(|(about, _)| wanted(about))?;
-        let (_, call) = state.queue.remove(at)?;
-        let open = Open(self.left.clone());
+        let is_wanted = |about: Option<u32>| of.is_none() || about == of;
+        let at = (state.queue.iter()).position(|(about, ..)| is_wanted(*about))?;
+        let (_, open, call) = state.queue.remove(at)?;
         Some(move || {
             let _open = open;
-            let _running = Running(RUNNING.replace(true));
+            let _running = Running(RUNNING.with(|running| running.replace(true)));
             call();
         })
     }
 
     /// Whether this thread makes a call that was in a queue.
     pub(crate) fn is_running() -> bool {
-        RUNNING.get()
+        RUNNING.with(Cell::get)
     }
 
-    /// Waits until every call is over, or until for so long none has ended and `progress` has not
-    /// changed: whether they are over. Does not wait in a job, which may be such a call.
-    pub(crate) fn wait(&self, patience: Duration, progress: impl Fn() -> u64) -> bool {
-        let mut state = self.left.state.lock();
-        while state.open > 0 && !is_in_job() {
-            let before = (state.over, progress());
-            let end;
-            state.waiting += 1;
-            (state, end) = self.left.ended.wait_timeout(state, patience);
-            state.waiting -= 1;
-            if end == WaitEnd::TimedOut && (state.over, progress()) == before {
-                break;
-            }
+    /// Waits until the calls that were left before are over, or until for so long none of them has
+    /// ended and `progress` has not changed. Does not wait in a job, which may be such a call.
+    pub(crate) fn wait(&self, patience: Duration, progress: impl Fn() -> u64) {
+        if is_in_job() {
+            return;
         }
-        state.open == 0
+        let mut state = self.left.state.lock();
+        let through = state.begun;
+        let mut before = None;
+        let mut until = Instant::now();
+        loop {
+            let now = (state.open.range(..through).count(), progress());
+            if before != Some(now) {
+                before = Some(now);
+                until = Instant::now() + patience;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if now.0 == 0 || left.is_zero() {
+                return;
+            }
+            state.waiting += 1;
+            (state, _) = self.left.ended.wait_timeout(state, left);
+            state.waiting -= 1;
+        }
     }
 
     /// Whether a thread waits for the end of the calls.

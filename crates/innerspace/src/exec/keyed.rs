@@ -38,8 +38,9 @@ impl Lanes {
         }
     }
 
-    /// The lane of this name, of whose jobs `limit` run at a time. It lasts as long as the result.
-    pub(crate) fn get(&self, about: About, limit: u32) -> Arc<Lane> {
+    /// The lane of this name, which `payer` pays for, of whose jobs `limit` run at a time. It lasts
+    /// as long as the result.
+    pub(crate) fn get(&self, about: About, payer: usize, limit: u32) -> Arc<Lane> {
         let mut named = self.lanes.lock();
         if let Some(lane) = named.lanes.get(&about).and_then(Weak::upgrade) {
             return lane;
@@ -48,7 +49,7 @@ impl Lanes {
             named.lanes.retain(|_, lane| lane.strong_count() > 0);
             named.in_use = named.lanes.len();
         }
-        let lane = Arc::new(self.workers.lane(limit));
+        let lane = Arc::new(self.workers.lane(payer, limit));
         named.lanes.insert(about, Arc::downgrade(&lane));
         lane
     }

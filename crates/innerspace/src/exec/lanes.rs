@@ -7,6 +7,11 @@
 //! job runs gets one more, whatever the others hold. A hundred stores that hang do not keep the
 //! hundred and first from being read.
 //!
+//! **Bounds.** A call that hangs holds its place in its lane, and its thread. So does a waker that
+//! a job has left, of which a lane has [`MOST_WAKING`] at a time. A payer has so many threads at
+//! most (`payers`), whatever the number of its lanes: those that have no place wait for its own
+//! jobs.
+//!
 //! **If the system refuses a thread**, and there are others, the job waits for the first of them
 //! that is free, or for [`Workers::look_after`], which the service calls once a second and which
 //! tries again. If there are none, the service runs it.
@@ -16,12 +21,16 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use super::after::{call, collect};
+use super::payers::Payers;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
 use crate::sys::process::Process;
 
 /// The most threads of one memory, not counting those that run a lane's only job.
 const MOST_THREADS: usize = if cfg!(loom) { 1 } else { 64 };
+
+/// Jobs of a lane, beside those that run, whose wakers may be under way.
+const MOST_WAKING: u32 = 16;
 
 /// How long a thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -89,8 +98,9 @@ struct State {
     next_key: u64,
     /// Jobs that run, those of lanes that are gone included.
     running: usize,
-    /// Lanes of which a job may start, each once.
+    /// Lanes of which a job may start, each once, unless their payers have no room.
     ready: VecDeque<u64>,
+    payers: Payers,
     threads: usize,
     /// Threads that have not looked for their first job yet.
     starting: usize,
@@ -101,10 +111,14 @@ struct State {
 }
 
 struct LaneState {
+    payer: usize,
     limit: u32,
     running: u32,
+    /// Jobs that are over, but for their wakers.
+    waking: u32,
     /// A job that wants the lane to itself is running.
     is_alone: bool,
+    /// It is in the list of those that are ready, or held back by its payer.
     is_ready: bool,
     queue: VecDeque<(Turn, Box<dyn Job>)>,
 }
@@ -112,6 +126,7 @@ struct LaneState {
 impl LaneState {
     fn may_start(&self) -> bool {
         match self.queue.front() {
+            _ if self.waking >= MOST_WAKING => false,
             Some((Turn::Shared, _)) => self.running < self.limit && !self.is_alone,
             Some((Turn::Alone, _)) => self.running == 0,
             None => false,
@@ -125,10 +140,11 @@ pub(crate) struct Lane {
     key: u64,
 }
 
-/// The result of a look at the lanes.
-enum Next {
-    Run(u64, Box<dyn Job>),
-    Nothing,
+/// A job that was taken out of its lane to be run.
+struct Started {
+    lane: u64,
+    payer: usize,
+    job: Box<dyn Job>,
 }
 
 impl State {
@@ -144,13 +160,22 @@ impl State {
         let lists = !lane.is_ready && lane.may_start();
         if lists {
             lane.is_ready = true;
-            self.ready.push_back(key);
+            let payer = lane.payer;
+            self.enlist(key, payer);
         }
         lists
     }
 
+    /// Lists a lane that is ready.
+    fn enlist(&mut self, key: u64, payer: usize) {
+        match self.payers.has_room(payer) {
+            true => self.ready.push_back(key),
+            false => self.payers.hold_back(payer, key),
+        }
+    }
+
     /// Takes the first job of the lane, which may start.
-    fn start(&mut self, key: u64) -> Option<Box<dyn Job>> {
+    fn start(&mut self, key: u64) -> Option<Started> {
         let lane = self.lane(key)?;
         if !lane.may_start() {
             return None;
@@ -158,32 +183,65 @@ impl State {
         let (turn, job) = lane.queue.pop_front()?;
         lane.running += 1;
         lane.is_alone = turn == Turn::Alone;
+        let payer = lane.payer;
         self.running += 1;
-        Some(job)
+        self.payers.begin(payer);
+        Some(Started {
+            lane: key,
+            payer,
+            job,
+        })
     }
 
     /// Takes a job of the lane that has waited longest for its turn.
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> Option<Started> {
         while let Some(key) = self.ready.pop_front() {
+            let Some(payer) = self.lane(key).map(|lane| lane.payer) else {
+                continue;
+            };
+            if !self.payers.has_room(payer) {
+                self.payers.hold_back(payer, key);
+                continue;
+            }
             if let Some(lane) = self.lane(key) {
                 lane.is_ready = false;
             }
-            if let Some(job) = self.start(key) {
+            if let Some(started) = self.start(key) {
                 self.list(key);
-                return Next::Run(key, job);
+                return Some(started);
             }
         }
-        Next::Nothing
+        None
     }
 
-    /// Notes that a job of the lane is over.
-    fn end(&mut self, key: u64) {
+    /// Notes that a job of the lane is over, which may have left wakers to be called.
+    fn end(&mut self, key: u64, payer: usize, leaves_wakers: bool) {
         self.running -= 1;
         if let Some(lane) = self.lane(key) {
             lane.running -= 1;
             lane.is_alone = false;
+            lane.waking += u32::from(leaves_wakers);
         }
         self.list(key);
+        if !leaves_wakers {
+            self.end_of_payer(payer);
+        }
+    }
+
+    /// Notes that the wakers of a job have been called.
+    fn end_waking(&mut self, key: u64, payer: usize) {
+        if let Some(lane) = self.lane(key) {
+            lane.waking -= 1;
+        }
+        self.list(key);
+        self.end_of_payer(payer);
+    }
+
+    fn end_of_payer(&mut self, payer: usize) {
+        let lanes = &self.lanes;
+        if let Some(next) = self.payers.end(payer, |key| lanes.contains_key(&key)) {
+            self.ready.push_back(next);
+        }
     }
 
     /// Whether a thread has to be started for a ready lane. A waiting thread is claimed instead if
@@ -242,8 +300,8 @@ impl Workers {
         self.0.state.lock().has_threads
     }
 
-    /// A new lane of which at most `limit` jobs (at least one) run at a time.
-    pub(crate) fn lane(&self, limit: u32) -> Lane {
+    /// A new lane of `payer`, of which at most `limit` jobs (at least one) run at a time.
+    pub(crate) fn lane(&self, payer: usize, limit: u32) -> Lane {
         if !self.0.maker.is_current() {
             // Nothing is ever pushed; see `Lane::push`.
             return Lane {
@@ -252,8 +310,10 @@ impl Workers {
             };
         }
         let new = LaneState {
+            payer,
             limit: limit.max(1),
             running: 0,
+            waking: 0,
             is_alone: false,
             is_ready: false,
             queue: VecDeque::new(),
@@ -316,25 +376,36 @@ impl Workers {
 
     /// Runs the next job of any lane in this thread; returns whether there was one.
     pub(crate) fn run_one(&self) -> bool {
-        let next = self.0.state.lock().next();
-        let Next::Run(key, job) = next else {
-            return false;
-        };
-        self.run_here(key, job).go_on();
-        true
+        let started = self.0.state.lock().next();
+        let runs = started.is_some();
+        if let Some(started) = started {
+            self.run_here(started).go_on();
+        }
+        runs
     }
 
     /// Runs a job that was taken from a lane, and then, with its share of the lane free again, the
     /// wakers that it leaves.
-    fn run_here(&self, key: u64, job: Box<dyn Job>) -> Panics {
+    fn run_here(&self, started: Started) -> Panics {
+        let Started { lane, payer, job } = started;
         let mut panics = Panics::default();
-        let (wakers, result) = {
-            let _running = Running { workers: self, key };
-            collect(|| job.run())
-        };
+        let (wakers, result) = collect(|| job.run());
+        let leaves_wakers = !wakers.is_empty();
+        self.note(|state| state.end(lane, payer, leaves_wakers));
         call(wakers, &mut panics);
+        if leaves_wakers {
+            self.note(|state| state.end_waking(lane, payer));
+        }
         panics.catch(|| result.unwrap_or_else(|panic| resume_unwind(panic)));
         panics
+    }
+
+    /// Notes that a job has got on, and has a thread look at those that may start now.
+    fn note(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.0.state.lock();
+        change(&mut state);
+        self.0.ended.notify_all();
+        let _ = self.serve(state);
     }
 
     /// Starts a thread if one is wanted.
@@ -367,11 +438,11 @@ impl Workers {
         let mut state = self.0.state.lock();
         state.starting -= 1;
         loop {
-            if let Next::Run(key, job) = state.next() {
+            if let Some(started) = state.next() {
                 // Starts another thread for the other ready lanes.
                 let _ = self.serve(state);
                 // The panic hook has reported it, and no caller waits for the job.
-                self.run_here(key, job).forget();
+                self.run_here(started).forget();
                 state = self.0.state.lock();
                 continue;
             }
@@ -396,21 +467,6 @@ impl Workers {
                 return;
             }
         }
-    }
-}
-
-/// A running job of a lane; it is over when this is dropped.
-struct Running<'w> {
-    workers: &'w Workers,
-    key: u64,
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        let mut state = self.workers.0.state.lock();
-        state.end(self.key);
-        self.workers.0.ended.notify_all();
-        let _ = self.workers.serve(state);
     }
 }
 
@@ -448,12 +504,12 @@ impl Lane {
 
     /// Runs the lane's next job in this thread; returns whether there was one that may start.
     pub(crate) fn run_one(&self) -> bool {
-        let job = self.workers.0.state.lock().start(self.key);
-        let Some(job) = job else {
-            return false;
-        };
-        self.workers.run_here(self.key, job).go_on();
-        true
+        let started = self.workers.0.state.lock().start(self.key);
+        let runs = started.is_some();
+        if let Some(started) = started {
+            self.workers.run_here(started).go_on();
+        }
+        runs
     }
 
     /// Queues a job as if no thread could be started for it.
@@ -513,7 +569,7 @@ mod tests {
     #[test]
     fn a_lane_runs_as_many_jobs_at_a_time_as_it_may() {
         let workers = threaded();
-        let lane = workers.lane(4);
+        let lane = workers.lane(0, 4);
         let together = Arc::new(Barrier::new(4));
         let (running, most) = (Arc::new(StdMutex::new(0)), Arc::new(StdMutex::new(0)));
         let (done, over) = mpsc::channel();
@@ -540,9 +596,9 @@ mod tests {
     #[test]
     fn jobs_that_want_the_lane_alone_keep_the_order_of_the_queue() {
         let workers = Workers::new();
-        let lane = workers.lane(8);
+        let lane = workers.lane(0, 8);
         let order = Arc::new(StdMutex::new(Vec::new()));
-        let inner = Arc::new(workers.lane(1));
+        let inner = Arc::new(workers.lane(0, 1));
         for (at, turn) in [
             (0, Turn::Shared),
             (1, Turn::Alone),
@@ -570,7 +626,7 @@ mod tests {
         let workers = threaded();
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(StdMutex::new(hang));
-        let lanes: Vec<Lane> = (0..MOST_THREADS + 3).map(|_| workers.lane(16)).collect();
+        let lanes: Vec<Lane> = (0..MOST_THREADS + 3).map(|_| workers.lane(0, 16)).collect();
         for lane in &lanes {
             for _ in 0..16 {
                 let hang = hang.clone();
@@ -579,7 +635,7 @@ mod tests {
                 });
             }
         }
-        let other = workers.lane(16);
+        let other = workers.lane(0, 16);
         let (done, over) = mpsc::channel();
         push(&other, Turn::Shared, move || done.send(()).unwrap());
         over.recv_timeout(LONG).expect("not behind those that hang");
@@ -590,7 +646,7 @@ mod tests {
     #[test]
     fn a_job_that_panics_costs_nobody_his_turn() {
         let workers = threaded();
-        let lane = workers.lane(1);
+        let lane = workers.lane(0, 1);
         let (done, over) = mpsc::channel();
         push(&lane, Turn::Alone, || panic!("a job of somebody else's"));
         push(&lane, Turn::Shared, move || done.send(()).unwrap());
@@ -601,7 +657,7 @@ mod tests {
     #[test]
     fn threads_without_work_end() {
         let workers = threaded();
-        let lane = workers.lane(2);
+        let lane = workers.lane(0, 2);
         let (done, over) = mpsc::channel();
         for _ in 0..10 {
             let done = done.clone();
@@ -619,7 +675,7 @@ mod tests {
     #[test]
     fn whoever_waits_for_quiet_waits_for_a_job_whose_lane_is_gone() {
         let workers = threaded();
-        let lane = workers.lane(1);
+        let lane = workers.lane(0, 1);
         let (begun, begins) = mpsc::channel();
         let (end, ends) = mpsc::channel::<()>();
         let is_over = Arc::new(StdMutex::new(false));
@@ -640,7 +696,7 @@ mod tests {
     fn what_has_not_begun_goes_with_its_lane() {
         let workers = Workers::new();
         let (done, over) = mpsc::channel::<()>();
-        let (first, second) = (workers.lane(1), workers.lane(1));
+        let (first, second) = (workers.lane(0, 1), workers.lane(0, 1));
         let there = done.clone();
         push(&first, Turn::Shared, move || drop(done));
         push(&second, Turn::Shared, move || there.send(()).unwrap());

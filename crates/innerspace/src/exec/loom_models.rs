@@ -74,7 +74,7 @@ impl Alone {
 fn callers_run_each_job_once() {
     model(3, || {
         let workers = Workers::new();
-        let lane = Arc::new(workers.lane(2));
+        let lane = Arc::new(workers.lane(0, 2));
         let counts: [_; 2] = std::array::from_fn(|_| Arc::new(AtomicU32::new(0)));
         for count in &counts {
             let count = count.clone();
@@ -105,7 +105,7 @@ fn workers_run_each_job_within_the_share_of_its_lane() {
     model(3, || {
         let workers = Workers::new();
         workers.begin_threads();
-        let lane = workers.lane(1);
+        let lane = workers.lane(0, 1);
         let alone = Arc::new(Alone::default());
         for _ in 0..2 {
             let alone = alone.clone();
@@ -124,7 +124,7 @@ fn a_job_finds_a_worker_that_falls_asleep() {
     model(2, || {
         let workers = Workers::new();
         workers.begin_threads();
-        let lane = workers.lane(2);
+        let lane = workers.lane(0, 2);
         let done = Arc::new(Count::default());
         for number in 1..4 {
             let counted = done.clone();
@@ -145,7 +145,7 @@ fn a_waiter_and_a_worker_share_a_lane() {
     model(3, || {
         let workers = Workers::new();
         workers.begin_threads();
-        let lane = workers.lane(1);
+        let lane = workers.lane(0, 1);
         let alone = Arc::new(Alone::default());
         for turn in [Turn::Shared, Turn::Shared] {
             let alone = alone.clone();
@@ -167,7 +167,7 @@ fn a_lane_that_hangs_keeps_no_other_from_its_turn() {
     model(2, || {
         let workers = Workers::new();
         workers.begin_threads();
-        let (hanging, other) = (workers.lane(1), workers.lane(1));
+        let (hanging, other) = (workers.lane(0, 1), workers.lane(0, 1));
         let done = Arc::new(Count::default());
         for _ in 0..2 {
             let done = done.clone();
@@ -186,7 +186,7 @@ fn a_job_that_outlives_its_lane_is_waited_for() {
     model(3, || {
         let workers = Workers::new();
         workers.begin_threads();
-        let lane = workers.lane(1);
+        let lane = workers.lane(0, 1);
         let bytes = Arc::new(Bytes::default());
         let begun = Arc::new(Count::default());
         let (used, counted) = (bytes.clone(), begun.clone());

@@ -523,10 +523,20 @@ impl GroupTree {
         pressure.unwrap_or_default()
     }
 
-    /// Calls every watcher whose group has counted something since the last call. No lock may be
-    /// held: callbacks run here.
+    /// Tells every watcher whose group has counted something since the last call; the calls that
+    /// are to be made then, each with its group.
+    pub(crate) fn due_watchers(&self) -> Vec<(GroupId, Box<dyn FnOnce() + Send>)> {
+        self.watchers.tell(|group| self.events(group))
+    }
+
+    /// Makes the calls of [`GroupTree::due_watchers`].
+    #[cfg(test)]
     pub(crate) fn call_watchers(&self) {
-        self.watchers.call(|group| self.events(group));
+        let mut panics = crate::sync::panics::Panics::default();
+        for (_, call) in self.due_watchers() {
+            panics.catch(call);
+        }
+        panics.go_on();
     }
 
     /// Counts page-table and index nodes among this group's own charge, or takes them off.

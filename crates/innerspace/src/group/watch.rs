@@ -1,7 +1,9 @@
 //! Notification of a group's events.
 //!
 //! Charging and reclaim only count, and set a flag. The service thread (or `tick`) looks at the
-//! flag, and calls the watchers of groups that have changed, with no lock held.
+//! flag, and has the watchers of groups that have changed called, with no lock held: each in the
+//! lane of its group, so that a callback that hangs holds up those of its group alone. One call of
+//! a callback is under way at a time.
 //!
 //! A watcher is charged to its group, which keeps the group's number from being given to another.
 //! The list's lock is a leaf in the lock order, and no code of the user's runs or is dropped under
@@ -14,7 +16,6 @@ use std::time::{Duration, Instant};
 use super::GroupId;
 use super::events::GroupEvents;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, may_call_out};
 
 pub(super) type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
@@ -43,6 +44,10 @@ struct Watcher {
     callback: Option<Callback>,
     /// Also keeps the group's number from being another's while the callback runs.
     _heap: Box<dyn Send + Sync>,
+    /// A call of the callback is due, or under way.
+    is_called: AtomicBool,
+    /// The subscription has ended: a call that is due is not made.
+    is_over: AtomicBool,
 }
 
 /// A subscription to a group's events, made by [`Group::watch`](super::Group::watch) or
@@ -62,6 +67,8 @@ impl std::fmt::Debug for GroupWatch {
 
 impl Drop for GroupWatch {
     fn drop(&mut self) {
+        // Relaxed: a call that begins at this moment runs to its end.
+        self.watcher.is_over.store(true, Ordering::Relaxed);
         let key = (self.watcher.group, self.watcher.number);
         self.watchers.change(|list| list.remove(&key));
     }
@@ -88,6 +95,8 @@ impl GroupWatch {
             changed: Condvar::new(),
             callback,
             _heap: heap,
+            is_called: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
         });
         watchers.change(|list| list.insert((group, number), watcher.clone()));
         GroupWatch { watchers, watcher }
@@ -133,14 +142,17 @@ impl Watchers {
         changed
     }
 
-    /// Calls every watcher whose group has counted something since the last call, which `events`
-    /// knows. No lock may be held: callbacks run here.
-    pub(super) fn call(&self, events: impl Fn(GroupId) -> GroupEvents) {
+    /// Tells every watcher whose group has counted something since the last call, which `events`
+    /// knows; the calls that are to be made then, each with its group.
+    pub(super) fn tell(
+        &self,
+        events: impl Fn(GroupId) -> GroupEvents,
+    ) -> Vec<(GroupId, Box<dyn FnOnce() + Send>)> {
+        let mut calls: Vec<(GroupId, Box<dyn FnOnce() + Send>)> = Vec::new();
         if !self.noted.swap(false, Ordering::Acquire) {
-            return;
+            return calls;
         }
         let list: Vec<Arc<Watcher>> = self.list.lock().values().cloned().collect();
-        let mut panics = Panics::default();
         for watcher in list {
             let events = events(watcher.group);
             let mut told = watcher.told.lock();
@@ -148,15 +160,51 @@ impl Watchers {
                 continue;
             }
             *told = events;
+            // Relaxed, with the events locked: a call that is under way, or due, looks at them once
+            // more.
+            let is_called = watcher.is_called.swap(true, Ordering::Relaxed);
             drop(told);
             watcher.changed.notify_all();
-            if let Some(callback) = &watcher.callback {
-                may_call_out();
-                // A callback that panics does not keep the others from being called.
-                panics.catch(|| callback(&events));
+            if watcher.callback.is_some() && !is_called {
+                calls.push((watcher.group, Box::new(move || watcher.call())));
             }
         }
-        panics.go_on();
+        calls
+    }
+}
+
+impl Watcher {
+    /// Calls the callback until it knows the events as last reported. No lock may be held.
+    fn call(&self) {
+        let Some(callback) = &self.callback else {
+            return;
+        };
+        may_call_out();
+        let called = Called(self);
+        let mut known = None;
+        loop {
+            let events = {
+                let told = self.told.lock();
+                if known == Some(*told) || self.is_over.load(Ordering::Relaxed) {
+                    self.is_called.store(false, Ordering::Relaxed);
+                    break;
+                }
+                *told
+            };
+            known = Some(events);
+            callback(&events);
+        }
+        std::mem::forget(called);
+    }
+}
+
+/// A call of a callback. Dropped, the callback has panicked: the next change calls it again.
+struct Called<'w>(&'w Watcher);
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        let _told = self.0.told.lock();
+        self.0.is_called.store(false, Ordering::Relaxed);
     }
 }
 

@@ -27,11 +27,15 @@ const METADATA: u64 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Threads {
-    /// One thread of the memory's own.
+    /// Threads of the memory's own: one for the work of all files, which calls no foreign code, and
+    /// others for calls of stores, wakers and hooks, as they are needed. A call that hangs or
+    /// panics holds up its own file, or the group that pays for that; each group can lose 128
+    /// threads to calls that hang.
     #[default]
     Service,
     /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
     /// A call writes what its own group has unwritten; that of other groups waits for a tick.
+    /// The thread that ticks calls all stores, wakers and hooks, and a call that hangs keeps it.
     None,
 }
 

@@ -1,4 +1,6 @@
-//! The service thread. It does the work of `tick()` once a second, and whenever it is asked.
+//! The service thread. It does the work of `tick()` once a second, and whenever it is asked. It
+//! calls no foreign code, which may hang: stores, wakers, watchers and hooks are called in lanes
+//! ([`crate::exec`]), each in its file's or its payer's.
 
 use std::io;
 use std::mem::forget;

@@ -163,6 +163,7 @@ impl FileCore {
             0 if len <= TAGGED_BYTES => Tags::of_file(owner.0),
             _ => Tags::none(),
         };
+        let payer = group.id().0.into();
         let block_shift = PAGE_SHIFT + u32::from(order);
         let number = cache.next_file();
         let core = Arc::new_cyclic(|me: &Weak<FileCore>| {
@@ -192,7 +193,7 @@ impl FileCore {
                 writes: WriteState::default(),
                 locks: FileLocks::default(),
                 mappers: MapperList::default(),
-                requests: Requests::new(cache.workers().lane(limits.requests)),
+                requests: Requests::new(cache.workers().lane(payer, limits.requests)),
                 ready: ReadyList::default(),
                 stream: Stream::default(),
                 counters: FileCounters::default(),

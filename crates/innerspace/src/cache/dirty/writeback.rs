@@ -541,6 +541,9 @@ impl FileCore {
         result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
         self.blocks.stored.fetch_max(offset + len, Ordering::AcqRel);
         run.iter_mut().for_each(|one| one.failed = false);
+        if self.is_closed() {
+            self.cache.note_written_at_end();
+        }
         Ok(())
     }
 

@@ -448,7 +448,7 @@ fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
             // The end of a close that has lost something.
             thread::spawn(move || {
                 cache.log_error(error);
-                cache.end_if_abandoned();
+                cache.run_deferred_if_abandoned();
             })
         };
         cache.abandon();
@@ -460,7 +460,7 @@ fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
 }
 
 #[test]
-fn shuttle_what_a_close_retires_is_freed_beside_the_end_of_the_memory() {
+fn shuttle_what_a_close_retires_is_freed_when_it_ends_whoever_frees_it() {
     // As above.
     let body = || {
         let (cache, _store, file) = file(16, 1);
@@ -468,8 +468,13 @@ fn shuttle_what_a_close_retires_is_freed_beside_the_end_of_the_memory() {
             let cache = cache.clone();
             // The end of a close that has left something for a grace period.
             thread::spawn(move || {
-                cache.pool().retire(Retired::Call(Box::new(|_| ())));
-                cache.end_if_abandoned();
+                let freed = Arc::new(AtomicU32::new(0));
+                let frees = freed.clone();
+                cache.pool().retire(Retired::Call(Box::new(move |_| {
+                    frees.fetch_add(1, Ordering::SeqCst);
+                })));
+                cache.pool().finish_retired();
+                assert_eq!(freed.load(Ordering::SeqCst), 1);
             })
         };
         cache.abandon();

@@ -476,7 +476,7 @@ fn a_job_for_which_no_thread_could_be_started_gets_one_from_a_tick() {
     // The other threads hang.
     let (begun, begins) = mpsc::channel();
     let (let_go, hangs) = mpsc::channel::<()>();
-    let hanging = cache.task_lane(0, 1);
+    let hanging = cache.task_lane(0, crate::group::GroupId::ROOT, 1);
     cache.push(
         &hanging,
         Turn::Shared,

@@ -135,10 +135,6 @@ impl Pool {
         let evicted = self.keep_free_pages();
         let relieved = self.relieve_groups();
         let written = self.write_old_blocks();
-        // In a call of a store, locks may be held.
-        if !StoreScope::is_any_open() {
-            self.groups.call_watchers();
-        }
         match (evicted, relieved, written, self.retired.len()) {
             (Step::Idle, Step::Idle, Step::Idle, 0) => Step::Idle,
             _ => Step::More,

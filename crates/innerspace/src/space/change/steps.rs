@@ -35,7 +35,8 @@ use crate::space::table::edit::Edit;
 use crate::space::table::nodes::{Detached, Nodes, PATH_NODES, Spares};
 use crate::space::table::pte::{self, Holds};
 use crate::space::table::{self};
-use crate::space::vma::area::Vma;
+use crate::space::vma::area::{Backing, Vma};
+use crate::space::vma::device::DeviceRef;
 use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
@@ -185,8 +186,20 @@ impl SpaceInner {
         if !changed.removed.is_empty() {
             self.sequence.bump();
         }
-        self.pool
-            .retire(Retired::Call(Box::new(|_| drop(replaced))));
+        let devices: Vec<DeviceRef> = (changed.removed.iter())
+            .filter_map(|vma| match &vma.backing {
+                Backing::Device { device, .. } => Some(device.clone()),
+                Backing::Anonymous | Backing::File { .. } => None,
+            })
+            .collect();
+        let (cache, group) = (self.cache.clone(), self.group_id());
+        self.pool.retire(Retired::Call(Box::new(move |_| {
+            drop(replaced);
+            // Any thread that wants memory may be here: a device's destructor is no business of it.
+            if !devices.is_empty() {
+                cache.defer(group, None, move || drop(devices));
+            }
+        })));
     }
 
     /// Makes the path the space's own. Nothing is mapped in the range, so there are no words yet;
