@@ -17,6 +17,7 @@
 //! **Rules every store keeps**, and the layers above rely on:
 //! - `read_at` and `write_at` may transfer less than asked. 0 bytes read into a non-empty buffer
 //!   mean the end of the store. [`read_exact_or_eof`] and [`write_all_at`] are the retry loops.
+//! - A call that fails with `Interrupted` is made again, as long as it does, as std does.
 //! - Every offset and length is accepted; [`Limits`] says which are served directly.
 //! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
 //!   other.
@@ -69,10 +70,10 @@ pub(crate) use file::{Emptying, Flights, Locked, LockedFile, Locking, Opened, sh
 pub use memory::{MemoryStore, StoreCounts};
 pub(crate) use request::Transfer;
 pub use request::{Batch, Operation, Request};
-pub(crate) use transfer::read_vectored_or_eof;
 pub use transfer::{
     read_exact_or_eof, short_read_error, write_all_at, write_all_vectored_at, write_zeros,
 };
+pub(crate) use transfer::{read_vectored_or_eof, uninterrupted};
 
 /// What a [`Store::sync`] makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

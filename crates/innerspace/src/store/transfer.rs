@@ -4,6 +4,16 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use super::{KnownSince, Store, StoreError};
 
+/// Makes a call of a store again as long as it is interrupted, as std does.
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// Reads until `buf` is full or the store ends; returns the number of bytes read. Short reads and
 /// interruptions are retried. A store that claims to have read more than it was asked for is an
 /// error. So is a store that ends before bytes it once had; that error names the whole read.
@@ -82,7 +92,7 @@ pub fn short_read_error<S: Store + ?Sized>(
     got: u64,
     was: u64,
 ) -> io::Error {
-    match store.len() {
+    match uninterrupted(|| store.len()) {
         Ok(now) if now < was => StoreError::Shrank {
             offset,
             wanted,

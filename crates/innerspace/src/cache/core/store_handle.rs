@@ -4,9 +4,10 @@
 //! whatever keeps others out, such as a lock. So the file's entry in the table of open files stays
 //! until then: the next open of the same store waits, instead of meeting that lock.
 
+use std::io;
 use std::ops::Deref;
 
-use crate::store::{Limits, Store};
+use crate::store::{Limits, Store, SyncWhat, uninterrupted};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::MIB;
@@ -28,6 +29,34 @@ impl StoreHandle {
     /// way yet.
     pub(crate) fn in_use(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
+    }
+}
+
+/// The calls that transfer no bytes, made again when they are interrupted. Those that do are made
+/// again where they go on after a short transfer.
+impl StoreHandle {
+    pub(crate) fn len(&self) -> io::Result<u64> {
+        uninterrupted(|| self.store.len())
+    }
+
+    pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
+        uninterrupted(|| self.store.set_len(len))
+    }
+
+    pub(crate) fn sync(&self, what: SyncWhat) -> io::Result<()> {
+        uninterrupted(|| self.store.sync(what))
+    }
+
+    pub(crate) fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        uninterrupted(|| self.store.punch(offset, len))
+    }
+
+    pub(crate) fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        uninterrupted(|| self.store.next_data(offset))
+    }
+
+    pub(crate) fn next_hole(&self, offset: u64) -> io::Result<u64> {
+        uninterrupted(|| self.store.next_hole(offset))
     }
 }
 

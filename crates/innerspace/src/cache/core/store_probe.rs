@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
-use crate::store::{Accepted, Identity, Limits, Store, shown_name};
+use crate::store::{Accepted, Identity, Limits, Store, shown_name, uninterrupted};
 use crate::sync::Arc;
 
 /// The largest size of a file in bytes.
@@ -45,13 +45,14 @@ impl StoreProbe {
         if options.access == FileAccess::ReadWrite && !store.writable() {
             return Err(FileError::NotWritable { file: name });
         }
-        let len = store.len().map_err(|source| FileError::Store {
+        let unanswered = |source| FileError::Store {
             file: name.clone(),
             action: StoreAction::Query,
             offset: 0,
             len: 0,
             source: Arc::new(source),
-        })?;
+        };
+        let len = uninterrupted(|| store.len()).map_err(unanswered)?;
         if len > MAX_SIZE {
             return Err(FileError::TooLarge {
                 file: name,

@@ -497,3 +497,34 @@ fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
     drop((views, file, above));
     assert_empty(&cache);
 }
+
+// spec: P16
+#[test]
+fn an_interrupted_call_is_made_again_whichever_it_is() {
+    use OperationKind::{Len, Punch, Read, Seek, SetLen, Sync, Write};
+    for kind in [Len, Read, Write, SetLen, Sync, Punch, Seek] {
+        let cache = memory(64);
+        let store = patterned(8 * 4096);
+        let interrupt = || {
+            let rule = Rule::new(Fault::Fail(Failure::Interrupted)).on(&[kind]);
+            store.add(rule.times(3));
+        };
+        interrupt();
+        let file = open(&cache, &store, &options(4096));
+        let calls: [fn(&PagedFile) -> Result<(), FileError>; 7] = [
+            |file| file.read_exact_at(&mut [0; 100], 7 * 4096),
+            |file| file.write_at(&[1; 4096], 0),
+            |file| file.set_len(9 * 4096),
+            PagedFile::sync_all,
+            |file| file.punch(4096..3 * 4096),
+            |file| file.invalidate(..).map(drop),
+            PagedFile::discard,
+        ];
+        for call in calls {
+            interrupt();
+            call(&file).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        }
+        drop(file);
+        assert_empty(&cache);
+    }
+}
