@@ -8,7 +8,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::group::LimitError;
-use crate::store::KnownSince;
+use crate::store::{KnownSince, Version};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::sys::process::OtherProcess;
@@ -107,6 +107,22 @@ pub enum FileError {
         offset: u64,
         /// How many bytes were wanted.
         len: u64,
+    },
+    /// Another program has changed the store since the file was opened, as the store's
+    /// [`version`](crate::store::Store::version) says. What is cached is of the old contents, and
+    /// nothing is read from the store any more, so that the two are not mixed. Open the file again,
+    /// or look at the new contents with
+    /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate).
+    #[error(
+        "{file}: another program has changed it: it has version {now}, and what is cached is of {was}"
+    )]
+    ChangedInPlace {
+        /// The file.
+        file: Arc<str>,
+        /// The version of what is cached.
+        was: Version,
+        /// The version that the store has now.
+        now: Version,
     },
     /// The store returned fewer bytes than it says it has.
     #[error(
@@ -338,7 +354,9 @@ impl FileError {
             FileError::PastEnd { .. } | FileError::Shrank { .. } | FileError::Short { .. } => {
                 ErrorKind::UnexpectedEof
             }
-            FileError::Changed { .. } => ErrorKind::StaleNetworkFileHandle,
+            FileError::Changed { .. } | FileError::ChangedInPlace { .. } => {
+                ErrorKind::StaleNetworkFileHandle
+            }
             FileError::Store { source, .. } => source.kind(),
             FileError::Unwritten { source, .. } => source.kind(),
             FileError::OtherProcess { .. } => ErrorKind::Unsupported,

@@ -344,6 +344,8 @@ fn invalidate_alone(
     _alone: &InvalidateGuard<'_>,
 ) -> Result<PageCount, FileError> {
     core.wait_landed(&(0..u64::MAX));
+    // Before anything is forgotten: a change that comes later is noticed later.
+    core.accept_version()?;
     let dropped = forget_clean(core, blocks);
     adopt_store_len(core, unwritten_end(core), None)?;
     Ok(PageCount(dropped << core.id.order))

@@ -53,6 +53,7 @@ mod transfer;
 mod tests;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 
 use crate::sync::Arc;
@@ -121,6 +122,12 @@ impl Identity {
 /// A value that changes when another program changes the store. Only equality has a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Version(u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl Version {
     /// A version from a generation number, or from a hash of an entity tag.
@@ -311,8 +318,15 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Changes when another program changes the store, and not by calls through this handle.
-    /// Default: cannot tell.
+    /// Changes when another program changes the store, and not by calls through this handle. The
+    /// cache asks when the file is opened, at the first fill in each tick of the memory's clock
+    /// (about a second), and when a sync begins; after a change it reads no more, and says
+    /// [`FileError::ChangedInPlace`](crate::FileError::ChangedInPlace). So old and new bytes are
+    /// mixed for a tick at most. Default: cannot tell, and is not asked again.
+    ///
+    /// That of a [`FileStore`] is made of the length and the time of the last modification. It
+    /// misses a change that comes between one of ours and the next look, and one that the file
+    /// system's clock cannot tell apart from the last.
     fn version(&self) -> io::Result<Option<Version>> {
         Ok(None)
     }

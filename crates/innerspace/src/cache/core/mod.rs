@@ -10,6 +10,7 @@ pub(crate) mod ready_list;
 pub(crate) mod requests;
 pub(crate) mod store_handle;
 pub(crate) mod store_probe;
+pub(crate) mod store_version;
 mod validate;
 
 use std::io;
@@ -22,6 +23,7 @@ use crate::cache::core::ready_list::ReadyList;
 use crate::cache::core::requests::Requests;
 use crate::cache::core::store_handle::{FileStore, StoreHandle};
 use crate::cache::core::store_probe::{MAX_SIZE, StoreProbe};
+use crate::cache::core::store_version::StoreVersion;
 use crate::cache::dirty::index::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use crate::cache::dirty::state::WriteState;
 use crate::cache::errors::{FileError, StoreAction};
@@ -48,6 +50,7 @@ pub(crate) struct FileCore {
     pub(crate) pool: Arc<Pool>,
     pub(crate) id: FileIdentity,
     pub(crate) store: FileStore,
+    pub(crate) version: StoreVersion,
     pub(crate) blocks: Blocks,
     pub(crate) writes: WriteState,
     pub(crate) locks: FileLocks,
@@ -152,6 +155,7 @@ impl FileCore {
             accepted,
             uses_files,
             limits,
+            version,
         } = asked;
         let pool = cache.pool().clone();
         let group = options
@@ -189,6 +193,7 @@ impl FileCore {
                     accepted,
                 },
                 store: FileStore::new(store, uses_files, &limits, block_shift),
+                version: StoreVersion::new(version, cache.pool().now()),
                 blocks: Blocks::new(len, tags_of(owner)),
                 writes: WriteState::default(),
                 locks: FileLocks::default(),

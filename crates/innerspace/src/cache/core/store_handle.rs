@@ -7,7 +7,7 @@
 use std::io;
 use std::ops::Deref;
 
-use crate::store::{Limits, Store, SyncWhat, uninterrupted};
+use crate::store::{Limits, Store, SyncWhat, Version, uninterrupted};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::MIB;
@@ -49,6 +49,10 @@ impl StoreHandle {
 
     pub(crate) fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         uninterrupted(|| self.store.punch(offset, len))
+    }
+
+    pub(crate) fn version(&self) -> io::Result<Option<Version>> {
+        uninterrupted(|| self.store.version())
     }
 
     pub(crate) fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {

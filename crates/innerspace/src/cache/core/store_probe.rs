@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
-use crate::store::{Accepted, Identity, Limits, Store, shown_name, uninterrupted};
+use crate::store::{Accepted, Identity, Limits, Store, Version, shown_name, uninterrupted};
 use crate::sync::Arc;
 
 /// The largest size of a file in bytes.
@@ -28,6 +28,7 @@ pub(crate) struct StoreProbe {
     pub(crate) accepted: Accepted,
     pub(crate) uses_files: bool,
     pub(crate) limits: Limits,
+    pub(crate) version: Option<Version>,
 }
 
 impl StoreProbe {
@@ -52,6 +53,8 @@ impl StoreProbe {
             len: 0,
             source: Arc::new(source),
         };
+        // The version first: a change between the two is noticed later.
+        let version = uninterrupted(|| store.version()).map_err(unanswered)?;
         let len = uninterrupted(|| store.len()).map_err(unanswered)?;
         if len > MAX_SIZE {
             return Err(FileError::TooLarge {
@@ -65,6 +68,7 @@ impl StoreProbe {
             accepted: store.accepted(),
             uses_files: store.uses_files(),
             limits: store.limits(),
+            version,
             store,
             own_name,
             name,

@@ -559,6 +559,8 @@ impl FileCore {
             return Ok(());
         }
         self.check_not_reentrant()?;
+        // What others have changed is no reason not to write: every handle hears of it.
+        let _unanswered = self.ask_version();
         // In this order: blocks written into a range that is punched again may be in doubt because
         // of that.
         self.punch_again();

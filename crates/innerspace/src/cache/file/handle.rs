@@ -577,6 +577,10 @@ impl PagedFile {
     /// store's length. Unwritten blocks stay, and so do written ones that no sync has covered;
     /// views keep what they show. Returns how much was forgotten.
     ///
+    /// With this the caller knows of changes by others: a file that was refused with
+    /// [`FileError::ChangedInPlace`] is read again, and what is cached outside the range counts as
+    /// current.
+    ///
     /// There is no `try_` form: it asks the store for its length.
     ///
     /// # Errors

@@ -148,8 +148,9 @@ impl FileCore {
         if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
             return;
         }
-        // A hint: it does not wait while the file is locked exclusively.
-        if self.in_store_call() {
+        // A hint: it does not wait while the file is locked exclusively, nor ask for the version of
+        // the store. The next block is a miss then, which does.
+        if self.in_store_call() || self.version.stops_hints(self.pool.now()) {
             return;
         }
         let Some(_steady) = self.locks.try_shared() else {
@@ -213,6 +214,7 @@ impl FileCore {
         if start >= size {
             return Err(self.past_end(start, self.block_bytes(), size));
         }
+        self.check_version()?;
         if self.content(block)? == Content::Hole {
             return Ok(Filled::Hole);
         }
@@ -343,6 +345,10 @@ impl FileCore {
         let most = self.nearest_limit() / TOGETHER_PART / self.block_bytes();
         blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let _steady = self.locks.shared();
+        if self.check_version().is_err() {
+            // A lookup of a block says so.
+            return;
+        }
         let mut rest = &blocks[..];
         while !rest.is_empty() {
             let room = (self.room_in_flight().max(1) as usize).min(rest.len());
@@ -362,6 +368,10 @@ impl FileCore {
     /// whether all are in flight or there already. Waits for nothing.
     pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         if self.in_store_call() {
+            return false;
+        }
+        // Nor is the store asked for its version here.
+        if self.version.stops_hints(self.pool.now()) {
             return false;
         }
         let Some(_steady) = self.locks.try_shared() else {

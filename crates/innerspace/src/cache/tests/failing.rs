@@ -216,6 +216,9 @@ fn a_store_that_was_cut_short_is_told_from_one_that_fails() {
     assert_eq!(*file.view(8192..12_288).unwrap(), *pattern(8192..12_288));
     file.write_at(&[5; 4096], 8192).unwrap();
     store.add(Rule::new(Fault::Short).on(&[OperationKind::Write]).times(3));
+    // The cut is a change by others, of which the handle hears once.
+    let changed = file.sync_all();
+    assert!(matches!(changed, Err(FileError::ChangedInPlace { .. })));
     file.sync_all().unwrap();
     assert_eq!(store.inner().to_vec()[8192..12_288], [5; 4096]);
 }

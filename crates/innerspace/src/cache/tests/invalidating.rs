@@ -1,11 +1,14 @@
 //! Discarding unwritten data, and invalidating the cache.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 
 use super::*;
+use crate::cache::FileError;
+use crate::store::Version;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::failpoint;
 use crate::sync::thread;
 
@@ -208,4 +211,107 @@ fn invalidate_shows_what_others_put_into_a_hole() {
     file.invalidate(..).unwrap();
     let view = file.view(5 * size..5 * size + 100).unwrap();
     assert_eq!(view[..], pattern(0..100));
+}
+
+// spec: P27
+#[test]
+fn a_file_that_others_change_in_place_is_read_no_more_until_that_is_accepted() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(8 * size);
+        let file = open(&cache, &store, &options(size));
+        let other = file.clone();
+        // No two neighbours, so that nothing is read ahead.
+        let seen = |block: u64| {
+            let view = file.view(block * size..block * size + 4).unwrap();
+            assert_eq!(view[..], *pattern(block * size..block * size + 4));
+        };
+        seen(6);
+        store.inner().change_externally(&[9; 10], 4 * size).unwrap();
+        // Asked once in a tick.
+        seen(2);
+        cache.tick();
+        let changed = |result: Result<(), FileError>| match result {
+            Err(error @ FileError::ChangedInPlace { was, now, .. }) => {
+                assert_ne!(was, now);
+                assert!(
+                    error
+                        .to_string()
+                        .starts_with("data.bin: another program has changed it")
+                );
+            }
+            result => panic!("{result:?}"),
+        };
+        changed(file.view(4 * size..4 * size + 4).map(drop));
+        changed(file.read_exact_at(&mut [0; 4], 0));
+        seen(2);
+        let mut bytes = 0;
+        changed(file.scan_uncached(2 * size.., |piece| bytes += piece.len()));
+        changed(file.write_at(&[1; 4], 4 * size));
+        assert_eq!(bytes as u64, size, "what is cached is the old contents");
+        // A whole block needs no old bytes. Each handle hears of the change once.
+        file.write_at(&vec![3; size as usize], 7 * size).unwrap();
+        for handle in [&file, &other] {
+            changed(handle.sync_all());
+            handle.sync_all().unwrap();
+        }
+        file.invalidate(..).unwrap();
+        assert_eq!(file.view(4 * size..4 * size + 4).unwrap()[..], [9; 4]);
+        assert_eq!(file.view(7 * size..7 * size + 4).unwrap()[..], [3; 4]);
+        cache.tick();
+        file.read_exact_at(&mut [0; 4], 0).unwrap();
+        core(&file).validate();
+    }
+}
+
+// spec: P27
+#[test]
+fn a_sync_sees_a_change_in_place_and_a_scan_asks_once_a_tick() {
+    let cache = memory(64);
+    let store = Arc::new(Asked::default());
+    store.bytes.set_len(40 * 4096).unwrap();
+    let file = open(&cache, &store, &options(4096));
+    file.scan(.., |_| ()).unwrap();
+    assert_eq!(
+        store.versions.load(Ordering::Relaxed),
+        1,
+        "when it was opened"
+    );
+    file.invalidate(..).unwrap();
+    cache.tick();
+    let before = store.versions.load(Ordering::Relaxed);
+    file.scan(.., |_| ()).unwrap();
+    assert_eq!(store.versions.load(Ordering::Relaxed), before + 1);
+    store.bytes.change_externally(&[9; 10], 0).unwrap();
+    let changed = file.sync_all();
+    assert!(
+        matches!(changed, Err(FileError::ChangedInPlace { .. })),
+        "{changed:?}"
+    );
+}
+
+/// Counts how often it is asked for its version.
+#[derive(Default)]
+struct Asked {
+    bytes: MemoryStore,
+    versions: AtomicUsize,
+}
+
+impl Store for Asked {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.bytes.read_at(buf, offset)
+    }
+
+    fn version(&self) -> io::Result<Option<Version>> {
+        self.versions.fetch_add(1, Ordering::Relaxed);
+        self.bytes.version()
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
 }
