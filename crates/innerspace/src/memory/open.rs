@@ -217,13 +217,13 @@ impl FileOpener {
             return Ok(file);
         };
         loop {
-            let mark = match inner.files.look(&inner.cache, identity, &same)? {
+            let mark = match inner.files.look(&inner.cache, identity, same)? {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(mut files) => inner.files.note_opening(&mut files, identity),
             };
             let heap = self.charge(&|| store.name())?;
             let asked = StoreProbe::new(store.clone(), &self.options)?;
-            let mut files = match inner.files.look(&inner.cache, identity, &same)? {
+            let mut files = match inner.files.look(&inner.cache, identity, same)? {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(files) => files,
             };
