@@ -150,7 +150,7 @@ fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     {
         let last = size / PAGE_SIZE as u64;
         core.mappers.revoke(last..last + 1, Revoke::All);
-        core.pool.domain.synchronize();
+        core.grace();
     }
     Ok(())
 }
@@ -159,9 +159,9 @@ fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
 fn end_holes(core: &FileCore, pages: Range<u64>) {
     core.move_hole_epoch();
     if !core.mappers.is_empty() {
-        core.pool.domain.synchronize();
+        core.grace();
         core.mappers.revoke(pages, Revoke::Holes);
-        core.pool.domain.synchronize();
+        core.grace();
     }
 }
 

@@ -320,6 +320,11 @@ impl DaxCore {
         self.mappers.add(mapper)
     }
 
+    /// Whether the space with this number maps the file.
+    pub(crate) fn is_mapped_by(&self, space: u64) -> bool {
+        self.mappers.has_owner(space)
+    }
+
     /// Removes a space that has no translation left.
     pub(crate) fn remove_mapper(&self, id: MapperId) {
         self.mappers.remove(id);
@@ -371,7 +376,8 @@ impl DaxCore {
 
     /// Waits until nobody uses a revoked translation any more.
     pub(super) fn grace(&self) {
-        self.pool.domain.synchronize();
+        let domain = &self.pool.domain;
+        domain.synchronize_with(|owner| self.is_mapped_by(owner));
     }
 
     /// Records that an entry in this page's range became dirty. The caller holds its lock.

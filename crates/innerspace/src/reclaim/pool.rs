@@ -16,6 +16,7 @@ use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Kind, Met
 use crate::group::{Group, GroupId, GroupTree};
 use crate::stats::{Counters, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::domain::{ANY_OWNER, NO_OWNER};
 use crate::sync::panics::Panics;
 use crate::sync::self_ref::SelfRef;
 use crate::sync::{Arc, Domain, OnceLock, Weak, failpoint};
@@ -399,10 +400,15 @@ impl Pool {
 
 /// Deferred work, and the service thread's sleep.
 impl Pool {
-    /// Frees `entry` after a grace period. Never waits; may be called in a section and with locks
+    /// Frees `entry`, which no session holds, after a grace period. Never waits; may be called in a section and with locks
     /// held.
     pub(crate) fn retire(&self, entry: Retired) {
-        if self.retired.push(entry) {
+        self.retire_of(NO_OWNER, entry);
+    }
+
+    /// The same of what the sessions of this space may hold.
+    pub(crate) fn retire_of(&self, owner: u64, entry: Retired) {
+        if self.retired.push((owner, entry)) {
             self.kick();
         }
     }
@@ -422,8 +428,9 @@ impl Pool {
         }
     }
 
-    /// Waits for one grace period, and frees all that was retired before the call; returns how many
-    /// entries that were. Outside every section, with no lock held that a section may take.
+    /// Waits for one grace period, and frees all that was retired before the call, except what a
+    /// session that stays open may hold; returns how many entries that were. Outside every section,
+    /// with no lock held that a section may take.
     pub(crate) fn flush_retired(&self) -> usize {
         if self.retired.len() == 0 {
             return 0;
@@ -433,17 +440,33 @@ impl Pool {
         self.run_retired()
     }
 
+    /// Frees what was held back for a session of this space, now that one has ended.
+    #[inline]
+    pub(crate) fn session_ended(&self, owner: u64) {
+        if self.retired.holds(owner) {
+            self.flush_retired();
+        }
+    }
+
     /// [`Pool::flush_retired`] for a caller that is counted as working already.
     pub(super) fn run_retired(&self) -> usize {
         let Some(mut batch) = self.retired.take() else {
             return 0;
         };
-        let count = batch.entries.len();
-        self.domain.synchronize();
+        let open = self.domain.synchronize_but_sessions();
+        let is_free =
+            |owner: u64| !open.contains(&owner) && (owner != ANY_OWNER || open.is_empty());
+        let entries = std::mem::take(&mut batch.entries);
+        let (entries, held): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|(owner, _)| is_free(*owner));
+        if !held.is_empty() {
+            self.retired.hold_back(held);
+        }
+        let count = entries.len();
         failpoint!(Retiring);
         // If a call panics, the rest is done nevertheless.
         let mut panics = Panics::default();
-        for entry in batch.entries.drain(..) {
+        for (_, entry) in entries {
             panics.catch(|| match entry {
                 Retired::Frame(id) => self.free(id),
                 Retired::Put(id) => self.put(id),

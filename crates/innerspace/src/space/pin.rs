@@ -174,7 +174,7 @@ impl Space {
 impl SpaceInner {
     /// Pins the pages if they are as a store leaves them. The gate's writer is held.
     pub(super) fn pin_pages(&self, range: &Range<u64>) -> Result<Pins, NotPinned> {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         self.inside(|tables| {
             // For the reason that `zap` takes it: the leaf could be a fork's alone.
             let _paths = self.paths.lock();
@@ -184,7 +184,7 @@ impl SpaceInner {
 
     /// All pinned pages, by address.
     fn look_for_pins(&self, writer: &mut Writer<'_, Structure>) -> Vec<(u64, FrameId)> {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         self.inside(|tables| writer.pins.look(nodes, tables.root))
     }
 

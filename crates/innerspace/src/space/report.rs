@@ -178,7 +178,7 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
 impl Space {
     /// The mappings and their resident pages.
     pub fn stats(&self) -> SpaceStats {
-        let nodes = Nodes { pool: &self.0.pool };
+        let nodes = self.0.nodes();
         self.0.inside(|tables| {
             let mappings: Vec<MappingInfo> = tables
                 .vmas
@@ -204,7 +204,7 @@ impl Space {
 
     /// The mapping that contains `at`, and its resident pages.
     pub fn mapping_at(&self, at: VirtAddr) -> Option<MappingInfo> {
-        let nodes = Nodes { pool: &self.0.pool };
+        let nodes = self.0.nodes();
         self.0.inside(|tables| {
             let vma = tables.vmas.find_containing(at.0)?;
             Some(mapping_info(tables, nodes, vma))
@@ -220,7 +220,7 @@ impl Space {
     #[doc(hidden)]
     pub fn validate(&self) {
         self.0.dirty.validate();
-        let nodes = Nodes { pool: &self.0.pool };
+        let nodes = self.0.nodes();
         let resident = |root, start, end| nodes.resident(root, start, end, |_, _| false);
         self.0.inside(|tables| {
             tables.vmas.validate();

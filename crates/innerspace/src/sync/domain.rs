@@ -16,7 +16,7 @@
 //!
 //! 1. makes the thing unreachable: it changes the word that leads to it;
 //! 2. posts to the mailboxes of those that may have cached it, and sets `pending`;
-//! 3. calls [`Domain::synchronize`]: heavy barrier, wait for every odd `state` to change;
+//! 3. calls [`Domain::synchronize_with`]: heavy barrier, wait for every odd `state` to change;
 //! 4. reuses the thing, cleans it, or returns.
 //!
 //! At least one of the two sees the other, and after the wait the revoker sees what the reader
@@ -32,6 +32,32 @@
 //! sessions, and sets their `pending` ([`suspend_sessions`], called by every lock and wait of
 //! `sync`). While an access itself is under way the session is not registered (`end_session`), and
 //! nobody leaves its section for it.
+//!
+//! A session may be open for as long as the user's code likes. So a grace period does not wait for
+//! the sessions of all. Between two accesses, and in those that hit, a session holds nothing but
+//! translations of its own space: leaves of the space's table, and pages that their words lead to.
+//! Its section says so ([`Sections::narrow`]), and names the space, its *owner*. When an access
+//! looks at anything else (mappings, indexes, nodes on the way to a leaf), the section is made an
+//! ordinary one for that long ([`Sections::widen`]), with the ordering of an *enter*: this is
+//! Dekker's pair again, so the revoker finds the session widened and waits, or the reader finds the
+//! words changed. A grace period names the owners that may hold what is taken away:
+//!
+//! | taken away | sessions that are waited for |
+//! |---|---|
+//! | words and nodes of a space's table | the space's |
+//! | pages of a file | those of the spaces that are registered as mapping it |
+//! | index nodes, sets of mappings | none |
+//! | frames on the queue of what is retired | briefly the space's that retired it; what a session may still hold goes back to the queue |
+//!
+//! That rests on this: a space gives up a reference of its own (of a leaf, of a page) only after a
+//! grace period that has waited for its own sessions. So the last reference goes when no session of
+//! any space that ever had one is left.
+//!
+//! A session may stay open for as long as the program likes, so a grace period waits for the
+//! sessions of those spaces alone that may hold what is taken away. Between two accesses, and in
+//! one that hits, a session's section is *narrow* ([`Sections::narrow`]): it holds translations of
+//! its own space, its *owner*, and nothing else. Why that is enough is in `docs/protocols`, in
+//! `sections.md`.
 //!
 //! # Rules
 //!
@@ -53,6 +79,16 @@ pub(crate) const MAILBOX_LEN: usize = 64;
 
 /// An accessor's `state` outside its sections.
 const CLOSED: u64 = 0;
+
+/// The bit of `state` that is set while the section is that of a session: between two accesses, or
+/// in one that hits.
+const SESSION: u64 = 1 << 63;
+
+/// The owner of a reader that has no sessions, and of what no session holds.
+pub(crate) const NO_OWNER: u64 = 0;
+
+/// The owner of what the sessions of any space may hold.
+pub(crate) const ANY_OWNER: u64 = u64::MAX;
 
 /// The bit of `alone` that is set while something is pending. No number of a cached leaf has it.
 const PENDING: u64 = 1 << 63;
@@ -112,7 +148,8 @@ impl PendingMark {
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Participant {
-    /// Odd while in a section. Written by the owner alone; read by revokers.
+    /// Odd while in a section; with [`SESSION`] if it is that of a session. Written by the owner
+    /// alone; read by revokers.
     state: AtomicU64,
     /// The binding's empty cache while there are posts or safepoint requests that the owner has not
     /// seen yet, else its own cache.
@@ -128,6 +165,8 @@ pub(crate) struct Participant {
     /// alone.
     fences: AtomicU32,
     graces_seen: AtomicU64,
+    /// The space whose translations its sessions hold, or [`NO_OWNER`].
+    owner: u64,
     /// Its place in the domain's list.
     ticket: Ticket,
     /// Removed together with its one [`Reader`].
@@ -161,6 +200,7 @@ impl Participant {
             depth: AtomicU32::new(0),
             fences: AtomicU32::new(0),
             graces_seen: AtomicU64::new(0),
+            owner: NO_OWNER,
             ticket: Ticket::NONE,
             passing: false,
             mailbox: Mutex::ranked(
@@ -312,10 +352,14 @@ impl Domain {
         })
     }
 
-    /// Adds a reader with this binding; it starts outside a section with an empty mailbox.
-    pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding) -> Sections {
+    /// Adds a reader with this binding, whose sessions hold translations of `owner`; it starts
+    /// outside a section with an empty mailbox.
+    pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding, owner: u64) -> Sections {
         Sections {
-            participant: domain.add(Participant::new(binding)),
+            participant: domain.add(Participant {
+                owner,
+                ..Participant::new(binding)
+            }),
             mode: domain.mode,
             domain: domain.clone(),
             last: 1,
@@ -325,7 +369,7 @@ impl Domain {
     /// Adds a reader that caches nothing.
     #[cfg(test)]
     pub(crate) fn register(domain: &Arc<Domain>) -> Sections {
-        Domain::register_at(domain, CacheBinding::of_nothing())
+        Domain::register_at(domain, CacheBinding::of_nothing(), NO_OWNER)
     }
 
     fn add(&self, mut participant: Participant) -> Arc<Participant> {
@@ -361,12 +405,47 @@ impl Domain {
         drop(left);
     }
 
-    /// Waits until every section that was open at the call has been left. Anything made unreachable
-    /// before the call can be reused after it.
+    /// Waits until every section that was open at the call has been left, except for sessions of
+    /// owners that hold no translation of what was made unreachable. Anything that was before the
+    /// call can be reused after it.
+    pub(crate) fn synchronize_with(&self, may_hold: impl Fn(u64) -> bool) {
+        self.grace(may_hold, SessionWait::ToTheEnd);
+    }
+
+    /// The same, whoever may hold it.
+    #[cfg(test)]
     pub(crate) fn synchronize(&self) {
+        self.synchronize_with(|_| true);
+    }
+
+    /// The same, but waits for a session only as long as one takes that is in use. Returns the
+    /// owners of those that are still open.
+    pub(crate) fn synchronize_but_sessions(&self) -> Vec<u64> {
+        self.grace(|_| true, SessionWait::Briefly)
+    }
+
+    /// Asks the sessions of these owners to pass a safepoint, and waits as long as that takes where
+    /// they are in use. Returns whether all have.
+    pub(crate) fn sessions_pass(&self, may_hold: impl Fn(u64) -> bool) -> bool {
+        if self.foreign_maker().is_some() {
+            return true;
+        }
+        #[cfg(not(loom))]
+        suspend_sessions();
+        // Not ordered against anything: a session that is missed here has just been opened.
+        let mut waiting = self.odd(&self.participants.lock());
+        waiting.retain(|(it, seen)| seen & SESSION != 0 && may_hold(it.owner));
+        let passes = |(it, seen): (Arc<Participant>, u64)| {
+            it.request();
+            self.wait_for(&it, seen, Some(SessionWait::Briefly))
+        };
+        waiting.into_iter().all(passes)
+    }
+
+    fn grace(&self, may_hold: impl Fn(u64) -> bool, sessions: SessionWait) -> Vec<u64> {
         // In a child of fork(2) no thread leaves the sections that were open in the parent.
         if self.foreign_maker().is_some() {
-            return;
+            return Vec::new();
         }
         // Acquire: pairs with `begun`, so that this grace period covers everything that was
         // unreachable when `begun` was called.
@@ -375,26 +454,41 @@ impl Domain {
         order::may_wait(Rank::Paths);
         #[cfg(not(loom))]
         suspend_sessions();
-        // The list may change once unlocked. A reader that registers later starts with nothing
-        // cached and, having taken this lock after us, reads the words as we left them.
-        let waiting: Vec<(Arc<Participant>, u64)> = {
-            let participants = match self.mode {
-                BarrierMode::Membarrier => self.ordered(),
-                // The read-modify-writes on `state` order everything.
-                BarrierMode::Fences => self.participants.lock(),
-            };
-            let odd = participants.list.iter().filter_map(|p| {
-                let seen = self.read_state(p);
-                (seen & 1 == 1).then(|| (p.clone(), seen))
-            });
-            odd.collect()
-        };
-        for (participant, seen) in waiting {
-            participant.request();
-            self.wait_for(&participant, seen);
+        let mut left = Vec::new();
+        for (participant, seen) in self.open_sections() {
+            let owner = participant.owner;
+            let sessions = (owner == NO_OWNER || may_hold(owner)).then_some(sessions);
+            if seen & SESSION == 0 || sessions.is_some() {
+                participant.request();
+                if !self.wait_for(&participant, seen, sessions) {
+                    left.push(owner);
+                }
+            }
         }
         // Release: pairs with `has_passed`.
         self.passed.fetch_max(number, Ordering::AcqRel);
+        left
+    }
+
+    /// The readers that are in a section now, and its number. A reader that is not one of them
+    /// finds the words as the caller has changed them.
+    fn open_sections(&self) -> Vec<(Arc<Participant>, u64)> {
+        // The list may change once unlocked. A reader that registers later starts with nothing
+        // cached and, having taken this lock after us, reads the words as we left them.
+        let participants = match self.mode {
+            BarrierMode::Membarrier => self.ordered(),
+            // The read-modify-writes on `state` order everything.
+            BarrierMode::Fences => self.participants.lock(),
+        };
+        self.odd(&participants)
+    }
+
+    fn odd(&self, participants: &Participants) -> Vec<(Arc<Participant>, u64)> {
+        let odd = participants.list.iter().filter_map(|p| {
+            let seen = self.read_state(p);
+            (seen & 1 == 1).then(|| (p.clone(), seen))
+        });
+        odd.collect()
     }
 
     /// Grace periods begun so far: one with a higher number begins after this call. A
@@ -417,17 +511,37 @@ impl Domain {
         }
     }
 
-    fn wait_for(&self, participant: &Participant, seen: u64) {
+    /// Waits until the section that was `seen` is left, or is a session's that need not be waited
+    /// for; `false`: a session has not ended in time.
+    fn wait_for(
+        &self,
+        participant: &Participant,
+        seen: u64,
+        sessions: Option<SessionWait>,
+    ) -> bool {
         let mut backoff = Backoff::new();
-        while participant.state.load(Ordering::Acquire) == seen {
-            if backoff.is_spent() && cfg!(not(any(loom, shuttle))) {
-                // A section is short. One this long belongs to a thread that lost its processor, or
-                // to a session that has drained the request without leaving its section.
-                participant.request();
-                std::thread::sleep(std::time::Duration::from_micros(20));
-            } else {
-                backoff.snooze();
+        loop {
+            // Acquire: pairs with the release of `set_state`.
+            let state = participant.state.load(Ordering::Acquire);
+            let is_session = state & SESSION != 0;
+            if (state ^ seen) & !SESSION != 0 || (is_session && sessions.is_none()) {
+                return true;
             }
+            if !backoff.is_spent() {
+                backoff.snooze();
+                continue;
+            }
+            if is_session && sessions == Some(SessionWait::Briefly) {
+                return false;
+            }
+            if cfg!(any(loom, shuttle)) {
+                backoff.snooze();
+                continue;
+            }
+            // A section is short. One this long belongs to a thread that lost its processor, or to
+            // a session that has drained the request without leaving its section.
+            participant.request();
+            std::thread::sleep(std::time::Duration::from_micros(20));
         }
     }
 
@@ -440,6 +554,14 @@ impl Domain {
     pub(crate) fn grace_periods(&self) -> u64 {
         self.grace_periods.load(Ordering::Relaxed)
     }
+}
+
+/// How long a grace period waits for a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SessionWait {
+    ToTheEnd,
+    /// As long as one that is in use takes to come to its next access.
+    Briefly,
 }
 
 /// A reader's own side of its [`Participant`], the only one that enters and leaves.
@@ -489,6 +611,26 @@ impl Sections {
         let done = access(PendingMark(participant.lone_word()))?;
         participant.set_state(CLOSED, mode);
         Some(done)
+    }
+
+    /// The section holds nothing from here on but translations of the owner: it is a session's.
+    ///
+    /// Release, as all changes of `state`: a revoker that finds this has acquired what the section
+    /// did before.
+    #[inline(always)]
+    pub(crate) fn narrow(&mut self) {
+        debug_assert!(self.is_open());
+        self.participant.set_state(self.last | SESSION, self.mode);
+    }
+
+    /// Ends [`Sections::narrow`], in the same section: what is read from here on may be anything. A
+    /// revoker that has passed over the session has changed its words before this is ordered, as
+    /// with [`Sections::enter`].
+    #[inline(always)]
+    pub(crate) fn widen(&mut self) {
+        debug_assert!(self.is_open());
+        self.participant.set_state(self.last, self.mode);
+        self.order();
     }
 
     /// The end of [`Sections::enter`].

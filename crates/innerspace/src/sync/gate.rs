@@ -56,6 +56,8 @@ impl OpenSection for super::domain::Reader<'_> {
 pub(crate) struct Gate<T> {
     /// The domain whose sections may look; set once.
     domain_id: u64,
+    /// The space whose accessors are the readers.
+    owner: u64,
     /// The first address that is closed. Written by the holder of `writer`.
     from: AtomicU64,
     /// The first address past it that is open; 0: the whole gate is open. Written by the holder of
@@ -82,10 +84,11 @@ pub(crate) struct Closed<'writer, T> {
 }
 
 impl<T> Gate<T> {
-    /// An open gate, for sections of `domain`.
-    pub(crate) fn new(domain: &Domain, state: T) -> Gate<T> {
+    /// An open gate of the space `owner`, for sections of `domain`.
+    pub(crate) fn new(domain: &Domain, owner: u64, state: T) -> Gate<T> {
         Gate {
             domain_id: domain.id(),
+            owner,
             from: AtomicU64::new(0),
             to: AtomicU64::new(0),
             writer: Mutex::ranked(Rank::SpaceWriter, state),
@@ -205,7 +208,7 @@ impl<T> Writer<'_, T> {
         self.gate.from.store(range.start, Ordering::SeqCst);
         self.gate.to.store(range.end, Ordering::SeqCst);
         post();
-        domain.synchronize();
+        domain.synchronize_with(|owner| owner == self.gate.owner);
         Closed { gate: self.gate }
     }
 }
@@ -242,7 +245,7 @@ mod tests {
     #[test]
     fn readers_and_the_writer_exclude_each_other() {
         let domain = Domain::new();
-        let gate = Arc::new(Gate::new(&domain, ()));
+        let gate = Arc::new(Gate::new(&domain, 1, ()));
         let pair = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let reader = {
             let (domain, gate, pair) = (domain.clone(), gate.clone(), pair.clone());
@@ -274,7 +277,7 @@ mod tests {
     #[test]
     fn the_gate_is_closed_in_the_range_alone() {
         let domain = Domain::new();
-        let gate = Gate::new(&domain, ());
+        let gate = Gate::new(&domain, 1, ());
         let writer = gate.write();
         let closed = writer.close(&domain, &(10..20), || ());
         let section = domain.reader();
@@ -292,7 +295,7 @@ mod tests {
     #[should_panic(expected = "not in a section")]
     fn looking_outside_a_section_panics() {
         let domain = Domain::new();
-        let gate = Gate::new(&domain, ());
+        let gate = Gate::new(&domain, 1, ());
         gate.is_open(&Domain::register(&domain), 0);
     }
 }

@@ -112,7 +112,8 @@ impl<T> Drop for RcuCell<T> {
 impl<T> Drop for Replaced<T> {
     fn drop(&mut self) {
         if !self.domain.has_passed(self.begun) {
-            self.domain.synchronize();
+            // No session holds a value.
+            self.domain.synchronize_with(|_| false);
         }
         // SAFETY: nobody can load the pointer since the swap; every section that had loaded it has
         // ended, as a grace period began after the swap and is over; and this is the only

@@ -431,11 +431,17 @@ impl FileCore {
         self.mappers.revoke(pages, Revoke::Write);
     }
 
+    /// Waits until no access uses a translation of the file that was taken away before.
+    pub(crate) fn grace(&self) {
+        let domain = &self.pool.domain;
+        domain.synchronize_with(|owner| self.mappers.has_owner(owner));
+    }
+
     /// Takes all translations of whole blocks away, and waits until none is in use (I6).
     pub(crate) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
         if !self.mappers.is_empty() {
             self.revoke(blocks, how);
-            self.pool.domain.synchronize();
+            self.grace();
         }
     }
 

@@ -376,7 +376,7 @@ impl FileCore {
         };
         let last = locked.iter().rfind(wmapped).map_or(first, Locked::block);
         self.revoke(first..last + 1, Revoke::Write);
-        self.pool.domain.synchronize();
+        self.grace();
         for one in locked.iter().filter(wmapped) {
             self.zero_past_end(one);
             one.meta().hold.clear_wmapped();
@@ -658,9 +658,9 @@ impl FileCore {
     /// right is taken away. A mapper that this does not see in the list maps afterwards.
     pub(crate) fn restamp_mappings(&self) {
         if !self.mappers.is_empty() {
-            self.pool.domain.synchronize();
+            self.grace();
             self.mappers.revoke(0..u64::MAX, Revoke::Write);
-            self.pool.domain.synchronize();
+            self.grace();
         }
     }
 }

@@ -87,7 +87,7 @@ pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
                 core.revoke(locked.block()..locked.block() + 1, Revoke::All);
             }
         }
-        core.pool.domain.synchronize();
+        core.grace();
     }
     failpoint!(CutOff);
     // The last first: frames come back in reverse, so in the order of these blocks, and the next

@@ -50,6 +50,13 @@ impl FileCore {
         Some(Locked::new(held))
     }
 
+    /// Whether all sessions of spaces that map the file came to a safepoint, asked and waited for
+    /// briefly.
+    fn sessions_pass(&self) -> bool {
+        let domain = &self.pool.domain;
+        domain.sessions_pass(|owner| self.mappers.has_owner(owner))
+    }
+
     /// Evicts clean, unviewed blocks among `frames`.
     pub(crate) fn evict_frames(&self, frames: &[FrameId], which: Evicting) -> EvictCount {
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(frames.len());
@@ -65,10 +72,16 @@ impl FileCore {
                 && !is_another
         };
         locked.retain(can_go);
+        let is_mapped = |one: &Locked<'_>| one.meta().hold.load().mapped() > 0;
+        // A mapped block is left where a session may hold it for long: the caller may be of
+        // another group.
+        let has_mapped = locked.iter().any(is_mapped);
+        if has_mapped && !self.sessions_pass() {
+            locked.retain(|one| !is_mapped(one));
+        }
         self.retain_synced(&mut locked);
-        let is_mapped = |one: &&Locked<'_>| one.meta().hold.load().mapped() > 0;
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
-        for one in locked.iter().filter(is_mapped) {
+        for one in locked.iter().filter(|one| is_mapped(one)) {
             mapped.push(one.block());
             // It was probably used through the mapping: its loads call nothing.
             one.meta().uses.clear(Uses::AHEAD);
@@ -78,7 +91,7 @@ impl FileCore {
             self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);
         }
         if !mapped.is_empty() {
-            self.pool.domain.synchronize();
+            self.grace();
         }
         let mut left = Vec::with_capacity(locked.len());
         let mut gone = Vec::with_capacity(locked.len());

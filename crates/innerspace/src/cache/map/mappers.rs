@@ -30,6 +30,9 @@ pub(crate) enum Revoke {
 /// anything. The cache upgrades its weak reference for the call, so dropping the last strong one
 /// must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {
+    /// The number of the space, whose sessions may hold translations of the file.
+    fn owner(&self) -> u64;
+
     /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the
     /// file).
     fn revoke(&self, pages: Range<u64>, how: Revoke);
@@ -96,6 +99,12 @@ impl MapperList {
         let mut list = self.list.lock();
         list.mappers.remove(&id);
         self.count.store(list.mappers.len(), Ordering::SeqCst);
+    }
+
+    /// Whether a mapper of this space is registered.
+    pub(crate) fn has_owner(&self, space: u64) -> bool {
+        let (mappers, _) = self.registered_since(MapperId(0));
+        mappers.iter().any(|mapper| mapper.owner() == space)
     }
 
     /// Whether nobody maps the file.

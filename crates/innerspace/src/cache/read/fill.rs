@@ -403,7 +403,7 @@ impl FileCore {
         };
         self.move_hole_epoch();
         if !self.mappers.is_empty() {
-            self.pool.domain.synchronize();
+            self.grace();
             // In one range, with those in between: a hole that is not one of these faults in again.
             self.revoke_and_wait(first..last + 1, crate::cache::map::mappers::Revoke::Holes);
         }
@@ -553,7 +553,7 @@ impl FileCore {
     fn end_visible_hole(&self, blocks: Range<u64>) {
         // This is for a mapper that was registered before: SeqCst, as its faults read it.
         self.move_hole_epoch();
-        self.pool.domain.synchronize();
+        self.grace();
         self.revoke_and_wait(blocks, crate::cache::map::mappers::Revoke::Holes);
     }
 

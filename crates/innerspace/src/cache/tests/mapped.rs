@@ -24,6 +24,10 @@ pub(super) struct Entry {
 }
 
 impl Mappers for Table {
+    fn owner(&self) -> u64 {
+        0
+    }
+
     fn revoke(&self, pages: Range<u64>, how: Revoke) {
         let mut table = self.pages.lock();
         let touched: Vec<u64> = table.range(pages).map(|(page, _)| *page).collect();

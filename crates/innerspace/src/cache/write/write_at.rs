@@ -411,7 +411,7 @@ impl FileCore {
             let pages = first_past..self.pages_in(block).end;
             if !pages.is_empty() && locked.meta().hold.load().mapped() > 0 {
                 self.mappers.revoke(pages, Revoke::All);
-                self.pool.domain.synchronize();
+                self.grace();
             }
             let mut writing = Writing::begin(self.frames(), locked.frame());
             if writing.is_none() {

@@ -243,6 +243,10 @@ fn what_asks_for_nothing_changes_nothing() {
 struct Recorder(std::sync::Mutex<Vec<Range<u64>>>);
 
 impl Mappers for Recorder {
+    fn owner(&self) -> u64 {
+        0
+    }
+
     fn revoke(&self, pages: Range<u64>, _: Revoke) {
         self.0.lock().unwrap().push(pages);
     }

@@ -1,7 +1,11 @@
 //! The queue of things that are unreachable already but may be freed only after a grace period
 //! (I6).
+//!
+//! A flush waits for no session for long. An entry of a space with a session that does not end is
+//! held back until that has; it does not count towards the length at which a flush is due.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, Rank};
@@ -14,19 +18,26 @@ crate::sync::thread_local! {
     static FREEING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Things that wait for a grace period. Frames among them stay charged. Aligned to lines of its
-/// own: every fault looks at the length.
+/// Things that wait for a grace period, each with the space whose sessions may hold it. Frames
+/// among them stay charged. Aligned to lines of its own: every fault looks at the length.
 #[repr(align(128))]
 pub(crate) struct RetireQueue<T> {
     state: Mutex<State<T>>,
-    /// The length, readable without the mutex; a hint.
-    len: AtomicUsize,
+    /// The number of fresh entries, readable without the mutex; a hint.
+    fresh: AtomicUsize,
+    /// The same of those that are held back.
+    held: AtomicUsize,
     /// Notified when a batch has been freed.
     freed: Condvar,
 }
 
+/// An owner, and what is retired.
+pub(crate) type Entry<T> = (u64, T);
+
 struct State<T> {
-    entries: Vec<T>,
+    fresh: Vec<Entry<T>>,
+    /// Those that are held back, by owner.
+    held: BTreeMap<u64, Vec<T>>,
     /// Batches taken so far: their numbers.
     taken: u64,
     /// The numbers of the batches that are not freed yet.
@@ -38,14 +49,16 @@ struct State<T> {
 impl<T> Default for RetireQueue<T> {
     fn default() -> RetireQueue<T> {
         let state = State {
-            entries: Vec::new(),
+            fresh: Vec::new(),
+            held: BTreeMap::new(),
             taken: 0,
             open: Vec::new(),
             waiting: 0,
         };
         RetireQueue {
             state: Mutex::ranked(Rank::Retire, state),
-            len: AtomicUsize::new(0),
+            fresh: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
             freed: Condvar::new(),
         }
     }
@@ -56,7 +69,7 @@ impl<T> Default for RetireQueue<T> {
 pub(crate) struct Batch<'q, T> {
     queue: &'q RetireQueue<T>,
     number: u64,
-    pub(crate) entries: Vec<T>,
+    pub(crate) entries: Vec<Entry<T>>,
 }
 
 impl<T> Drop for Batch<'_, T> {
@@ -71,21 +84,45 @@ impl<T> Drop for Batch<'_, T> {
 
 impl<T> RetireQueue<T> {
     pub(crate) fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+        self.fresh.load(Ordering::Relaxed) + self.held()
+    }
+
+    /// Entries that are held back.
+    #[inline]
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Whether the queue is so long that it should be flushed.
     #[inline]
     pub(crate) fn is_flush_due(&self) -> bool {
-        self.len() >= FLUSH_AT
+        self.fresh.load(Ordering::Relaxed) >= FLUSH_AT
     }
 
     /// Adds an entry. Returns whether the queue has just become long.
-    pub(crate) fn push(&self, entry: T) -> bool {
+    pub(crate) fn push(&self, entry: Entry<T>) -> bool {
         let mut state = self.state.lock();
-        state.entries.push(entry);
-        self.len.store(state.entries.len(), Ordering::Relaxed);
-        state.entries.len() == FLUSH_AT
+        state.fresh.push(entry);
+        self.note(&state);
+        state.fresh.len() == FLUSH_AT
+    }
+
+    /// Puts entries back whose owners have a session open.
+    pub(crate) fn hold_back(&self, back: Vec<Entry<T>>) {
+        let mut state = self.state.lock();
+        self.held.fetch_add(back.len(), Ordering::Relaxed);
+        for (owner, entry) in back {
+            state.held.entry(owner).or_default().push(entry);
+        }
+    }
+
+    /// Whether an entry of this owner is held back.
+    pub(crate) fn holds(&self, owner: u64) -> bool {
+        self.held() > 0 && self.state.lock().held.contains_key(&owner)
+    }
+
+    fn note(&self, state: &State<T>) {
+        self.fresh.store(state.fresh.len(), Ordering::Relaxed);
     }
 
     /// Takes what is in the queue, if there is something.
@@ -94,8 +131,12 @@ impl<T> RetireQueue<T> {
             return None;
         }
         let mut state = self.state.lock();
-        self.len.store(0, Ordering::Relaxed);
-        let entries = std::mem::take(&mut state.entries);
+        let held = std::mem::take(&mut state.held).into_iter();
+        let held = held.flat_map(|(owner, of)| of.into_iter().map(move |entry| (owner, entry)));
+        let mut entries: Vec<_> = held.collect();
+        entries.append(&mut state.fresh);
+        self.held.store(0, Ordering::Relaxed);
+        self.note(&state);
         if entries.is_empty() {
             return None;
         }

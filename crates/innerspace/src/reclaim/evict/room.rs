@@ -23,6 +23,9 @@ const ROUNDS: u32 = 64;
 /// is something to evict now.
 const VAIN_ROUNDS: u32 = 3;
 
+/// How long one round waits for a session that keeps memory from being freed.
+const SESSION_WAIT: Duration = Duration::from_millis(1);
+
 /// How long one round waits for other threads that are freeing memory: a store may hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
@@ -109,6 +112,12 @@ impl Pool {
         }
         if rounds.vain == 0 {
             return Room::None;
+        }
+        if self.retired.held() > 0 {
+            // A session may hold all there is: its next access gives it back.
+            thread::sleep(SESSION_WAIT);
+            rounds.vain -= 1;
+            return Room::Perhaps;
         }
         // Our own end of work is counted too.
         match self.wait_for_memory(finished + 1, flushes, io, &shrunk) {

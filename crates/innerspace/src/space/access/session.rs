@@ -13,10 +13,12 @@ use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
 ///
-/// Made by [`Accessor::session`](crate::Accessor::session). An operation that takes a translation
-/// away (eviction, unmap, fork, truncation) waits for the next *safepoint* of every open session:
-/// its next access, its end, a fault in it, or a call of this library in the same thread that has
-/// to wait. So keep a session for a run of accesses, and do not sleep or wait for another thread by
+/// Made by [`Accessor::session`](crate::Accessor::session). An operation that takes translations of
+/// the space away (unmap, fork) waits for the next *safepoint* of each of its open sessions: the
+/// session's next access, its end, a fault in it, or a call of this library in the same thread that
+/// has to wait. An operation that takes pages of a file away (truncation, punch, writeback of what
+/// was stored through a mapping) waits for the sessions of all spaces that map the file. Sessions of
+/// other spaces delay nothing; eviction leaves what a session may hold for long. So keep a session for a run of accesses, and do not sleep or wait for another thread by
 /// other means while one is open.
 ///
 /// Each access has a `try_` form that never waits, as those of an
@@ -87,6 +89,8 @@ impl<M: Mode> Sectioned for InSession<M> {
             // meanwhile.
             translator.sections.leave();
             translator.sections.enter();
+        } else {
+            translator.sections.widen();
         }
     }
 
@@ -98,6 +102,7 @@ impl<M: Mode> Sectioned for InSession<M> {
             translator.sections.enter();
         }
         translator.sections.begin_session();
+        translator.sections.narrow();
     }
 
     fn suspend(translator: &mut Translator) {
@@ -108,6 +113,7 @@ impl<M: Mode> Sectioned for InSession<M> {
     fn unsuspend(translator: &mut Translator) {
         translator.sections.enter();
         translator.sections.begin_session();
+        translator.sections.narrow();
     }
 }
 
@@ -117,6 +123,7 @@ impl<'accessor> Session<'accessor> {
         // section.
         core.translator.sections.begin_session();
         core.translator.sections.enter();
+        core.translator.sections.narrow();
         Session {
             binding: core.translator.binding(),
             core,
@@ -169,5 +176,7 @@ impl Drop for Session<'_> {
         if self.core.translator.sections.is_open() {
             self.core.translator.sections.leave();
         }
+        let space = &self.core.space;
+        space.pool.session_ended(space.id);
     }
 }

@@ -22,7 +22,6 @@ use crate::space::core::address::crosses;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
 use crate::space::fault::driver::{self, Short};
-use crate::space::table::nodes::Nodes;
 use crate::space::table::{self};
 use crate::space::tlb::page::Page;
 use crate::space::tlb::translator::{Look, Need, Translator};
@@ -193,7 +192,7 @@ impl Core {
     pub(crate) fn new(space: &Arc<SpaceInner>, mode: AllocMode) -> Result<Core, LimitError> {
         let groups = &space.pool.groups;
         let charge = space.pool.charge(space.group_id(), CORE_PAGES, mode)?;
-        let translator = Translator::new(&space.pool.domain);
+        let translator = Translator::new(&space.pool.domain, space.id);
         // Known to the space before it has cached anything, so that no post can miss it.
         let own = translator.sections.participant().clone();
         let ticket = space.accessors.lock().join(own);
@@ -287,9 +286,7 @@ impl Core {
         let Some(_writer) = self.space.gate.try_write() else {
             return;
         };
-        let nodes = Nodes {
-            pool: &self.space.pool,
-        };
+        let nodes = self.space.nodes();
         let found = nodes.find(self.space.root, at);
         let leaf = found.filter(|leaf| leaf.exclusive);
         if let (Some(leaf), Some(host)) = (leaf, self.translator.pages_in_row(at)) {
@@ -420,9 +417,7 @@ impl Core {
         if at >> table::ADDRESS_BITS != 0 {
             return Gate::Open;
         }
-        let nodes = Nodes {
-            pool: &self.space.pool,
-        };
+        let nodes = self.space.nodes();
         if let Some(leaf) = nodes.find(self.space.root, at) {
             let use_for = if leaf.exclusive && !self.space.is_frozen() {
                 Need::Write

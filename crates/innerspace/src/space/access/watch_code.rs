@@ -7,8 +7,8 @@ use crate::space::code::{Code, CodePage};
 use crate::space::core::address::{page_start, slot_index};
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
-use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, VALID_W};
+use crate::space::vma::area::MappedFile;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::{PAGE_SIZE, VirtAddr};
@@ -17,7 +17,7 @@ impl SpaceInner {
     /// Takes the write validity of the page away, and returns whether it had any. The gate is
     /// closed on it.
     fn end_writes(&self, page: u64) -> bool {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         self.inside(|tables| {
             let leaf = nodes.find(tables.root, page);
             leaf.is_some_and(|leaf| {
@@ -73,10 +73,14 @@ impl Accessor {
             space.post_coalesced(page);
         }
         if let Some((file, number)) = &file {
-            domain.synchronize();
+            // No session is at a mapping that it has not faulted in.
+            domain.synchronize_with(|_| false);
             file.revoke_write(*number..number + 1);
         }
-        domain.synchronize();
+        domain.synchronize_with(|owner| {
+            let of_file = |(file, _): &(MappedFile, u64)| file.is_mapped_by(owner);
+            owner == space.id || file.as_ref().is_some_and(of_file)
+        });
         let seen = match &file {
             Some(_) => counted,
             None => generation.load(Ordering::Acquire),

@@ -20,7 +20,7 @@ use crate::space::core::error::{AccessKind, SpaceError, checked_range};
 use crate::space::core::space::Space;
 use crate::space::core::structure::Structure;
 use crate::space::table::edit::Edit;
-use crate::space::table::nodes::{Detached, Nodes};
+use crate::space::table::nodes::Detached;
 use crate::space::table::pte::{self, Holds, VALID};
 use crate::space::vma::area::{Backing, MappedFile, Residence, Vma};
 use crate::space::vma::protection::{Protection, Sharing};
@@ -139,7 +139,7 @@ impl Space {
     /// Pages of files count as unused until their next access, as after aging. Anonymous pages
     /// cannot be evicted, and keep their marks: a restore depends on their write validity.
     fn make_old(&self, range: &Range<u64>) {
-        let nodes = Nodes { pool: &self.0.pool };
+        let nodes = self.0.nodes();
         self.0.inside(|tables| {
             let mut each = |_, word: &_| {
                 let page = pte::load(word);

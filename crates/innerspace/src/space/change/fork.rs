@@ -16,7 +16,6 @@ use crate::space::core::error::SpaceError;
 use crate::space::core::options::check_group;
 use crate::space::core::space::{Role, Space, SpaceInner};
 use crate::space::pin::PinnedCopies;
-use crate::space::table::nodes::Nodes;
 use crate::space::vma::area::Residence;
 use crate::space::vma::ledger::Ledger;
 use crate::space::vma::set::VmaSet;
@@ -59,7 +58,7 @@ impl Space {
         parent.check_entry(what, VirtAddr(0), parent.end())?;
         check_group(what, group, &parent.pool)?;
         let pool = &parent.pool;
-        let nodes = Nodes { pool };
+        let nodes = parent.nodes();
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
         let mut writer = parent.gate.write();

@@ -14,7 +14,7 @@ use crate::space::core::error::{SpaceError, checked_range};
 use crate::space::core::space::{Space, SpaceInner};
 use crate::space::core::structure::Structure;
 use crate::space::table::edit::Edit;
-use crate::space::table::nodes::{Detached, Nodes, Spares};
+use crate::space::table::nodes::{Detached, Spares};
 use crate::space::table::{self};
 use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::set::{Changed, VmaSet};
@@ -212,13 +212,13 @@ impl SpaceInner {
             let owned = self.own_range(old, Edit::Part, &mut spares, &mut detached)
                 && self.own_range(new, Edit::Part, &mut spares, &mut detached);
             if owned && self.carry_over(old, new, &mut spares, &mut detached) {
-                let nodes = Nodes { pool: &self.pool };
+                let nodes = self.nodes();
                 for range in [old, new] {
                     self.part_in_vain(nodes.leaves(self.root, range), &mut detached);
                 }
                 self.publish(vmas, changed);
                 // Leaves at the ends of the ranges may be remembered again.
-                domain.synchronize();
+                self.grace();
                 drop(closed);
                 return Ok(detached.done());
             }
@@ -237,7 +237,7 @@ impl SpaceInner {
         spares: &mut Spares<'_>,
         detached: &mut Detached,
     ) -> bool {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let kept = old.start..old.end.min(old.start + (new.end - new.start));
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();

@@ -18,7 +18,6 @@ use crate::cache::{Cache, Mappers, Revoke};
 use crate::frame::Dropped;
 use crate::space::core::address::{LEAF_BYTES, leaf_number, slot_index};
 use crate::space::core::space::{SpaceInner, Tables};
-use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, VALID, VALID_R, VALID_W, VALID_X};
 use crate::space::vma::area::{MappedFile, Vma};
 use crate::sync::domain::Post;
@@ -31,6 +30,7 @@ const PAGES_A_SECTION: u64 = 512;
 struct SpaceMapper {
     space: Weak<SpaceInner>,
     cache: Arc<Cache>,
+    owner: u64,
     /// Its key. While the mapper is registered, the file is open.
     file: usize,
 }
@@ -40,11 +40,16 @@ pub(crate) fn mapper(space: &Arc<SpaceInner>, file: &MappedFile) -> Arc<dyn Mapp
     Arc::new(SpaceMapper {
         space: Arc::downgrade(space),
         cache: space.cache.clone(),
+        owner: space.id,
         file: file.key(),
     })
 }
 
 impl Mappers for SpaceMapper {
+    fn owner(&self) -> u64 {
+        self.owner
+    }
+
     fn has_locked(&self, pages: Range<u64>) -> bool {
         let _visit = self.cache.visit();
         let Some(space) = self.space.upgrade() else {
@@ -124,7 +129,7 @@ impl SpaceInner {
     /// next one faults. In a section.
     #[cold]
     pub(crate) fn sample_use(&self, at: u64) {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let Some(leaf) = nodes.find(self.root, at) else {
             return;
         };
@@ -145,7 +150,7 @@ impl SpaceInner {
         pages: &Range<u64>,
         used: &mut dyn FnMut(u64),
     ) {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         for (vma, addresses) in tables.vmas.showing(file, pages) {
             let mut each = |at, word: &AtomicU64| {
                 let page = pte::load(word);
@@ -162,7 +167,7 @@ impl SpaceInner {
     }
 
     fn revoke_part(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>, how: Revoke) {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         failpoint!(Revocation);
         for (vma, addresses) in tables.vmas.showing(file, pages) {
             let mut each = |at, word: &AtomicU64| self.revoke_word(vma, at, word, how);
@@ -176,7 +181,7 @@ impl SpaceInner {
     /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it
     /// already, but not have told our accessors: they are told in any case.
     fn revoke_tables(&self, tables: Tables<'_>, addresses: Range<u64>) {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         for at in addresses.step_by(LEAF_BYTES as usize) {
             nodes.unlink_zero_leaf(tables.root, at);
             self.code.changed(&(at..at + LEAF_BYTES));

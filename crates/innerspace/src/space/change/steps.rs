@@ -211,7 +211,7 @@ impl SpaceInner {
         edit: Edit,
         mode: AllocMode,
     ) -> Result<(), SpaceError> {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
         while !self.own_range(range, edit, &mut spares, &mut detached) {
@@ -231,7 +231,7 @@ impl SpaceInner {
     /// Whether every slot of the range is empty: `pte::take_alone` relies on it, with the gate
     /// open. Looks at each.
     pub(crate) fn is_empty(&self, range: &Range<u64>) -> bool {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let mut empty = true;
         let mut look = |_, word: &_| empty &= pte::load(word).holds() == Holds::Nothing;
         self.inside(|tables| {
@@ -259,8 +259,10 @@ impl SpaceInner {
     /// Releases after a grace period: accessors may be in it.
     pub(crate) fn retire(&self, detached: Detached) {
         if !detached.is_empty() {
-            let release = move |pool: &Pool| Nodes { pool }.release(detached);
-            self.pool.retire(Retired::Call(Box::new(release)));
+            let owner = self.id;
+            let release = move |pool: &Pool| Nodes { pool, owner }.release(detached);
+            let release = Retired::Call(Box::new(release));
+            self.pool.retire_of(owner, release);
         }
     }
 
@@ -274,7 +276,7 @@ impl SpaceInner {
         changed: &Changed,
     ) -> Result<Detached, SpaceError> {
         let domain = &self.pool.domain;
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
         loop {
@@ -290,7 +292,7 @@ impl SpaceInner {
             failpoint!(GateClosed);
             self.publish(vmas, changed);
             if !(range.start | range.end).is_multiple_of(table::span(1)) {
-                domain.synchronize();
+                self.grace();
             }
             drop(closed);
             return Ok(detached.done());
@@ -304,7 +306,7 @@ impl SpaceInner {
         places: impl IntoIterator<Item = u64>,
         detached: &mut Detached,
     ) {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
         for at in places {
@@ -324,7 +326,7 @@ impl SpaceInner {
         spares: &mut Spares<'_>,
         detached: &mut Detached,
     ) -> bool {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
         // A leaf at an edge may be remembered again, and so may nodes that were below an upper node
@@ -380,7 +382,7 @@ impl SpaceInner {
 
     /// Does the work that is left to do without the writer's lock.
     pub(crate) fn finish(&self, leftover: Leftover) {
-        Nodes { pool: &self.pool }.release(leftover.detached);
+        self.nodes().release(leftover.detached);
         if !leftover.unused.is_empty() {
             let files = leftover.unused.into_iter();
             // The old set may be the last to keep such a file open.

@@ -7,7 +7,6 @@ use crate::reclaim::AllocMode;
 use crate::space::core::address::{LEAF_BYTES, merged};
 use crate::space::core::error::{SpaceError, checked_range};
 use crate::space::core::space::{Space, SpaceInner};
-use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, VALID_W};
 use crate::space::vma::area::{Backing, Vma};
 use crate::sync::failpoint;
@@ -67,7 +66,7 @@ impl Space {
         }
         // A store may be under way that has used write validity which was taken, here or elsewhere.
         if !taken.is_empty() {
-            domain.synchronize();
+            space.grace();
         }
         drop(closed);
         let has_pages = |vma: &&Vma| !matches!(vma.backing, Backing::Device { .. });
@@ -99,7 +98,7 @@ impl SpaceInner {
     /// Takes write validity away from the pages that were taken, and returns whether there was any.
     /// The gate is closed on them.
     fn end_writes_of(&self, taken: &Taken) -> bool {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let mut leaves: Vec<u64> = Vec::new();
         self.inside(|tables| {
             let mut each = |at, word: &AtomicU64| {

@@ -27,7 +27,7 @@ use std::ops::Range;
 use crate::space::core::address::{LEAF_BYTES, slot_index};
 use crate::space::core::space::SpaceInner;
 use crate::space::core::structure::Structure;
-use crate::space::table::nodes::{Detached, Leaf, Nodes};
+use crate::space::table::nodes::{Detached, Leaf};
 use crate::space::table::pte::{self, Pte};
 use crate::space::table::shadow::Borrower;
 use crate::space::vma::area::{Backing, Vma};
@@ -55,8 +55,8 @@ impl SpaceInner {
         self.dirty.forget(self.payer(), range);
         drop(writer);
         if !taken.is_empty() {
-            self.pool.domain.synchronize();
-            Nodes { pool: &self.pool }.release(taken);
+            self.grace();
+            self.nodes().release(taken);
         }
         self.pool.safe_point();
         Ok(())
@@ -66,7 +66,7 @@ impl SpaceInner {
     /// changes nothing, if others share a leaf of it, or an accessor may have one coalesced. The
     /// gate's writer is held.
     fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let section = self.pool.domain.reader();
         let paths = self.paths.lock();
         // Where there is no leaf there is nothing to drop. A leaf that comes meanwhile may be in a

@@ -13,7 +13,7 @@ use super::structure::Structure;
 use crate::cache::Cache;
 use crate::exec::reentry::{InCallback, is_in_callback};
 use crate::group::{Group, GroupId, LimitError};
-use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::reclaim::{AllocMode, Pool};
 use crate::space::code::Code;
 use crate::space::dirty::DirtyLog;
 use crate::space::snapshot::changes::Changes;
@@ -23,7 +23,7 @@ use crate::space::vma::cache::Sequence;
 use crate::space::vma::ledger::Ledger;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
-use crate::sync::domain::{Participant, Post};
+use crate::sync::domain::{NO_OWNER, Participant, Post};
 use crate::sync::gate::{Gate, OpenSection};
 use crate::sync::members::Members;
 use crate::sync::rcu_cell::RcuCell;
@@ -119,7 +119,8 @@ impl Space {
         let pool = cache.pool();
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
-        let root = Nodes { pool }.publish(root);
+        let owner = NO_OWNER;
+        let root = Nodes { pool, owner }.publish(root);
         let vmas = VmaSet::new(Ledger::new(pool, group));
         let role = Role::Live { born_of: None };
         Ok(Space(SpaceInner::new(
@@ -158,8 +159,9 @@ impl SpaceInner {
         use std::sync::atomic as plain;
         static NEXT_ID: plain::AtomicU64 = plain::AtomicU64::new(1);
         let pool = cache.pool();
+        let id = NEXT_ID.fetch_add(1, plain::Ordering::Relaxed);
         Arc::new(SpaceInner {
-            id: NEXT_ID.fetch_add(1, plain::Ordering::Relaxed),
+            id,
             role,
             changes: Changes::default(),
             root,
@@ -168,7 +170,7 @@ impl SpaceInner {
             width,
             code: Code::default(),
             dirty: DirtyLog::default(),
-            gate: Gate::new(&pool.domain, Structure::new(vmas)),
+            gate: Gate::new(&pool.domain, id, Structure::new(vmas)),
             pool: pool.clone(),
             cache: cache.clone(),
             group: group.clone(),
@@ -237,6 +239,21 @@ impl SpaceInner {
         inside
     }
 
+    /// The operations on the nodes of the space's table.
+    #[inline(always)]
+    pub(crate) fn nodes(&self) -> Nodes<'_> {
+        Nodes {
+            pool: &self.pool,
+            owner: self.id,
+        }
+    }
+
+    /// Waits until no access of the space uses a translation that was taken away before.
+    pub(crate) fn grace(&self) {
+        let domain = &self.pool.domain;
+        domain.synchronize_with(|owner| owner == self.id);
+    }
+
     /// The payer of the space's own records.
     #[inline(always)]
     pub(crate) fn payer(&self) -> Payer<'_> {
@@ -295,7 +312,7 @@ impl SpaceInner {
     /// changed, of pages on which the gate is closed, and a grace period follows. With the gate's
     /// writer held.
     pub(crate) fn post_coalesced(&self, at: u64) {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         let marked = self.inside(|tables| {
             // Nobody has a shared leaf coalesced. It may be exclusive to another space by now, and
             // marked for that. One that is exclusive to this space stays so.
@@ -326,10 +343,9 @@ impl SpaceInner {
         // one that had it closed is done.
         let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
         if is_open && self.accessors.lock().len() <= 1 {
-            Nodes { pool: &self.pool }.release(replaced);
+            self.nodes().release(replaced);
         } else {
-            let release = move |pool: &Pool| Nodes { pool }.release(replaced);
-            self.pool.retire(Retired::Call(Box::new(release)));
+            self.retire(replaced);
         }
     }
 
@@ -442,7 +458,7 @@ impl Drop for SpaceInner {
         let pool = &self.pool;
         self.changes.end(self.payer());
         self.dirty.end(self.payer());
-        Nodes { pool }.put(self.root, table::ROOT_LEVEL);
+        self.nodes().put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);
         // The mappings may have been the last to keep a file open: it is closed now, while there is
         // a caller.

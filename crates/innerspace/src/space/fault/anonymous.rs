@@ -92,9 +92,7 @@ pub(crate) struct OwnSlot<'s> {
 
 impl<'s> OwnSlot<'s> {
     fn nodes(self) -> Nodes<'s> {
-        Nodes {
-            pool: &self.space.pool,
-        }
+        self.space.nodes()
     }
 
     /// The leaf that the slot is in.

@@ -386,9 +386,7 @@ impl<'space> FaultState<'space> {
     }
 
     pub(super) fn nodes(&self) -> Nodes<'space> {
-        Nodes {
-            pool: &self.space.pool,
-        }
+        self.space.nodes()
     }
 
     /// The leaf of the address: any for a load or a fetch, the space's own for a store. `own` is

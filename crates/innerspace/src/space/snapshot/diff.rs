@@ -47,7 +47,7 @@ fn differences(
     if !Arc::ptr_eq(&a.pool, &b.pool) {
         return Err(SpaceError::OtherMemory { what });
     }
-    let nodes = Nodes { pool: &a.pool };
+    let nodes = a.nodes();
     let found = a.inside(|ours| b.inside(|theirs| compare(nodes, ours, theirs)));
     Ok(merged(found))
 }

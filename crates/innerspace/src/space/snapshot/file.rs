@@ -35,7 +35,6 @@ use crate::group::Group;
 use crate::space::change::map::Map;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::Space;
-use crate::space::table::nodes::Nodes;
 use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::sync::Arc;
@@ -113,7 +112,7 @@ impl Snapshot {
 
     fn private_pages(&self, start: u64, end: u64) -> Vec<u64> {
         let space = &*self.0.0;
-        space.inside(|tables| Nodes { pool: &space.pool }.private_pages(tables.root, start, end))
+        space.inside(|tables| space.nodes().private_pages(tables.root, start, end))
     }
 
     /// Adds one page to the batch; 0 if it need not be saved.
@@ -125,7 +124,7 @@ impl Snapshot {
         out: &mut Records<impl Write>,
     ) -> Result<u64, SnapshotFileError> {
         let space = &*self.0.0;
-        let nodes = Nodes { pool: &space.pool };
+        let nodes = space.nodes();
         let mut page = [0; PAGE_SIZE];
         // Read by the table, not by an accessor: pages that may not be read are saved, too.
         space.inside(|tables| nodes.copy_still_page(tables.root, at, &mut page));

@@ -102,7 +102,7 @@ impl Space {
         mut writer: Writer<'_, Structure>,
     ) -> Result<(), SpaceError> {
         let space = &self.0;
-        let nodes = Nodes { pool: &space.pool };
+        let nodes = space.nodes();
         // The image never changes its mappings, nor loses a part of its table.
         let vmas = image.inside(|tables| tables.vmas.clone());
         let revision = writer.revision + 1;
@@ -126,7 +126,7 @@ impl SpaceInner {
     /// Copies the recorded pages back. Returns false, with nothing changed, if that is not right or
     /// not worth it.
     fn restore_in_place(&self, image: &SpaceInner, writer: &mut Writer<'_, Structure>) -> bool {
-        let nodes = Nodes { pool: &self.pool };
+        let nodes = self.nodes();
         writer.revision += 1;
         let _closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(GATE_MAIL));
         // Only now is every installed page recorded.

@@ -8,7 +8,6 @@ use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool};
 use crate::space::core::address::page_start;
 use crate::space::core::error::{AccessKind, Fault};
-use crate::space::table::nodes::Nodes;
 use crate::space::table::still::StillPage;
 use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
@@ -75,7 +74,7 @@ impl Snapshot {
         let space = &*self.0.0;
         let offset = at.page_offset();
         if len <= crate::PAGE_SIZE - offset {
-            let nodes = Nodes { pool: &space.pool };
+            let nodes = space.nodes();
             let range = offset..offset + len;
             let page = space.inside(|tables| {
                 // The load below reports a page that may not be read.

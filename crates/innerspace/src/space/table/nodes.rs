@@ -133,6 +133,8 @@ impl PendingInvalidation {
 #[derive(Clone, Copy)]
 pub(crate) struct Nodes<'pool> {
     pub(crate) pool: &'pool Pool,
+    /// The space whose sessions may hold what is retired.
+    pub(crate) owner: u64,
 }
 
 impl<'pool> Nodes<'pool> {
@@ -336,11 +338,15 @@ impl<'pool> Nodes<'pool> {
         self.pool.frames.frame_of(pte.host() as usize)
     }
 
+    pub(super) fn retire(self, entry: Retired) {
+        self.pool.retire_of(self.owner, entry);
+    }
+
     /// Releases a page after a grace period: accessors may be using it.
     pub(crate) fn retire_page(self, page: Pte) {
         match page.holds() {
-            Holds::Own => self.pool.retire(Retired::Put(self.frame_of(page))),
-            Holds::File => self.pool.retire(Retired::Unmap(self.frame_of(page))),
+            Holds::Own => self.retire(Retired::Put(self.frame_of(page))),
+            Holds::File => self.retire(Retired::Unmap(self.frame_of(page))),
             Holds::Nothing | Holds::Zero | Holds::Direct | Holds::Borrowed => {}
         }
     }
@@ -416,7 +422,7 @@ impl<'pool> Nodes<'pool> {
                 self.put_shadow(shadow);
             }
         }
-        self.pool.retire(Retired::Frame(node));
+        self.retire(Retired::Frame(node));
     }
 
     /// Releases what was detached. The gate has been closed since, so nobody is in it.

@@ -22,6 +22,7 @@ use crate::FrameId;
 use crate::frame::Dropped;
 use crate::reclaim::{Pool, Retired};
 use crate::space::core::address::SLOTS;
+use crate::sync::domain::ANY_OWNER;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
@@ -127,7 +128,7 @@ impl Nodes<'_> {
                 false => page.is_of_file(),
             };
             if needless {
-                self.retire_page(pte::take(word));
+                self.of_any_space().retire_page(pte::take(word));
             }
             borrows |= page.is_borrowed() && !needless;
             borrowed_more |= page.is_borrowed() && needless;
@@ -159,10 +160,20 @@ impl Nodes<'_> {
         }
     }
 
+    /// For retiring: the pages may be in the sessions of another space, that of the leaf that has
+    /// borrowed them.
+    fn of_any_space(self) -> Self {
+        Nodes {
+            owner: ANY_OWNER,
+            ..self
+        }
+    }
+
     /// Takes a leaf that has forgotten its shadow off the count of borrowers, after a grace period.
     fn retire_shadow(self, shadow: FrameId) {
-        let put = move |pool: &Pool| Nodes { pool }.put_shadow(shadow);
-        self.pool.retire(Retired::Call(Box::new(put)));
+        let owner = self.owner;
+        let put = move |pool: &Pool| Nodes { pool, owner }.put_shadow(shadow);
+        self.of_any_space().retire(Retired::Call(Box::new(put)));
     }
 
     /// Takes over the frames of a leaf's shadow if nobody else has a use for it: it has no parent,
@@ -184,7 +195,7 @@ impl Nodes<'_> {
                 // Nobody looks at the pages of a shadow without users, so the word stays.
                 self.take_over(theirs, to, borrower);
             } else if theirs.is_of_file() {
-                self.retire_page(pte::take(from)); // else stays: `prune` may be looking
+                self.of_any_space().retire_page(pte::take(from)); // else stays: `prune` may be looking
             }
         }
         failpoint!(Collapsed);
@@ -197,7 +208,7 @@ impl Nodes<'_> {
             Dropped::Last,
             "I11: a shadow was found by somebody while collapsed"
         );
-        self.pool.retire(Retired::Frame(shadow));
+        self.of_any_space().retire(Retired::Frame(shadow));
         true
     }
 
@@ -241,7 +252,7 @@ impl Nodes<'_> {
         loop {
             let ours = pte::load(to);
             if !ours.is_borrowed() || ours.host() != theirs.host() {
-                return self.retire_page(theirs);
+                return self.of_any_space().retire_page(theirs);
             }
             match borrower {
                 Borrower::Shared if pte::own_in_shared(to, ours) => return,

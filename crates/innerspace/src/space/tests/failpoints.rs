@@ -11,7 +11,6 @@ use crate::reclaim::Owner;
 use crate::space::access::single::Single;
 use crate::space::access::what::What;
 use crate::space::core::address::slot_index;
-use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, VALID_W};
 use crate::store::MemoryStore;
 use crate::sync::failpoint;
@@ -356,9 +355,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
         });
         in_section.recv().unwrap();
         other.0.inside(|tables| {
-            let nodes = Nodes {
-                pool: &other.0.pool,
-            };
+            let nodes = other.0.nodes();
             let leaf = nodes.find(tables.root, at.0).unwrap();
             let word = &nodes.words(leaf.frame)[slot_index(at.0, 0)];
             assert!(pte::load(word).has(VALID_W), "the store has its page");

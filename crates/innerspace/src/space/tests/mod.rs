@@ -20,7 +20,6 @@ use super::*;
 use crate::cache::Cache;
 use crate::group::GroupId;
 use crate::reclaim::{AllocMode, Pool, PoolFrame, PoolOptions};
-use crate::space::table::nodes::Nodes;
 use crate::stats::Event;
 use crate::sync::domain::Post;
 use crate::sync::{Arc, thread};

@@ -17,9 +17,7 @@ fn loads_shortly(a: &mut Accessor, at: VirtAddr) -> bool {
 
 /// The word of an address whose leaf exists.
 fn word(space: &Space, at: VirtAddr) -> Pte {
-    let nodes = Nodes {
-        pool: &space.0.pool,
-    };
+    let nodes = space.0.nodes();
     space.0.inside(|tables| {
         let leaf = nodes.find(tables.root, at.0).unwrap().frame;
         pte::load(&nodes.words(leaf)[table::slot_index(at.0, 0)])

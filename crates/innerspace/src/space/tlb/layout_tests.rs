@@ -29,7 +29,7 @@ unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
 #[test]
 fn the_addresses_stay_good_through_changes_and_moves() {
     let domain = Domain::new();
-    let mut translator = Translator::new(&domain);
+    let mut translator = Translator::new(&domain, 1);
     let layout = TranslationLayout::of(&translator);
     let words: [AtomicU64; SLOTS] = std::array::from_fn(|number| AtomicU64::new(number as u64 + 7));
     // SAFETY: here and below, the translator lives and is not being used.

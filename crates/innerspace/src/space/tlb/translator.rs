@@ -302,11 +302,12 @@ impl SessionBinding {
 }
 
 impl Translator {
-    pub(crate) fn new(domain: &Arc<Domain>) -> Translator {
+    /// An empty one, of the space with the number `owner`.
+    pub(crate) fn new(domain: &Arc<Domain>, owner: u64) -> Translator {
         let leaves = LeavesPlace::new();
         let binding = CacheBinding::new(leaves.0.as_ptr(), &raw const EMPTY_LEAVES);
         Translator {
-            sections: Domain::register_at(domain, binding),
+            sections: Domain::register_at(domain, binding, owner),
             leaves,
             begun: 0,
         }

@@ -58,6 +58,14 @@ impl MappedFile {
         }
     }
 
+    /// Whether the space with this number maps the file.
+    pub(crate) fn is_mapped_by(&self, space: u64) -> bool {
+        match self {
+            MappedFile::Cached(file) => file.core().mappers.has_owner(space),
+            MappedFile::Direct(file) => file.core().is_mapped_by(space),
+        }
+    }
+
     /// Takes the right to store to pages away, in every space.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         match self {

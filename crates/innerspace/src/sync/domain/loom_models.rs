@@ -244,3 +244,62 @@ fn a7_two_revokers_do_not_wait_for_each_other() {
         other.join().unwrap();
     });
 }
+
+/// A session that is passed over reads nothing of what was taken away: it had read it before, or
+/// finds the word changed once it has widened its section.
+// spec: N7
+#[test]
+fn n7_a_session_that_is_passed_over_holds_nothing_of_others() {
+    both_modes(|mode| {
+        let domain = Domain::with_mode(mode);
+        let entry = Arc::new(AtomicU64::new(1));
+        let page = Arc::new(Page::new(5));
+        let mut sections = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
+        let reader = {
+            let (entry, page) = (entry.clone(), page.clone());
+            thread::spawn(move || {
+                sections.enter();
+                sections.narrow();
+                sections.widen();
+                if entry.load(Ordering::Relaxed) == 1 {
+                    assert_eq!(page.read(), 5);
+                }
+                sections.narrow();
+                sections.leave();
+            })
+        };
+        entry.store(0, Ordering::Relaxed);
+        domain.synchronize_with(|owner| owner != 1);
+        page.write(9);
+        reader.join().unwrap();
+    });
+}
+
+/// A narrow section of an owner that may hold the page is waited for, also where the section was
+/// wide when the grace period began.
+// spec: N7
+#[test]
+fn n7_a_session_of_the_owner_is_waited_for() {
+    both_modes(|mode| {
+        let domain = Domain::with_mode(mode);
+        let entry = Arc::new(AtomicU64::new(1));
+        let page = Arc::new(Page::new(5));
+        let mut sections = Domain::register_at(&domain, CacheBinding::of_nothing(), 1);
+        let reader = {
+            let (entry, page) = (entry.clone(), page.clone());
+            thread::spawn(move || {
+                sections.enter();
+                let found = entry.load(Ordering::Relaxed) == 1;
+                sections.narrow();
+                if found {
+                    assert_eq!(page.read(), 5);
+                }
+                sections.leave();
+            })
+        };
+        entry.store(0, Ordering::Relaxed);
+        domain.synchronize_with(|owner| owner == 1);
+        page.write(9);
+        reader.join().unwrap();
+    });
+}

@@ -128,7 +128,10 @@ fn chains_of_borrowing_stay_short() {
     for generation in 0..40 {
         let child = space.fork().unwrap();
         child.accessor().unwrap().store(at, generation).unwrap();
-        let nodes = Nodes { pool: &pool };
+        let nodes = Nodes {
+            pool: &pool,
+            owner: 0,
+        };
         let depth = child.0.inside(|tables| {
             let leaf = nodes.find(tables.root, at.0).unwrap().frame;
             nodes.borrowing_depth(leaf)
