@@ -107,6 +107,17 @@ pub(crate) fn test() -> Result<()> {
     Ok(())
 }
 
+/// Random hostile programs of one tenant beside another, for so long.
+pub(crate) fn tenants(seconds: u64) -> Result<()> {
+    step(
+        &format!("tenants, for {seconds} s"),
+        cargo()
+            .args(["test", "--workspace", "--all-features", "--test", "tenants"])
+            .args(["random", "--", "--nocapture"])
+            .env("INNERSPACE_TENANTS_SECONDS", seconds.to_string()),
+    )
+}
+
 /// The names of the library's examples, one for each file.
 fn examples() -> Result<Vec<String>> {
     let folder = root().join("crates/innerspace/examples");

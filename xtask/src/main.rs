@@ -30,6 +30,7 @@ cargo xtask COMMAND
                      documentation, warnings denied
   test               the test suite: unit, integration and documentation tests, the first two once
                      more without membarrier, then every example
+  tenants [SECONDS]  random hostile programs of one tenant beside another, for a minute or so long
   cross              cargo check of the library for the other platforms
   loom [FILTER]      the loom models whose names contain FILTER (default: all)
   shuttle [FILTER]   the shuttle models whose names contain FILTER (default: all)
@@ -64,6 +65,7 @@ enum Call {
     Check,
     Lint,
     Test,
+    Tenants(u64),
     Cross,
     Models(harness::Mode, Option<String>),
     Tsan(Option<String>),
@@ -109,6 +111,13 @@ impl Call {
             "check" => alone(Call::Check)?,
             "lint" => alone(Call::Lint)?,
             "test" => alone(Call::Test)?,
+            "tenants" => Call::Tenants(match filter()? {
+                None => 60,
+                Some(text) => match text.parse() {
+                    Ok(seconds) => seconds,
+                    Err(error) => return Err(format!("seconds, not {text}: {error}").into()),
+                },
+            }),
             "cross" => alone(Call::Cross)?,
             "loom" => Call::Models(harness::Mode::Loom, filter()?),
             "shuttle" => Call::Models(harness::Mode::Shuttle, filter()?),
@@ -128,6 +137,7 @@ impl Call {
             Call::Check => check::all(),
             Call::Lint => check::lint(),
             Call::Test => check::test(),
+            Call::Tenants(seconds) => check::tenants(seconds),
             Call::Cross => check::cross(),
             Call::Models(mode, filter) => models::explore(mode, filter.as_deref()),
             Call::Tsan(filter) => models::tsan(filter.as_deref()),

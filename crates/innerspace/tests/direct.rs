@@ -280,7 +280,7 @@ fn descriptors() -> u64 {
 )]
 fn several_hundred_host_files_are_open_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let memory = Memory::with_limit(8 * MIB).unwrap();
+    let memory = Memory::with_limit(16 * MIB).unwrap();
     // Other tests that run at the same time need some, too.
     let open: Vec<_> = (0..400.min(descriptors() / 2))
         .map(|number| {

@@ -176,6 +176,8 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
     let small = memory.group("small", 16 * PAGE).unwrap();
+    let child = snapshot.fork_into(&small).unwrap();
+    let mut of_child = child.accessor().unwrap();
     let mut children = Vec::new();
     let refused = loop {
         match snapshot.fork_into(&small) {
@@ -192,11 +194,10 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
         refused.to_string().starts_with("group root/small is full"),
         "{refused}"
     );
-    let child = children.pop().unwrap();
     assert_eq!(a.load::<u64>(at), Ok(1));
-    assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(1));
+    assert_eq!(of_child.load::<u64>(at), Ok(1));
     // A store of the child needs nodes and a page, and the group has no room for them.
-    let fault = child.accessor().unwrap().store(at, 2u64).unwrap_err();
+    let fault = of_child.store(at, 2u64).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Limit);
     drop(children);
     child.accessor().unwrap().store(at, 2u64).unwrap();

@@ -235,9 +235,9 @@ fn a_file_that_goes_in_a_call_of_a_store_below_it_is_closed_after_it() {
 fn who_makes_room_in_a_store_writes_nothing_that_is_stored_above_it() {
     while_written(|memory, top| {
         let group = top.as_ref().unwrap().group();
-        assert!(group.set_max(20 * PAGE).is_err(), "it is unwritten");
         let options = memory.options().access(FileAccess::ReadWrite);
         let other = options.group(group).open(MemoryStore::new()).unwrap();
+        assert!(group.set_max(20 * PAGE).is_err(), "it is unwritten");
         other.write_at(b"another word", 0).unwrap();
         group.set_max(MIB).unwrap();
     });

@@ -56,7 +56,7 @@ fn work(memory: &Memory, group: &Group) {
     let view = file.ready(50_000..50_010).wait_timeout(LONG);
     assert_eq!(view.expect("it is ready").unwrap()[..], [3; 10]);
     let write = file.defer(|file| file.write_at(&[1; 10], 0));
-    let _written = { write }.wait_timeout(LONG).expect("it is made").unwrap();
+    { write }.wait_timeout(LONG).expect("it is made").unwrap();
     let sync = file.defer(PagedFile::sync_all);
     { sync }.wait_timeout(LONG).expect("it is made").unwrap();
     let space = memory.space_in(group).unwrap();

@@ -514,7 +514,8 @@ fn an_interrupted_call_is_made_again_whichever_it_is() {
         };
         interrupt();
         let file = open(&cache, &store, &options(4096));
-        let calls: [fn(&PagedFile) -> Result<(), FileError>; 7] = [
+        type Call = fn(&PagedFile) -> Result<(), FileError>;
+        let calls: [Call; 7] = [
             |file| file.read_exact_at(&mut [0; 100], 7 * 4096),
             |file| file.write_at(&[1; 4096], 0),
             |file| file.set_len(9 * 4096),

@@ -1,0 +1,450 @@
+//! A: every safe call that a tenant has, in numbers and with foreign code that misbehaves.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
+use std::thread::{self, JoinHandle};
+
+use innerspace::{
+    Advice, AtFork, DaxDevice, FileAccess, Group, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile,
+    Space, VirtAddr,
+};
+use proptest::prelude::*;
+
+use crate::foreign::{Callee, Conduct, Foreign, PANIC, Rope};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// One hostile act. A number says how many.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Accessors(u16),
+    Files(u16, Conduct, Conduct),
+    Handles(u16),
+    Direct(u16),
+    Readers(u16),
+    Groups(u16),
+    Nested(u16),
+    /// Futures that are polled once, by a waker of this conduct.
+    Ready(u16, Conduct),
+    Tasks(u16, Conduct),
+    Watches(u16, Conduct),
+    Spaces(u16),
+    Maps(u16),
+    Pins(u16),
+    Views(u16),
+    Forks(u16),
+    Snapshots(u16),
+    /// Writes so many pages to a file whose store writes like this.
+    Dirty(u16, Conduct),
+    Sync(Conduct),
+    ReadBy(Conduct),
+    Cut,
+    Punches(u16),
+    Anonymous(u16),
+    Device(Conduct),
+    /// A session of A's own space, held open.
+    Session,
+    Max(u32),
+    Min(u32),
+    Low(u32),
+    High(u32),
+    Reclaim(u32),
+    /// A read of more than any memory has, as a call in the background.
+    Huge,
+    DropHalf,
+    DropAll,
+}
+
+pub(crate) fn acts() -> impl Strategy<Value = Act> {
+    let conduct = || {
+        prop_oneof![
+            Just(Conduct::Works),
+            Just(Conduct::Hangs),
+            Just(Conduct::Panics),
+            Just(Conduct::Fails),
+            Just(Conduct::Lies),
+        ]
+    };
+    let many = || prop_oneof![4 => 1..40_u16, 1 => 40..3000_u16];
+    let bytes = || prop_oneof![0..64 * KIB as u32, 0..u32::MAX];
+    prop_oneof![
+        many().prop_map(Act::Accessors),
+        (many(), conduct(), conduct()).prop_map(|(n, r, w)| Act::Files(n, r, w)),
+        many().prop_map(Act::Handles),
+        many().prop_map(Act::Direct),
+        many().prop_map(Act::Readers),
+        many().prop_map(Act::Groups),
+        many().prop_map(Act::Nested),
+        (many(), conduct()).prop_map(|(n, c)| Act::Ready(n, c)),
+        (many(), conduct()).prop_map(|(n, c)| Act::Tasks(n, c)),
+        (many(), conduct()).prop_map(|(n, c)| Act::Watches(n, c)),
+        many().prop_map(Act::Spaces),
+        many().prop_map(Act::Maps),
+        many().prop_map(Act::Pins),
+        many().prop_map(Act::Views),
+        many().prop_map(Act::Forks),
+        many().prop_map(Act::Snapshots),
+        (many(), conduct()).prop_map(|(n, c)| Act::Dirty(n, c)),
+        conduct().prop_map(Act::Sync),
+        conduct().prop_map(Act::ReadBy),
+        Just(Act::Cut),
+        many().prop_map(Act::Punches),
+        many().prop_map(Act::Anonymous),
+        conduct().prop_map(Act::Device),
+        Just(Act::Session),
+        bytes().prop_map(Act::Max),
+        bytes().prop_map(Act::Min),
+        bytes().prop_map(Act::Low),
+        bytes().prop_map(Act::High),
+        bytes().prop_map(Act::Reclaim),
+        Just(Act::Huge),
+        Just(Act::DropHalf),
+        Just(Act::DropAll),
+    ]
+}
+
+/// What A has, shared by the threads of its acts.
+struct Held {
+    memory: Memory,
+    group: Group,
+    rope: Rope,
+    files: Mutex<Vec<PagedFile>>,
+    spaces: Mutex<Vec<Space>>,
+    things: Mutex<Vec<Box<dyn Any + Send>>>,
+    device: DaxDevice,
+}
+
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A, with a thread for each act, because an act may hang.
+pub(crate) struct Attacker {
+    held: Arc<Held>,
+    threads: Vec<JoinHandle<Result<(), String>>>,
+}
+
+impl Attacker {
+    pub(crate) fn new(memory: &Memory, group: &Group) -> Attacker {
+        let held = Held {
+            memory: memory.clone(),
+            group: group.clone(),
+            rope: Rope::default(),
+            files: Mutex::default(),
+            spaces: Mutex::default(),
+            things: Mutex::default(),
+            device: DaxDevice::memory(4 * MIB).unwrap(),
+        };
+        Attacker {
+            held: Arc::new(held),
+            threads: Vec::new(),
+        }
+    }
+
+    /// Begins an act, and goes on when it has ended or seems to hang.
+    pub(crate) fn begin(&mut self, act: &Act) {
+        let (held, act) = (Arc::clone(&self.held), act.clone());
+        let act = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| held.act(&act)));
+            // A's errors are A's own affair, and so are its panics, but not those of the library.
+            ended.map_or_else(|panic| own(&*panic), |_| Ok(()))
+        });
+        let thread = act.unwrap();
+        for _ in 0..200 {
+            if thread.is_finished() {
+                break;
+            }
+            thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.threads.push(thread);
+    }
+
+    /// Cuts the rope and waits for every act; then drops all that A holds.
+    ///
+    /// # Errors
+    /// When an act panicked, other than by A's own doing.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        self.held.rope.cut();
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap()?;
+        }
+        self.held.drop_all()
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        self.held.rope.cut();
+    }
+}
+
+fn own(panic: &(dyn Any + Send)) -> Result<(), String> {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    match text.or_else(|| panic.downcast_ref::<&str>().copied()) {
+        Some(PANIC) => Ok(()),
+        text => Err(format!("an act panicked: {text:?}")),
+    }
+}
+
+type Ended = Result<(), Box<dyn std::error::Error>>;
+
+impl Held {
+    fn keep(&self, thing: impl Any + Send) {
+        lock(&self.things).push(Box::new(thing));
+    }
+
+    fn foreign(
+        &self,
+        reads: Conduct,
+        writes: Conduct,
+    ) -> Result<PagedFile, Box<dyn std::error::Error>> {
+        let store = Foreign {
+            len: 64 * MIB,
+            reads,
+            writes,
+            rope: self.rope.clone(),
+        };
+        let options = self.memory.options().access(FileAccess::ReadWrite);
+        let file = options.group(&self.group).open(store)?;
+        lock(&self.files).push(file.clone());
+        Ok(file)
+    }
+
+    /// The last file, or a new one.
+    fn file(&self) -> Result<PagedFile, Box<dyn std::error::Error>> {
+        let last = lock(&self.files).last().cloned();
+        last.map_or_else(|| self.foreign(Conduct::Works, Conduct::Works), Ok)
+    }
+
+    fn space(&self) -> Result<Space, Box<dyn std::error::Error>> {
+        if let Some(space) = lock(&self.spaces).last() {
+            return Ok(space.clone());
+        }
+        let space = self.memory.space_in(&self.group)?;
+        lock(&self.spaces).push(space.clone());
+        Ok(space)
+    }
+
+    fn pages(&self, pages: u64) -> Result<(Space, VirtAddr), Box<dyn std::error::Error>> {
+        let space = self.space()?;
+        let at = space.map(Map::anonymous(pages * PAGE))?;
+        let mut accessor = space.accessor()?;
+        for page in 0..pages {
+            accessor.store(at + page * PAGE, page)?;
+        }
+        Ok((space, at))
+    }
+
+    fn callee(&self, conduct: Conduct) -> Callee {
+        Callee {
+            conduct,
+            rope: self.rope.clone(),
+        }
+    }
+
+    /// Drops all that is held, one thing after the other: a file's store may panic when it is
+    /// closed.
+    fn drop_all(&self) -> Result<(), String> {
+        let things = std::mem::take(&mut *lock(&self.things));
+        let files = std::mem::take(&mut *lock(&self.files));
+        let spaces = std::mem::take(&mut *lock(&self.spaces));
+        let mut ended = Ok(());
+        let mut drop_one = |thing: Box<dyn Any + Send>| {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
+                ended = std::mem::replace(&mut ended, Ok(())).and(own(&*panic));
+            }
+        };
+        things.into_iter().for_each(&mut drop_one);
+        files.into_iter().for_each(|file| drop_one(Box::new(file)));
+        spaces
+            .into_iter()
+            .for_each(|space| drop_one(Box::new(space)));
+        ended
+    }
+
+    fn act(&self, act: &Act) -> Ended {
+        let works = Conduct::Works;
+        match *act {
+            Act::Accessors(n) => {
+                let space = self.space()?;
+                for _ in 0..n {
+                    self.keep(space.accessor()?);
+                }
+            }
+            Act::Files(n, reads, writes) => {
+                for _ in 0..n {
+                    self.foreign(reads, writes)?;
+                }
+            }
+            Act::Handles(n) => {
+                let file = self.file()?;
+                for _ in 0..n {
+                    self.keep(file.clone());
+                }
+            }
+            Act::Direct(n) => {
+                for i in 0..n {
+                    let options = self.memory.direct_options().group(&self.group);
+                    self.keep(options.on(&self.device, &format!("direct {i}"))?);
+                }
+            }
+            Act::Readers(n) => {
+                let file = self.file()?;
+                for _ in 0..n {
+                    self.keep(file.block_reader());
+                }
+            }
+            Act::Groups(n) => {
+                for i in 0..n {
+                    self.keep(self.group.child_unlimited(&format!("child {i}"))?);
+                }
+            }
+            Act::Nested(n) => {
+                let mut group = self.group.clone();
+                for _ in 0..n {
+                    group = group.child_unlimited("nested")?;
+                    self.keep(group.clone());
+                }
+            }
+            Act::Ready(n, conduct) => {
+                let file = self.file()?;
+                let waker = Waker::from(Arc::new(self.callee(conduct)));
+                for i in 0..u64::from(n) {
+                    let mut ready = Box::pin(file.ready(i * PAGE..(i + 1) * PAGE));
+                    let _ = ready.as_mut().poll(&mut Context::from_waker(&waker));
+                    self.keep(ready);
+                }
+            }
+            Act::Tasks(n, conduct) => {
+                let file = self.file()?;
+                let waker = Waker::from(Arc::new(self.callee(conduct)));
+                for _ in 0..n {
+                    let mut task = Box::pin(file.defer(|file| file.sync_all()));
+                    let _ = task.as_mut().poll(&mut Context::from_waker(&waker));
+                    self.keep(task);
+                }
+            }
+            Act::Watches(n, conduct) => {
+                for _ in 0..n {
+                    let callee = self.callee(conduct);
+                    let hook = move |_: &_| drop(callee.rope.behave(callee.conduct));
+                    self.keep(self.group.on_events(hook)?);
+                }
+            }
+            Act::Spaces(n) => {
+                for _ in 0..n {
+                    self.keep(self.memory.space_in(&self.group)?);
+                }
+            }
+            Act::Maps(n) => {
+                let (space, file) = (self.space()?, self.file()?);
+                for i in 0..u64::from(n) {
+                    space.map(Map::file(&file).range(i * PAGE..(i + 1) * PAGE))?;
+                    space.map(Map::device(self.callee(works), PAGE))?;
+                }
+            }
+            Act::Pins(n) => {
+                let (space, at) = self.pages(u64::from(n).min(64))?;
+                for i in 0..u64::from(n) {
+                    self.keep(space.pin(at + i % 64 * PAGE, PAGE, AtFork::Refuse)?);
+                }
+            }
+            Act::Views(n) => {
+                let file = self.file()?;
+                for i in 0..u64::from(n) {
+                    self.keep(file.view(i * PAGE..(i + 1) * PAGE)?);
+                }
+            }
+            Act::Forks(n) => {
+                let (space, _) = self.pages(u64::from(n) % 8 + 1)?;
+                for _ in 0..n {
+                    self.keep(space.fork()?);
+                }
+            }
+            Act::Snapshots(n) => {
+                let (space, at) = self.pages(u64::from(n) % 8 + 1)?;
+                for i in 0..u64::from(n) {
+                    self.keep(space.freeze()?);
+                    space.accessor()?.store(at + i % 8 * PAGE, i)?;
+                }
+            }
+            Act::Dirty(n, conduct) => {
+                let file = self.foreign(works, conduct)?;
+                for i in 0..u64::from(n) {
+                    file.write_at(&[1; PAGE_SIZE], i * 2 * PAGE)?;
+                }
+            }
+            Act::Sync(conduct) => {
+                let file = self.foreign(works, conduct)?;
+                file.write_at(&[2; 8 * PAGE_SIZE], 0)?;
+                file.sync_all()?;
+            }
+            Act::ReadBy(conduct) => {
+                let file = self.foreign(conduct, works)?;
+                file.read_at(&mut [0; 8 * PAGE_SIZE], 0)?;
+            }
+            Act::Cut => {
+                let file = self.file()?;
+                file.write_at(&[3; 8 * PAGE_SIZE], 0)?;
+                file.set_len(5 * PAGE - 1)?;
+                file.set_len(64 * MIB)?;
+            }
+            Act::Punches(n) => {
+                let file = self.file()?;
+                for i in 0..u64::from(n) {
+                    file.punch(i * 2 * PAGE..(i * 2 + 1) * PAGE)?;
+                }
+            }
+            Act::Anonymous(n) => {
+                self.pages(u64::from(n))?;
+            }
+            Act::Device(conduct) => {
+                let space = self.space()?;
+                let at = space.map(Map::device(self.callee(conduct), PAGE))?;
+                let mut accessor = space.accessor()?;
+                accessor.load::<u32>(at)?;
+                accessor.store(at, 1_u32)?;
+            }
+            Act::Session => {
+                let (space, at) = self.pages(1)?;
+                let rope = self.rope.clone();
+                space.accessor()?.session(|session| {
+                    let _ = session.load::<u8>(at);
+                    let _ = rope.behave(Conduct::Hangs);
+                });
+            }
+            Act::Max(bytes) => self.group.set_max(bytes.into())?,
+            Act::Min(bytes) => self.group.set_min(Some(bytes.into()))?,
+            Act::Low(bytes) => self.group.set_low(Some(bytes.into()))?,
+            Act::High(bytes) => self.group.set_high(Some(bytes.into()))?,
+            Act::Reclaim(bytes) => {
+                self.group.reclaim(bytes.into());
+                let space = self.space()?;
+                let at = space.map(Map::file(&self.file()?).range(..MIB))?;
+                space.advise(at, MIB, Advice::PageOut)?;
+            }
+            Act::Huge => {
+                let file = self.file()?;
+                file.set_len(1 << 62)?;
+                let mut task = file.defer(|file| file.read_to_vec(..).map(|bytes| bytes.len()));
+                let _ = pin!(&mut task).poll(&mut Context::from_waker(Waker::noop()));
+                self.keep(task);
+            }
+            Act::DropHalf => {
+                let mut things = lock(&self.things);
+                let half = things.len() / 2;
+                let dropped: Vec<_> = things.drain(..half).collect();
+                drop(things);
+                for thing in dropped {
+                    let _ = catch_unwind(AssertUnwindSafe(|| drop(thing)));
+                }
+            }
+            Act::DropAll => self.drop_all()?,
+        }
+        Ok(())
+    }
+}
