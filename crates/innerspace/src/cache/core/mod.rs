@@ -12,6 +12,7 @@ pub(crate) mod store_handle;
 pub(crate) mod store_probe;
 pub(crate) mod store_version;
 mod validate;
+mod version_check;
 
 use std::io;
 use std::ops::Range;

@@ -9,8 +9,6 @@
 //! that a tick's first fill came before is seen by the first of the next tick: that much may be
 //! mixed. A store whose version does not tell some change tells the cache of it neither.
 
-use crate::cache::core::FileCore;
-use crate::cache::errors::{FileError, StoreAction};
 use crate::store::Version;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,76 +48,48 @@ impl StoreVersion {
         self.is_due(tick) || self.is_changed.load(Ordering::Relaxed)
     }
 
+    /// Whether the store tells versions.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
+    }
+
     /// Whether the store is to be asked before more is read from it in the tick `tick`.
     fn is_due(&self, tick: u64) -> bool {
         self.is_told && self.asked_at.load(Ordering::Relaxed) != tick + 1
     }
-}
 
-impl FileCore {
-    /// Refuses to read from a store that was changed. May ask it; the caller holds no lock of a
-    /// block.
-    pub(crate) fn check_version(&self) -> Result<(), FileError> {
-        let tick = self.pool.now();
-        let version = &self.version;
+    /// Whether the caller is to ask the store, as the first in the tick `tick`.
+    pub(crate) fn begins_to_ask(&self, tick: u64) -> bool {
         // Relaxed: one of two threads asks, and the other may read as if it had come before.
-        if version.is_due(tick) && version.asked_at.swap(tick + 1, Ordering::Relaxed) != tick + 1 {
-            self.ask_version()?;
-        }
-        match version.is_changed.load(Ordering::Acquire) {
-            false => Ok(()),
-            true => Err(self.changed_in_place()),
-        }
+        self.is_due(tick) && self.asked_at.swap(tick + 1, Ordering::Relaxed) != tick + 1
     }
 
-    /// Asks the store for its version. A new one is noted, and in the error sequence.
-    pub(crate) fn ask_version(&self) -> Result<(), FileError> {
-        if !self.version.is_told {
-            return Ok(());
-        }
-        let now = self.version_of_store()?;
-        let is_news = {
-            let mut state = self.version.state.lock();
-            let is_news = state.now.is_none() && now != state.known;
-            if is_news {
-                state.now = now;
-                self.version.is_changed.store(true, Ordering::Release);
-            }
-            is_news
-        };
+    /// Whether the store was changed.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.is_changed.load(Ordering::Acquire)
+    }
+
+    /// The store says that this is its version. Returns whether that is the first word of a change.
+    pub(crate) fn note(&self, now: Option<Version>) -> bool {
+        let mut state = self.state.lock();
+        let is_news = state.now.is_none() && now != state.known;
         if is_news {
-            self.writes.errors.record(self.changed_in_place());
+            state.now = now;
+            self.is_changed.store(true, Ordering::Release);
         }
-        Ok(())
+        is_news
     }
 
-    fn version_of_store(&self) -> Result<Option<Version>, FileError> {
-        let store = self.store()?;
-        let _call = self.store_call();
-        let version = store.version();
-        version.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))
+    /// What is cached from now on is of this version.
+    pub(crate) fn accept(&self, known: Option<Version>) {
+        *self.state.lock() = State { known, now: None };
+        self.is_changed.store(false, Ordering::Release);
     }
 
-    /// The caller knows that others may have changed the store, and has forgotten, or is about to
-    /// forget, what it wants to see anew.
-    pub(crate) fn accept_version(&self) -> Result<(), FileError> {
-        if !self.version.is_told {
-            return Ok(());
-        }
-        let known = self.version_of_store()?;
-        *self.version.state.lock() = State { known, now: None };
-        self.version.is_changed.store(false, Ordering::Release);
-        Ok(())
-    }
-
-    #[cold]
-    fn changed_in_place(&self) -> FileError {
-        let state = self.version.state.lock();
+    /// The version that is cached, and the one that the store has now.
+    pub(crate) fn known_and_now(&self) -> (Version, Version) {
+        let state = self.state.lock();
         let known = state.known.unwrap_or(Version::new(0));
-        FileError::ChangedInPlace {
-            file: self.id.name.clone(),
-            was: known,
-            now: state.now.unwrap_or(known),
-        }
+        (known, state.now.unwrap_or(known))
     }
 }

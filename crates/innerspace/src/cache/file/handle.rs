@@ -18,10 +18,9 @@ use crate::cache::core::FileCore;
 use crate::cache::core::handle::Handle;
 use crate::cache::core::store_probe::StoreProbe;
 use crate::cache::dirty::index::WriteOrder;
-use crate::cache::errors::{ErrorCursor, FileError};
+use crate::cache::errors::FileError;
 use crate::cache::file::options::{FileAccess, FileOptions};
 use crate::cache::file::stats::FileStats;
-use crate::cache::lookup::batch::remove_blocks;
 use crate::cache::map::evict::Evicting;
 use crate::cache::read::copy::prefetch;
 use crate::cache::read::view::View;
@@ -31,8 +30,8 @@ use crate::cache::wait::Wait;
 use crate::cache::write::append::append;
 use crate::group::Group;
 use crate::store::{Store, SyncWhat};
+use crate::sync::Arc;
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Weak, failpoint};
 use crate::units::PageCount;
 
 /// Bytes of what an open file has on the heap beside its state.
@@ -104,82 +103,6 @@ impl Drop for FileInner {
         // last one closes by itself.
         if !self.core.is_closed() {
             self.core.close_elsewhere();
-        }
-    }
-}
-
-/// A file that a caller has let go of, and that may have been open for it alone.
-pub(crate) struct Released {
-    inner: Weak<FileInner>,
-    pub(crate) core: Arc<FileCore>,
-}
-
-impl Released {
-    pub(crate) fn new(file: &Arc<FileInner>) -> Released {
-        Released {
-            inner: Arc::downgrade(file),
-            core: file.core.clone(),
-        }
-    }
-
-    /// Whether no handle or mapping keeps it open.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.inner.strong_count() == 0
-    }
-}
-
-impl FileCore {
-    /// Whether the last handle is gone.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.ready.is_closed()
-    }
-
-    /// The last handle is gone: writes what is unwritten and frees the blocks. Data that cannot be
-    /// written is lost, and the memory's error list says so. No section is open and no lock held.
-    /// Panics of foreign code resume when the file is closed.
-    pub(crate) fn close(&self) {
-        self.ready.begin_close();
-        // A thread that found the file open under this mutex has put its blocks in by now.
-        drop(self.blocks.index.lock());
-        let mut panics = Panics::default();
-        // A first attempt: its failure does not count yet. A store that panics has failed, too.
-        panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
-        if self.has_unwritten() {
-            self.write_last(&mut panics);
-        }
-        self.detach_requests();
-        remove_blocks(self, 0..u64::MAX);
-        debug_assert_eq!(
-            self.blocks.index.counts().blocks,
-            0,
-            "blocks of a closed file"
-        );
-        self.blocks.index.write().drop_shadows(self.frames(), 0);
-        panics.catch(|| self.store.close());
-        self.cache.remove_file(self);
-        // Only now: the store can be opened again, and woken futures may do so at once.
-        self.ready.wake_closed(&self.closed(), &mut panics);
-        // Nothing of it is charged any more when its last keeper returns.
-        panics.catch(|| self.pool.finish_retired());
-        panics.go_on();
-    }
-
-    /// Writes the rest of a file that is being closed, once more and with no other writer, whose
-    /// failures may be a reason for the rest. Data that cannot be written now is lost.
-    fn write_last(&self, panics: &mut Panics) {
-        self.dirty().begin_closing();
-        self.wait_written(0..u64::MAX);
-        failpoint!(Closing);
-        let failures = self.writes.errors.count();
-        let mut outcome = Ok(());
-        panics.catch(|| outcome = self.sync_blocks(0..self.end_block(), None));
-        if self.has_unwritten()
-            && let Err(error) = self.writes.errors.check(&ErrorCursor::behind(failures))
-        {
-            self.cache.log_error(error);
-        }
-        if let Err(error) = outcome {
-            self.cache.log_error(error);
         }
     }
 }

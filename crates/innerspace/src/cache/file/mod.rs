@@ -1,6 +1,7 @@
 //! The public side: the handle, how a file is opened, typed access, and `std::io`.
 
 pub(crate) mod array;
+pub(crate) mod closing;
 pub(crate) mod cursor;
 pub(crate) mod handle;
 pub(crate) mod options;

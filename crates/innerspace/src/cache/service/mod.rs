@@ -1,5 +1,8 @@
-//! State that the files of one memory share (the error list, dirty counts per group), and the work
-//! that a service thread, or `tick()`, does for them.
+//! State that the files of one memory share (the error list, dirty counts per group), and, in
+//! `work`, what a service thread, or `tick()`, does for them.
+
+mod validate;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
@@ -7,19 +10,18 @@ use std::time::Duration;
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorLog, FileError};
-use crate::cache::file::handle::Released;
 use crate::exec::reentry::{self, Serving};
 use crate::exec::{
     About, Deferred, Job, Lane, Lanes, Served, Turn, Workers, is_in_job, wake_after,
 };
 use crate::group::{Group, GroupId, Slab};
-use crate::reclaim::{FlushRequest, OwnerId, Pool, Step, StoreScope, Untried};
+use crate::reclaim::{OwnerId, Pool, StoreScope, Untried};
 use crate::stats::Event;
 use crate::store::Flights;
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, Weak, failpoint, may_call_out};
+use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, Weak, may_call_out};
 use crate::units::PageCount;
 
 /// How long to wait for a file to be closed before looking whether it has to be closed here.
@@ -30,9 +32,6 @@ const LANDING_WAIT: Duration = Duration::from_millis(20);
 
 /// How long the end of a memory waits for a deferred call that makes no progress.
 const DEFERRED_WAIT: Duration = Duration::from_secs(5);
-
-/// Rounds of background writes one tick makes.
-const TICK_FLUSHES: usize = 16;
 
 /// Pays for calls that no group does.
 const MEMORY: GroupId = GroupId(u16::MAX);
@@ -294,22 +293,6 @@ impl Cache {
     /// Marks this thread as keeping a space for a moment, without a handle.
     pub(crate) fn visit(&self) -> RwLockReadGuard<'_, ()> {
         self.visits.read()
-    }
-
-    /// The caller has let go of what may have been the last to keep these files open: waits until
-    /// those that nobody keeps are closed, and all that was released is free. No lock is held, no
-    /// section open. In a call of a store, or with a file locked, the closing is left to others.
-    pub(crate) fn released(&self, files: Vec<Released>) {
-        failpoint!(Released);
-        self.pool.finish_retired();
-        let mut panics = Panics::default();
-        if reentry::is_outermost() {
-            for file in files.iter().filter(|file| file.is_unused()) {
-                panics.catch(|| file.core.wait_closed());
-            }
-        }
-        panics.catch(|| self.run_deferred());
-        panics.go_on();
     }
 
     /// From now on a service thread does the work.
@@ -579,64 +562,6 @@ impl Cache {
         files.iter().find_map(|file| file.unwritten_error())
     }
 
-    /// Asks for a step that writes dirty blocks of groups that have too many. Cheap if it was asked
-    /// for already, or was no use at this tick: the blocks are held back, or their store fails.
-    #[inline]
-    pub(super) fn want_flush(&self) {
-        let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.now() + 1;
-        if !futile && !self.flush_wanted.load(Ordering::Relaxed) {
-            self.flush_wanted.store(true, Ordering::Release);
-            self.pool.kick();
-        }
-    }
-
-    /// Makes each file of a group with too much dirty write a run, so that none waits for the
-    /// others.
-    fn run_flushes(&self) -> Step {
-        if !self.flush_wanted.swap(false, Ordering::Acquire) {
-            return Step::Idle;
-        }
-        let mut written = 0;
-        let has_threads = self.workers.has_threads();
-        for file in self.files() {
-            if !file.has_too_much_dirty() || !file.may_call_unasked() {
-                continue;
-            }
-            // A store that hangs does not keep other files from being written.
-            match has_threads {
-                true => file.flush_in_its_lane(FlushRequest::ANY),
-                false => written += file.write_some(),
-            }
-        }
-        if has_threads {
-            return Step::Idle;
-        }
-        // In a call of a store, some files are skipped that can be written as soon as it ends.
-        if written == 0 && StoreScope::is_any_open() {
-            self.flush_wanted.store(true, Ordering::Release);
-            self.pool.kick();
-            return Step::Idle;
-        }
-        if written == 0 {
-            self.note_futile_flush();
-            return Step::Idle;
-        }
-        self.flush_wanted.store(true, Ordering::Release);
-        Step::More
-    }
-
-    /// There was nothing that could be written at this tick.
-    pub(super) fn note_futile_flush(&self) {
-        let tick = self.pool.now() + 1;
-        self.flush_futile_at.store(tick, Ordering::Relaxed);
-    }
-
-    /// Asks for a step that syncs the files that want it.
-    pub(super) fn want_syncs(&self) {
-        self.syncs_wanted.store(true, Ordering::Release);
-        self.pool.kick();
-    }
-
     /// The lane for the calls of futures on the object at `address`, of which `limit` run at a
     /// time. It lasts as long as one of them.
     pub(super) fn task_lane(&self, address: usize, payer: GroupId, limit: u32) -> Arc<Lane> {
@@ -651,165 +576,5 @@ impl Cache {
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn queued(&self) -> usize {
         self.workers.queued()
-    }
-
-    /// Does a bounded piece of work for the files and for the pool below them. No section is open,
-    /// no lock held. A panic does not keep the rest from being done.
-    pub(crate) fn step(&self) -> Step {
-        if self.is_foreign() {
-            return Step::Idle;
-        }
-        let _here = self.serving();
-        let mut panics = Panics::default();
-        if self.unserved.swap(false, Ordering::Acquire) {
-            panics.catch(|| self.run_jobs());
-        }
-        panics.catch(|| self.call_watchers());
-        panics.catch(|| self.run_deferred());
-        panics.catch(|| self.run_syncs());
-        let (mut flushed, mut stepped) = (Step::Idle, Step::Idle);
-        panics.catch(|| flushed = self.run_flushes());
-        panics.catch(|| stepped = self.pool.background_step());
-        panics.go_on();
-        match (flushed, stepped) {
-            (Step::Idle, Step::Idle) => Step::Idle,
-            _ => Step::More,
-        }
-    }
-
-    /// Does everything that is due at a tick of the clock, in the calling thread (P31). A panic
-    /// does not keep the rest from being done.
-    pub(crate) fn tick(&self) {
-        if self.is_foreign() {
-            return;
-        }
-        let _here = self.serving();
-        let mut panics = Panics::default();
-        self.flights.look_after();
-        if self.is_served() && self.workers.look_after() == Served::ByCallers {
-            self.leave_jobs_to_service();
-        }
-        self.serve_queued(&mut panics);
-        panics.catch(|| self.run_syncs());
-        panics.catch(|| self.flush_in_rounds());
-        panics.catch(|| self.pool.tick());
-        panics.catch(|| self.call_watchers());
-        panics.catch(|| self.run_deferred());
-        panics.go_on();
-    }
-
-    /// Takes the views and makes the calls that futures wait for, in a thread that waits for one of
-    /// them.
-    pub(super) fn serve_waiting(&self) {
-        if self.is_foreign() {
-            return;
-        }
-        let _here = self.serving();
-        let mut panics = Panics::default();
-        self.serve_queued(&mut panics);
-        panics.catch(|| self.run_deferred());
-        panics.go_on();
-    }
-
-    /// Runs the jobs that are queued now, if no thread does.
-    pub(super) fn run_jobs(&self) {
-        if StoreScope::is_any_open() || reentry::callback_depth() > 0 {
-            return;
-        }
-        let _here = self.serving();
-        let mut panics = Panics::default();
-        // Only as many as there are at the beginning: a job may queue more at once.
-        for _ in 0..self.workers.queued() {
-            panics.catch(|| {
-                self.workers.run_one();
-            });
-        }
-        // A job may have had to wait for another of its lane, which has ended since, perhaps in
-        // this thread.
-        if self.workers.is_ready() {
-            self.leave_jobs_to_service();
-        }
-        panics.go_on();
-    }
-
-    fn serve_queued(&self, panics: &mut Panics) {
-        if !self.is_served() {
-            panics.catch(|| self.run_jobs());
-        }
-    }
-
-    fn flush_in_rounds(&self) {
-        // Bounded: writers may make blocks dirty as fast as they are written.
-        for _ in 0..TICK_FLUSHES {
-            if self.run_flushes() == Step::Idle {
-                break;
-            }
-        }
-    }
-
-    /// Makes the syncs that eviction asked for, or has threads make them. A failure is in the
-    /// file's error sequence; a closed file needs none.
-    fn run_syncs(&self) {
-        if !self.syncs_wanted.swap(false, Ordering::Acquire) {
-            return;
-        }
-        for file in self.files() {
-            if !file.writes.syncs.is_wanted() {
-                continue;
-            }
-            match self.workers.has_threads() {
-                true => file.flush_in_its_lane(FlushRequest::ANY),
-                false => drop(file.sync_if_wanted()),
-            }
-        }
-    }
-
-    /// Has those called who watch groups in which something has happened.
-    fn call_watchers(&self) {
-        for (group, call) in self.pool.groups.due_watchers() {
-            self.defer(group, None, call);
-        }
-    }
-
-    /// Waits until no request is in flight and no job runs or is queued. The files must not be in
-    /// use.
-    pub(crate) fn wait_quiet(&self) {
-        for file in self.files() {
-            file.wait_all_landed();
-        }
-        self.flights.wait_quiet();
-        self.workers.wait_quiet();
-    }
-
-    /// Recomputes the counts; the files must not be in use.
-    pub(crate) fn validate(&self) {
-        self.wait_quiet();
-        let files = self.files();
-        for file in &files {
-            file.validate();
-            for group in &file.id.groups {
-                let pays = |file: &&Arc<FileCore>| file.id.groups.contains(group);
-                let pages = |file: &Arc<FileCore>| file.dirty_blocks() * file.block_pages();
-                let dirty: u64 = files.iter().filter(pays).map(pages).sum();
-                assert_eq!(
-                    self.dirty_pages(*group).0,
-                    dirty,
-                    "dirty pages of group {}",
-                    group.0
-                );
-                let behind = |file: &Arc<FileCore>| {
-                    let (now, counted) = file.dirty().recount_behind();
-                    assert_eq!(
-                        counted, now,
-                        "blocks of {} that are not synced",
-                        file.id.name
-                    );
-                    now * file.block_pages()
-                };
-                let behind: u64 = files.iter().filter(pays).map(behind).sum();
-                let unwritten = self.unwritten_pages(*group).0;
-                assert_eq!(unwritten, dirty + behind, "pages of group {}", group.0);
-            }
-        }
     }
 }

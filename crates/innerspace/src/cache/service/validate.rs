@@ -1,0 +1,49 @@
+//! The check of the counts that the files of a memory share.
+
+use crate::cache::core::FileCore;
+use crate::cache::service::Cache;
+use crate::sync::Arc;
+
+impl Cache {
+    /// Waits until no request is in flight and no job runs or is queued. The files must not be in
+    /// use.
+    pub(crate) fn wait_quiet(&self) {
+        for file in self.files() {
+            file.wait_all_landed();
+        }
+        self.flights.wait_quiet();
+        self.workers.wait_quiet();
+    }
+
+    /// Recomputes the counts; the files must not be in use.
+    pub(crate) fn validate(&self) {
+        self.wait_quiet();
+        let files = self.files();
+        for file in &files {
+            file.validate();
+            for group in &file.id.groups {
+                let pays = |file: &&Arc<FileCore>| file.id.groups.contains(group);
+                let pages = |file: &Arc<FileCore>| file.dirty_blocks() * file.block_pages();
+                let dirty: u64 = files.iter().filter(pays).map(pages).sum();
+                assert_eq!(
+                    self.dirty_pages(*group).0,
+                    dirty,
+                    "dirty pages of group {}",
+                    group.0
+                );
+                let behind = |file: &Arc<FileCore>| {
+                    let (now, counted) = file.dirty().recount_behind();
+                    assert_eq!(
+                        counted, now,
+                        "blocks of {} that are not synced",
+                        file.id.name
+                    );
+                    now * file.block_pages()
+                };
+                let behind: u64 = files.iter().filter(pays).map(behind).sum();
+                let unwritten = self.unwritten_pages(*group).0;
+                assert_eq!(unwritten, dirty + behind, "pages of group {}", group.0);
+            }
+        }
+    }
+}
