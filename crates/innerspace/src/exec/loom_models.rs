@@ -395,6 +395,8 @@ fn a_block_that_is_filled_as_somebody_begins_to_wait_is_noticed() {
         });
         is_filled.store(1, Ordering::Relaxed);
         in_flight.note_filled();
-        waiters.map(|waiter| waiter.join().unwrap());
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
     });
 }

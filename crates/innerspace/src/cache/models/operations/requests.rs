@@ -369,7 +369,9 @@ fn shuttle_fills_beside_a_cut_bring_no_old_bytes_back() {
         });
         cutter.join().unwrap();
         assert_zeros_in(world.file(), 2..PAGES);
-        readers.map(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
         world.end();
     });
 }
@@ -386,7 +388,9 @@ fn shuttle_fills_beside_a_punch_bring_no_old_bytes_back() {
         let puncher = spawn_with(world.file(), |file| file.punch(2 * PAGE..6 * PAGE).unwrap());
         puncher.join().unwrap();
         assert_zeros_in(world.file(), 2..6);
-        readers.map(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
         world.end();
     });
 }
@@ -400,7 +404,9 @@ fn shuttle_everybody_who_waits_for_a_fill_gets_it() {
                 read_pages(file, from..PAGES, false)
             })
         });
-        readers.map(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
         world.end();
     });
 }
@@ -520,7 +526,9 @@ fn shuttle_read_ahead_in_a_small_memory_fails_nobody() {
                 read_pages(file, from..from + 20, false)
             })
         });
-        readers.map(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
         world.end();
     });
 }
@@ -566,7 +574,9 @@ fn shuttle_failures_and_panics_of_a_store_end_every_wait() {
                 }
             })
         });
-        readers.map(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
         world.device.heal();
         world.file().inner().core().wait_all_landed();
         read_pages(world.file(), 0..PAGES, false);
