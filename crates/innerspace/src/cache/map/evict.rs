@@ -23,6 +23,9 @@ pub(crate) enum Evicting {
     /// Evicts all blocks that are clean and not viewed. Revokes their translations, and waits for a
     /// grace period.
     All,
+    /// The same except for mapped ones that a session may hold for long: the caller may be of
+    /// another group.
+    Unheld,
     /// The same except for those that are mapped; this never waits.
     Unmapped,
     /// This block, which was not to be cached, under the same conditions. It leaves no shadow: its
@@ -64,7 +67,8 @@ impl FileCore {
         let can_go = |one: &Locked<'_>| {
             let (flags, hold) = (one.meta().flags.load(), one.meta().hold.load());
             let stays_mapped = hold.mapped() > 0
-                && (which != Evicting::All || self.is_locked_in_memory(one.block()));
+                && (!matches!(which, Evicting::All | Evicting::Unheld)
+                    || self.is_locked_in_memory(one.block()));
             let is_another = matches!(which, Evicting::Uncached { block } if block != one.block());
             !flags.intersects(FlagSet::DIRTY | FlagSet::WRITEBACK)
                 && hold.views() == 0
@@ -73,10 +77,8 @@ impl FileCore {
         };
         locked.retain(can_go);
         let is_mapped = |one: &Locked<'_>| one.meta().hold.load().mapped() > 0;
-        // A mapped block is left where a session may hold it for long: the caller may be of
-        // another group.
         let has_mapped = locked.iter().any(is_mapped);
-        if has_mapped && !self.sessions_pass() {
+        if which == Evicting::Unheld && has_mapped && !self.sessions_pass() {
             locked.retain(|one| !is_mapped(one));
         }
         self.retain_synced(&mut locked);
@@ -190,7 +192,7 @@ impl Owner for FileCore {
 
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount {
         let is_synced = self.sync_before_eviction(frames, self.may_call_for(io));
-        let count = self.evict_frames(frames, Evicting::All);
+        let count = self.evict_frames(frames, Evicting::Unheld);
         EvictCount {
             unsynced: !is_synced,
             ..count
