@@ -1,14 +1,15 @@
 //! The frames of one arena: allocation, metadata, addresses, locks, and the check of all of these.
 
 use std::ptr::NonNull;
+use std::task::Waker;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
-use super::hold::HoldState;
-use super::lock::{self, FrameLock, ReadEnd, WaitResult};
+use super::hold::{Dropped, HoldState};
+use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
 use super::lookaside::Lookaside;
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
@@ -17,6 +18,7 @@ use super::singles::{MOST, Singles};
 use super::tag::Tag;
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use super::zeroed_array::ZeroedArray;
+use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
@@ -85,7 +87,7 @@ pub(crate) struct Frames {
     metas: ZeroedArray<Meta>,
     lookaside: Lookaside,
     allocator: Allocator,
-    waits: WaitTable,
+    waits: Arc<WaitTable>,
 }
 
 impl Frames {
@@ -114,7 +116,7 @@ impl Frames {
             metas,
             allocator,
             lookaside: Lookaside::new(all).map_err(map)?,
-            waits: WaitTable::new(patience),
+            waits: Arc::new(WaitTable::new(patience)),
         })
     }
 
@@ -131,6 +133,24 @@ impl Frames {
     /// Free frames, the reserve included; exact while no thread allocates or frees.
     pub(crate) fn free_frames(&self) -> u32 {
         self.allocator.free_frames()
+    }
+
+    /// The number of magazines that have frames.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn magazines_in_use(&self) -> usize {
+        self.allocator.magazines_in_use()
+    }
+
+    /// How often magazines were emptied.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn magazine_drains(&self) -> u32 {
+        self.allocator.drains()
+    }
+
+    /// Free frames in lists.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn listed_frames(&self) -> u32 {
+        self.allocator.listed_frames()
     }
 
     /// Frames that only [`Source::Reserve`] may take.
@@ -244,6 +264,23 @@ impl Frames {
     /// The same, past the magazines, so that frames that lie in a row come out in a row.
     pub(crate) fn give_ended_to_lists(&self, ids: &mut [FrameId]) {
         self.allocator.give_to_lists(&self.metas, ids);
+    }
+
+    /// Makes a block owned again that the caller has frozen, or whose last hold it dropped.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
+        let meta = self.meta(id);
+        assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
+        assert!(meta.kind().is_live(), "I1: {id:?} is {:?}", meta.kind());
+        meta.set_kind(Kind::Owned);
+        OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
+    }
+
+    /// Returns the free frames of all magazines to the buddy lists. `alloc` does so before it gives
+    /// up, if that may help.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn drain_magazines(&self) {
+        drop(self.allocator.drain_magazines(&self.metas));
     }
 
     /// A frame's metadata.
@@ -413,6 +450,19 @@ impl Frames {
         self.lock_of(id).lock();
     }
 
+    /// Takes the frame's lock, sleeping at most `timeout`. A timeout that races with a handoff
+    /// gives the lock.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "part of the page lock's specification and models; unused so far"
+        )
+    )]
+    pub(crate) fn lock_timeout(&self, id: FrameId, timeout: Duration) -> LockResult {
+        self.lock_of(id).lock_timeout(timeout)
+    }
+
     /// Releases the frame's lock. Debug builds panic if it is not held.
     #[inline]
     pub(crate) fn unlock(&self, id: FrameId) {
@@ -450,6 +500,33 @@ impl Frames {
     /// Like [`Frames::wait`], but at most `timeout`.
     pub(crate) fn wait_timeout(&self, id: FrameId, bit: Bit, timeout: Duration) -> WaitResult {
         self.lock_of(id).wait(bit, lock::deadline(timeout))
+    }
+
+    /// Drops the caller's reference, then sleeps until the bit was clear at some moment since the
+    /// call, without touching the frame again. If that was the last hold, the caller frees the
+    /// frame.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "part of the page lock's specification and models; unused so far"
+        )
+    )]
+    pub(crate) fn put_and_wait(&self, id: FrameId, bit: Bit) -> Dropped {
+        self.lock_of(id)
+            .put_and_wait(bit, || self.meta(id).hold.put())
+    }
+
+    /// Registers `waker` to be called once when the bit clears; `None` if it is clear now.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "part of the page lock's specification and models; unused so far"
+        )
+    )]
+    pub(crate) fn wait_waker(&self, id: FrameId, bit: Bit, waker: &Waker) -> Option<WakeToken> {
+        self.lock_of(id).wait_waker(bit, waker)
     }
 
     /// The wait table, for its counters.
@@ -514,43 +591,6 @@ impl Frames {
                 );
             }
             id += 1 << meta.order();
-        }
-    }
-}
-
-#[cfg(all(test, not(shuttle)))]
-mod for_tests {
-    use super::*;
-
-    impl Frames {
-        /// The number of magazines that have frames.
-        pub(crate) fn magazines_in_use(&self) -> usize {
-            self.allocator.magazines_in_use()
-        }
-
-        /// How often magazines were emptied.
-        pub(crate) fn magazine_drains(&self) -> u32 {
-            self.allocator.drains()
-        }
-
-        /// Free frames in lists.
-        pub(crate) fn listed_frames(&self) -> u32 {
-            self.allocator.listed_frames()
-        }
-
-        /// Makes a block owned again that the caller has frozen, or whose last hold it dropped.
-        pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
-            let meta = self.meta(id);
-            assert_eq!(meta.hold.load(), HoldState::NONE, "I1: {id:?} is held");
-            assert!(meta.kind().is_live(), "I1: {id:?} is {:?}", meta.kind());
-            meta.set_kind(Kind::Owned);
-            OwnedFrame::new(self, id, meta.order(), Bytes::Unknown)
-        }
-
-        /// Returns the free frames of all magazines to the buddy lists. `alloc` does so before it
-        /// gives up, if that may help.
-        pub(crate) fn drain_magazines(&self) {
-            drop(self.allocator.drain_magazines(&self.metas));
         }
     }
 }

@@ -18,32 +18,41 @@
 //! lock is released, so unlocking does not look. With `patience` 0 the order is strictly first
 //! come, first served.
 //!
-//! **Waiters that want to see the bit clear** are woken by the thread that takes the lock under the
-//! queue's mutex, for itself or for the first waiter: it has seen the bit clear for them. If no
-//! thread does, the unlocker wakes them.
+//! **Taking the lock**, for itself or for the first waiter, **a thread wakes no waiter that wants
+//! to see the bit clear**: a waker is foreign code, and would run before the caller knows that it
+//! holds the lock. Instead it notes in the queue, under the mutex, that these waiters have seen the
+//! bit clear. The unlocker that let it in wakes them: they enqueued while the bit was set, so the
+//! unlocker came after and saw WAITERS, and it has not been to the queue since, or they would be
+//! gone.
 //!
 //! **A wake-up is never stale.** The unlocker looks at the bit again under the queue's mutex. If it
-//! was set anew, the next release will see WAITERS and wake the waiters. So a woken waiter's bit
-//! was clear after it had begun to wait, and it need not look again.
+//! was set anew, the next release will see WAITERS and wake the waiters that are not noted. So a
+//! woken waiter's bit was clear after it had begun to wait, and it need not look again (after
+//! `put_and_wait` it must not).
 //!
 //! **The frame lives until its unlocker has been to the queue**, so that the byte and the key are
 //! those of one life: every caller of an unlocking function holds the frame until the function
 //! returns. There is one exception: in fault-around the hold on a neighbour passes to the installed
 //! page. The index holds that frame until the lock is released. Then it may be evicted and reused
 //! before its unlocker is at the queue, which does no harm:
-//! - No entry in the queue is of the life before: waiters hold the frame.
+//! - No entry in the queue is of the life before. Exclusive waiters hold the frame. Some shared
+//!   waiters do not (`put_and_wait`), but the thread that took the block out of the index had the
+//!   lock and held the frame while it released it: it saw WAITERS and woke them all.
 //! - For waiters of the new life this is one more visit to the queue: waking them, or handing the
-//!   lock over, is right whenever LOCKED is clear.
+//!   lock over, is right whenever LOCKED is clear, and waking noted waiters is always right.
 //! - WAITERS is cleared if there is no waiter, by an atomic operation on one bit, which undoes no
 //!   store of the new owner.
 //!
 //! No thread sleeps holding a queue's mutex. A thread that finds the lock taken and the queue empty
 //! first looks again for some hundred pauses of the processor.
 
+use std::fmt;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::flags::{FlagSet, Flags};
-use super::wait_table::{Bit, Key, Queue, Roused, SleepEnd, Sleeper, WaitTable, WakeList};
+use super::hold::Dropped;
+use super::wait_table::{Bit, Key, Queue, Roused, Shared, SleepEnd, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, Backoff, MutexGuard, Rank, order};
@@ -54,6 +63,16 @@ const WRITEBACK: u8 = FlagSet::WRITEBACK.0;
 const WAITERS: u8 = FlagSet::WAITERS.0;
 const UPTODATE: u8 = FlagSet::UPTODATE.0;
 const ERROR: u8 = FlagSet::ERROR.0;
+
+/// How a lock with a deadline ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the lock may not be held"]
+pub(crate) enum LockResult {
+    /// The caller has the lock.
+    Locked,
+    /// The time was up first; the caller does not have the lock.
+    TimedOut,
+}
 
 /// How a wait with a deadline ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +97,7 @@ pub(crate) enum ReadEnd {
 pub(crate) struct FrameLock<'a> {
     pub(super) id: FrameId,
     pub(super) flags: &'a Flags,
-    pub(super) waits: &'a WaitTable,
+    pub(super) waits: &'a Arc<WaitTable>,
 }
 
 impl<'a> FrameLock<'a> {
@@ -135,13 +154,14 @@ impl<'a> FrameLock<'a> {
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();
-        let taken = self.take_in_turn(&mut queue, None);
-        let is_taken = taken.is_some();
-        let wake = taken.unwrap_or_else(|| self.hand_over_idle(&mut queue));
+        if self.take_in_turn(&mut queue, None) {
+            return true;
+        }
+        let wake = self.hand_over_idle(&mut queue);
         self.tidy(&queue);
         drop(queue);
         wake.wake();
-        is_taken
+        false
     }
 
     /// Takes the lock, sleeping until it is free.
@@ -149,7 +169,18 @@ impl<'a> FrameLock<'a> {
     pub(crate) fn lock(&self) {
         order::may_wait(Rank::Block);
         if !self.try_lock() {
-            self.lock_slow();
+            let end = self.lock_slow(None);
+            debug_assert_eq!(end, LockResult::Locked, "no deadline, no timeout");
+        }
+    }
+
+    /// Takes the lock, sleeping at most `timeout`.
+    pub(super) fn lock_timeout(&self, timeout: Duration) -> LockResult {
+        order::may_wait(Rank::Block);
+        if self.try_lock() {
+            LockResult::Locked
+        } else {
+            self.lock_slow(deadline(timeout))
         }
     }
 
@@ -168,21 +199,16 @@ impl<'a> FrameLock<'a> {
     }
 
     #[cold]
-    fn lock_slow(&self) {
+    fn lock_slow(&self, deadline: Option<Instant>) -> LockResult {
         if self.lock_soon() {
-            return;
+            return LockResult::Locked;
         }
         let key = self.key(Bit::Locked);
         let sleeper = Sleeper::new();
         let (ticket, wake) = {
             let mut queue = self.queue();
-            // WAITERS first, then one try, then the entry: see the module. Relaxed: the order of
-            // the two bits is that of one atomic byte, and the entry is behind the mutex.
-            self.byte().fetch_or(WAITERS, Ordering::Relaxed);
-            if let Some(wake) = self.take_in_turn(&mut queue, None) {
-                self.tidy(&queue);
-                drop(queue);
-                return wake.wake();
+            if self.set_waiters_then_try(&mut queue) {
+                return LockResult::Locked;
             }
             // WAITERS stays set for this waiter.
             let wake = self.hand_over_idle(&mut queue);
@@ -190,24 +216,38 @@ impl<'a> FrameLock<'a> {
         };
         wake.wake();
         loop {
-            sleeper.sleep(None);
+            let end = sleeper.sleep(deadline);
             let mut queue = self.queue();
             if sleeper.was_handed() {
-                return;
+                return LockResult::Locked;
             }
-            if let Some(wake) = self.take_in_turn(&mut queue, Some(ticket)) {
-                self.tidy(&queue);
-                drop(queue);
-                return wake.wake();
+            // Only the first in the queue is ever roused. It also tries when its time is up: the
+            // chance it was given must not be lost with it, or those behind would sleep on beside a
+            // free lock.
+            if self.take_in_turn(&mut queue, Some(ticket)) {
+                return LockResult::Locked;
+            }
+            if end == SleepEnd::TimedOut {
+                // WAITERS may now be stale; the next unlock clears it.
+                queue.remove_exclusive(key, ticket);
+                return LockResult::TimedOut;
             }
             sleeper.rest();
         }
     }
 
+    /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
+    fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
+        // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind
+        // the mutex.
+        self.byte().fetch_or(WAITERS, Ordering::Relaxed);
+        self.take_in_turn(queue, None)
+    }
+
     /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for a thread
     /// that is not in the queue. The first waiter may be passed `patience` times; a waiter that is
-    /// not first passes no other. Returns the waiters to wake, which have seen the bit clear.
-    fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> Option<WakeList> {
+    /// not first passes no other.
+    fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
         let key = self.key(Bit::Locked);
         let may_take = match ticket {
             Some(own) => queue.head_ticket(key) == Some(own),
@@ -217,14 +257,16 @@ impl<'a> FrameLock<'a> {
             }
         };
         if !may_take || !self.take() {
-            return None;
+            return false;
         }
         match (ticket, queue.head(key)) {
             (Some(own), _) => drop(queue.remove_exclusive(key, own)),
             (None, Some(head)) => head.passed += 1,
             (None, None) => {}
         }
-        Some(queue.take_shared(key))
+        queue.note_cleared(key);
+        self.tidy(queue);
+        true
     }
 
     /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock
@@ -338,8 +380,8 @@ impl<'a> FrameLock<'a> {
     fn hand_over_idle(&self, queue: &mut Queue) -> WakeList {
         let mut wake = WakeList::default();
         if self.handoff_is_due(queue) && self.take() {
-            wake = queue.take_shared(self.key(Bit::Locked));
             self.hand_over(queue, &mut wake);
+            queue.note_cleared(self.key(Bit::Locked));
         }
         wake
     }
@@ -370,7 +412,12 @@ impl<'a> FrameLock<'a> {
         // to the waiters woken here.
         let now = self.byte().load(Ordering::Acquire);
         if now & bit.flag().0 != 0 {
-            return self.tidy(&queue); // set again by a thread whose release will see WAITERS
+            // A thread has set it again. It woke no waiter, and its release will see WAITERS.
+            let wake = queue.take_cleared(key);
+            self.tidy(&queue);
+            drop(queue);
+            wake.wake();
+            return;
         }
         let mut wake = queue.take_shared(key);
         if bit == Bit::Locked {
@@ -389,7 +436,7 @@ impl<'a> FrameLock<'a> {
     pub(super) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitResult {
         order::may_wait(Rank::Block);
         let sleeper = Sleeper::new();
-        let Some(ticket) = self.enqueue_shared(bit, &sleeper) else {
+        let Some(ticket) = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone())) else {
             return WaitResult::Cleared;
         };
         if sleeper.sleep(deadline) == SleepEnd::TimedOut
@@ -400,23 +447,77 @@ impl<'a> FrameLock<'a> {
         WaitResult::Cleared
     }
 
+    /// Drops the caller's reference, then waits until the bit is clear. From the `put` on the frame
+    /// may be freed and reused: nothing here touches it again.
+    pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
+        let sleeper = Sleeper::new();
+        let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));
+        let dropped = put();
+        if ticket.is_some() {
+            // The frame is not freed before the entry is out of the queue: see the module.
+            let end = sleeper.sleep(None);
+            debug_assert_eq!(end, SleepEnd::Woken, "no deadline, no timeout");
+        }
+        dropped
+    }
+
+    /// Registers `waker` to be called once when the bit clears; `None` if it is clear now.
+    pub(super) fn wait_waker(&self, bit: Bit, waker: &Waker) -> Option<WakeToken> {
+        let ticket = self.enqueue_shared(bit, || Shared::Waker(waker.clone()))?;
+        Some(WakeToken {
+            waits: self.waits.clone(),
+            key: self.key(bit),
+            ticket,
+        })
+    }
+
     /// Enqueues a waiter that wants to see the bit clear; `None` if it is clear now.
-    pub(super) fn enqueue_shared(&self, bit: Bit, waiter: &Arc<Sleeper>) -> Option<u64> {
+    fn enqueue_shared(&self, bit: Bit, waiter: impl FnOnce() -> Shared) -> Option<u64> {
         // Acquire, here and below: pairs with the Release that cleared the bit.
         if !self.flags.load().contains(bit.flag()) {
             return None;
         }
+        let waiter = waiter();
         let mut queue = self.queue();
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         if self.byte().load(Ordering::Acquire) & bit.flag().0 == 0 {
             self.tidy(&queue);
+            drop(queue);
             return None;
         }
-        Some(queue.push_shared(self.key(bit), waiter.clone()))
+        Some(queue.push_shared(self.key(bit), waiter))
     }
 }
 
 /// The moment `timeout` from now; `None` (no deadline) when that is past the end of the clock.
 pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
+}
+
+/// A waker registered for a bit of a frame. Dropping this withdraws the waker if it was not called
+/// yet.
+#[must_use = "dropping the token withdraws the waker"]
+pub(crate) struct WakeToken {
+    waits: Arc<WaitTable>,
+    key: Key,
+    ticket: u64,
+}
+
+impl Drop for WakeToken {
+    fn drop(&mut self) {
+        // The waker's own drop is foreign code: it runs after the mutex is released.
+        let removed = self
+            .waits
+            .queue(self.key.0)
+            .remove_shared(self.key, self.ticket);
+        drop(removed);
+    }
+}
+
+impl fmt::Debug for WakeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WakeToken")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
 }

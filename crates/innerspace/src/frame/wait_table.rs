@@ -8,7 +8,7 @@
 //! There are two kinds of waiter. An *exclusive* one wants to take the lock and stays queued until
 //! it has it (or gives up), also while it is awake and trying: the frame's WAITERS bit therefore
 //! stays set, every unlock meanwhile visits the queue, and no waiter is overlooked. A *shared* one
-//! wants to see the bit clear, and is unlinked when woken.
+//! wants to see the bit clear: it is a thread or a `Waker`, and is unlinked when woken.
 //!
 //! A sleeping thread is represented by an `Arc<Sleeper>`, shared by the thread and the queue: a
 //! waker may touch it after the thread went on, and the last user frees it. Nothing here points to
@@ -18,15 +18,18 @@
 //! - a frame with an entry in the queue has WAITERS set;
 //! - the state of a queued exclusive sleeper is changed under the mutex alone.
 //!
-//! Locks: a queue's mutex; nothing is taken inside. Threads are unparked after it is released.
+//! Locks: a queue's mutex; nothing is taken inside. Threads are unparked and wakers called after it
+//! is released.
 
 use std::collections::BTreeMap;
+use std::task::Waker;
 use std::time::Instant;
 
 use super::flags::FlagSet;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, Rank, thread};
+use crate::sync::panics::Panics;
+use crate::sync::{Arc, Mutex, MutexGuard, Rank, may_call_out, thread};
 
 /// The number of queues.
 #[cfg(not(loom))]
@@ -167,11 +170,37 @@ pub(super) struct Exclusive {
     pub(super) passed: u32,
 }
 
+/// A waiter that wants to see the bit clear.
+pub(super) enum Shared {
+    Thread(Arc<Sleeper>),
+    Waker(Waker),
+}
+
+impl Shared {
+    /// Wakes it; called without any lock.
+    pub(super) fn wake(self) {
+        match self {
+            Shared::Thread(sleeper) => {
+                if sleeper.rouse() == Roused::WasAsleep {
+                    sleeper.unpark();
+                }
+            }
+            Shared::Waker(waker) => {
+                may_call_out();
+                waker.wake();
+            }
+        }
+    }
+}
+
 /// The waiters of one key, by ticket.
 #[derive(Default)]
 struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
-    shared: BTreeMap<u64, Arc<Sleeper>>,
+    shared: BTreeMap<u64, Shared>,
+    /// The bit was clear after the shared waiters up to this ticket had enqueued; they have yet to
+    /// be woken.
+    cleared: u64,
 }
 
 impl Waiters {
@@ -201,7 +230,7 @@ impl Queue {
     }
 
     /// Adds a waiter that wants to see the bit clear.
-    pub(super) fn push_shared(&mut self, key: Key, waiter: Arc<Sleeper>) -> u64 {
+    pub(super) fn push_shared(&mut self, key: Key, waiter: Shared) -> u64 {
         let ticket = self.ticket();
         self.keys
             .entry(key)
@@ -241,7 +270,7 @@ impl Queue {
     }
 
     /// Takes one shared waiter out, if it has not been woken yet.
-    pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Arc<Sleeper>> {
+    pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Shared> {
         let removed = self.keys.get_mut(&key)?.shared.remove(&ticket)?;
         self.forget_if_empty(key);
         Some(removed)
@@ -253,6 +282,27 @@ impl Queue {
             return WakeList::default();
         };
         let shared = std::mem::take(&mut waiters.shared);
+        self.forget_if_empty(key);
+        WakeList {
+            shared,
+            exclusive: None,
+        }
+    }
+
+    /// Notes for the shared waiters in the queue that the bit is clear now.
+    pub(super) fn note_cleared(&mut self, key: Key) {
+        if let Some(waiters) = self.keys.get_mut(&key) {
+            waiters.cleared = self.next_ticket;
+        }
+    }
+
+    /// Takes out the shared waiters that are noted to have seen the bit clear.
+    pub(super) fn take_cleared(&mut self, key: Key) -> WakeList {
+        let Some(waiters) = self.keys.get_mut(&key) else {
+            return WakeList::default();
+        };
+        let later = waiters.shared.split_off(&(waiters.cleared + 1));
+        let shared = std::mem::replace(&mut waiters.shared, later);
         self.forget_if_empty(key);
         WakeList {
             shared,
@@ -281,21 +331,25 @@ impl Queue {
 #[derive(Default)]
 #[must_use = "the waiters sleep until `wake`"]
 pub(super) struct WakeList {
-    pub(super) shared: BTreeMap<u64, Arc<Sleeper>>,
+    pub(super) shared: BTreeMap<u64, Shared>,
     pub(super) exclusive: Option<Arc<Sleeper>>,
 }
 
 impl WakeList {
     /// Wakes them all; called without any lock.
+    ///
+    /// # Panics
+    /// When a waker panics.
     pub(super) fn wake(self) {
         if let Some(sleeper) = self.exclusive {
             sleeper.unpark();
         }
-        for sleeper in self.shared.into_values() {
-            if sleeper.rouse() == Roused::WasAsleep {
-                sleeper.unpark();
-            }
+        let mut panics = Panics::default();
+        for waiter in self.shared.into_values() {
+            // A waker is foreign code. The first panic is resumed once every waiter is woken.
+            panics.catch(|| waiter.wake());
         }
+        panics.go_on();
     }
 }
 

@@ -1,8 +1,8 @@
 //! Models of the lock and its waiters.
 
 use super::super::flags::FlagSet;
-use super::super::hold::HoldState;
-use super::super::lock::ReadEnd;
+use super::super::hold::{Dropped, HoldState};
+use super::super::lock::{LockResult, ReadEnd};
 use super::super::wait_table::Bit;
 use super::{World, model, spawn};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -69,13 +69,39 @@ fn the_end_of_writeback_wakes_who_waits_for_it() {
 
 // spec: L6
 #[test]
-fn a_wait_that_gives_up_does_not_swallow_the_wake_of_the_next_waiter() {
+fn a_timeout_that_races_with_a_handoff_has_the_lock() {
+    // A waiter that was passed as often as its patience allows is handed the lock by the next
+    // release.
+    for passes in [0, 1] {
+        model(3, move || {
+            let world = World::new(passes, FlagSet::LOCKED, HoldState::NONE);
+            let waiter = spawn(&world, |world| {
+                if world.lock().lock_timeout(std::time::Duration::ZERO) == LockResult::Locked {
+                    world.write(world.read() + 1);
+                    world.lock().unlock();
+                }
+            });
+            world.write(1);
+            world.lock().unlock();
+            if passes == 1 && world.lock().try_lock() {
+                world.write(world.read() + 1);
+                world.lock().unlock();
+            }
+            waiter.join().unwrap();
+            world.assert_at_rest();
+        });
+    }
+}
+
+// spec: L6
+#[test]
+fn a_timeout_does_not_swallow_the_wake_of_the_next_waiter() {
     model(2, || {
         let world = World::new(5, FlagSet::LOCKED, HoldState::NONE);
         let impatient = spawn(&world, |world| {
-            world
-                .lock()
-                .wait(Bit::Locked, Some(std::time::Instant::now()));
+            if world.lock().lock_timeout(std::time::Duration::ZERO) == LockResult::Locked {
+                world.lock().unlock();
+            }
         });
         let patient = spawn(&world, |world| {
             world.lock().lock();
@@ -115,8 +141,8 @@ fn nobody_passes_a_waiter_that_has_no_patience_left() {
     });
 }
 
-// A thread that takes the lock before its unlocker is at the queue keeps it here until the waiter
-// is awake.
+// A thread that takes the lock before its unlocker is at the queue wakes no waiter, and here it
+// keeps the lock until the waiter is awake.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     model(3, || {
@@ -173,6 +199,39 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
         first.join().unwrap();
         waiter.join().unwrap();
         world.assert_at_rest();
+    });
+}
+
+// spec: L9
+#[test]
+fn nothing_touches_the_frame_after_the_put() {
+    loom::model(|| {
+        let world = World::new(5, FlagSet::LOCKED, HoldState::refs_only(2));
+        // The thread that drops the last reference begins the frame's next life, locked by an owner
+        // that never unlocks it.
+        fn next_life(world: &World, dropped: Dropped) {
+            if dropped == Dropped::Last {
+                world.write(1);
+                world.meta.flags.store_owned(FlagSet::LOCKED);
+            }
+        }
+        let waiter = spawn(&world, |world| {
+            let dropped = world.lock().put_and_wait(Bit::Locked, || {
+                let dropped = world.meta.hold.put();
+                next_life(world, dropped);
+                dropped
+            });
+            let _ = dropped;
+        });
+        world.lock().unlock();
+        next_life(&world, world.meta.hold.put());
+        waiter.join().unwrap();
+        assert_eq!(world.waits.entries(), 0);
+        assert_eq!(
+            world.meta.flags.load(),
+            FlagSet::LOCKED,
+            "something touched the next life"
+        );
     });
 }
 

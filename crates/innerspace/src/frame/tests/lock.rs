@@ -2,24 +2,34 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::task::{Wake, Waker};
+use std::time::Duration;
 
-use super::super::lock::WaitResult;
-use super::super::wait_table::{DEFAULT_PATIENCE, SleepEnd, Sleeper, WaitTable};
+use super::super::lock::{LockResult, WaitResult};
+use super::super::wait_table::{DEFAULT_PATIENCE, WaitTable};
 use super::*;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 
-/// Puts a waiter that wants to see the bit clear into the queue.
-fn waiting(frames: &Frames, id: FrameId, bit: Bit) -> Arc<Sleeper> {
-    let sleeper = Sleeper::new();
-    let ticket = frames.lock_of(id).enqueue_shared(bit, &sleeper);
-    assert!(ticket.is_some(), "{bit:?} is clear");
-    sleeper
+/// A waker that counts its calls.
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-fn is_woken(sleeper: &Sleeper) -> bool {
-    sleeper.sleep(Some(Instant::now())) == SleepEnd::Woken
+impl Count {
+    fn new() -> (std::sync::Arc<Count>, Waker) {
+        let count = std::sync::Arc::new(Count::default());
+        (count.clone(), Waker::from(count))
+    }
+
+    fn calls(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// An arena of 64 frames, where a waiter loses the lock at most `patience` times.
@@ -58,6 +68,8 @@ fn an_uncontended_lock_never_looks_at_the_wait_table() {
             frames.end_writeback(id);
             frames.wait(id, Bit::Locked);
             frames.wait(id, Bit::Writeback);
+            assert_eq!(frames.lock_timeout(id, Duration::ZERO), LockResult::Locked);
+            frames.unlock(id);
             frames.meta(id).flags.clear(FlagSet::UPTODATE);
         }
         assert_eq!(frames.waits().visits(), 0);
@@ -85,13 +97,17 @@ fn frames_in_one_bucket_do_not_wake_each_other() {
         .find_map(|id| Some((seen.insert(WaitTable::bucket(id), id)?, id)))
         .unwrap();
     assert!(frames.try_lock(first) && frames.try_lock(second));
-    let ours = waiting(&frames, first, Bit::Locked);
-    let others = waiting(&frames, second, Bit::Locked);
+    let (ours, our_waker) = Count::new();
+    let (others, other_waker) = Count::new();
+    let _a = frames.wait_waker(first, Bit::Locked, &our_waker).unwrap();
+    let _b = frames
+        .wait_waker(second, Bit::Locked, &other_waker)
+        .unwrap();
     frames.unlock(first);
-    assert!(is_woken(&ours) && !is_woken(&others));
+    assert_eq!((ours.calls(), others.calls()), (1, 0));
     assert!(flags(&frames, second).contains(FlagSet::WAITERS));
     frames.unlock(second);
-    assert!(is_woken(&others));
+    assert_eq!((ours.calls(), others.calls()), (1, 1));
     assert_eq!(flags(&frames, second), FlagSet::EMPTY);
 }
 
@@ -102,21 +118,25 @@ fn the_lock_and_writeback_are_waited_for_separately() {
     let id = published(&frames);
     frames.lock(id);
     frames.set_writeback(id);
-    let lock = waiting(&frames, id, Bit::Locked);
-    let writeback = waiting(&frames, id, Bit::Writeback);
+    let (lock, lock_waker) = Count::new();
+    let (writeback, writeback_waker) = Count::new();
+    let _a = frames.wait_waker(id, Bit::Locked, &lock_waker).unwrap();
+    let _b = frames
+        .wait_waker(id, Bit::Writeback, &writeback_waker)
+        .unwrap();
     frames.unlock(id);
-    assert!(is_woken(&lock) && !is_woken(&writeback));
+    assert_eq!((lock.calls(), writeback.calls()), (1, 0));
     assert!(
         flags(&frames, id).contains(FlagSet::WAITERS),
         "one still waits"
     );
     frames.lock(id);
-    let again = waiting(&frames, id, Bit::Locked);
+    let (again, again_waker) = Count::new();
+    let _c = frames.wait_waker(id, Bit::Locked, &again_waker).unwrap();
     frames.end_writeback(id);
-    assert!(is_woken(&writeback) && !is_woken(&again));
+    assert_eq!((lock.calls(), writeback.calls(), again.calls()), (1, 1, 0));
     frames.unlock(id);
-    assert!(is_woken(&again));
-    assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+    assert_eq!((again.calls(), flags(&frames, id)), (1, FlagSet::EMPTY));
 }
 
 // An unlocker may take any time between its release and the queue.
@@ -230,6 +250,34 @@ fn without_patience_the_order_is_that_of_arrival() {
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
 
+// The frame's part of L9: wakers as waiters. The other part is modelled.
+// spec: L9
+#[test]
+fn a_dropped_waker_is_gone() {
+    let frames = arena(64);
+    let id = published(&frames);
+    let (count, waker) = Count::new();
+    assert!(
+        frames.wait_waker(id, Bit::Locked, &waker).is_none(),
+        "nothing to wait for"
+    );
+    frames.lock(id);
+    let kept = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
+    let dropped = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
+    assert_eq!(frames.waits().entries(), 2);
+    drop(dropped);
+    assert_eq!(frames.waits().entries(), 1);
+    frames.unlock(id);
+    assert_eq!((count.calls(), frames.waits().entries()), (1, 0));
+    drop(kept);
+    drop(waker);
+    assert_eq!(
+        std::sync::Arc::strong_count(&count),
+        1,
+        "the table keeps nothing of it"
+    );
+}
+
 // spec: L13
 #[test]
 fn a_stale_waiters_bit_costs_one_slow_unlock() {
@@ -237,6 +285,10 @@ fn a_stale_waiters_bit_costs_one_slow_unlock() {
         let frames = patient(patience);
         let id = published(&frames);
         frames.lock(id);
+        assert_eq!(
+            frames.lock_timeout(id, Duration::from_nanos(1)),
+            LockResult::TimedOut
+        );
         assert_eq!(
             frames.wait_timeout(id, Bit::Locked, Duration::ZERO),
             WaitResult::TimedOut
@@ -261,7 +313,9 @@ fn a_stale_waiters_bit_bars_nobody() {
         let id = published(&frames);
         frames.lock(id);
         frames.set_writeback(id);
-        let _waiting = waiting(&frames, id, Bit::Writeback);
+        let (_, waker) = Count::new();
+        drop(frames.wait_waker(id, Bit::Writeback, &waker));
+        let _waiting = frames.wait_waker(id, Bit::Writeback, &waker);
         frames.unlock(id);
         assert!(flags(&frames, id).contains(FlagSet::WAITERS));
         assert!(
@@ -277,7 +331,8 @@ fn a_lock_for_a_section_leaves_the_wait_table_alone() {
     let frames = arena(64);
     let id = published(&frames);
     assert!(frames.try_lock_alone(id) && !frames.try_lock_alone(id));
-    let _ = frames.wait_timeout(id, Bit::Locked, Duration::ZERO);
+    let (_, waker) = Count::new();
+    drop(frames.wait_waker(id, Bit::Locked, &waker));
     frames
         .meta(id)
         .flags
@@ -293,24 +348,56 @@ fn a_lock_for_a_section_leaves_the_wait_table_alone() {
     frames.unlock(id);
 }
 
+/// A waker that counts its calls, and panics.
+struct Panics(AtomicU32);
+
+impl Wake for Panics {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("a waker");
+    }
+}
+
 #[test]
-fn a_thread_that_takes_the_lock_wakes_those_who_waited_to_see_it_clear() {
+fn a_waker_that_panics_does_not_keep_the_lock() {
     let frames = arena(64);
     let id = published(&frames);
+    let panics = std::sync::Arc::new(Panics(AtomicU32::new(0)));
+    let waker = Waker::from(panics.clone());
+    let calls = || panics.0.load(Ordering::Relaxed);
     frames.lock(id);
-    let before = waiting(&frames, id, Bit::Locked);
+    let token = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
     // The owner releases the lock, and is late at the queue.
     let byte = frames.meta(id).flags.byte();
     byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
     frames.lock(id);
-    assert!(is_woken(&before));
-    let later = waiting(&frames, id, Bit::Locked);
-    frames.lock_of(id).wake_cleared(Bit::Locked);
-    assert!(!is_woken(&later), "it has not seen the lock clear");
-    frames.unlock(id);
-    assert!(is_woken(&later));
+    assert_eq!(calls(), 0, "who takes the lock calls no foreign code");
+    let later = frames.wait_waker(id, Bit::Locked, &waker);
+    let late = std::panic::AssertUnwindSafe(|| frames.lock_of(id).wake_cleared(Bit::Locked));
+    assert!(std::panic::catch_unwind(late).is_err());
+    assert_eq!(calls(), 1, "who came later has not seen the lock clear");
+    drop((token, later));
     assert_eq!(frames.waits().entries(), 0);
+    frames.unlock(id);
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+}
+
+#[test]
+fn a_waker_that_panics_leaves_nobody_asleep() {
+    let frames = arena(64);
+    let id = published(&frames);
+    frames.lock(id);
+    let (good, good_waker) = Count::new();
+    let bad = std::sync::Arc::new(Panics(AtomicU32::new(0)));
+    let bad_waker = Waker::from(bad.clone());
+    let wakers = [&good_waker, &bad_waker, &good_waker, &bad_waker];
+    let tokens = wakers.map(|waker| frames.wait_waker(id, Bit::Locked, waker).unwrap());
+    let unlock = std::panic::AssertUnwindSafe(|| frames.unlock(id));
+    let panicked = std::panic::catch_unwind(unlock).unwrap_err();
+    assert_eq!(panicked.downcast_ref::<&str>(), Some(&"a waker"));
+    assert_eq!((good.calls(), bad.0.load(Ordering::Relaxed)), (2, 2));
+    assert_eq!(flags(&frames, id), FlagSet::EMPTY);
+    drop(tokens);
 }
 
 // spec: L14
@@ -320,8 +407,11 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
     let frames = arena(64);
     let id = published(&frames);
     frames.lock(id);
-    let sleepers: Vec<_> = (0..all)
-        .map(|_| waiting(&frames, id, Bit::Locked))
+    let counts: Vec<_> = (0..all)
+        .map(|_| {
+            let (count, waker) = Count::new();
+            (count, frames.wait_waker(id, Bit::Locked, &waker).unwrap())
+        })
         .collect();
     let before = frames.waits().visits();
     frames.unlock(id);
@@ -330,7 +420,7 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
         before + 1,
         "one short hold of the queue for them all"
     );
-    assert!(sleepers.iter().all(|sleeper| is_woken(sleeper)));
+    assert!(counts.iter().all(|(count, _)| count.calls() == 1));
     assert_eq!(frames.waits().entries(), 0);
 }
 
@@ -342,6 +432,28 @@ fn unlocking_an_unlocked_frame_is_never_a_silent_lock() {
     let id = published(&frames);
     frames.unlock(id);
     assert!(frames.try_lock(id));
+}
+
+#[test]
+fn put_and_wait_frees_what_it_held_last() {
+    let frames = Arc::new(arena(64));
+    let id = published(&frames);
+    frames.lock(id);
+    assert!(frames.meta(id).hold.try_get());
+    let waiter = thread::spawn({
+        let frames = frames.clone();
+        move || frames.put_and_wait(id, Bit::Locked)
+    });
+    until_waiting(&frames, 1);
+    frames.unlock(id);
+    let ours = frames.meta(id).hold.put();
+    let theirs = waiter.join().unwrap();
+    assert!(
+        (ours == Dropped::Last) != (theirs == Dropped::Last),
+        "{ours:?} {theirs:?}"
+    );
+    frames.free(id);
+    frames.validate();
 }
 
 /// A waiter's entry dies with its wake-up, while the waker may still use it: threads end, with all
@@ -370,7 +482,9 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
                         }
                         _ => {
                             let soon = Duration::from_micros(20);
-                            frames.wait_timeout(id, Bit::Locked, soon);
+                            if frames.lock_timeout(id, soon) == LockResult::Locked {
+                                frames.unlock(id);
+                            }
                         }
                     })
                 })
@@ -435,8 +549,8 @@ fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
     let locked = match random.below(6) {
         0 => frames.try_lock(id),
         1 => {
-            frames.wait_timeout(id, Bit::Locked, Duration::from_nanos(random.below(20_000)));
-            false
+            frames.lock_timeout(id, Duration::from_nanos(random.below(20_000)))
+                == LockResult::Locked
         }
         2 => {
             frames.wait(id, Bit::Locked);
