@@ -4,7 +4,7 @@ use innerspace::{MIB, Map, PAGE_SIZE, Threads};
 
 use crate::world::{World, alone, heap};
 
-// spec: N2 N3 N11
+// spec: N2, N3, N11
 #[test]
 fn accessors_are_charged_at_their_size_and_refused_where_that_does_not_fit() {
     let _alone = alone();

@@ -15,7 +15,7 @@ fn refused(opened: Result<PagedFile, OpenError>) -> String {
     }
 }
 
-// spec: N10 N12
+// spec: N10, N12
 #[test]
 fn a_file_that_is_open_for_another_group_is_refused_and_the_error_says_so() {
     let world = World::new(4 * MIB, Threads::None);
@@ -61,7 +61,7 @@ fn a_file_that_is_open_for_reading_says_so_to_a_writer() {
     writer().open_store(store).unwrap();
 }
 
-// spec: N10 N12
+// spec: N10, N12
 #[test]
 fn a_direct_file_that_is_open_for_another_group_is_refused_and_the_error_says_so() {
     let world = World::new(4 * MIB, Threads::None);

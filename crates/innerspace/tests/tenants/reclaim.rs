@@ -230,7 +230,7 @@ fn b_works_beside(act: Act, threads: Threads) -> Option<FileError> {
     })
 }
 
-// spec: N4 N5
+// spec: N4, N5
 #[test]
 fn b_works_while_a_store_of_a_hangs() {
     for threads in [Threads::Service, Threads::None] {
@@ -239,7 +239,7 @@ fn b_works_while_a_store_of_a_hangs() {
     }
 }
 
-// spec: N4 N5
+// spec: N4, N5
 #[test]
 fn b_works_while_a_store_of_a_panics() {
     for threads in [Threads::Service, Threads::None] {
@@ -247,7 +247,7 @@ fn b_works_while_a_store_of_a_panics() {
     }
 }
 
-// spec: N5 N12
+// spec: N5, N12
 #[test]
 fn a_full_disk_of_a_is_told_to_a_alone() {
     for threads in [Threads::Service, Threads::None] {
@@ -259,7 +259,7 @@ fn a_full_disk_of_a_is_told_to_a_alone() {
     }
 }
 
-// spec: N5 N12
+// spec: N5, N12
 #[test]
 fn a_is_refused_in_its_own_name_when_its_data_would_take_what_b_is_owed() {
     let error = b_works_beside(Act::HangInSync, Threads::Service);
