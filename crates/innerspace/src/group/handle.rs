@@ -17,8 +17,8 @@ use crate::units::PageCount;
 /// groups above it alive.
 ///
 /// A handle leads downwards only: from a group, or from a space or a file of it, there is no way to
-/// the groups above. Errors give their names, and how full the one is that refused. Whoever has a
-/// handle can change the group's own limits. So give a tenant that must not raise its limit a
+/// the groups above. Errors give their names, and how full the one is that refused. A handle can
+/// change its group's own limits. So give a tenant that must not raise its limit a
 /// [`child_unlimited`](Group::child_unlimited) of a group whose limit you keep.
 ///
 /// ```
@@ -124,7 +124,7 @@ impl Group {
 
     fn make_child(&self, name: &str, max: Option<PageCount>) -> Result<Group, GroupError> {
         let tree = &self.0.tree;
-        // The root's are made by whoever has the memory, and their number is limited.
+        // Only the owner of the memory makes groups below the root, and their number is limited.
         let heap = match self.0.id {
             GroupId::ROOT => 0,
             _ => GroupTree::heap_of(name),

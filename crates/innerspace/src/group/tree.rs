@@ -392,7 +392,8 @@ impl GroupTree {
         found
     }
 
-    /// Bytes on the heap of a group with this name: its counters, its place in the tree, its handle.
+    /// Bytes on the heap of a group with this name: its counters, its place in the tree, and its
+    /// handle.
     pub(super) fn heap_of(name: &str) -> u64 {
         let place = size_of::<Entry>() + 2 * size_of::<(Arc<str>, GroupId)>();
         (size_of::<Node>() + place + name.len() + HANDLE_BYTES) as u64

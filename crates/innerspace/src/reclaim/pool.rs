@@ -400,8 +400,8 @@ impl Pool {
 
 /// Deferred work, and the service thread's sleep.
 impl Pool {
-    /// Frees `entry`, which no session holds, after a grace period. Never waits; may be called in a section and with locks
-    /// held.
+    /// Frees `entry`, which no session holds, after a grace period. Never waits; may be called in a
+    /// section and with locks held.
     pub(crate) fn retire(&self, entry: Retired) {
         self.retire_of(NO_OWNER, entry);
     }

@@ -33,26 +33,6 @@
 //! `sync`). While an access itself is under way the session is not registered (`end_session`), and
 //! nobody leaves its section for it.
 //!
-//! A session may be open for as long as the user's code likes. So a grace period does not wait for
-//! the sessions of all. Between two accesses, and in those that hit, a session holds nothing but
-//! translations of its own space: leaves of the space's table, and pages that their words lead to.
-//! Its section says so ([`Sections::narrow`]), and names the space, its *owner*. When an access
-//! looks at anything else (mappings, indexes, nodes on the way to a leaf), the section is made an
-//! ordinary one for that long ([`Sections::widen`]), with the ordering of an *enter*: this is
-//! Dekker's pair again, so the revoker finds the session widened and waits, or the reader finds the
-//! words changed. A grace period names the owners that may hold what is taken away:
-//!
-//! | taken away | sessions that are waited for |
-//! |---|---|
-//! | words and nodes of a space's table | the space's |
-//! | pages of a file | those of the spaces that are registered as mapping it |
-//! | index nodes, sets of mappings | none |
-//! | frames on the queue of what is retired | briefly the space's that retired it; what a session may still hold goes back to the queue |
-//!
-//! That rests on this: a space gives up a reference of its own (of a leaf, of a page) only after a
-//! grace period that has waited for its own sessions. So the last reference goes when no session of
-//! any space that ever had one is left.
-//!
 //! A session may stay open for as long as the program likes, so a grace period waits for the
 //! sessions of those spaces alone that may hold what is taken away. Between two accesses, and in
 //! one that hits, a session's section is *narrow* ([`Sections::narrow`]): it holds translations of

@@ -17,9 +17,10 @@ use crate::sys::copy::Scalar;
 /// the space away (unmap, fork) waits for the next *safepoint* of each of its open sessions: the
 /// session's next access, its end, a fault in it, or a call of this library in the same thread that
 /// has to wait. An operation that takes pages of a file away (truncation, punch, writeback of what
-/// was stored through a mapping) waits for the sessions of all spaces that map the file. Sessions of
-/// other spaces delay nothing; eviction leaves what a session may hold for long. So keep a session for a run of accesses, and do not sleep or wait for another thread by
-/// other means while one is open.
+/// was stored through a mapping) waits for the sessions of all spaces that map the file. Sessions
+/// of other spaces do not delay it. Eviction takes other pages than those that a session may hold
+/// for long. So keep a session for a run of accesses, and do not sleep or wait for another thread
+/// by other means while one is open.
 ///
 /// Each access has a `try_` form that never waits, as those of an
 /// [`Accessor`](crate::Accessor#without-waiting) have.
