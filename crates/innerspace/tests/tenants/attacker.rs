@@ -169,6 +169,8 @@ impl Attacker {
     /// When an act panicked, other than by A's own doing.
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.held.rope.cut();
+        // Above its own `high` A is slowed down, for minutes where it writes much.
+        let _ = self.held.group.set_high(None);
         for thread in self.threads.drain(..) {
             thread.join().unwrap()?;
         }

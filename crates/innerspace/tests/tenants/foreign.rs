@@ -1,7 +1,8 @@
 //! What A supplies: stores, devices, wakers and hooks that work, or misbehave in one stated way.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::panic;
+use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 use std::task::Wake;
 
 use innerspace::store::{Store, SyncWhat};
@@ -9,6 +10,20 @@ use innerspace::{Device, DeviceError};
 
 /// The message of every panic that A causes on purpose.
 pub(crate) const PANIC: &str = "A's own panic";
+
+/// Keeps A's own panics from being printed: a backtrace reads debug information, some 30 MB of
+/// heap, which would count as A's.
+pub(crate) fn silence_own_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if info.payload_as_str() != Some(PANIC) {
+                others(info);
+            }
+        }));
+    });
+}
 
 /// How foreign code behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
