@@ -83,7 +83,8 @@
 //! - divide it among tenants: [`Group`]: a tree; a scan in one evicts nothing of another
 //! - read and write a file: [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan),
 //!   [`array`](PagedFile::array), [`read_at`](PagedFile::read_at),
-//!   [`block_reader`](PagedFile::block_reader), [`write_at`](PagedFile::write_at),
+//!   [`block_reader`](PagedFile::block_reader), [`chunks`](PagedFile::chunks),
+//!   [`scatter`](PagedFile::scatter), [`write_at`](PagedFile::write_at),
 //!   [`cursor`](PagedFile::cursor)
 //! - never wait: the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime
 //! - make any call in the background: [`PagedFile::defer`], [`Space::defer`], [`DaxFile::defer`]: a
@@ -173,8 +174,8 @@ mod units;
 
 #[cfg(not(loom))]
 pub use cache::{
-    Array, BlockReader, Cursor, Element, FileAccess, FileError, FileStats, HeldReason, PagedFile,
-    Ready, StoreAction, Task, TimedOut, View, WriteOrder,
+    Array, BlockReader, Chunks, Cursor, Element, FileAccess, FileError, FileStats, HeldReason,
+    PagedFile, Ready, ScatterView, StoreAction, Task, TimedOut, View, WriteOrder,
 };
 #[cfg(not(loom))]
 pub use dax::{

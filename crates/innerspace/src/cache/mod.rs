@@ -106,6 +106,7 @@ pub(crate) use map::fault_around::FaultAround;
 pub(crate) use map::mappers::{MapperId, MapperList, Mappers, Revoke};
 pub use read::block_reader::BlockReader;
 pub(crate) use read::read_ahead::Reading;
+pub use read::scatter::{Chunks, ScatterView};
 pub use read::view::View;
 pub use ready::Ready;
 pub(crate) use service::{Cache, ErrorHook};

@@ -367,6 +367,17 @@ impl<K: ViewOwner> Pinned<K> {
 impl<K: ViewOwner> Clone for Pinned<K> {
     /// A second view of the same bytes.
     fn clone(&self) -> Pinned<K> {
+        self.part(0..self.bytes.len())
+    }
+}
+
+impl<K: ViewOwner> Pinned<K> {
+    /// A second view, of a part of the bytes.
+    ///
+    /// # Panics
+    /// When the part reaches beyond the bytes.
+    pub(crate) fn part(&self, range: Range<usize>) -> Pinned<K> {
+        let bytes = NonNull::from_ref(&self[range]);
         let owner = match self.block {
             Some(meta) => {
                 // SAFETY: as in `drop`; `self` keeps owner and metadata.
@@ -374,27 +385,26 @@ impl<K: ViewOwner> Clone for Pinned<K> {
                 match meta.hold.try_clone_view() {
                     Some(PutView::Kept) => {}
                     Some(PutView::Detached) => owner.detached_view_made(meta),
-                    None => return Pinned::of_copy(Arc::from(&**self)),
+                    // SAFETY: a part of the bytes of `self`.
+                    None => return Pinned::of_copy(Arc::from(unsafe { bytes.as_ref() })),
                 }
                 self.owner
             }
             None if !self.owner.is_null() => {
                 // SAFETY: what `of_copy` put there; it is dropped with `self`.
-                let bytes = unsafe { &*self.owner.cast::<Copied>() };
-                return Pinned::of_copy(bytes.clone());
+                let copied = unsafe { &*self.owner.cast::<Copied>() };
+                Box::into_raw(Box::new(copied.clone())).cast_const().cast()
             }
             None => self.owner,
         };
         Pinned {
-            bytes: self.bytes,
+            bytes,
             block: self.block,
             owner,
             _of: PhantomData,
         }
     }
-}
 
-impl<K: ViewOwner> Pinned<K> {
     fn of_copy(bytes: Copied) -> Pinned<K> {
         Pinned {
             bytes: NonNull::from_ref(&*bytes),

@@ -10,6 +10,7 @@ use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::read_ahead::Stream;
+use crate::cache::read::scatter::next_piece;
 use crate::cache::wait::Wait;
 use crate::frame::{FlagSet, Uses};
 use crate::sync::Arc;
@@ -154,11 +155,8 @@ impl Handle {
             self.stream
                 .expect(core.blocks_of(range.clone()), &core.tuning());
         }
-        let mut at = range.start;
-        while at < range.end {
-            let block_end = at.saturating_add(core.left_in_block(at) as u64);
-            let piece = at..block_end.min(range.end);
-            at = piece.end;
+        let mut left = range;
+        while let Some(piece) = next_piece(core, &mut left) {
             let view = self.view(piece, wait)?;
             if let ControlFlow::Break(with) = each(&view) {
                 return Ok(ControlFlow::Break(with));

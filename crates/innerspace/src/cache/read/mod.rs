@@ -8,6 +8,7 @@ pub(crate) mod fill;
 pub(crate) mod holes;
 pub(crate) mod read_ahead;
 pub(crate) mod requests;
+pub(crate) mod scatter;
 mod take_view;
 pub(crate) mod uncached;
 pub(crate) mod view;

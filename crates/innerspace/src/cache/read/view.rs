@@ -6,7 +6,7 @@
 //! views keep the old one (P28).
 
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, Range, RangeBounds};
 
 use crate::frame::{MAX_ORDER, Pinned};
 use crate::reclaim::Pool;
@@ -52,6 +52,60 @@ impl View {
     pub(crate) fn of_frame(pool: &Arc<Pool>, frame: FrameId, inside: Range<usize>) -> Option<View> {
         let pinned = Pinned::try_new(pool, frame, inside)?;
         Some(View(pinned))
+    }
+}
+
+impl View {
+    /// A view of a part of the bytes, which counts as a view of its own: it keeps the block in
+    /// memory, not this view. Nothing is copied.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, View, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(4 * MIB)?;
+    /// let file = memory.options().open(MemoryStore::from_bytes(b"key=value"))?;
+    /// let entry = file.view(..)?;
+    /// let value: View = entry.slice(4..);
+    /// drop(entry);
+    /// assert_eq!(value[..], *b"value");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    /// When the range reaches beyond the view, or ends before it begins, as for a slice.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> View {
+        let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
+        let part = self[bounds].as_ptr_range();
+        let start = part.start.addr() - self.as_ptr().addr();
+        View(
+            self.0
+                .part(start..start + (part.end.addr() - part.start.addr())),
+        )
+    }
+
+    /// The bytes as values of another type, by the traits of `zerocopy`: in the machine's byte
+    /// order, in place. Blocks are aligned to 4096 bytes in memory, so values that are aligned in
+    /// the file are aligned here.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, store::MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let memory = Memory::with_limit(4 * MIB)?;
+    /// let bytes: Vec<u8> = [0.5_f32, 1.5].into_iter().flat_map(f32::to_ne_bytes).collect();
+    /// let file = memory.options().open(MemoryStore::from_bytes(&bytes))?;
+    /// assert_eq!(file.view(..)?.cast::<f32>().unwrap(), [0.5, 1.5]);
+    /// assert!(file.view(1..5)?.cast::<f32>().is_err(), "not aligned");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The bytes are not aligned for such values, or not a whole number of them.
+    #[cfg(feature = "zerocopy_0_8")]
+    pub fn cast<T>(&self) -> Result<&[T], zerocopy::CastError<&[u8], [T]>>
+    where
+        T: zerocopy::FromBytes + zerocopy::Immutable,
+    {
+        <[T] as zerocopy::FromBytes>::ref_from_bytes(self)
     }
 }
 
