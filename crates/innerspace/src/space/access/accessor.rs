@@ -1,4 +1,4 @@
-//! The handle through which one thread at a time loads and stores.
+//! The accessor: the handle through which one thread at a time loads and stores.
 
 use super::forms::forms;
 use super::session::{InSession, Session};
@@ -9,37 +9,45 @@ use crate::space::core::error::Fault;
 use crate::sys::copy::Scalar;
 use crate::{Explanation, Space, VirtAddr};
 
-/// Loads and stores of one space by one thread at a time: what a CPU is to an address space.
+/// Loads and stores of one space by one thread at a time, as a processor makes them in an address
+/// space.
 ///
-/// It is owned and `Send`: make one for each thread. Every access returns a value or a [`Fault`],
-/// and never raises a signal. A value that crosses a page end is loaded in two parts; it is stored
-/// wholly or not at all ([`Accessor::store`] says what holds with devices). Bytes that other
-/// accessors write at the same time are seen old or new; aligned words of up to eight bytes are
-/// never torn. Values are in the host's byte order.
+/// An accessor is owned and `Send`: create one for each thread. Every access returns a value or a
+/// [`Fault`], and never raises a signal. A value that crosses a page end is loaded in two parts,
+/// but stored wholly or not at all ([`Accessor::store`] says what holds with devices). Bytes that
+/// other accessors write at the same time are seen old or new; aligned words of up to eight bytes
+/// are never torn. Values are in the host's byte order.
 ///
 /// # Without waiting
 ///
-/// Each access has a `try_` form that never waits; a hit costs the same. Whatever needs no waiting
-/// is done: a page of zeros, a new page or a copy if a frame is free, a page of a file that is
-/// cached. Anything else is a [`Fault`] of the kind
-/// [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), and no byte is changed at and after its
-/// address: if bytes have to be read from a store; memory has to be evicted first; a block is
-/// locked, being written, or, for a store, viewed; a store is to a hole; the mappings are being
-/// changed; or a direct access file has to ask its device, or prepare for a store. [`Space::ready`]
-/// is a future that waits until the access can be made. A store that would block may leave its
-/// block marked as changed, so that it is written to its file once more than necessary.
+/// Each access has a `try_` form that never waits; a hit costs the same. The access succeeds if it
+/// needs no waiting: for a page of zeros, for a new page or a copy if a frame is free, for a cached
+/// page of a file. Otherwise it fails with a [`Fault`] of the kind
+/// [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), and no byte at or after the fault's
+/// address is changed. It does so if
+///
+/// - bytes have to be read from a store, or memory has to be evicted first;
+/// - a block is locked, being written, or, for a store, viewed;
+/// - a store is to a hole;
+/// - the mappings are being changed;
+/// - a direct-access file has to ask its device, or to prepare for a store.
+///
+/// [`Space::ready`] is a future that waits until the access can be made. A store that would block
+/// may leave its block marked as changed, so that the block is written to its file once more than
+/// necessary.
 ///
 /// The calls of a [`Device`](crate::Device), or of a file with
-/// [`OnShrink::Error`](crate::OnShrink::Error), are made as usual, and may take time. Two more
-/// things are done rather than refused. Where a group is near its limit, charges that other threads
-/// hold in stock are taken back before a frame is refused, which waits a moment for threads in the
-/// middle of a charge. And where a direct access file was kept open by nothing but a mapping that
-/// is unmapped during the access, the access closes it: it gives its blocks back, or unmaps and
-/// closes the host file.
+/// [`OnShrink::Error`](crate::OnShrink::Error), are made as usual, and may take time. A `try_` form
+/// does two more things that may take a moment. If a group is near its limit, it takes back the
+/// charges that other threads hold in stock before it fails for lack of a frame; that may mean
+/// waiting briefly for threads in the middle of a charge. And if only a mapping keeps a
+/// direct-access file open, and is unmapped during the access, the access closes the file: it gives
+/// back the file's blocks, or unmaps and closes the host file.
 ///
 /// # Drop
 ///
-/// Dropping an accessor, also by a panic, leaves nothing behind. An idle accessor delays nobody.
+/// Dropping an accessor, even by a panic, leaves nothing behind. An idle accessor delays no other
+/// thread.
 ///
 /// ```
 /// use innerspace::{FaultKind, MIB, Map, Memory};
@@ -66,16 +74,16 @@ pub struct Accessor {
 }
 
 impl Space {
-    /// A new accessor: the handle through which one thread at a time loads and stores. It takes the
-    /// memory of two pages, which the space's group is charged for.
+    /// Creates an accessor: the handle through which one thread at a time loads and stores. It
+    /// takes the memory of two pages, for which the space's group is charged.
     ///
     /// # Errors
-    /// [`LimitError`] when the group has no room for it.
+    /// [`LimitError`] if the group has no room for it.
     pub fn accessor(&self) -> Result<Accessor, LimitError> {
         self.accessor_in(AllocMode::Wait)
     }
 
-    /// The same, with memory for it had in `mode`.
+    /// Creates an accessor, with memory allocated in `mode`.
     pub(crate) fn accessor_in(&self, mode: AllocMode) -> Result<Accessor, LimitError> {
         let core = Core::new(&self.0, mode)?;
         Ok(Accessor { core })
@@ -83,16 +91,16 @@ impl Space {
 }
 
 impl Accessor {
-    /// The space this accessor works in.
+    /// Returns the space of this accessor.
     pub fn space(&self) -> Space {
         Space(self.core.space.clone())
     }
 
-    /// Runs `work` with one section kept open over its accesses: faster, by the two stores that
-    /// each access saves. See [`Session`].
+    /// Runs `work` with one section kept open over its accesses, which saves two stores at each
+    /// access. See [`Session`].
     ///
     /// # Panics
-    /// If the thread is ending, and its locals are being dropped.
+    /// Panics if the thread is ending and its thread-locals are being dropped.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
@@ -129,7 +137,7 @@ impl Accessor {
         self.core.store::<S, T>(at, value)
     }
 
-    /// Explains a fault; the same as [`Space::explain`].
+    /// Explains a fault, as [`Space::explain`] does.
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.core.space.explain(fault)
     }
@@ -144,8 +152,8 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.load_here::<M, T>(at)
     }
 
-    /// Loads a value at any alignment from where execution is allowed, as an instruction is
-    /// fetched.
+    /// Loads a value at any alignment as an instruction is fetched: the mapping has to allow
+    /// execution.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be fetched.
@@ -155,13 +163,14 @@ forms! { Accessor, Single; Session<'_>, InSession => {
 
     /// Stores a value at any alignment, wholly or not at all.
     ///
-    /// If a value lies in two pages, nothing is stored before both are known to take it. Whether a
-    /// [`Device`](crate::Device) refuses is known only from its call. If one part is memory, the
-    /// device gets its part first, and memory is left as it was if that is refused. Of two devices,
-    /// the second may refuse when the first has its part. A direct access file that is guarded
-    /// counts as a device here, and its last page gets its part first, so that a file that was cut
-    /// short takes all or nothing. Changes to the file, or by another thread to the mapping, during
-    /// the device's call are not taken into account.
+    /// If a value lies in two pages, nothing is stored before both are known to take it. A
+    /// [`Device`](crate::Device) refuses only when it is called. If one part of the value is in
+    /// memory, the device is called first, and memory stays as it was if the device refuses. If
+    /// both parts go to devices, the second may refuse when the first has taken its part. A
+    /// direct-access file that is guarded counts as a device here; of a value in two of its pages,
+    /// the last page gets its part first, so that a file that was cut short takes all or nothing.
+    /// Changes to the file, or by another thread to the mapping, during the device's call are not
+    /// taken into account.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.
@@ -181,8 +190,8 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Copies bytes into the space.
     ///
     /// # Errors
-    /// A [`Fault`] with the address of the first byte that could not be
-    /// written; everything before it is.
+    /// A [`Fault`] with the address of the first byte that could not be written; everything before
+    /// it is written.
     fn write, try_write(&mut self, at: VirtAddr, bytes: &[u8]) -> Result<(), Fault> {
         self.core.write::<M>(at, bytes)
     }
@@ -195,7 +204,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.fill::<M>(at, byte, len)
     }
 
-    /// Copies `len` bytes inside the space. The ranges may overlap, as for memmove.
+    /// Copies `len` bytes inside the space. The ranges may overlap, as for `memmove`.
     ///
     /// # Errors
     /// A [`Fault`] with the address that could not be read or written. Bytes copied before it stay.
@@ -206,8 +215,8 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Compares bytes of the space with `bytes`, in the order of slices.
     ///
     /// # Errors
-    /// A [`Fault`] with the address of the first byte that could not be read,
-    /// if all before it are equal.
+    /// A [`Fault`] with the address of the first byte that could not be read, if all bytes before
+    /// it are equal.
     fn compare, try_compare(
         &mut self,
         at: VirtAddr,

@@ -1,8 +1,9 @@
 //! Values that lie in two pages.
 //!
-//! They are loaded in two parts. A store needs both pages valid at once, in one section. With a
-//! device that cannot be, since its call comes outside every section: there both parts are checked
-//! before either is stored, and the part that may still be refused is stored first.
+//! Such a value is loaded in two parts. To store it, both pages have to be valid at the same time,
+//! in one section. With a device that is impossible, because a device is called outside every
+//! section. Then both parts are checked before either is stored, and the part that may still be
+//! refused is stored first.
 
 use super::single::{Core, Sectioned};
 use super::what::What;
@@ -13,14 +14,14 @@ use crate::space::vma::device::DeviceCall;
 use crate::sys::copy::Scalar;
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// The bytes of a value that lie in one page, and the device there, if it is one.
+/// The part of a value in one page, with the device if a device is mapped there.
 struct Part<'bytes> {
     at: VirtAddr,
     bytes: &'bytes [u8],
     device: Option<DeviceCall>,
 }
 
-/// How likely a part is to be refused when it is stored, the likeliest first.
+/// The order in which parts are stored: the likeliest to be refused comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Device,
@@ -39,7 +40,7 @@ impl Part<'_> {
 }
 
 impl Core {
-    /// A load or a fetch.
+    /// Loads or fetches a value that lies in two pages.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_across<S: Sectioned>(
@@ -72,8 +73,8 @@ impl Core {
         self.write_across::<S>(at, bytes, What::part_of::<T>(AccessKind::Store))
     }
 
-    /// Writes bytes that lie in two pages, wholly or not at all. `part` is what to look up in
-    /// either, and to report.
+    /// Writes bytes that lie in two pages, wholly or not at all. `part` says what to look up in
+    /// each page, and what a fault reports.
     pub(crate) fn write_across<S: Sectioned>(
         &mut self,
         at: VirtAddr,
@@ -95,8 +96,8 @@ impl Core {
             }
             S::leave(&mut self.translator);
             if self.translator.sections.has_mail() {
-                // The mail may be only a request left by a thread that waited for an earlier
-                // section. An access in a section of its own does not look at requests: it would
+                // The mail may be only a request that was left by a thread that waited for an
+                // earlier section. An access in a section of its own ignores requests: it would
                 // hit, and leave this one unread.
                 self.translator.sections.participant().request_safepoint();
             }
@@ -122,14 +123,14 @@ impl Core {
         Ok(Part { at, bytes, device })
     }
 
-    /// Stores a value of which one part at least is no memory. Both parts take stores, as far as is
-    /// known.
+    /// Stores a value of which at least one part goes to a device or a guarded file. As far as is
+    /// known, both parts can be stored.
     fn write_to_devices<S: Sectioned>(
         &mut self,
         low: Part<'_>,
         high: Part<'_>,
     ) -> Result<(), Fault> {
-        // A file that was cut short has lost its end.
+        // The upper part first: a file that was cut short has lost its end.
         let both_files = (low.turn(), high.turn()) == (Turn::GuardedFile, Turn::GuardedFile);
         let parts = match both_files || high.turn() < low.turn() {
             true => [high, low],

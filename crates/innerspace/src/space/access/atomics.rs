@@ -1,8 +1,8 @@
-//! Atomic accesses, with an order.
+//! Atomic accesses with a memory order.
 //!
-//! The order holds among accesses through spaces, whichever threads make them, and whatever else
-//! these threads do, as for an atomic in memory. An address has to be a multiple of the value's
-//! size.
+//! The order holds among accesses through spaces, whichever threads make them, and among all else
+//! that these threads do, as for an atomic in memory. An address has to be a multiple of the
+//! value's size.
 
 use std::sync::atomic::Ordering;
 
@@ -16,8 +16,8 @@ use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::page::Page;
 use crate::sys::copy::{AtomicScalar, Modify};
 
-/// Panics where an atomic load would for its order, but with no section open yet: a panic would
-/// leave it open.
+/// Panics if an atomic load would panic because of its order. Called before a section is opened,
+/// which a panic inside would leave open.
 #[inline(always)]
 fn check_load(order: Ordering) {
     let releases = matches!(order, Ordering::Release | Ordering::AcqRel);
@@ -27,7 +27,7 @@ fn check_load(order: Ordering) {
     );
 }
 
-/// The same for a store.
+/// Panics if an atomic store would panic because of its order.
 #[inline(always)]
 fn check_store(order: Ordering) {
     let acquires = matches!(order, Ordering::Acquire | Ordering::AcqRel);
@@ -111,7 +111,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
     ///
     /// # Panics
-    /// If the order is one that releases, as for the atomics of the standard library.
+    /// Panics if the order releases, as the atomics of the standard library do.
     fn load_atomic, try_load_atomic<T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
@@ -126,7 +126,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// As for [`Self::load_atomic`].
     ///
     /// # Panics
-    /// If the order is one that acquires, as for the atomics of the standard library.
+    /// Panics if the order acquires, as the atomics of the standard library do.
     fn store_atomic, try_store_atomic<T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
@@ -136,16 +136,16 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.store_atomic::<M, T>(at, value, order)
     }
 
-    /// Replaces `old` by `new` in one atomic step. The inner result is the value before:
-    /// `Ok` if it was `old` and is replaced, `Err`, loaded in the order `failure`, if it
-    /// was another.
+    /// Replaces `old` by `new` in one atomic step. The inner result is the value before: `Ok` if
+    /// that was `old`, which is now replaced; `Err` if it was another one, loaded in the order
+    /// `failure`.
     ///
     /// # Errors
-    /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size.
-    /// Devices have no such access.
+    /// A [`Fault`]; [`FaultKind::Misaligned`] unless `at` is a multiple of the size. Devices have
+    /// no such access.
     ///
     /// # Panics
-    /// If `failure` releases, as for the atomics of the standard library.
+    /// Panics if `failure` releases, as the atomics of the standard library do.
     fn compare_exchange, try_compare_exchange<T: AtomicScalar>(
         &mut self,
         at: VirtAddr,
@@ -159,7 +159,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     }
 } }
 
-/// The read-modify-writes. `$how` is what [`Modify`] calls them.
+/// Defines the read-modify-writes. `$how` is the variant of [`Modify`].
 macro_rules! modifies {
     ($($(#[$doc:meta])* $name:ident, $try_name:ident: $how:ident;)+) => {
         forms! { Accessor, Single; Session<'_>, InSession => { $(
@@ -180,23 +180,22 @@ macro_rules! modifies {
 }
 
 modifies! {
-    /// Replaces the value in one atomic step, and returns the value before.
+    /// Stores `operand` in one atomic step, and returns the value before.
     swap, try_swap: Swap;
     /// Adds, wrapping, in one atomic step, and returns the value before.
     fetch_add, try_fetch_add: Add;
     /// Subtracts, wrapping, in one atomic step, and returns the value before.
     fetch_sub, try_fetch_sub: Subtract;
-    /// Clears the bits that `operand` does not have in one atomic step, and returns the value
-    /// before.
+    /// In one atomic step, clears the bits that `operand` does not have. Returns the value before.
     fetch_and, try_fetch_and: And;
     /// Sets the bits that `operand` has in one atomic step, and returns the value before.
     fetch_or, try_fetch_or: Or;
     /// Flips the bits that `operand` has in one atomic step, and returns the value before.
     fetch_xor, try_fetch_xor: Xor;
-    /// Replaces the value by the smaller of it and `operand` in one atomic step, and returns the
-    /// value before.
+    /// In one atomic step, replaces the value by `operand` if that is smaller. Returns the value
+    /// before.
     fetch_min, try_fetch_min: Min;
-    /// Replaces the value by the larger of it and `operand` in one atomic step, and returns the
-    /// value before.
+    /// In one atomic step, replaces the value by `operand` if that is larger. Returns the value
+    /// before.
     fetch_max, try_fetch_max: Max;
 }

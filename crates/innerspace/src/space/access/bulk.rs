@@ -1,4 +1,4 @@
-//! Bulk accesses: a buffer at a time, page by page, each page in a section of its own.
+//! Bulk accesses: buffers, page by page, each page in a section of its own.
 
 use std::cmp::Ordering;
 
@@ -10,11 +10,11 @@ use crate::space::core::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
 forms! { Accessor, Single => {
-    /// Copies `len` bytes of another accessor's space, or of the same one, into this accessor's.
-    /// Ranges of one space must not overlap: use [`Accessor::copy`] for those.
+    /// Copies `len` bytes from another accessor's space, or from the same one, into this
+    /// accessor's. Ranges of the same space must not overlap: use [`Accessor::copy`] for those.
     ///
     /// # Errors
-    /// A [`Fault`] of either space, with the address that could not be read or written:
+    /// A [`Fault`] of either space, with the address that could not be read or written;
     /// [`Fault::access`] tells which. Bytes copied before it stay.
     fn copy_from, try_copy_from(
         &mut self,
@@ -38,7 +38,8 @@ impl Core {
         let mut buffer = [0; PAGE_SIZE];
         let mut done = 0;
         while done < len {
-            // Copies up to the end of a page of the source, so that a fault there skips nothing.
+            // Each piece ends at the end of a page of the source, so that a fault there leaves out
+            // no byte that could be copied.
             let start = source.space.after(from, done as u64);
             let piece = (PAGE_SIZE - start.page_offset()).min(len - done);
             source.read::<S>(start, &mut buffer[..piece])?;
@@ -123,8 +124,8 @@ impl Core {
         Ok(Ordering::Equal)
     }
 
-    /// The copy goes through a buffer of one page, so that it makes progress whichever of the two
-    /// pages is taken away in between.
+    /// Copies inside the space. The copy goes through a buffer of one page, so that it makes
+    /// progress even if one of the two pages is taken away in between.
     pub(crate) fn copy<S: Sectioned>(
         &mut self,
         to: VirtAddr,
@@ -132,7 +133,7 @@ impl Core {
         len: usize,
     ) -> Result<(), Fault> {
         let mut buffer = [0; PAGE_SIZE];
-        // Around the end of a narrow space.
+        // The distance wraps around at the end of a narrow space.
         let distance = self.space.after(to, from.0.wrapping_neg()).0;
         let forward = distance >= len as u64;
         let mut done = 0;

@@ -1,23 +1,24 @@
-//! Device ranges: loads and stores that are calls. A direct access file that is guarded against
+//! Device ranges, where loads and stores are calls. A direct-access file that is guarded against
 //! being cut short is mapped in the same way; a failure there is a fault of the file, not of a
 //! device.
 //!
-//! A mapping of a device has no pages. An access there never finds a translation, so it comes to
-//! the fault, which finds the mapping and its protection and hands the device back; the access then
-//! calls it, outside every section and with no lock held. A session is suspended meanwhile.
+//! A mapping of a device has no pages, so an access there never finds a translation. The fault
+//! finds the mapping, checks its protection and returns the device; the access then calls the
+//! device, outside every section and with no lock held. Meanwhile a session is suspended.
 //!
 //! While a thread is in a device's handler (or in a store's callback for a fault or a change of the
-//! space), it may not use the same space: its accesses fail, and so do changes of the mappings. So
-//! that they notice, the space's other accessors are asked to look at their mail, which leads their
-//! next access past [`is_in_callback`](crate::exec::reentry::is_in_callback).
+//! space), it may not use the same space: its accesses fail, and so do its changes of mappings. An
+//! access that hits does not check this. So the space's other accessors are asked to read their
+//! mail: their next access then takes the slow path, which calls
+//! [`is_in_callback`](crate::exec::reentry::is_in_callback).
 
 use super::single::{Core, Interrupted, Sectioned};
 use crate::VirtAddr;
 use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
 use crate::space::vma::device::DeviceCall;
 
-/// The sizes in which a run of bytes is accessed: at most 8, each aligned to its size. Offset and
-/// length of each.
+/// Splits a run of bytes into accesses of at most 8 bytes, each aligned to its size. Yields the
+/// offset and length of each.
 fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -34,7 +35,7 @@ fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 impl Core {
-    /// The device behind a fault, or else the fault.
+    /// Returns the device call that a fault found, or else the fault.
     pub(crate) fn device_of(&mut self, fault: Fault) -> Result<DeviceCall, Fault> {
         if fault.kind() != FaultKind::Device {
             return Err(fault);
@@ -81,7 +82,7 @@ impl Core {
         self.call::<S>(fault, || device.store(offset, bytes))
     }
 
-    /// A bulk load inside one page that met `fault`.
+    /// Completes a bulk load inside one page that met `fault`.
     #[cold]
     pub(crate) fn device_read<S: Sectioned>(
         &mut self,
@@ -98,7 +99,7 @@ impl Core {
         Ok(())
     }
 
-    /// A bulk store inside one page that met `fault`.
+    /// Completes a bulk store inside one page that met `fault`.
     #[cold]
     pub(crate) fn device_write<S: Sectioned>(
         &mut self,
@@ -110,7 +111,7 @@ impl Core {
         self.store_run::<S>(at, bytes, &call)
     }
 
-    /// Stores bytes of one page to the device there.
+    /// Stores bytes of one page to the device that is mapped there.
     pub(crate) fn store_run<S: Sectioned>(
         &mut self,
         at: VirtAddr,
@@ -125,7 +126,7 @@ impl Core {
         Ok(())
     }
 
-    /// A read-modify-write that met `fault`: no device has any.
+    /// Returns the fault for a read-modify-write that met `fault`: devices have none.
     #[cold]
     pub(crate) fn device_exchange(&mut self, fault: Fault) -> Fault {
         let Ok(DeviceCall { device, offset }) = self.device_of(fault) else {

@@ -1,10 +1,10 @@
 //! The two forms of an access: one that may wait, and one that never does.
 //!
-//! An access is written once, over a [`Sectioned`](super::single::Sectioned) that says how it makes
-//! its section and whether it may wait. [`forms!`] gives it its two public names: `load`, and
-//! `try_load`, which fails with [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock). A hit is
-//! the same code in both. On a miss both take the same steps (`fault`), and `try_load` ends where
-//! one would have to sleep.
+//! An access is written once, generic over a [`Sectioned`](super::single::Sectioned) that says how
+//! it opens its section and whether it may wait. [`forms!`] gives it its two public names: `load`,
+//! for example, and `try_load`, which fails with
+//! [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock). A hit is the same code in both. On a
+//! miss both take the same steps (`fault`), and `try_load` ends where a step would have to sleep.
 
 use crate::cache::Wait;
 
@@ -28,8 +28,7 @@ impl Mode for NonBlocking {
 }
 
 /// Defines accesses of some handles, each under two names: the first form waits, the second does
-/// not. `M` in a body is the handle's [`Sectioned`](super::single::Sectioned) in the mode of the
-/// form.
+/// not. In a body, `M` is the handle's [`Sectioned`](super::single::Sectioned) for that form.
 macro_rules! forms {
     ($($type:ty, $section:ident);+ => $accesses:tt) => {
         $(forms! { @handle $type, $section, $accesses })+
@@ -50,7 +49,7 @@ macro_rules! forms {
             #[doc = concat!("[`Self::", stringify!($name), "`] that never waits.")]
             ///
             /// # Errors
-            /// As there, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+            /// The same errors, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
             #[inline]
             pub fn $try_name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
                 type M = $section<$crate::space::access::forms::NonBlocking>;

@@ -1,5 +1,5 @@
-//! Many reads at once: pages that are not in memory are requested together, before the first is
-//! waited for.
+//! Many reads in one call: pages that are not in memory are all requested before the call waits for
+//! the first.
 
 use super::accessor::Accessor;
 use super::forms::forms;
@@ -15,12 +15,13 @@ use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 
 forms! { Accessor, Single => {
-    /// Reads each of these ranges into its buffer, as [`Accessor::read`] does one after the other.
-    /// Pages of files that are not in memory are asked of their stores first, up to 64 in one
-    /// batch, so that a store that can serve several reads at a time does. This uses only memory
-    /// that is to be had without waiting: in a batch at most an eighth of the nearest limit of the
-    /// file's groups, and half of that limit in all. `try_gather` asks no store; this call in a
-    /// [`Task`](crate::Task) does it in the background.
+    /// Reads each of these ranges into its buffer, like one call of [`Accessor::read`] after the
+    /// other. But first it requests pages of files that are not in memory from their stores, up to
+    /// 64 in one batch, so that a store that can serve several reads at a time does. The requests
+    /// use only memory that is available without waiting: in a batch at most an eighth of the
+    /// nearest limit of the file's groups, and half of that limit in all. `try_gather` requests
+    /// nothing from a store; to do that in the background, make this call in a
+    /// [`Task`](crate::Task).
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
@@ -34,7 +35,7 @@ forms! { Accessor, Single => {
     /// ```
     ///
     /// # Errors
-    /// The [`Fault`] of the first byte, in the order given, that cannot be read; everything before
+    /// The [`Fault`] of the first byte, in the given order, that cannot be read; everything before
     /// it is in its buffer.
     fn gather, try_gather(&mut self, reads: &mut [(VirtAddr, &mut [u8])]) -> Result<(), Fault> {
         self.core.gather::<M>(reads)
@@ -56,7 +57,7 @@ impl Core {
         Ok(())
     }
 
-    /// Requests the pages of files in these ranges that are not in memory. A hint.
+    /// Requests the pages of files in these ranges that are not in memory. Only a hint.
     fn ask_together(&mut self, ranges: impl Iterator<Item = (VirtAddr, usize)>) {
         let mut missing = Vec::new();
         for (at, len) in ranges {
@@ -80,7 +81,7 @@ impl Core {
         }
     }
 
-    /// The files that are mapped at these addresses, in order, with the pages of each.
+    /// Returns the files that are mapped at these addresses, in order, each with its pages.
     fn files_of(&self, addresses: &[u64]) -> Vec<(Arc<FileInner>, Vec<u64>)> {
         let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
         self.space.inside(|tables| {

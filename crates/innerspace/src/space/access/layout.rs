@@ -1,8 +1,8 @@
-//! Where an accessor keeps what it translates by, for programs that generate code: a hit then takes
+//! The addresses by which an accessor translates, for programs that generate code: their hits need
 //! no call. With the feature `layout`.
 //!
-//! The struct has addresses and numbers alone. Code that reads through them has the duties that
-//! [`TranslationLayout`] names.
+//! The struct contains only addresses and numbers. [`TranslationLayout`] names the duties of code
+//! that reads through them.
 
 use std::mem::offset_of;
 
@@ -13,13 +13,13 @@ use crate::space::table::pte;
 use crate::space::tlb::place;
 use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 
-/// What generated code needs in order to make an access that hits by itself, and to see that it has
-/// to call for all others.
+/// Tells generated code how to make an access that hits, and how to see that it has to call for any
+/// other.
 ///
 /// The code runs inside a [`Session`](crate::Session) of the accessor, on the session's thread, and
-/// nowhere else. For an access of `size` bytes at the address `at` it does the following, and calls
-/// the session's own `load`, `store` or `fetch` instead (which finds the page, or says why there is
-/// none) as soon as one of the conditions does not hold:
+/// nowhere else. For an access of `size` bytes at the address `at` it takes the steps below. As
+/// soon as a condition does not hold, it calls the session's own `load`, `store` or `fetch`
+/// instead, which finds the page or says why there is none:
 ///
 /// ```text
 /// 1  visible = [current]                        64 bits; before every access
@@ -35,25 +35,26 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// 8  access the `size` bytes at (word & HOST) + at % PAGE_SIZE
 /// ```
 ///
-/// The sums of 5 and 6 wrap around. A coalesced place belongs to pages that lie in a row, all valid
-/// for loads and stores.
+/// The sums in steps 5 and 6 wrap around. A coalesced place belongs to pages that are contiguous
+/// and all valid for loads and stores.
 ///
-/// - All that is read in 1 to 6 may be written by this library whenever the code calls it, and the
-///   words of 1 and 6 by other threads at any time: the code must not keep any of it from one
-///   access to the next. The addresses in this struct stay as they are for as long as the accessor
-///   lives, wherever it is moved, and may be built into the code.
-/// - Other accessors load and store the same bytes at the same time: the access of 5 or 8 has to be
-///   made by instructions that allow for that, as every plain load and store of up to 8 bytes does
-///   on x86-64 and aarch64. An atomic access has to be aligned, by a check of the code's own.
-/// - A session keeps others waiting until its next safepoint: `[current]` becomes the address of
-///   tags that are no leaf's, so the next access of the code does not hit, and makes a call, which
-///   is a safepoint. A loop without accesses has to check for itself whether `[current]` differs
-///   from `tags`, and call [`Session::safepoint`](crate::Session::safepoint) if so.
-/// - Stores to pages that are watched ([`Accessor::watch_code`]) are not made valid for writing, so
-///   they are calls at first.
+/// - The code must not keep anything that it reads in steps 1 to 6 from one access to the next:
+///   this library may change it whenever the code calls it, and other threads may change the words
+///   of 1 and 6 at any time. The addresses in this struct stay the same while the accessor lives,
+///   even if it is moved, and may be built into the code.
+/// - Other accessors load and store the same bytes at the same time. So the access in step 5 or 8
+///   has to be made by instructions that allow for that, as every plain load and store of up to 8
+///   bytes does on x86-64 and aarch64. For an atomic access, the code has to check the alignment
+///   itself.
+/// - A session keeps other threads waiting until its next safepoint. When one waits, `[current]`
+///   becomes the address of tags that match no leaf, so the next access of the code does not hit,
+///   and makes a call, which is a safepoint. A loop without accesses has to check for itself
+///   whether `[current]` differs from `tags`, and call
+///   [`Session::safepoint`](crate::Session::safepoint) if so.
+/// - The first store to a watched page ([`Accessor::watch_code`]) is a call, because the page is
+///   not valid for stores.
 ///
-/// The numbers are those of this version of the library, and may be others in the next one: use the
-/// names.
+/// The numbers are those of this version of the library and may change in the next: use the names.
 ///
 /// ```
 /// # use innerspace::{MIB, Map, Memory, TranslationLayout};
@@ -79,17 +80,18 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TranslationLayout {
-    /// A word with the address of the tags to look at. Written by any thread.
+    /// The address of a word with the address of the current tags. Any thread may write this word.
     pub current: *const *const u64,
-    /// That address while there is no request to this accessor.
+    /// The address that the word contains while there is no request to this accessor.
     pub tags: *const u64,
-    /// For each of [`LEAVES`](Self::LEAVES) tags, where the leaf's words would begin if it started
-    /// at address 0; or, if [`COALESCED`](Self::COALESCED) is set, where its pages would.
+    /// For each of [`LEAVES`](Self::LEAVES) tags, the address at which the leaf's words would begin
+    /// if the leaf began at address 0; or, if [`COALESCED`](Self::COALESCED) is set, at which its
+    /// pages would.
     pub words: *const *const u64,
 }
 
 impl TranslationLayout {
-    /// Where generated code finds what a hit in `translator` reads.
+    /// Returns the addresses that a hit in `translator` reads.
     pub(crate) fn of(translator: &Translator) -> TranslationLayout {
         TranslationLayout {
             current: translator.sections.visible_word().as_ptr().cast(),
@@ -98,30 +100,30 @@ impl TranslationLayout {
         }
     }
 
-    /// Bits of an address below the number of its leaf.
+    /// The number of bits of an address below the number of its leaf.
     pub const LEAF_SHIFT: u32 = LEAF_SHIFT;
-    /// Leaves that are remembered, a power of two.
+    /// The number of leaves that are remembered, a power of two.
     pub const LEAVES: usize = LEAVES;
-    /// Where among the tags, in bytes, the numbers of the leaves begin that loads and fetches may
+    /// The offset in bytes, among the tags, of the numbers of the leaves that loads and fetches may
     /// use.
     pub const READ_TAGS: usize = offset_of!(Tags, read);
-    /// The same for stores.
+    /// The offset in bytes, among the tags, of the numbers of the leaves that stores may use.
     pub const WRITE_TAGS: usize = offset_of!(Tags, write);
-    /// In an entry of `words`: it leads to the bytes of the pages, which are contiguous, and not to
-    /// their words.
+    /// A bit in an entry of `words`: the entry leads to the bytes of the pages, which are
+    /// contiguous, and not to their words.
     pub const COALESCED: usize = place::COALESCED;
-    /// In a leaf's word: may be loaded from.
+    /// A bit of a leaf's word: the page may be loaded from.
     pub const VALID_READ: u64 = pte::VALID_R;
-    /// In a leaf's word: may be stored to.
+    /// A bit of a leaf's word: the page may be stored to.
     pub const VALID_WRITE: u64 = pte::VALID_W;
-    /// In a leaf's word: may be fetched from.
+    /// A bit of a leaf's word: the page may be fetched from.
     pub const VALID_FETCH: u64 = pte::VALID_X;
     /// The bits of a leaf's word that are the address of the page's bytes.
     pub const HOST: u64 = !(PAGE_SIZE as u64 - 1);
 }
 
 impl Accessor {
-    /// Where this accessor's translations are, for code that is generated; see
+    /// Returns the addresses of this accessor's translations, for generated code; see
     /// [`TranslationLayout`].
     pub fn layout(&self) -> TranslationLayout {
         TranslationLayout::of(&self.core.translator)

@@ -1,12 +1,12 @@
 //! Accesses, and the handles to them.
 //!
-//! - `what`, `forms`: what one access wants; its two forms, one that waits and one that does not
+//! - `what`, `forms`: what one access needs; its two forms, one that waits and one that does not
 //! - `single`: one access in one page
 //! - `device`, `across`: calls of devices; values that lie in two pages
 //! - `session`, `accessor`: the handles
-//! - `bulk`, `gather`, `atomics`, `values`: buffers; many reads at once; atomic accesses; types of
-//!   a program's own
-//! - `layout`, `watch_code`: for programs that generate code, or translate it
+//! - `bulk`, `gather`, `atomics`, `values`: buffers; many reads in one call; atomic accesses; types
+//!   of a program's own
+//! - `layout`, `watch_code`: for programs that generate or translate code
 
 pub(crate) mod accessor;
 pub(crate) mod across;

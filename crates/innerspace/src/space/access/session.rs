@@ -13,20 +13,20 @@ use crate::sys::copy::Scalar;
 
 /// An accessor with its section kept open from access to access.
 ///
-/// Made by [`Accessor::session`](crate::Accessor::session). An operation that takes translations of
-/// the space away (unmap, fork) waits for the next *safepoint* of each of its open sessions: the
-/// session's next access, its end, a fault in it, or a call of this library in the same thread that
-/// has to wait. An operation that takes pages of a file away (truncation, punch, writeback of what
-/// was stored through a mapping) waits for the sessions of all spaces that map the file. Sessions
-/// of other spaces do not delay it. Eviction takes other pages than those that a session may hold
-/// for long. So keep a session for a run of accesses, and do not sleep or wait for another thread
-/// by other means while one is open.
+/// [`Accessor::session`](crate::Accessor::session) opens one. An operation that takes translations
+/// of the space away (unmap, fork) waits for the next *safepoint* of each open session of the
+/// space: the session's next access, its end, a fault in it, or a call of this library in the same
+/// thread that has to wait. An operation that takes pages of a file away (truncate, punch,
+/// writeback of bytes that were stored through a mapping) waits for the sessions of all spaces that
+/// map the file. Sessions of other spaces do not delay it. Eviction leaves alone the pages that a
+/// session may hold for long. So keep a session for a run of accesses, and while one is open do not
+/// sleep or wait for another thread by means outside this library.
 ///
-/// Each access has a `try_` form that never waits, as those of an
-/// [`Accessor`](crate::Accessor#without-waiting) have.
+/// Each access has a `try_` form that never waits, like the accesses of an
+/// [`Accessor`](crate::Accessor#without-waiting).
 ///
-/// A session stays on the thread that opened it, whose other calls may have to close it for a
-/// while:
+/// A session stays on the thread that opened it, because other calls on that thread may have to
+/// close it for a while:
 ///
 /// ```compile_fail,E0277
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,13 +44,13 @@ use crate::sys::copy::Scalar;
 #[derive(Debug)]
 pub struct Session<'accessor> {
     pub(crate) core: &'accessor mut Core,
-    /// Of the core's translator.
+    /// The binding of the core's translator.
     binding: SessionBinding,
-    /// Not `Send`: while it is registered, a wait on this thread closes its section.
+    /// Not `Send`: while the session is registered, a wait on this thread closes its section.
     _of_thread: PhantomData<*const ()>,
 }
 
-/// The section is open already.
+/// The mode of an access in a session, whose section is open already.
 pub(crate) struct InSession<M = Blocking>(PhantomData<M>);
 
 impl<M: Mode> Sectioned for InSession<M> {
@@ -86,7 +86,7 @@ impl<M: Mode> Sectioned for InSession<M> {
     fn pause(translator: &mut Translator) {
         translator.sections.end_session();
         if translator.sections.has_mail() {
-            // A safepoint: another thread waits, or this thread has waited and left the section
+            // A safepoint: another thread waits, or this thread has waited and so left the section
             // meanwhile.
             translator.sections.leave();
             translator.sections.enter();
@@ -98,7 +98,7 @@ impl<M: Mode> Sectioned for InSession<M> {
     fn resume(translator: &mut Translator) {
         if !translator.sections.is_open() {
             // A panic came out of a fault, which may have read the mail and found the gate closed:
-            // the next access looks again.
+            // the next access has to look at the gate again.
             translator.sections.participant().request_safepoint();
             translator.sections.enter();
         }
@@ -120,8 +120,8 @@ impl<M: Mode> Sectioned for InSession<M> {
 
 impl<'accessor> Session<'accessor> {
     pub(crate) fn new(core: &'accessor mut Core) -> Session<'accessor> {
-        // Registered first: that panics in a thread that is ending, and nobody would close the
-        // section.
+        // The session is registered first: that panics in a thread that is ending, and a section
+        // opened before would stay open.
         core.translator.sections.begin_session();
         core.translator.sections.enter();
         core.translator.sections.narrow();
@@ -164,7 +164,7 @@ impl<'accessor> Session<'accessor> {
     /// Lets threads that wait for this session go on, as an access would.
     pub fn safepoint(&mut self) {
         if self.core.translator.sections.has_mail() {
-            // The mail itself is read by the next access, which then looks at the gate as well.
+            // The next access reads the mail, and then looks at the gate as well.
             <InSession>::pause(&mut self.core.translator);
             <InSession>::resume(&mut self.core.translator);
         }

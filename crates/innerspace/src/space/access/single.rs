@@ -1,11 +1,12 @@
-//! One access: what accessors and sessions share.
+//! One access, with the state that accessors and sessions share.
 //!
-//! It opens a section, looks its page up in the remembered leaf, does its loads or stores and
-//! closes the section: two plain stores, no atomic read-modify-write, nothing shared written. If
-//! the fast path does not find the page, or finds it at its beginning, [`Core::look_up`] goes on.
-//! It prefetches the next page and sees whether the leaf can be coalesced; or takes a page, or the
-//! zero frame, in one step in the section itself (`fault::anonymous`, `fault::zero`: the short
-//! ways); else it reads the mail, looks the leaf up in the table, or leaves the section and handles
+//! An access opens a section, looks its page up in the remembered leaf, does its loads or stores
+//! and closes the section: two plain stores, no atomic read-modify-write, nothing shared written.
+//! If the fast path does not find the page, or the access is at the page's beginning,
+//! [`Core::look_up`] goes on. At a page's beginning it prefetches the next page and sees whether
+//! the leaf can be coalesced. For a missing page it first tries the short ways, which install a new
+//! page or the zero frame in one step in the section itself (`fault::anonymous`, `fault::zero`).
+//! After that it reads the mail, looks the leaf up in the table, or leaves the section and handles
 //! the fault.
 
 use crate::space::tlb::page;
@@ -32,20 +33,20 @@ use crate::sync::members::Ticket;
 use crate::sys::copy::Scalar;
 use crate::{PageCount, VirtAddr};
 
-/// What accessor and session share.
+/// The state that an accessor shares with its session.
 pub(crate) struct Core {
     pub(crate) translator: Translator,
     pub(crate) space: Arc<SpaceInner>,
     /// The mappings found last.
     pub(crate) vmas: VmaCache,
-    /// The place in the space's list.
+    /// The accessor's place in the space's list.
     ticket: Ticket,
     /// The fault of the last access that failed.
     fault: Fault,
 }
 
-/// What an accessor is charged for: its translation cache, its participant and its place in the
-/// lists.
+/// The pages that an accessor is charged for: its translation cache, its participant and its place
+/// in the lists.
 const CORE_PAGES: PageCount = PageCount(2);
 const _: () = assert!(Translator::SIZE as u64 <= CORE_PAGES.bytes());
 
@@ -56,42 +57,42 @@ enum Gate {
     Closed,
 }
 
-/// How an access surrounds itself with a section, and whether it may wait outside one for a page
-/// that it misses.
+/// How an access opens and closes its section, and whether it may wait, outside the section, for a
+/// page that it misses.
 pub(crate) trait Sectioned {
-    /// Asked when something is missed.
+    /// Whether the access may wait. Read only on a miss.
     const WAIT: Wait;
     /// Called before an access.
     fn enter(translator: &mut Translator);
-    /// Called before an access that begins by checking whether it hits; if it does not, `order`
-    /// comes before all else.
+    /// Called before an access that begins by checking whether it hits. If it does not hit, the
+    /// next call is `order`.
     fn enter_to_hit(translator: &mut Translator);
-    /// What such a check looks at.
+    /// Returns the state that such a check reads.
     fn look(translator: &Translator) -> Look<'_>;
-    /// Makes a whole access of a value that is no page's first bytes, if it hits. If it misses, the
-    /// effect of `enter_to_hit` stays.
+    /// Makes a whole access of a value that is not at a page's beginning, if it hits. After a miss,
+    /// the section is as `enter_to_hit` leaves it.
     fn hit<R>(
         translator: &mut Translator,
         of: (u64, usize),
         need: Need,
         act: impl Fn(Page) -> R,
     ) -> Option<R>;
-    /// The rest of `enter` after `enter_to_hit`.
+    /// Does the rest of `enter`, after `enter_to_hit`.
     fn order(translator: &mut Translator);
     /// Called after an access.
     fn leave(translator: &mut Translator);
-    /// Called before anything that may take a lock: the section is open and stays so until we leave
-    /// it. Passes a safepoint if there is mail.
+    /// Called before anything that may take a lock. The section is open, and stays open until this
+    /// access leaves it. Passes a safepoint if there is mail.
     fn pause(translator: &mut Translator);
-    /// After it.
+    /// Ends a `pause`.
     fn resume(translator: &mut Translator);
     /// Called between two accesses, before a callback: no section is open until `unsuspend`.
     fn suspend(translator: &mut Translator);
-    /// After it.
+    /// Ends a `suspend`.
     fn unsuspend(translator: &mut Translator);
 }
 
-/// Each access has its own section.
+/// The mode of an access that has its own section.
 pub(crate) struct Single<M = Blocking>(PhantomData<M>);
 
 impl<M: Mode> Sectioned for Single<M> {
@@ -142,8 +143,8 @@ impl<M: Mode> Sectioned for Single<M> {
 }
 
 /// A part of an access that may call a store or a device, from `pause` to `resume` or from
-/// `suspend` to `unsuspend`. It ends by a drop because they may panic: a program that catches the
-/// panic goes on with its session.
+/// `suspend` to `unsuspend`. A drop ends it, because such a call may panic, and a program that
+/// catches the panic goes on with its session.
 pub(crate) struct Interrupted<'core, E: Fn(&mut Translator)> {
     pub(crate) core: &'core mut Core,
     end: E,
@@ -185,7 +186,7 @@ impl Drop for Core {
 }
 
 impl Core {
-    /// Charges for an accessor of the space, in `mode`, and makes it.
+    /// Charges for an accessor of the space, in `mode`, and creates it.
     ///
     /// # Errors
     /// The group has no room for it.
@@ -193,7 +194,8 @@ impl Core {
         let groups = &space.pool.groups;
         let charge = space.pool.charge(space.group_id(), CORE_PAGES, mode)?;
         let translator = Translator::new(&space.pool.domain, space.id);
-        // Known to the space before it has cached anything, so that no post can miss it.
+        // The space knows the accessor before the accessor has cached anything, so that it misses
+        // no post.
         let own = translator.sections.participant().clone();
         let ticket = space.accessors.lock().join(own);
         groups.attach_accessor(charge.commit());
@@ -206,7 +208,7 @@ impl Core {
         })
     }
 
-    /// Does `act` with the bytes at `at`, in a section; on a miss, brings their page in first.
+    /// Calls `act` with the bytes at `at`, in a section; on a miss, brings their page in first.
     /// `what` says what to look up and what to report.
     #[inline(always)]
     pub(crate) fn access<S: Sectioned, T>(
@@ -218,8 +220,8 @@ impl Core {
         self.access_before::<S, T>(at, what, None, act)
     }
 
-    /// The same for an access that goes on at `next`: if that page is there, its bytes are
-    /// prefetched. The processor fetches ahead by itself, but not past the end of a page.
+    /// Does the same for an access that goes on at `next`. If the page of `next` is there, its
+    /// bytes are prefetched: the processor fetches ahead by itself, but not past the end of a page.
     #[inline(always)]
     pub(crate) fn access_before<S: Sectioned, T>(
         &mut self,
@@ -257,8 +259,8 @@ impl Core {
         Ok(value)
     }
 
-    /// Returns the page of a value that begins a page, or a page that was missed; `None`: there is
-    /// none, and `self.fault` says why. In a section before and after.
+    /// Returns the page for an access that begins a page or was missed; or `None`, with the reason
+    /// in `self.fault`. In a section before and after.
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::order(&mut self.translator);
@@ -274,12 +276,12 @@ impl Core {
         }
     }
 
-    /// Coalesces the leaf of `at` if its pages are in a row and nobody is changing the structure.
-    /// In a section.
+    /// Coalesces the leaf of `at` if its pages are contiguous and no thread is changing the
+    /// structure. In a section.
     #[cold]
     #[inline(never)]
     fn coalesce(&mut self, at: u64) {
-        // First without the mutex: most leaves that are not in a row never will be.
+        // The first look is without the mutex: most leaves that are not contiguous never will be.
         if self.translator.pages_in_row(at).is_none() {
             return;
         }
@@ -295,7 +297,7 @@ impl Core {
         }
     }
 
-    /// The page that was missed, as `look_up`.
+    /// Brings in the page that was missed. Returns as `look_up` does.
     #[inline(never)]
     fn ensure_page<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if self.space.pool.foreign_maker().is_some() {
@@ -313,20 +315,20 @@ impl Core {
 
     fn find_page(&mut self, at: VirtAddr, what: What, wait: Wait) -> Option<Page> {
         if is_in_callback(self.space.id) {
-            // The mail stays unread, so that the next access comes here, too.
+            // The mail stays unread, so that the next access takes this path, too.
             self.fault = what.fault(FaultKind::Reentered, at);
             return None;
         }
         loop {
             if self.ensure_leaf(at.0) == Gate::Closed {
                 if wait == Wait::No {
-                    // The mail is read, and nobody waited for the gate: the next access has to look
-                    // at it, too.
+                    // The mail has been read, but the gate was not waited for: the next access has
+                    // to look at the gate, too.
                     self.translator.sections.participant().request_safepoint();
                     self.fault = what.fault(FaultKind::WouldBlock, at);
                     return None;
                 }
-                // Remembered leaves may still be right, but the pages they lead to are being
+                // The remembered leaves may still be right, but the pages they lead to are being
                 // changed.
                 self.translator.sections.leave();
                 self.space.pool.counters.count(Event::GateWait);
@@ -346,7 +348,7 @@ impl Core {
                 self.fault = fault;
                 return None;
             }
-            // The fault has left its leaf behind.
+            // The fault has filled the translator with its leaf.
             if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
                 self.sample(at, what);
                 return Some(page);
@@ -354,8 +356,8 @@ impl Core {
         }
     }
 
-    /// The page of a store that needs only a new page of the space's own; `None`: it has to be
-    /// looked for. In a section before and after.
+    /// Returns the page for a store that needs only a new page of the space's own, or `None`: then
+    /// the page has to be looked for. In a section before and after.
     #[inline(never)]
     fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id) {
@@ -375,8 +377,8 @@ impl Core {
         Some(page)
     }
 
-    /// The page of a load that needs only the zero frame; `None`: it has to be looked for. In a
-    /// section before and after.
+    /// Returns the page for a load that needs only the zero frame, or `None`: then the page has to
+    /// be looked for. In a section before and after.
     #[inline(never)]
     fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id)
@@ -389,8 +391,8 @@ impl Core {
         Some(page)
     }
 
-    /// Counts a use of the page, if uses are sampled. The access has its page for as long as its
-    /// section is open; the next one may have to come here, too.
+    /// Counts a use of the page, if uses are sampled. The access may use its page while its section
+    /// is open; the next access may have to take this path, too.
     #[inline]
     fn sample(&self, at: VirtAddr, what: What) {
         if self.space.pool.samples() && what.uses_page() {
@@ -401,13 +403,12 @@ impl Core {
     /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a
     /// section.
     ///
-    /// Reading the mail obliges the caller to look at the gate before the next hit, here or in the
+    /// A caller whose mail was read has to look at the gate before its next hit, here or in the
     /// fault: a writer that does not change the leaves (`translator::GATE_MAIL`) relies on it.
     fn ensure_leaf(&mut self, at: u64) -> Gate {
         while self.translator.sections.has_mail() {
             self.translator.drain();
-            // The sender may be waiting for a session to leave its section, which the mail asked it
-            // to do.
+            // The mail asks a session to leave its section, and its sender may be waiting for that.
             self.translator.sections.leave();
             self.translator.sections.enter();
         }
@@ -442,7 +443,7 @@ impl Core {
         }
     }
 
-    /// Completes a load that missed. In a section, which it leaves.
+    /// Completes a load that missed. Leaves the section.
     #[inline(always)]
     pub(crate) fn load_missed<S: Sectioned, T: Scalar>(
         &mut self,
@@ -483,7 +484,7 @@ impl Core {
         }
     }
 
-    /// A store of this kind.
+    /// Completes a store that missed. Leaves the section.
     #[inline(always)]
     pub(crate) fn store_missed<S: Sectioned, T: Scalar>(
         &mut self,
@@ -524,7 +525,7 @@ impl Core {
         self.device_store::<S>(bytes, fault)
     }
 
-    /// Loads an instruction: like a load, by the right to execute.
+    /// Fetches an instruction: a load that needs the right to execute.
     #[inline(always)]
     pub(crate) fn fetch<S: Sectioned, T: Scalar>(&mut self, at: VirtAddr) -> Result<T, Fault> {
         if crosses(at, size_of::<T>()) {
@@ -533,7 +534,7 @@ impl Core {
         self.access::<S, T>(at, What::value::<T>(AccessKind::Fetch), Page::load)
     }
 
-    /// Brings in the page of `at` for such an access, and does nothing with it.
+    /// Brings in the page of `at` for this kind of access, without accessing it.
     pub(crate) fn ensure_page_in<S: Sectioned>(
         &mut self,
         at: VirtAddr,
@@ -543,8 +544,9 @@ impl Core {
     }
 }
 
-/// A value made of bytes that `load` provides, off the fast path. The bytes have a place of their
-/// own: if the result were made out of line, the fast path would pass its own through memory, too.
+/// Makes a value of bytes that `load` provides, off the fast path. The bytes have a buffer of their
+/// own here: if the result were made out of line, the fast path would pass its own result through
+/// memory, too.
 #[inline(always)]
 fn value_of<T: Scalar>(load: impl FnOnce(&mut [u8]) -> Result<(), Fault>) -> Result<T, Fault> {
     cold_path();

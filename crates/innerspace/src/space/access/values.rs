@@ -1,5 +1,5 @@
-//! Values of a program's own types, by the traits of `zerocopy`: a type for which any bytes are
-//! valid can be loaded, and one without padding can be stored.
+//! Values of a program's own types, by the traits of `zerocopy`: if any bytes are valid for a type,
+//! it can be loaded; if a type has no padding, it can be stored.
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use crate::space::core::address::crosses;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// The bytes at an address, to be made into a value.
+/// A reader of the bytes at an address, from which a value is made.
 struct Source<'core, S> {
     core: &'core mut Core,
     at: VirtAddr,
@@ -66,7 +66,7 @@ impl Core {
 }
 
 forms! { Accessor, Single; Session<'_>, InSession => {
-    /// Loads a value of any type for which any bytes are valid, at any alignment.
+    /// Loads a value at any alignment, of any type for which all bytes are valid.
     ///
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
@@ -97,9 +97,9 @@ forms! { Accessor, Single; Session<'_>, InSession => {
         self.core.load_value::<M, T>(at)
     }
 
-    /// Stores a value of any type that is bytes without padding, at any alignment, wholly or not at
-    /// all (to devices as [`Self::store`] says, except that a device may take a part of a value
-    /// that is no scalar). It has at most 4096 bytes, which is checked at compile time.
+    /// Stores a value at any alignment, wholly or not at all, of any type that is bytes without
+    /// padding. For devices see [`Self::store`]; but a device may take only a part of a value that
+    /// is no scalar. The value has at most 4096 bytes, which is checked at compile time.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be stored.
@@ -127,7 +127,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Stores the values of a slice.
     ///
     /// # Errors
-    /// The [`Fault`] of the first byte that cannot be stored; everything before it is.
+    /// The [`Fault`] of the first byte that cannot be stored; everything before it is stored.
     fn write_slice, try_write_slice<T: IntoBytes + Immutable>(
         &mut self,
         at: VirtAddr,

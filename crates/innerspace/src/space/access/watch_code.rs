@@ -1,4 +1,4 @@
-//! Watching a page that code is fetched from; `code` has the protocol.
+//! Watching a page from which code is fetched; `code` has the protocol.
 
 use crate::exec::reentry::is_in_callback;
 use crate::space::access::accessor::Accessor;
@@ -15,7 +15,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 
 impl SpaceInner {
     /// Takes the write validity of the page away, and returns whether it had any. The gate is
-    /// closed on it.
+    /// closed on the page.
     fn end_writes(&self, page: u64) -> bool {
         let nodes = self.nodes();
         self.inside(|tables| {
@@ -32,26 +32,26 @@ impl Accessor {
     /// Watches the page of `at`, whose mapping has to allow execution, for changes: call it, then
     /// fetch and translate. The translation is stale as soon as [`CodePage::is_current`] is false.
     ///
-    /// Every store to the page by an accessor of this space counts. For a page of a file, so do
-    /// stores through other mappings of the file, in this space, in its forks and in other spaces
-    /// of the same [`Memory`](crate::Memory), and calls of the file such as
+    /// Every store to the page by an accessor of this space counts as a change. For a page of a
+    /// file, so do stores through other mappings of the file, in this space, in its forks and in
+    /// other spaces of the same [`Memory`](crate::Memory), and calls of the file such as
     /// [`PagedFile::write_at`](crate::PagedFile::write_at), once they return. Writes to the file by
     /// other processes do not count, nor do writes by way of a pin.
     ///
-    /// Waits for grace periods: it costs a few microseconds. The space remembers each page it was
-    /// called for, in some tens of bytes.
+    /// The call waits for grace periods, which costs a few microseconds. The space remembers each
+    /// page for which it was called, in some tens of bytes.
     ///
-    /// There is no `try_` form, since it consists of grace periods. Otherwise it may wait for the
-    /// page itself, which [`Accessor::try_fetch`] or [`Space::ready`](crate::Space::ready) brings
-    /// in, and for changes of the mappings.
+    /// There is no `try_` form, because the call consists of grace periods. Apart from these it may
+    /// wait for the page itself, which [`Accessor::try_fetch`] or
+    /// [`Space::ready`](crate::Space::ready) can bring in before, and for changes of the mappings.
     ///
     /// # Errors
     /// The [`Fault`] of a fetch there.
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
         let space = self.core.space.clone();
         if is_in_callback(space.id) {
-            // This is refused even if the page is there: the change that the callback works for
-            // holds the writer.
+            // The call is refused even if the page is there, because the change for which the
+            // callback works holds the writer lock.
             let kind = FaultKind::Reentered;
             return Err(Fault::new(kind, at, AccessKind::Fetch, 0));
         }
@@ -73,7 +73,7 @@ impl Accessor {
             space.post_coalesced(page);
         }
         if let Some((file, number)) = &file {
-            // No session is at a mapping that it has not faulted in.
+            // No session uses a mapping that has not faulted it in.
             domain.synchronize_with(|_| false);
             file.revoke_write(*number..number + 1);
         }

@@ -1,18 +1,18 @@
-//! What one access asks for.
+//! What one access needs.
 
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::tlb::translator::Need;
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// Small, so that the way to the slow path costs the fast one nothing.
+/// What one access needs. Small, so that passing it to the slow path costs the fast path nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct What {
     pub(crate) access: AccessKind,
-    /// Bytes to name in a fault; 0: a buffer.
+    /// The size of the value, which a fault reports; 0 for a buffer.
     pub(crate) reported: u8,
-    /// Bytes to look up, in one page; 0: the page is to be valid for accesses to come.
+    /// The bytes to look up, in one page; 0 if the page has to be valid for later accesses.
     size: u16,
-    /// Pages behind it that the access goes on to.
+    /// The number of pages after this one to which the access goes on.
     pub(crate) more: u32,
 }
 
@@ -27,8 +27,8 @@ impl What {
         }
     }
 
-    /// A part of a value that crosses a page end: only the page's validity is wanted, and it has to
-    /// last.
+    /// For a part of a value that crosses a page end. Only the page's validity is wanted, and it
+    /// has to last until the store.
     pub(crate) fn part_of<T>(access: AccessKind) -> What {
         What {
             size: 0,
@@ -36,7 +36,7 @@ impl What {
         }
     }
 
-    /// Bytes of one page of a value of `whole` bytes that crosses a page end.
+    /// For the bytes, in one page, of a value of `whole` bytes that crosses a page end.
     pub(crate) fn piece(access: AccessKind, size: usize, whole: usize) -> What {
         What {
             access,
@@ -51,7 +51,7 @@ impl What {
         self.reported == 0
     }
 
-    /// Whether the bytes are used at once.
+    /// Returns whether this access uses the bytes itself.
     pub(crate) fn uses_page(self) -> bool {
         self.size > 0
     }
@@ -67,7 +67,7 @@ impl What {
         }
     }
 
-    /// The same, for an access that goes on for so many bytes behind the page.
+    /// Returns the same needs for an access that goes on for so many bytes after the page.
     #[inline(always)]
     pub(crate) fn with_more(self, bytes: usize) -> What {
         let pages = bytes.div_ceil(PAGE_SIZE).min(u32::MAX as usize);
@@ -77,7 +77,7 @@ impl What {
         }
     }
 
-    /// The fault of such an access, at `at`.
+    /// Returns the fault of such an access at `at`.
     pub(crate) fn fault(self, kind: FaultKind, at: VirtAddr) -> Fault {
         Fault::new(kind, at, self.access, self.reported.into())
     }

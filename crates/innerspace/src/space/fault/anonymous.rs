@@ -1,4 +1,4 @@
-//! Pages of the space's own, zeroed or copied, and the short way for stores that need one.
+//! Pages of the space's own, zeroed or copied, and the short way for stores that need such a page.
 //!
 //! # The short way
 //!
@@ -6,14 +6,14 @@
 //! Everything that [`handle`](super::driver::handle) would look up for them is known already, in
 //! the section of the access itself:
 //!
-//! - the leaf, and that it is the space's alone, by the write tag, while there is no mail: a thread
-//!   that shares or replaces a leaf posts, then waits for sections, as for a hit
+//! - the leaf, and that it is the space's alone: the write tag says so while there is no mail,
+//!   because a thread that shares or replaces a leaf posts, then waits for sections, as for a hit
 //! - that the gate is open at the address: one check whether it is open everywhere
 //! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
 //!   number
 //!
-//! The rest is one step, which takes a page that is free at once. If something is missing nothing
-//! has changed, and the fault is handled from its beginning.
+//! The rest is one step, which takes a page only if one is free without waiting. If something is
+//! missing, nothing has changed, and the fault is handled from its beginning.
 
 use crate::FrameId;
 use crate::frame::{HoldState, Kind};
@@ -31,16 +31,16 @@ use crate::sys::copy::Quarter;
 
 /// The outcome of the short way.
 pub(crate) enum Short {
-    /// The page is there.
+    /// The page is installed.
     Done,
-    /// This way does not fit the fault, or something is missing; nothing has changed.
+    /// The short way does not fit the fault, or something is missing; nothing has changed.
     No,
-    /// The page is there, and the leaf borrows nothing more from this leaf, which is to be released
-    /// with no section open.
+    /// The page is installed, and the leaf borrows nothing more from this leaf. The caller releases
+    /// this leaf with no section open.
     Parted(FrameId),
 }
 
-/// Makes the page of `at` writable if that takes nothing but one step. In a section.
+/// Makes the page of `at` writable if one step is enough for that. In a section.
 #[inline(always)]
 pub(crate) fn store_by_short_way(
     space: &SpaceInner,
@@ -79,8 +79,8 @@ pub(crate) fn store_by_short_way(
     Short::Done
 }
 
-/// A slot that is to have a page of the space's own; in a leaf that is the space's alone, in a
-/// section with the gate open there.
+/// A slot that is to get a page of the space's own. It is in a leaf that is the space's alone; the
+/// thread is in a section, with the gate open there.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnSlot<'s> {
     pub(crate) space: &'s SpaceInner,
@@ -95,13 +95,13 @@ impl<'s> OwnSlot<'s> {
         self.space.nodes()
     }
 
-    /// The leaf that the slot is in.
+    /// Returns the leaf of the slot.
     fn leaf(self) -> FrameId {
         let address = std::ptr::from_ref(self.slot).addr();
         self.space.pool.frames.frame_of(address)
     }
 
-    /// The end of the short way where there is a page.
+    /// Completes the short way for a slot that has a page.
     #[inline(never)]
     fn reuse_or_copy(self, vmas: &VmaCache) -> Short {
         let borrowed = match self.old.holds() {
@@ -128,7 +128,7 @@ impl<'s> OwnSlot<'s> {
         }
     }
 
-    /// Makes the present page writable, which nobody else has. Returns whether the slot was
+    /// Makes the present page writable. It has no other owner. Returns whether the slot was
     /// unchanged.
     pub(crate) fn reuse(self) -> bool {
         self.space.pool.counters.count(Event::CowReuse);
@@ -136,15 +136,15 @@ impl<'s> OwnSlot<'s> {
         pte::replace(self.slot, self.old, self.old.with(VALID_R | VALID_W))
     }
 
-    /// Installs a page: `page`, or one that is free at once; zeroed, or a copy of the present one.
-    /// Returns whether the slot was unchanged, or `None` if there is no page.
+    /// Installs a page: `page`, or one that is free without waiting; zeroed, or a copy of the
+    /// present one. Returns whether the slot was unchanged, or `None` if there is no page.
     #[inline(always)]
     pub(crate) fn install(self, page: Option<PoolFrame<'s>>) -> Option<bool> {
         if matches!(self.old.holds(), Holds::Own | Holds::Borrowed) {
             let nodes = self.nodes();
             nodes.pool.frames.prefetch(nodes.frame_of(self.old));
         }
-        // A page that is free at once stays in registers.
+        // A page of the thread's own cache stays in registers.
         let page = match page {
             Some(page) => page,
             None => match self
@@ -159,7 +159,8 @@ impl<'s> OwnSlot<'s> {
         Some(self.fill_and_publish_given(page))
     }
 
-    /// As [`OwnSlot::install`] if the thread's magazine has no page, in a vacant slot.
+    /// Installs a page as [`OwnSlot::install`] does, in a vacant slot, if the thread's magazine is
+    /// empty.
     #[cold]
     #[inline(never)]
     fn install_otherwise(self) -> bool {
@@ -172,15 +173,16 @@ impl<'s> OwnSlot<'s> {
         self.fill_and_publish(page, None)
     }
 
-    /// Prefetches the next free page, a quarter at a time, for threads that store to one new page
-    /// after another. Prefetches nothing if this page is clear already: then the next one usually
-    /// is too, and only some of its lines will be used.
+    /// Fills and installs a page, and meanwhile prefetches the next free page, a quarter at a time,
+    /// for threads that store to one new page after another. Prefetches nothing if this page is
+    /// clear already: then the next one usually is too, and only some of its lines will be used.
     #[inline(always)]
     fn fill_and_publish(self, mut page: PoolFrame<'s>, next: Option<FrameId>) -> bool {
         let frames = &self.space.pool.frames;
         let is_vacant = self.old.is_vacant();
         let next = next.filter(|_| !(is_vacant && page.is_clear()));
-        // Each way has its own check: with one check for both, a warm fault takes 2 to 3 ns more.
+        // Each branch has its own check: with one check for both, a warm fault takes 2 to 3 ns
+        // more.
         if !is_vacant {
             page.prefetch(Quarter::Third);
             page.prefetch(Quarter::Fourth);
@@ -200,14 +202,14 @@ impl<'s> OwnSlot<'s> {
         replaced
     }
 
-    /// Copies the present page.
+    /// Fills the page with a copy of the present one.
     fn fill_with_copy(self, page: &mut PoolFrame<'s>) {
         match self.old.holds() {
             Holds::Own | Holds::Borrowed => {
                 self.space.pool.counters.count(Event::Cow);
                 // The page was shared when its word was read. If the others have released it since,
-                // somebody may store to it in place: the word says so (`pte`), and the copy is
-                // thrown away.
+                // this space may store to it in place: then the word has changed (`pte`), and this
+                // copy is thrown away.
                 page.copy_from_still(self.nodes().frame_of(self.old));
                 failpoint!(Copied);
             }
@@ -216,13 +218,13 @@ impl<'s> OwnSlot<'s> {
         }
     }
 
-    /// Copies a page that others may be writing to.
+    /// Copies a page to which others may be writing.
     pub(crate) fn copy(self, page: &mut PoolFrame<'s>, from: u64) {
         self.space.pool.counters.count(Event::Cow);
         page.copy_from(self.space.pool.frames.frame_of(from as usize));
     }
 
-    /// Installs a page whose bytes are set. Returns whether the slot was unchanged.
+    /// Installs a page whose bytes are complete. Returns whether the slot was unchanged.
     #[inline(always)]
     pub(crate) fn publish(self, page: PoolFrame<'s>) -> bool {
         let host = page.address();
@@ -232,8 +234,8 @@ impl<'s> OwnSlot<'s> {
             self.throw_away(host);
             return false;
         }
-        // This is done in the section, so that a restore, with the gate closed, knows of every
-        // page.
+        // The page is recorded in the section, so that a restore, with the gate closed, knows of
+        // every page.
         let page = page_start(self.at);
         let changes = &self.space.changes;
         changes.record(self.space.payer(), page, || self.leaf());
@@ -243,14 +245,14 @@ impl<'s> OwnSlot<'s> {
         true
     }
 
-    /// Frees a page that nobody saw.
+    /// Frees a page that no other thread saw.
     #[cold]
     fn throw_away(self, host: u64) {
         self.nodes().put_page(Pte::own(host));
     }
 
-    /// The leaf borrows less than before. If nothing is left, it gives up its shadow, which is
-    /// returned.
+    /// Notes that the leaf borrows less than before. If it borrows nothing more, it forgets its
+    /// shadow, which is returned.
     pub(crate) fn part_from_shadow(self) -> Option<FrameId> {
         let (nodes, leaf) = (self.nodes(), self.leaf());
         if !nodes.borrows_in_vain(leaf) {

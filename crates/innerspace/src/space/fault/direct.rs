@@ -1,9 +1,9 @@
-//! Faults on direct access files: the device's own bytes are mapped, and the zero frame over holes.
+//! Faults on direct-access files: they map the device's own bytes, and the zero frame over holes.
 //!
-//! The entry that covers the page is locked from the lookup until its words are in place, so nobody
-//! takes its block away, syncs it or puts something else there meanwhile. Other pages that the
-//! entry covers are mapped with it, where words are empty: all of a block of 2 MiB, the holes
-//! behind the page, and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
+//! The entry that covers the page is locked from the lookup until its words are installed, so
+//! meanwhile no other thread takes its block away, syncs it or changes it. Other pages that the
+//! entry covers are mapped with it, where words are empty: all pages of a block of 2 MiB; the holes
+//! after the page; and a hole of 2 MiB by one word above the leaf (`table::zero_leaf`).
 
 use super::driver::{FaultState, FilePage, Step, done_if};
 use crate::cache::{FaultKind as FileAccessKind, Wait};
@@ -17,11 +17,11 @@ use crate::space::vma::protection::{Protection, Sharing};
 use crate::stats::Event;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
-// One leaf shows the range of a large entry.
+// One leaf covers the range of a large entry.
 const _: () = assert!(LEAF_BYTES == LARGE_PAGES * PAGE_SIZE as u64);
 
 impl FaultState<'_> {
-    /// Locks the entry. No section is open.
+    /// Locks the entry. The caller has no section open.
     pub(crate) fn lock_entry(
         &mut self,
         file: &DaxRef,
@@ -48,16 +48,15 @@ impl FaultState<'_> {
         self.error_of(Cause::Direct(std::sync::Arc::new(error)))
     }
 
-    /// A step before there is a leaf: a load from a hole of 2 MiB needs none, if nothing may be
-    /// executed there.
+    /// Does the step before there is a leaf: a load from a hole of 2 MiB needs none, if the mapping
+    /// does not allow execution.
     pub(crate) fn step_without_leaf(&mut self, vma: &Vma) -> Option<Step> {
         let MappedFile::Direct(file) = vma.file()? else {
             return None;
         };
         let nodes = self.nodes();
         let root = self.space.root;
-        // A fetch would have to part from the leaf of zeros, and a snapshot's table may lose no
-        // node.
+        // A fetch would have to replace the leaf of zeros, and a snapshot's table may lose no node.
         let executable = vma.protection.allows(Protection::EXECUTE);
         if self.what.access != AccessKind::Load
             || executable
@@ -69,7 +68,7 @@ impl FaultState<'_> {
             return None;
         };
         if self.around.end - self.around.start < LEAF_BYTES {
-            return None; // mappings of a part of it are being changed
+            return None; // mappings of a part of the leaf are being changed
         }
         let page = vma.file_page(page_start(self.at.0));
         match acquired(&self.file, file, page) {
@@ -81,7 +80,7 @@ impl FaultState<'_> {
             )),
             Some(pages) if pages.is_large() && pages.host(page).is_none() => {
                 if !nodes.link_zero_leaf(root, self.at.0, &mut self.spares) {
-                    return None; // the pages one by one, in a leaf of their own
+                    return None; // then the pages one by one, in a leaf of their own
                 }
                 self.space.pool.counters.count(Event::ZeroMap);
                 let leaf = nodes.find(root, self.at.0);
@@ -125,7 +124,7 @@ impl FaultState<'_> {
         }
     }
 
-    /// Installs the words, the wanted one first.
+    /// Installs the words, that of the faulting page first.
     fn map_direct(
         &mut self,
         vma: &Vma,
@@ -162,8 +161,8 @@ impl FaultState<'_> {
         if pages.host(page).is_none() {
             self.space.pool.counters.count(Event::ZeroMap);
         }
-        // The other pages of the entry, as far as the mapping shows them in this leaf and the gate
-        // is open there.
+        // The other pages of the entry are those that the mapping has in this leaf where the gate
+        // is open.
         let around = vma.start.max(self.around.start)..vma.end.min(self.around.end);
         let around = vma.file_page(around.start)..vma.file_page(around.end - 1) + 1;
         let acquired = pages.pages();
@@ -177,7 +176,7 @@ impl FaultState<'_> {
                 let (old, new) = (pte::load(&words[place]), word(other));
                 let new = match old.holds() {
                     Holds::Nothing => new,
-                    // A sync has taken the right to store away.
+                    // A sync has taken write validity away.
                     Holds::Direct if kind == FileAccessKind::Write && old.host() == new.host() => {
                         old.with(valid)
                     }
@@ -190,7 +189,7 @@ impl FaultState<'_> {
     }
 }
 
-/// The pages acquired, if they contain this page of the file.
+/// Returns the acquired pages, if they contain this page of the file.
 fn acquired<'a>(acquired: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a DaxPages> {
     match acquired {
         FilePage::Direct(pages) if pages.is_of(file) && pages.pages().contains(&page) => {
@@ -200,7 +199,7 @@ fn acquired<'a>(acquired: &'a FilePage, file: &DaxCore, page: u64) -> Option<&'a
     }
 }
 
-/// How much of the mapping around `at` lies in one leaf.
+/// Returns how much of the mapping around `at` lies in one leaf.
 fn reach(vma: &Vma, at: u64) -> Reach {
     let leaf = at & !(LEAF_BYTES - 1);
     let whole = vma.start <= leaf && leaf + LEAF_BYTES <= vma.end;

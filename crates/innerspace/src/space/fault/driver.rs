@@ -1,9 +1,10 @@
 //! One page fault, as steps.
 //!
 //! A step runs inside a section with the gate open and never sleeps: it installs the page, or says
-//! what is missing. It is then acquired with no section open and no lock held, and the step runs
-//! again. A fault that must not wait ([`Wait::No`]) takes only what is there at once, and fails
-//! otherwise. Nodes that a step has linked stay, whatever the end.
+//! what is missing. The missing thing is then acquired with no section open and no lock held, and
+//! the step runs again. A fault that must not wait ([`Wait::No`]) acquires only what is available
+//! without waiting, and fails otherwise. Nodes that a step has linked stay, whether or not the
+//! fault succeeds.
 //!
 //! ```text
 //! step -> Done                                                        without waiting
@@ -19,12 +20,12 @@
 //! ```
 //!
 //! Nodes and pages are allocated before the block is looked up, because no frame is allocated while
-//! a block is locked. A step takes free ones by itself, without waiting; it asks for them only if
-//! there are none.
+//! a block is locked. A step itself takes frames that are free without waiting, and asks for them
+//! only if there are none.
 //!
-//! A step that is done leaves the leaf with the accessor, so that the access finds it. Most
-//! accesses to anonymous memory come here only for their first page in a leaf: see `anonymous` for
-//! stores, `zero` for loads.
+//! After its last step, the fault leaves the leaf in the accessor's translator, so that the access
+//! hits. Most faults in anonymous memory come here only for the first page in a leaf: see
+//! `anonymous` for stores, `zero` for loads.
 
 use std::ops::Range;
 
@@ -75,14 +76,14 @@ pub(super) struct FileWant {
     file: Arc<FileInner>,
     page: u64,
     kind: FileAccessKind,
-    /// The pages around it that could be mapped with it.
+    /// The pages around it that may be mapped with it.
     around: Range<u64>,
     reading: Reading,
 }
 
-/// What was acquired for a page of a file.
+/// The acquired block, hole or entries for a page of a file.
 pub(super) enum FilePage {
-    /// Its block, locked and held; belongs to this file and page.
+    /// The page's block, locked and held, with the page's number and the kind of access it is for.
     Block(LockedBlock, u64, FileAccessKind),
     /// The store of this file has holes at these pages.
     Hole(Arc<FileInner>, Hole),
@@ -94,11 +95,11 @@ pub(super) enum FilePage {
 /// One fault under way.
 pub(super) struct FaultState<'space> {
     pub(super) space: &'space SpaceInner,
-    // The access.
+    // The access that faulted.
     pub(super) at: VirtAddr,
     pub(super) what: What,
     pub(super) wait: Wait,
-    // Frames for nodes.
+    // Frames for new nodes.
     pub(super) spares: Spares<'space>,
     pub(super) page: Option<PoolFrame<'space>>,
     pub(super) file: FilePage,
@@ -106,16 +107,16 @@ pub(super) struct FaultState<'space> {
     pub(super) around: Range<u64>,
     /// The leaf that the last step worked in.
     pub(super) leaf: Option<FrameId>,
-    /// Blocks mapped with the page's own, locked until the section is left.
+    /// Blocks that are mapped around the page's own, locked until the section is left.
     pub(super) fault_around: FaultAround,
-    /// What the accessor has to forget because the last step replaced it.
+    /// The mail that this accessor has to obey, because the last step replaced a node.
     pub(super) forget: Option<Post>,
-    // Nodes to be released when no accessor can be in them.
+    // Replaced nodes, to be released when no accessor can be in them.
     pub(super) replaced: Detached,
 }
 
-/// Makes the page of `at` valid for `access`, or says why that cannot be. No section is open before
-/// and after.
+/// Makes the page of `at` valid for the access, or says why that cannot be. No section is open
+/// before and after.
 #[cold]
 pub(crate) fn handle(
     space: &SpaceInner,
@@ -152,7 +153,7 @@ pub(crate) fn handle(
     end
 }
 
-/// This is done in a drop, because a store that the fault calls may panic.
+/// Releases what the fault holds. A drop does so because a store that the fault calls may panic.
 impl Drop for FaultState<'_> {
     fn drop(&mut self) {
         match &self.file {
@@ -177,8 +178,8 @@ impl<'space> FaultState<'space> {
                 Step::Done => return Ok(()),
                 Step::Again => {}
                 Step::Gate if self.wait == Wait::No => {
-                    // The mail is read, and nobody waits for the gate: the next access has to look
-                    // at it, too.
+                    // The mail has been read, but the gate is not waited for: the next access has
+                    // to look at the gate, too.
                     translator.sections.participant().request_safepoint();
                     return Err(self.error(FaultKind::WouldBlock, None));
                 }
@@ -228,8 +229,8 @@ impl<'space> FaultState<'space> {
 
     pub(super) fn ensure_node(&mut self) -> Result<(), Fault> {
         self.file = FilePage::None;
-        // One at a time: what the step has linked or copied stays, so each round needs one node
-        // less.
+        // Frames are allocated one at a time: nodes that the step has linked or copied stay, so
+        // each round needs one node less.
         let frame = self.allocate()?;
         self.spares.aside.push(frame);
         Ok(())
@@ -256,11 +257,12 @@ impl<'space> FaultState<'space> {
         self.error_of(Cause::File(std::sync::Arc::new(error)))
     }
 
-    /// One step, inside a section with the gate open at the address.
+    /// Runs one step, inside a section with the gate open at the address.
     pub(super) fn step_inside(&mut self, translator: &mut Translator, vmas: &mut VmaCache) -> Step {
-        // The value may be the last to keep a file open, so it is dropped with no section open.
-        // That closes a direct access file, also in a `try_` form: a thread that opens it again
-        // waits for the end, and may be one that would have to run deferred work itself.
+        // This value may be the last to keep a file open, so it is dropped with no section open.
+        // Dropping it then closes a direct-access file, even in a `try_` form. It cannot be
+        // deferred: a thread that opens the file again waits for the end, and may be one that would
+        // have to run the deferred work itself.
         let mut named = None;
         translator.enter_and_drain();
         let section = &translator.sections;
@@ -335,7 +337,7 @@ impl<'space> FaultState<'space> {
         let borrowed = old.holds() == Holds::Borrowed;
         if borrowed && self.what.access.writes() && nodes.collapsible_shadow(leaf).is_some() {
             let paths = self.space.paths.lock();
-            // The next shadow, or one further on, may own the page.
+            // The page may belong to the next shadow, or to one further on.
             while pte::load(slot).is_borrowed() && nodes.collapse_shadow(leaf, Borrower::Exclusive)
             {
             }
@@ -347,7 +349,7 @@ impl<'space> FaultState<'space> {
             old = pte::load(slot);
         }
         match (old.holds(), self.what.access.writes()) {
-            // The page was aged, or never read, and is there.
+            // The page is present; it was aged, or never loaded.
             (Holds::Own | Holds::Borrowed | Holds::Zero | Holds::File | Holds::Direct, false) => {
                 done_if(pte::replace(slot, old, old.with(self.validity())))
             }
@@ -377,7 +379,7 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// The validity that an access sets if it does not write.
+    /// Returns the validity that an access sets if it does not write.
     pub(super) fn validity(&self) -> u64 {
         match self.what.access {
             AccessKind::Fetch => VALID_X,
@@ -389,9 +391,9 @@ impl<'space> FaultState<'space> {
         self.space.nodes()
     }
 
-    /// The leaf of the address: any for a load or a fetch, the space's own for a store. `own` is
-    /// the accessor's participant. If a node was replaced, other accessors are told; this one
-    /// forgets it in the same section, before it remembers the leaf.
+    /// Returns the leaf of the address: any leaf for a load or a fetch, the space's own for a
+    /// store. `own` is the accessor's participant. If a node was replaced, other accessors get
+    /// mail; this one forgets the node in the same section, before it remembers the leaf.
     pub(super) fn find_leaf(&mut self, own: &Participant) -> Result<FrameId, NeedNodes> {
         let nodes = self.nodes();
         let at = self.at.0;
@@ -403,7 +405,7 @@ impl<'space> FaultState<'space> {
             );
             return Ok(leaf);
         }
-        // A path that is our own stays so as long as the gate is open: only fork shares it.
+        // A path that is the space's own stays so while the gate is open: only a fork shares it.
         if let Some(leaf) = nodes
             .find(self.space.root, at)
             .filter(|leaf| leaf.exclusive)
@@ -426,7 +428,7 @@ impl<'space> FaultState<'space> {
         )
     }
 
-    /// The slot of the address, in a leaf that is the space's own.
+    /// Returns the slot of the address, in a leaf that is the space's own.
     pub(super) fn own_slot(&self, slot: &'space AtomicU64, old: Pte) -> OwnSlot<'space> {
         OwnSlot {
             space: self.space,
@@ -445,7 +447,8 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    /// A page of a file: the file's own frame, or a private copy for a store to a private mapping.
+    /// Installs a page of a file: the file's own frame, or a private copy for a store to a private
+    /// mapping.
     pub(super) fn install_file(&mut self, vma: &Vma, leaf: FrameId, old: Pte) -> Step {
         let slot = &self.nodes().words(leaf)[table::slot_index(self.at.0, 0)];
         let file = match vma.file().expect("checked by the caller") {
@@ -537,7 +540,7 @@ impl<'space> FaultState<'space> {
             }
             return Step::Done;
         }
-        let _held = hold.unmap(); // the block lock's holder has a ref, so this is not the last hold
+        let _held = hold.unmap(); // not the last hold: the holder of the block lock has a ref
         Step::Again
     }
 }

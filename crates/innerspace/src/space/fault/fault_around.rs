@@ -1,17 +1,18 @@
 //! Fault-around: a load also maps the holes, or the cached pages, of the 64 KiB around its page.
 //!
-//! Neighbours are those pages that the mapping shows in the same leaf, where the gate is open and
+//! Neighbours are the pages that the mapping has in the same leaf, where the gate is open and
 //! nothing is mapped yet. They are installed in the section of the fault, so a writer that closes
 //! the gate, or a revoker, finds them as it finds the page itself.
 //!
-//! - A hole is installed with VALID_R, as the zero frame: nobody asks how the zero frame is used.
-//! - A cached page is installed PRESENT, with no validity. VALID_R is the accessed bit, and nobody
-//!   has accessed it. The first load makes it valid by a step that needs no block; reclaim that
-//!   comes before finds it unused.
+//! - A hole is installed as the zero frame with VALID_R, because use of the zero frame is not
+//!   tracked.
+//! - A cached page is installed PRESENT, with no validity: VALID_R is the accessed bit, and the
+//!   page was not accessed. The first load makes it valid by a step that needs no block. Reclaim
+//!   before that finds it unused.
 //!
-//! A cached neighbour is mapped under its block's lock, as the page itself, but only if the lock is
-//! free and nobody waits for the block (`cache::map::fault_around`). Nothing is waited for, read or
-//! allocated, and no mutex is taken.
+//! A cached neighbour is mapped under its block's lock, as the page itself is, but only if the lock
+//! is free and no thread waits for the block (`cache::map::fault_around`). Fault-around waits for
+//! nothing, reads and allocates nothing, and takes no mutex.
 
 use std::ops::Range;
 
@@ -24,15 +25,15 @@ use crate::space::vma::area::Vma;
 use crate::stats::Event;
 use crate::{FrameId, PAGE_SIZE};
 
-/// The bytes around, aligned: a power of two, not above a leaf's.
+/// The size of the window around a page, a power of two and at most a leaf's.
 const AROUND: u64 = 16 * PAGE_SIZE as u64;
 
-// A fault takes the blocks of all its neighbours, if each has one of its own.
+// A fault can lock the blocks of all its neighbours, even if each has a block of its own.
 const _: () = assert!(AROUND / PAGE_SIZE as u64 <= FaultAround::MOST as u64);
 
 impl FaultState<'_> {
-    /// The pages of the file that a load of `page` may map with it: those of the window around it
-    /// that the mapping shows in this leaf, where the gate is open.
+    /// Returns the pages of the file that a load of `page` may map with it: those in the window
+    /// around it that the mapping has in this leaf, where the gate is open.
     pub(crate) fn pages_around(&self, vma: &Vma, page: u64, copy: bool) -> Range<u64> {
         if copy || self.what.access.writes() || vma.reading == Reading::Random {
             return page..page + 1;
@@ -58,7 +59,7 @@ impl FaultState<'_> {
             return Step::Again;
         }
         let zero = zero::word(self.space, self.validity());
-        // The gate may have closed on some of the holes since the store was asked about them.
+        // The gate may have closed on some of the holes since the store named them.
         let near = self.pages_around(vma, page, false);
         for other in holes.start.max(near.start)..holes.end.min(near.end) {
             let place = (slot as u64 + other).wrapping_sub(page) as usize;
@@ -69,7 +70,7 @@ impl FaultState<'_> {
         Step::Done
     }
 
-    /// Maps the cached pages around the one that was mapped just now, whose block is locked.
+    /// Maps the cached pages around the page that was just mapped, whose block is locked.
     pub(crate) fn map_around(&mut self, vma: &Vma, leaf: FrameId) {
         let FilePage::Block(block, page, _) = &self.file else {
             unreachable!("a page of it was mapped just now")
@@ -88,7 +89,7 @@ impl FaultState<'_> {
             let Some(first) = pages.clone().find(is_free) else {
                 continue;
             };
-            // A block that is taken comes with the count of one page.
+            // A block taken for fault-around comes with the count of one mapped page.
             let (head, mut counted) = match number == block.block() {
                 true => (block.head(), false),
                 false => match self.fault_around.take(file, number) {
@@ -110,7 +111,7 @@ impl FaultState<'_> {
                 mapped += u64::from(!counted);
             }
             if counted {
-                let _held = hold.unmap(); // by the index: the block is locked
+                let _held = hold.unmap(); // not the last hold: the index holds the locked block
             }
         }
         self.space.pool.counters.add(Event::PgMapAround, mapped);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `anonymous`, `zero` | pages of the space's own; the zero frame; the short ways of both |
 //! | `driver` | one fault as steps, and cached files |
-//! | `direct`, `fault_around` | direct access files; pages mapped around the wanted one |
+//! | `direct`, `fault_around` | direct-access files; pages mapped around the wanted one |
 
 pub(crate) mod anonymous;
 pub(crate) mod direct;

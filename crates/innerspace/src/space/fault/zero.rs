@@ -1,5 +1,5 @@
-//! Loads of memory that has no page yet, which find the zero frame, and the short way for those
-//! from anonymous memory.
+//! Loads of memory that has no page yet: they map the zero frame. The short way for such loads of
+//! anonymous memory.
 //!
 //! # The short way
 //!
@@ -9,17 +9,17 @@
 //! - the leaf, by the read tag, while there is no mail: a thread that replaces or removes the leaf
 //!   posts, then waits for sections, as for a hit
 //! - that the zero frame is right for all sharers of the leaf, since they map the same there: a
-//!   space that maps something else, or forbids loads, parts from the others first (`change`), and
-//!   the leaf it gives up counts as shared as long as a section may have found it
+//!   space that maps something else, or forbids loads, first gets a leaf of its own (`change`), and
+//!   the leaf that it gives up counts as shared as long as a section may have found it
 //!   (`SpaceInner::release_replaced`). The same holds for a fault that has walked to the leaf
 //! - that the gate is open at the address: one check whether it is open everywhere
 //! - the mapping, from a slot of the accessor's cache of mappings, while the sequence has the same
-//!   number. The set was published before the slot was filled, so the mail of the change that made
-//!   room for the mapping is there
+//!   number. The set was published before the slot was filled, so the change that made room for the
+//!   mapping has posted its mail
 //!
-//! The rest is one word, in an empty slot. A slot that is not empty takes the other way, and so
-//! does a fetch, which needs a validity of its own: nothing has changed, and the fault is handled
-//! from its beginning.
+//! The rest is one word, in an empty slot. If the slot is not empty, or the access is a fetch,
+//! which needs a validity of its own, nothing has changed, and the fault is handled from its
+//! beginning.
 
 use crate::FrameId;
 use crate::space::core::space::SpaceInner;
@@ -29,13 +29,13 @@ use crate::space::vma::cache::{MemoryFor, VmaCache};
 use crate::stats::Event;
 use crate::sync::raw::AtomicU64;
 
-/// The word that shows the zero frame.
+/// Returns the word that maps the zero frame.
 pub(crate) fn word(space: &SpaceInner, valid: u64) -> Pte {
     Pte::zero(space.pool.frames.host(FrameId::ZERO) as u64, valid)
 }
 
 /// Maps the zero frame in a slot, for the load or fetch of a fault. Returns whether the slot still
-/// was `old`, which holds nothing to release.
+/// was `old`, which keeps nothing that has to be released.
 #[inline(always)]
 pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) -> bool {
     debug_assert!(old.is_vacant(), "{old:?}");
@@ -46,8 +46,8 @@ pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) ->
     mapped
 }
 
-/// Maps the zero frame at the page of `at` if that needs only one word. `false`: nothing has
-/// changed. In a section.
+/// Maps the zero frame at the page of `at` if one word is enough for that. Otherwise returns
+/// `false`, with nothing changed. In a section.
 #[inline(always)]
 pub(crate) fn load_by_short_way(
     space: &SpaceInner,

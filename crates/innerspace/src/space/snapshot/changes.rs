@@ -1,9 +1,9 @@
-//! The pages a space has made its own since its last restore, for a restore in place.
+//! The pages that a space has made its own since its last restore; a restore in place needs them.
 //!
-//! Off until the first restore. From then on each fault that gives the space a page of its own
-//! records it, inside its section; a restore, with the gate closed, finds all of them. The record
-//! is good as long as nothing else has changed the structure: it has the number of the space's
-//! structural changes.
+//! Nothing is recorded until the first restore. From then on each fault that gives the space a page
+//! of its own records the page, inside the fault's section. A restore, with the gate closed, thus
+//! finds all of them. The record contains the number of the space's structural changes, and is good
+//! as long as that is unchanged.
 
 use super::ghosts::Ghosts;
 use crate::reclaim::AllocMode;
@@ -13,10 +13,10 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{FrameId, PAGE_SIZE, PageCount};
 
-/// The most pages recorded: 16 MiB. Above that, restores drop the changed pages, until the space is
-/// restored again.
+/// The most pages that are recorded: 16 MiB. Once there are more, restores drop the changed pages,
+/// until the space is restored again.
 pub(super) const MOST: usize = 4096;
-/// How many are recorded in a page of memory, for which the group is charged.
+/// The number of records that fit in a page of memory. The group is charged for whole pages.
 const A_PAGE: usize = PAGE_SIZE / size_of::<Changed>();
 
 const GHOST_PAGES: PageCount = PageCount((Ghosts::SIZE / PAGE_SIZE) as u64);
@@ -24,68 +24,68 @@ const GHOST_PAGES: PageCount = PageCount((Ghosts::SIZE / PAGE_SIZE) as u64);
 /// A number that no snapshot has.
 const NOBODY: u64 = 0;
 
-/// A page of the space's own that the snapshot does not have.
+/// A page of the space's own that the snapshot does not share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changed {
     pub(super) at: u64,
-    /// The leaf that has it: the space's alone, and in its place, for as long as the record is
-    /// good.
+    /// The leaf that has the page. It stays in its place, and the space's alone, while the record
+    /// is good.
     pub(super) leaf: FrameId,
-    /// The snapshot's page there, once it was looked up; it does not change.
+    /// The snapshot's page at the same address, once it was looked up. It does not change.
     pub(super) image: Option<Image>,
-    /// The number of restores in a row that each came after a store to it.
+    /// The number of restores up to now, in a row, that each came after a store to the page.
     pub(super) streak: u8,
-    /// The number of restores in a row that came without one.
+    /// The number of restores up to now, in a row, without a store to the page before them.
     pub(super) idle: u8,
 }
 
 impl Changed {
-    /// Whether it was recorded since the last restore.
+    /// Returns whether the page was recorded since the last restore.
     pub(super) fn is_new(&self) -> bool {
         self.streak == 0 && self.idle == 0
     }
 }
 
-/// The recorded pages, and since when.
+/// The recorded pages, with the state at which the record began.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// The snapshot that the space was restored to; `NOBODY` once a page could not be recorded.
+    /// The snapshot to which the space was restored; `NOBODY` once a page could not be recorded.
     pub(super) snapshot: u64,
-    /// The space's structural changes then, the restore's own included.
+    /// The number of the space's structural changes then, the restore's own included.
     pub(super) revision: u64,
     pub(super) pages: Vec<Changed>,
-    /// Pages of memory the group is charged for.
+    /// The number of pages of memory that the group is charged for.
     charged: usize,
-    /// Pages given back lately, once there are any and memory for them.
+    /// Pages given back at recent restores; `None` before the first, or if there was no memory.
     pub(super) ghosts: Option<Ghosts>,
-    /// Restores in place since the record began.
+    /// The number of restores in place since the record began.
     pub(super) restores: u32,
-    /// Whether write validity was taken from pages since the last restore: then its absence does
-    /// not mean that nothing was stored.
+    /// Whether a watch took write validity from pages since the last restore. Then a page without
+    /// it may have been stored to as well.
     pub(super) doubtful: bool,
 }
 
 /// The record of a space.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Whether there is a record. Changed with the gate closed, so a fault inside reads the current
-    /// value.
+    /// Whether there is a record. Changed with the gate closed, so a fault inside the gate reads
+    /// the current value.
     recording: AtomicBool,
     record: Mutex<Option<Record>>,
 }
 
 impl Changes {
-    /// A fault has given the space a page of its own, in this leaf. In its section, inside the
-    /// gate.
+    /// Records a page that a fault has given the space, in this leaf. The fault is in its section,
+    /// inside the gate.
     #[inline(always)]
     pub(crate) fn record(&self, payer: Payer<'_>, at: u64, leaf: impl FnOnce() -> FrameId) {
-        // Relaxed: the gate orders it.
+        // Relaxed: the gate orders this load.
         if self.recording.load(Ordering::Relaxed) {
             self.push(payer, at, leaf());
         }
     }
 
-    /// A watch takes write validity from pages. The gate's writer is held.
+    /// Notes that a watch takes write validity from pages. The caller holds the gate's writer lock.
     pub(crate) fn doubt(&self) {
         if let Some(known) = &mut *self.record.lock() {
             known.doubtful = true;
@@ -116,7 +116,7 @@ impl Changes {
         });
     }
 
-    /// Whether there is a record since a restore to this snapshot.
+    /// Returns whether there is a record since a restore to this snapshot.
     pub(super) fn is_since(&self, snapshot: u64) -> bool {
         let record = self.record.lock();
         record
@@ -124,19 +124,19 @@ impl Changes {
             .is_some_and(|known| known.snapshot == snapshot)
     }
 
-    /// Takes the record out. The gate is closed.
+    /// Takes the record out, and stops recording. The gate is closed.
     pub(super) fn take(&self) -> Option<Record> {
         self.recording.store(false, Ordering::Relaxed);
         self.record.lock().take()
     }
 
-    /// Puts a record in its place. The gate is closed.
+    /// Stores a record, and starts recording. The gate is closed.
     pub(super) fn set(&self, record: Record) {
         *self.record.lock() = Some(record);
         self.recording.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the record out for good. The gate is closed, or the space gone.
+    /// Drops the record and its charge. The gate is closed, or the space is gone.
     pub(crate) fn end(&self, payer: Payer<'_>) {
         if let Some(record) = self.take() {
             record.uncharge(payer);
@@ -145,7 +145,7 @@ impl Changes {
 }
 
 impl Record {
-    /// An empty record.
+    /// Creates an empty record.
     pub(super) fn new(snapshot: u64, revision: u64) -> Record {
         Record {
             snapshot,
@@ -158,8 +158,7 @@ impl Record {
         }
     }
 
-    /// Remembers that a page was given back at this restore, unless the group has no memory for
-    /// that.
+    /// Remembers that a page was given back at this restore, unless the group has no memory for it.
     pub(super) fn add_ghost(&mut self, payer: Payer<'_>, at: u64) {
         if self.ghosts.is_none() {
             if payer.charge(GHOST_PAGES, AllocMode::NoWait).is_err() {

@@ -1,5 +1,5 @@
-//! Differences between a space and a snapshot, or between two snapshots, from mappings and tables
-//! alone.
+//! Differences between a space and a snapshot, or between two snapshots, found from mappings and
+//! tables without reading pages.
 
 use crate::space::core::address::merged;
 use std::ops::Range;
@@ -14,12 +14,12 @@ use crate::sync::Arc;
 use crate::{PAGE_SIZE, VirtAddr};
 
 impl Space {
-    /// The ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the time is
-    /// in proportion to the tables that were changed. A page that was changed before the call is
-    /// always named. A page may be named although its bytes are equal, if the same bytes were
-    /// stored or a restore has copied them back. Bytes of files are not compared, but the places at
-    /// which files are mapped are. Protections, locks and advice are not compared, though a restore
-    /// brings them back: a mapping that differs only in these is not named.
+    /// Returns the ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the
+    /// time is in proportion to the tables that were changed. A page that was changed before the
+    /// call is always named. A page may be named although its bytes are equal, if the same bytes
+    /// were stored or a restore has copied them back. Bytes of files are not compared, but the
+    /// addresses at which files are mapped are. Protections, locks and advice are not compared,
+    /// though a restore brings them back: a mapping that differs only in these is not named.
     ///
     /// # Errors
     /// [`SpaceError::OtherMemory`].
@@ -29,8 +29,8 @@ impl Space {
 }
 
 impl Snapshot {
-    /// The ranges of pages that may differ between this snapshot and `other`, of the same space or
-    /// of another; see [`Space::changed_since`].
+    /// Returns the ranges of pages that may differ between this snapshot and `other`, of the same
+    /// space or of another; see [`Space::changed_since`].
     ///
     /// # Errors
     /// [`SpaceError::OtherMemory`].
@@ -61,7 +61,7 @@ fn compare(nodes: Nodes<'_>, ours: Tables<'_>, theirs: Tables<'_>) -> Vec<Range<
     found
 }
 
-/// The ranges where only one has a mapping, or both have different ones.
+/// Returns the ranges that only one set maps, or that both map differently.
 fn mapped_otherwise(a: &VmaSet, b: &VmaSet) -> Vec<Range<u64>> {
     if a.is_clone_of(b) {
         return Vec::new();

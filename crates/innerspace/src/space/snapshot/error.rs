@@ -8,19 +8,19 @@ use crate::space::core::error::{Explanation, SpaceError};
 use crate::store::shown_name;
 use crate::{Grouped, VirtAddr};
 
-/// A snapshot that could not be saved or loaded.
+/// Why a snapshot could not be saved or loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SnapshotFileError {
     /// The file could not be read or written.
     #[error("a snapshot could not be read or written at byte {}: {source}", Grouped(*offset))]
     Io {
-        /// Bytes read or written before.
+        /// The number of bytes read or written before.
         offset: u64,
         /// The error of the reader or writer.
         source: io::Error,
     },
-    /// The bytes do not begin as a snapshot does.
+    /// The bytes do not begin like a snapshot.
     #[error("the bytes are not a snapshot")]
     NotASnapshot,
     /// The file was written by another version of this library.
@@ -28,7 +28,7 @@ pub enum SnapshotFileError {
     OtherVersion {
         /// The file's version.
         version: u32,
-        /// The one that is read.
+        /// The version that this library reads.
         read: u32,
     },
     /// The bytes differ from those that were written.
@@ -36,7 +36,7 @@ pub enum SnapshotFileError {
     Damaged {
         /// What is wrong.
         what: &'static str,
-        /// Where the record begins.
+        /// The position at which the record begins.
         offset: u64,
     },
     /// The snapshot maps a file that the caller has not provided.
@@ -48,39 +48,39 @@ pub enum SnapshotFileError {
         /// The file's name when it was saved.
         name: String,
     },
-    /// A mapped device: its state cannot be saved with the pages.
+    /// A device is mapped: its state cannot be saved with the pages.
     #[error("a snapshot with a device at {at} cannot be saved; unmap it first")]
     Device {
-        /// Where it is mapped.
+        /// The address at which the device is mapped.
         at: VirtAddr,
     },
-    /// A mapped direct access file: a load opens cached files by name, and no others.
+    /// A direct-access file is mapped: a load can open only cached files by name.
     #[error(
         "a snapshot that maps the direct access file {name} at {at} cannot be saved; unmap it first"
     )]
     Direct {
         /// The file's name.
         name: String,
-        /// Where it is mapped.
+        /// The address at which the file is mapped.
         at: VirtAddr,
     },
-    /// A mapped file whose name is longer than any that is read back.
+    /// A file is mapped whose name is too long to be read back.
     #[error(
         "a snapshot that maps a file at {at} cannot be saved: the file's name has {} bytes, and may have {}; unmap it first",
         Grouped(*bytes), Grouped(*most)
     )]
     LongName {
-        /// Where it is mapped.
+        /// The address at which the file is mapped.
         at: VirtAddr,
-        /// Bytes of the name.
+        /// The number of bytes of the name.
         bytes: u64,
-        /// The most that can be saved.
+        /// The most bytes of a name that can be saved.
         most: u64,
     },
     /// The group that was given belongs to another `Memory`.
     #[error("the group given for the snapshot belongs to another memory")]
     OtherMemorysGroup,
-    /// The mappings could not be made.
+    /// The mappings could not be created.
     #[error("snapshot: {0}")]
     Space(#[from] SpaceError),
     /// The pages could not be brought in.
@@ -89,7 +89,7 @@ pub enum SnapshotFileError {
 }
 
 impl SnapshotFileError {
-    /// Whether a group was full: waiting, or freeing memory, may help.
+    /// Returns whether a group was full: waiting, or freeing memory, may help.
     pub fn is_limit(&self) -> bool {
         match self {
             SnapshotFileError::Space(error) => error.is_limit(),
@@ -98,7 +98,7 @@ impl SnapshotFileError {
         }
     }
 
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
         match self {

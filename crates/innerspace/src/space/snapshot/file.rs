@@ -12,18 +12,18 @@
 //!   3 end      mappings u64, pages u64
 //! ```
 //!
-//! Pages of anonymous memory that are all zeros are left out, and pages of files that no private
-//! store has copied: of a file only the name is saved, and the caller that loads the snapshot says
-//! which file it is.
+//! Pages of anonymous memory that are all zeros are left out. So are pages of files, unless a
+//! private store has copied them: only the file's name is saved, and the caller that loads the
+//! snapshot says which file it is.
 //!
-//! A record's check is the CRC-32 of the check before it (the first record's: of the header's), its
+//! A record's check is the CRC-32 of the check before it (for the first record, the header's), its
 //! kind, its length and its payload. So a record fits only its place in its file: if a record is
-//! replaced, lost, repeated or comes from an older save, it does not fit the one before it, or the
-//! one after it does not fit. The end is a record like the others, so its check vouches for the
-//! whole file. Bytes after the end are not read.
+//! replaced, lost, repeated or taken from an older save, it does not fit the one before it, or the
+//! one after it does not fit. The end is a record too, so its check vouches for the whole file.
+//! Bytes after the end are not read.
 //!
-//! Other versions are not read: the checks of version 1 and 2 did not chain, and could not tell
-//! such a file from a good one.
+//! Other versions are not read: in versions 1 and 2 a check did not depend on the one before it,
+//! and such a file could not be told from a good one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -47,28 +47,28 @@ const MAPPING: u32 = 1;
 const PAGES: u32 = 2;
 const END: u32 = 3;
 const WIDTH: u32 = 4;
-/// Pages in one record, at most.
+/// The most pages in one record.
 const BATCH: usize = 64;
-/// The longest payload: more is damage, and not worth the memory.
+/// The longest payload. A greater length is damage, and no memory is allocated for it.
 const LONGEST: u64 = (BATCH * PAGE_SIZE) as u64 + 8;
-/// Bytes of a mapping's payload before the name.
+/// The bytes of a mapping's payload before the name.
 const MAPPING_BYTES: usize = 28;
-/// Bytes of a file's name, at most.
+/// The most bytes of a file's name.
 const LONGEST_NAME: u64 = LONGEST - MAPPING_BYTES as u64;
-/// Bytes of address space looked through in one section.
+/// The bytes of address space that one section looks through.
 const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 impl Snapshot {
     /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks
-    /// ([`Space::lock`]) and how files will be read ([`Advice`](crate::Advice)) are left out: a
-    /// loaded snapshot has neither. This buffers only a batch of pages; pass a `BufWriter` if small
+    /// ([`Space::lock`]) and advice on reading ([`Advice`](crate::Advice)) are left out: a loaded
+    /// snapshot has neither. The call buffers only a batch of pages; pass a `BufWriter` if small
     /// writes are expensive, and sync the file yourself.
     ///
     /// # Errors
-    /// [`SnapshotFileError::Io`]; [`SnapshotFileError::Device`], [`SnapshotFileError::Direct`] and
-    /// [`SnapshotFileError::LongName`], by the first such mapping. The bytes written by then are no
-    /// snapshot.
+    /// [`SnapshotFileError::Io`]; or, for the first mapping that cannot be saved,
+    /// [`SnapshotFileError::Device`], [`SnapshotFileError::Direct`] or
+    /// [`SnapshotFileError::LongName`]. The bytes written up to an error are no snapshot.
     pub fn save(&self, to: &mut impl Write) -> Result<(), SnapshotFileError> {
         let mut out = Records::new(to);
         out.header()?;
@@ -115,7 +115,7 @@ impl Snapshot {
         space.inside(|tables| space.nodes().private_pages(tables.root, start, end))
     }
 
-    /// Adds one page to the batch; 0 if it need not be saved.
+    /// Adds one page to the batch and returns 1; returns 0 if the page need not be saved.
     fn save_page(
         &self,
         vma: &Vma,
@@ -126,7 +126,8 @@ impl Snapshot {
         let space = &*self.0.0;
         let nodes = space.nodes();
         let mut page = [0; PAGE_SIZE];
-        // Read by the table, not by an accessor: pages that may not be read are saved, too.
+        // The page is read by the table, not by an accessor, so that pages without read permission
+        // are saved too.
         space.inside(|tables| nodes.copy_still_page(tables.root, at, &mut page));
         if vma.file().is_none() && page == [0; PAGE_SIZE] {
             return Ok(0);
@@ -135,8 +136,8 @@ impl Snapshot {
         Ok(1)
     }
 
-    /// Fills a new space of `group` with the saved pages, and freezes it. `open` gives the file
-    /// that a name stands for.
+    /// Fills a new space of `group` with the saved pages, and freezes it. `open` returns the file
+    /// of a given name.
     pub(crate) fn load(
         cache: &Arc<Cache>,
         group: &Group,
@@ -170,7 +171,7 @@ impl Snapshot {
     }
 }
 
-/// Pages that follow each other, to be written as one record.
+/// Adjacent pages, to be written as one record.
 #[derive(Default)]
 struct Batch {
     start: u64,
@@ -205,8 +206,8 @@ impl Batch {
     }
 }
 
-/// Refuses devices, whose state is not in memory, direct access files, which only their opener can
-/// name, and names that `load` would take for damage.
+/// Returns the payload of a mapping. Refuses devices, whose state is not in memory; direct-access
+/// files, which `load` cannot open by name; and names that `load` would take for damage.
 fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let at = VirtAddr(vma.start);
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
@@ -259,7 +260,7 @@ impl<'io, S> Records<'io, S> {
         }
     }
 
-    /// The check of the record that comes next.
+    /// Returns the check of the next record.
     fn next_check(&self, kind: u32, payload: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.check.to_le_bytes());
@@ -381,7 +382,7 @@ impl<R: Read> Records<'_, R> {
     }
 }
 
-/// A space being filled. Private mappings can be stored to until the end, whatever their
+/// A space being filled. Its private mappings allow stores until the end, whatever their
 /// protection.
 struct Load<'space, Open> {
     space: &'space Space,
@@ -394,11 +395,11 @@ struct Load<'space, Open> {
 /// A mapping of a space being filled.
 struct Mapping {
     end: u64,
-    /// The protection that it gets at the end.
+    /// The protection that the mapping gets at the end.
     protection: Protection,
     sharing: Sharing,
-    /// The file that a private mapping gets at the end. Until then it is anonymous: a store would
-    /// read the page it copies, which may be gone from the file.
+    /// The file that a private mapping gets at the end. Until then the mapping is anonymous: a
+    /// store would read the page that it copies, and the file may have lost that page.
     file: Option<Map>,
 }
 
@@ -469,7 +470,7 @@ impl<Open: FnMut(&str) -> Option<PagedFile>> Load<'_, Open> {
         let Some(mapping) = mapping.filter(|_| !bytes.is_empty() && whole) else {
             return Err(damaged("pages outside every mapping"));
         };
-        // Its pages would be stored to the file, and `save` writes none.
+        // Pages of a shared mapping would be stored to the file, and `save` writes none.
         if mapping.sharing == Sharing::Shared {
             return Err(damaged("pages of a shared mapping"));
         }

@@ -1,4 +1,4 @@
-//! Taking a snapshot, reading it, and forking from it.
+//! Taking a snapshot, reading from it, and forking from it.
 
 use super::devices::DeviceState;
 use crate::group::{Group, LimitError};
@@ -10,14 +10,14 @@ use crate::space::vma::area::Backing;
 use crate::space::vma::device::DeviceRef;
 use crate::sync::Arc;
 
-/// A space as it was at one moment: the same mappings and the same private bytes, for as long as it
-/// lives.
+/// A space as it was at one moment: the same mappings and the same private bytes, while the
+/// snapshot lives.
 ///
-/// A handle, cheap to clone, `Send` and `Sync`. Any number of threads may read it, each through an
-/// [`Accessor`] of its own. Stores to it, and changes of its mappings, are refused. Pages of files
-/// are not part of it, unless a private store had copied them: they are read from the file, as it
-/// is at the time. Devices are asked for their state when the snapshot is taken, and get it back
-/// when a space is restored; the snapshot itself does not call them.
+/// It is a handle, cheap to clone, `Send` and `Sync`. Any number of threads may read it, each
+/// through an [`Accessor`] of its own. Stores to it, and changes of its mappings, are refused.
+/// Pages of files are not part of it, unless a private store had copied them: a read returns the
+/// file's content at the time of the read. Devices are asked for their state when the snapshot is
+/// taken, and get it back when a space is restored; the snapshot itself does not call them.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory};
@@ -38,9 +38,9 @@ use crate::sync::Arc;
 pub struct Snapshot(pub(super) Space, pub(super) Arc<[DeviceState]>);
 
 impl Space {
-    /// Freezes the space as it is now, in microseconds, whatever is mapped, and waits for no
+    /// Freezes the space as it is now. It takes microseconds, whatever is mapped, and waits for no
     /// accessor longer than its current access. The snapshot costs a page, and then the old copy of
-    /// each page that the space changes while it lives.
+    /// each page that the space changes while the snapshot lives.
     ///
     /// # Errors
     /// As [`Space::fork`].
@@ -57,7 +57,7 @@ impl Space {
 }
 
 impl Space {
-    /// The devices that are mapped, each once.
+    /// Returns the devices that are mapped, each once.
     fn devices(&self) -> Vec<DeviceRef> {
         self.0.inside(|tables| {
             let mut found: Vec<DeviceRef> = Vec::new();
@@ -74,8 +74,8 @@ impl Space {
 }
 
 impl Snapshot {
-    /// A new space that starts as this snapshot, in the same group. Takes no lock that its readers
-    /// or other forks hold for long: many threads may fork from one snapshot at once.
+    /// Creates a space that starts as this snapshot, in the same group. Takes no lock that readers
+    /// or other forks hold for long: many threads may fork from one snapshot at the same time.
     ///
     /// # Errors
     /// As [`Space::fork`].
@@ -83,8 +83,8 @@ impl Snapshot {
         self.fork_into(self.0.group())
     }
 
-    /// Like [`Snapshot::fork`], with the fork's own pages and tables charged to `group`, which must
-    /// be of the same `Memory`.
+    /// Forks like [`Snapshot::fork`], with the fork's own pages and tables charged to `group`,
+    /// which must be of the same `Memory`.
     ///
     /// # Errors
     /// As [`Space::fork_into`].
@@ -92,7 +92,7 @@ impl Snapshot {
         self.0.fork_into(group)
     }
 
-    /// A new accessor, to read with: its stores fail with
+    /// Creates an accessor for reading: its stores fail with
     /// [`FaultKind::Frozen`](crate::FaultKind::Frozen). Charged like any accessor.
     ///
     /// # Errors
@@ -101,20 +101,20 @@ impl Snapshot {
         self.0.accessor()
     }
 
-    /// The mappings and their resident pages.
+    /// Returns the mappings and counts their resident pages.
     pub fn stats(&self) -> SpaceStats {
         self.0.stats()
     }
 
-    /// The group that pays for the snapshot's root, and for tables that its readers need.
+    /// Returns the group that pays for the snapshot's root, and for tables that its readers need.
     pub fn group(&self) -> &Group {
         self.0.group()
     }
 
-    /// Checks everything the snapshot keeps. At rest.
+    /// Checks everything that the snapshot keeps. No other thread uses it meanwhile.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn validate(&self) {
         self.0.validate();

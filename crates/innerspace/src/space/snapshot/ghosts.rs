@@ -1,31 +1,31 @@
-//! Pages that a space has given back at a restore, remembered for a while: one that is stored to
-//! again so soon is worth keeping.
+//! Pages that a space has given back at recent restores: a page that is stored to again so soon is
+//! worth keeping.
 
-/// After this many restores in a row without a store before them, a page is expected not to be
-/// stored to again.
+/// The number of restores in a row, each without a store to a page before it, after which no more
+/// stores to that page are expected.
 pub(super) const IDLE: u8 = 4;
 
-/// Places. A page has one, by its number; the newest page in it is remembered.
+/// The number of places. A page's number selects its place, which remembers one page, the newest.
 const PLACES: usize = 1 << 10;
-/// Bits of a place that count restores; the others have the page's number.
+/// The bits of a place that count restores. The other bits are the page's number.
 const CLOCK_BITS: u32 = 24;
 const CLOCK: u64 = (1 << CLOCK_BITS) - 1;
 
-/// See the module.
+/// The remembered pages; see the module.
 #[derive(Debug)]
 pub(super) struct Ghosts(Box<[u64; PLACES]>);
 
 impl Ghosts {
-    /// Bytes it takes.
+    /// The size in bytes.
     pub(super) const SIZE: usize = PLACES * size_of::<u64>();
 
-    /// Remembers nothing: no page has so high a number.
+    /// Creates a table that remembers nothing: no page has so high a number.
     pub(super) fn new() -> Ghosts {
         Ghosts(Box::new([u64::MAX; PLACES]))
     }
 
     fn place(page: u64) -> usize {
-        // Pages of a leaf lie side by side, those of two leaves apart.
+        // Pages of the same leaf get neighbouring places; pages of different leaves do not.
         (page ^ (page >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES
     }
 
@@ -34,8 +34,8 @@ impl Ghosts {
         self.0[Ghosts::place(page)] = page << CLOCK_BITS | u64::from(restore) & CLOCK;
     }
 
-    /// Whether a page was given back a few restores before number `restore`. Seldom says so of one
-    /// that was given back long before: the count has wrapped around.
+    /// Returns whether a page was given back a few restores before number `restore`. Rarely true
+    /// for a page given back long before, when the count has wrapped around.
     pub(super) fn has(&self, page: u64, restore: u32) -> bool {
         let place = self.0[Ghosts::place(page)];
         let age = u64::from(restore).wrapping_sub(place) & CLOCK;

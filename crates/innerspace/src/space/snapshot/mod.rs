@@ -1,24 +1,23 @@
-//! Snapshots: a space frozen at a moment, to look into, to fork from, to compare with and to go
-//! back to.
+//! Snapshots: a space frozen at one moment, to read, fork from, compare with and restore.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `frozen` | taking one, reading it, forking from it |
 //! | `view` | bytes of a snapshot as a slice |
-//! | `restore` | going back, in two forms |
-//! | `changes` | which pages a space has changed since it last went back |
+//! | `restore` | going back to one, in two forms |
+//! | `changes` | which pages a space has changed since its last restore |
 //! | `ghosts` | which pages it has given back lately |
 //! | `diff` | differences, from the tables alone |
 //! | `file` | saving one, and loading it |
-//! | `error` | the errors of that |
+//! | `error` | the errors of saving and loading |
 //!
-//! A snapshot is a fork that nobody can store to or map in: it shares every table and page with its
-//! space, costs as much as a fork, and pays for what its space changes later by keeping the old
-//! pages. Files are not part of it: a page of a file that was not copied by a private store is read
-//! from the file as it is when it is read.
+//! A snapshot is a fork that nobody can store to or map in. It shares every table and page with its
+//! space and costs as much as a fork. When its space changes a page later, the snapshot keeps the
+//! old page. Files are not part of it: a page of a file that was not copied by a private store is
+//! read from the file, with its content at that time.
 //!
-//! Locking: as for any space; a restore is a structural change, with the gate closed. `changes` has
-//! a mutex of its own, taken inside sections and under no other.
+//! Locking: as for any space. A restore is a structural change, with the gate closed. `changes` has
+//! a mutex of its own; it is taken inside sections, and no other lock is taken under it.
 
 pub(crate) mod changes;
 pub(crate) mod devices;

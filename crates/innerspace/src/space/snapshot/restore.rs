@@ -1,35 +1,38 @@
 //! Going back to a snapshot, in two forms.
 //!
 //! - **Drop**: where the space's table differs from the snapshot's, the space gets the snapshot's
-//!   subtrees back, and releases its own. Always right. The next store to each leaf has to copy the
-//!   leaf again, and the page.
-//! - **In place**: the bytes of each page the space has made its own are copied back, and page and
-//!   table stay. The next stores are plain stores: no fault at all. Right when nothing but stores
-//!   has happened since the last restore to the same snapshot, and every page of the space's own
-//!   since then is recorded (`changes`).
+//!   subtrees back, and releases its own. This is always right. The next store to each leaf has to
+//!   copy the leaf again, and the page.
+//! - **In place**: the bytes of each page that the space has made its own are copied back, and page
+//!   and table stay. The next stores to them need no fault. This is right if nothing but stores has
+//!   happened since the last restore to the same snapshot, and if every page that the space has
+//!   made its own since then is recorded (`changes`).
 //!
-//! In place is chosen whenever it is right: copying a page back costs less than the freeing, the
-//! fault and the copy that dropping it leads to, if the page is stored to again. One that was
-//! stored to for the first time in a while is given back: its frame, warm in the caches, serves the
-//! next page. Which pages are stored to is seen by their write validity:
+//! A restore in place is chosen whenever it is right: if a page is stored to again, copying it back
+//! costs less than dropping it, which means freeing it, a fault and another copy. A page that was
+//! stored to for the first time in a while is given back instead: its frame, warm in the caches,
+//! serves the next page. Write validity tells which pages were stored to:
 //!
-//! - *Copied since the last restore*: it is given back, so the snapshot's page is shared again, and
-//!   the next store copies the page. If it has been given back up to [`IDLE`] restores ago, it is
-//!   copied back and loses its write validity, and the next store is a short fault.
-//! - *Stored to again*: it is copied back and loses its write validity: a short fault.
-//! - *Stored to [`STEADY`] times in a row*: it is copied back each time, stored to or not, and the
-//!   next store is a plain one.
-//! - *Not stored to*: it stays as it is: a short fault. After [`IDLE`] times in a row it is given
-//!   back, and the next store copies the page.
+//! - *A page copied since the last restore* is given back, so the snapshot's page is shared again,
+//!   and the next store copies the page. But if the same page was given back up to [`IDLE`]
+//!   restores ago, it is copied back and loses its write validity, and the next store is a short
+//!   fault.
+//! - *A page stored to again* is copied back and loses its write validity: the next store is a
+//!   short fault.
+//! - *A page stored to [`STEADY`] times in a row* is copied back each time, stored to or not, and
+//!   the next store needs no fault.
+//! - *A page not stored to* stays as it is: the next store is a short fault. After [`IDLE`] times
+//!   in a row it is given back, and the next store copies the page.
 //!
-//! If a watch has taken write validity since (`take_dirty`, `watch_code`), pages without it are
-//! compared.
+//! If a watch has taken write validity since the last restore (`take_dirty`, `watch_code`), the
+//! bytes of pages without it are compared instead.
 //!
-//! Every [`AUDIT`]th time, the steady pages are compared first; one with the bytes of the snapshot
-//! counts as not stored to.
+//! At every [`AUDIT`]th restore, the bytes of the steady pages are compared first; a page that
+//! still has the bytes of the snapshot counts as not stored to.
 //!
-//! A restore in place leaves the accessors' leaves as they are. It closes the gate and leaves
-//! [`GATE_MAIL`]: no access hits before it has read the mail, and then it looks at the gate.
+//! After a restore in place, the leaves that accessors remember are still right. The restore closes
+//! the gate and posts [`GATE_MAIL`]: an accessor reads this mail before its next hit, and then
+//! looks at the gate.
 
 use super::changes::{Changed, Record};
 use super::frozen::Snapshot;
@@ -51,25 +54,25 @@ use crate::sync::panics::Panics;
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
-/// Restores in place from one comparison of steady pages to the next.
+/// The number of restores in place from one comparison of steady pages to the next.
 const AUDIT: u32 = 16;
-/// After this many restores in a row, each after a store, a page is expected to be stored to every
-/// time.
+/// The number of restores in a row, each after a store to a page, after which a store before every
+/// restore is expected.
 const STEADY: u8 = 3;
 
 impl Space {
-    /// Goes back to `snapshot`: mappings, protections, locks and private bytes are as they were
-    /// then. Bytes of files are not part of it. The snapshot must be one of this space, or the one
-    /// this space was forked from.
+    /// Takes the space back to `snapshot`: mappings, protections, locks and private bytes are as
+    /// they were then. Bytes of files are not part of a snapshot. The snapshot must be one of this
+    /// space, or the one from which this space was forked.
     ///
-    /// The time is in proportion to the pages changed since. A space that goes back to the same
-    /// snapshot again and again, having stored to much the same pages each time, pays a copy of
-    /// each of these pages and little more.
+    /// The time is in proportion to the pages changed since. If a space is restored to the same
+    /// snapshot again and again, and stores to about the same pages each time, a restore costs a
+    /// copy of each of these pages and little more.
     ///
     /// # Errors
     /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned;
-    /// [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]; [`SpaceError::Reentered`]. The space
-    /// is as it was.
+    /// [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]; [`SpaceError::Reentered`]. After an
+    /// error the space is unchanged.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("restore", VirtAddr(0), space.end())?;
@@ -87,7 +90,7 @@ impl Space {
         } else {
             self.restore_by_dropping(image, writer)?;
         }
-        // A device may panic: the others go back all the same.
+        // If a device panics, the others are restored all the same.
         let mut panics = Panics::default();
         for device in snapshot.1.iter() {
             panics.catch(|| device.bring_back(space));
@@ -103,7 +106,7 @@ impl Space {
     ) -> Result<(), SpaceError> {
         let space = &self.0;
         let nodes = space.nodes();
-        // The image never changes its mappings, nor loses a part of its table.
+        // The image never changes its mappings, and never loses a part of its table.
         let vmas = image.inside(|tables| tables.vmas.clone());
         let revision = writer.revision + 1;
         let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
@@ -123,13 +126,13 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Copies the recorded pages back. Returns false, with nothing changed, if that is not right or
-    /// not worth it.
+    /// Copies the recorded pages back. Returns false, with nothing changed, if a restore in place
+    /// is not right or not worthwhile.
     fn restore_in_place(&self, image: &SpaceInner, writer: &mut Writer<'_, Structure>) -> bool {
         let nodes = self.nodes();
         writer.revision += 1;
         let _closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(GATE_MAIL));
-        // Only now is every installed page recorded.
+        // The record is read only now, with the gate closed, when it has every installed page.
         let Some(mut known) = self.changes.take() else {
             return false;
         };
@@ -171,8 +174,8 @@ impl SpaceInner {
         known.pages.retain_mut(|page| walk.bring_back(page));
         known.ghosts = walk.ghosts.take();
         let freed = std::mem::take(&mut walk.freed);
-        // Nobody has been in them since the gate was closed. They come back in reverse, so in the
-        // order of these pages.
+        // No thread has used these pages since the gate was closed. They are freed in reverse, so
+        // that frames are allocated again in the order of the pages.
         nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
         for (at, _) in freed.into_iter().rev() {
             known.add_ghost(self.payer(), at);
@@ -184,12 +187,12 @@ impl SpaceInner {
     }
 }
 
-/// Brings pages back.
+/// A walk over the recorded pages that restores them.
 struct Walk<'a> {
     space: &'a SpaceInner,
     nodes: Nodes<'a>,
     vmas: &'a VmaSet,
-    /// The image's root.
+    /// The root of the image's table.
     theirs: FrameId,
     /// Whether steady pages are compared.
     audit: bool,
@@ -197,9 +200,9 @@ struct Walk<'a> {
     doubtful: bool,
     /// Pages copied back so far.
     copied: u64,
-    /// Pages of the space's own that are not any more, with their addresses.
+    /// Pages that the space has given back, with their addresses.
     freed: Vec<(u64, Pte)>,
-    /// Pages given back before.
+    /// Pages given back at earlier restores.
     ghosts: Option<Ghosts>,
     /// The number of this restore.
     restore: u32,
@@ -214,7 +217,7 @@ impl<'a> Walk<'a> {
         pte::load(Walk::word(nodes, known))
     }
 
-    /// The image's page at `at`; `None` if it is a file's.
+    /// Returns the image's page at `at`; `None` if it is a page of a file.
     #[cold]
     fn look_up(&self, at: u64) -> Option<Image> {
         let leaf = self.nodes.find(self.theirs, at);
@@ -233,8 +236,8 @@ impl<'a> Walk<'a> {
         vma.is_none_or(|vma| vma.file().is_some())
     }
 
-    /// Makes the page as in the image. Returns false if the space no longer has a page of its own.
-    /// The caller has checked that this is possible.
+    /// Makes the page as in the image. Returns false if the space no longer has a page of its own
+    /// there. The caller has checked that this is possible.
     #[inline]
     fn bring_back(&mut self, known: &mut Changed) -> bool {
         let word = Walk::word(self.nodes, known);
@@ -244,14 +247,15 @@ impl<'a> Walk<'a> {
                 .is_some_and(|leaf| leaf.exclusive && leaf.frame == known.leaf)
         );
         if self.doubtful {
-            // The bit of a stored page may have been taken, and its bytes change again now.
+            // The dirty bit of a stored page may have been taken, and the page's bytes change again
+            // now.
             self.space.written(known.at);
         }
         if known.image.is_none() {
             known.image = self.look_up(known.at);
         }
         let Some(image) = known.image else {
-            // The file has the page.
+            // The page is the file's in the image.
             self.freed.push((known.at, pte::take(word)));
             return false;
         };
@@ -280,14 +284,15 @@ impl<'a> Walk<'a> {
         known.idle < IDLE || !self.give_back(known, word, image)
     }
 
-    /// Whether a page was given back at one of the last restores.
+    /// Returns whether a page was given back at one of the last restores.
     #[cold]
     fn was_given_back(&self, at: u64) -> bool {
         let ghosts = self.ghosts.as_ref();
         ghosts.is_some_and(|ghosts| ghosts.has(at / PAGE_SIZE as u64, self.restore))
     }
 
-    /// Gives the page up for the image's. Returns false if that has too many owners to count.
+    /// Replaces the page by the image's. Returns false if the image's page has too many owners to
+    /// count.
     #[cold]
     fn give_back(&mut self, known: &Changed, word: &AtomicU64, image: Image) -> bool {
         let given = match image {

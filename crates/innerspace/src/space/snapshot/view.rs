@@ -13,10 +13,10 @@ use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
 use crate::{PageCount, VirtAddr};
 
-/// Bytes of a snapshot that stay as they are, also when the snapshot and every space are gone.
+/// Bytes of a snapshot that stay as they are, even when the snapshot and every space are gone.
 ///
-/// Inside one private page it is the page itself; across pages, and of pages of files, it is a
-/// copy, charged to the snapshot's group. A clone is the same bytes once more, and costs a count.
+/// A view inside one private page is the page itself. A view across pages, or of pages of files, is
+/// a copy, charged to the snapshot's group. A clone has the same bytes and costs one more count.
 #[derive(Clone)]
 pub struct PageView(Arc<Bytes>);
 
@@ -65,11 +65,11 @@ fn charged(len: usize) -> PageCount {
 }
 
 impl Snapshot {
-    /// A view of `len` bytes at `at`.
+    /// Returns a view of `len` bytes at `at`.
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be read;
-    /// [`FaultKind::Limit`](crate::FaultKind::Limit) when the group has no room for a copy.
+    /// [`FaultKind::Limit`](crate::FaultKind::Limit) if the group has no room for a copy.
     pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
         let space = &*self.0.0;
         let offset = at.page_offset();
@@ -77,7 +77,7 @@ impl Snapshot {
             let nodes = space.nodes();
             let range = offset..offset + len;
             let page = space.inside(|tables| {
-                // The load below reports a page that may not be read.
+                // If the page may not be read, the read below reports it.
                 let vma = tables.vmas.find_containing(at.0)?;
                 if !vma.protection.allows(Protection::READ) {
                     return None;

@@ -1,5 +1,5 @@
-//! Two tables side by side: what differs, and making one like the other. Equal words are passed
-//! over without a look at their subtrees, so the cost is that of the nodes that were un-shared.
+//! Compares two tables, and makes one like the other. Equal words are skipped with their subtrees,
+//! so the cost is that of the nodes that were un-shared since.
 
 use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};
@@ -7,7 +7,7 @@ use crate::FrameId;
 use crate::space::core::address::{ROOT_LEVEL, SLOTS, span};
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// A word of an upper node that is to lead elsewhere.
+/// A planned change of one word of an upper node.
 struct Change {
     node: FrameId,
     slot: usize,
@@ -16,20 +16,20 @@ struct Change {
     new: Option<FrameId>,
 }
 
-/// The changes that make a table like another. Holds a ref on each new child.
+/// The changes that make one table like another. The plan holds a ref on each new child.
 pub(crate) struct Plan(Vec<Change>);
 
-/// The page in a slot of private memory, by its place in the arena; `None` for pages of files and
-/// zeros.
+/// Returns the host address of the page in a slot, if the page is anonymous; `None` for pages of
+/// files and zeros.
 fn private_page(word: Option<&AtomicU64>) -> Option<u64> {
     let page = word.map_or(Pte::EMPTY, pte::load);
     matches!(page.holds(), Holds::Own | Holds::Borrowed).then(|| page.host())
 }
 
 impl Nodes<'_> {
-    /// The changes that make the table below `ours` like that below `theirs`; the space's own upper
-    /// nodes are kept. The gate of `ours` is closed, and `theirs` loses no children. Nothing is
-    /// changed yet.
+    /// Plans the changes that make the table below `ours` like that below `theirs`, and changes
+    /// nothing yet. Upper nodes that are the space's own are kept. The gate of `ours` is closed,
+    /// and `theirs` loses no children.
     pub(crate) fn plan_restore(self, ours: FrameId, theirs: FrameId) -> Result<Plan, TooManyForks> {
         let mut plan = Plan(Vec::new());
         match self.plan_below(ours, theirs, ROOT_LEVEL, &mut plan.0) {
@@ -54,8 +54,8 @@ impl Nodes<'_> {
     ) -> Result<(), TooManyForks> {
         for slot in 0..SLOTS {
             let old = self.child(&self.words(ours)[slot]);
-            // The leaf of zeros faults in again: it may be taken away from theirs before ours has
-            // it.
+            // The leaf of zeros is left out and faults in again: a revoker may unlink it from
+            // `theirs` before `ours` links it.
             let new = self.child(&self.words(theirs)[slot]);
             let new = new.filter(|new| !self.is_zero_leaf(*new));
             if old == new {
@@ -84,12 +84,13 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// Makes the planned changes, with the gate still closed. `detached` gets the nodes and pages
-    /// that were replaced.
+    /// Makes the planned changes. The gate is still closed. `detached` receives the nodes that were
+    /// replaced.
     pub(crate) fn apply_plan(self, plan: Plan, detached: &mut Detached) {
         for change in plan.0 {
             let word = change.new.map_or(0, child_word);
-            // Release: pairs with walkers in `child`; the subtree itself was published long ago.
+            // Release: pairs with the acquire of walkers in `child`. The subtree itself was
+            // published long ago.
             self.words(change.node)[change.slot].store(word, Ordering::Release);
             detached
                 .nodes
@@ -97,7 +98,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// The addresses of the pages of private memory in a range. Inside the gate.
+    /// Returns the addresses of the anonymous pages in a range. The caller is inside the gate.
     pub(crate) fn private_pages(self, root: FrameId, start: u64, end: u64) -> Vec<u64> {
         let mut found = Vec::new();
         self.for_each_slot(root, start, end, &mut |at, word| {
@@ -106,8 +107,8 @@ impl Nodes<'_> {
         found
     }
 
-    /// Calls `each` with the address of every page of private memory that is not the same page
-    /// below both roots. Inside the gates of both.
+    /// Calls `each` with the address of every anonymous page that the two tables do not share. The
+    /// caller is inside the gates of both spaces.
     pub(crate) fn for_each_difference(self, a: FrameId, b: FrameId, each: &mut impl FnMut(u64)) {
         self.differences(Some(a), Some(b), ROOT_LEVEL, 0, each);
     }

@@ -1,4 +1,4 @@
-//! Structural changes of a range of addresses.
+//! Structural changes of the slots of a range.
 
 use std::ops::Range;
 
@@ -11,17 +11,17 @@ use crate::sync::domain::Post;
 use crate::sync::failpoint;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// How to edit the slots of a range.
+/// What to do to the slots of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Edit {
-    /// Empty them; whole subtrees come off as one.
+    /// Empties the slots. A subtree that lies wholly in the range is taken off as one.
     Detach,
-    /// Take all validity away on paths of the space's own.
+    /// Takes all validity away. The paths are made the space's own first.
     Forbid,
-    /// Take write and fetch validity away, wherever it is.
+    /// Takes validity for stores and fetches away. Shared paths stay shared.
     ForbidWrite,
-    /// The same on paths of the space's own: words that become valid there from now on would be
-    /// wrong for other sharers.
+    /// Takes validity for stores and fetches away, on paths of the space's own: words that become
+    /// valid there from now on would be wrong for other sharers.
     Part,
 }
 
@@ -31,13 +31,13 @@ impl Edit {
     }
 }
 
-/// Changes of a range, in two phases, both with the gate closed: first the paths are made the
-/// space's own, which changes nothing that anybody can see and can be started again with more
-/// nodes; then the slots are edited, which needs none.
+/// Changes of a range have two phases, both with the gate closed. The first makes the paths the
+/// space's own. It changes nothing that a user can see, and can be started again with more nodes.
+/// The second edits the slots, and needs no nodes.
 impl Nodes<'_> {
-    /// Makes the paths that `edit` needs the space's own. Nodes that it replaced are in `detached`,
-    /// also when it fails; `moved` is called as by [`Nodes::own_path`]. The space's `paths` mutex
-    /// is held.
+    /// Makes the paths that `edit` needs the space's own. The replaced nodes go to `detached`, even
+    /// when the call fails; `moved` is called as by [`Nodes::own_path`]. The caller holds the
+    /// space's `paths` mutex.
     pub(crate) fn own_range(
         self,
         root: FrameId,
@@ -60,10 +60,10 @@ impl Nodes<'_> {
         walk.pending.notify(self, owned, moved)
     }
 
-    /// Does `edit` to every slot of the range, whose paths are the space's own if the edit needs
-    /// that. Opens a section of its own: if the paths are shared, a fault beside the range may
-    /// meanwhile replace a leaf by a copy and release it, and the leaf would then be another
-    /// space's alone, or nobody's.
+    /// Applies `edit` to every slot of the range. The paths are the space's own already if the edit
+    /// needs that. Opens a section of its own: if the paths are shared, a fault beside the range
+    /// may meanwhile replace a leaf by a copy and release it, and the leaf would then be another
+    /// space's alone, or free.
     pub(crate) fn apply(
         self,
         root: FrameId,
@@ -90,7 +90,7 @@ struct Walk<'a, 'pool> {
 }
 
 impl Walk<'_, '_> {
-    /// Whether the edit takes the child that covers `from..to` off as one.
+    /// Returns whether the edit takes off the child that covers `from..to` as a whole.
     fn takes_whole(&self, level: u32, from: u64, to: u64) -> bool {
         self.edit == Edit::Detach && to - from == span(level)
     }
@@ -112,7 +112,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             if self.nodes.is_zero_leaf(child) {
-                // The absence of a leaf is right for every edit, and costs nothing.
+                // A missing leaf is right for every edit, and costs nothing.
                 self.pending.replaces(self.nodes, level - 1, from);
                 word.store(0, Ordering::Release);
                 self.detached.nodes.push((child, level - 1));
@@ -126,8 +126,8 @@ impl Walk<'_, '_> {
                 child = copy;
             }
             if level == 1 && self.edit != Edit::Forbid {
-                // Pages that it alone borrows become its own before any of them is dropped or
-                // moved: a shadow without a parent would keep them. In the caller's section.
+                // The leaf takes over the pages that it alone borrows before any of them is dropped
+                // or moved: a shadow without a parent would keep them. The caller is in a section.
                 while self.nodes.collapse_shadow(child, Borrower::Exclusive) {}
             }
             if level > 1 {
@@ -153,8 +153,8 @@ impl Walk<'_, '_> {
                 failpoint!(Edited);
             }
             if self.edit.needs_own_path() {
-                // Accessors that had it coalesced were told when the gate closed; if nothing was
-                // mapped here, none had.
+                // Accessors that had the leaf coalesced were told when the gate closed. If nothing
+                // was mapped here, none had it coalesced.
                 self.nodes.unmark_coalesced(node);
             }
             return;

@@ -1,4 +1,4 @@
-//! Copying shared nodes, and the pages that a copied leaf borrows: see the module above.
+//! Copying shared nodes, and the pages that a copied leaf borrows: see the parent module.
 
 use super::nodes::{MAX_DEPTH, Nodes, child_word};
 use super::pte::{self, Holds, Pte, VALID_W};
@@ -11,7 +11,7 @@ use crate::sync::failpoint;
 use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
-    /// Makes a copy of a shared node, with one parent.
+    /// Copies a shared node. The copy has one parent.
     pub(crate) fn copy(self, old: FrameId, level: u32, frame: PoolFrame<'_>) -> FrameId {
         self.pool.counters.count(Event::TableUnshare);
         if level == 0 {
@@ -23,8 +23,8 @@ impl Nodes<'_> {
 
     fn copy_upper(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
         for (word, slot) in self.words(old).iter().zip(frame.words()) {
-            // The leaf of zeros faults in again, for the reason that a file's page does in
-            // `copy_leaf`.
+            // The leaf of zeros is left out and faults in again, like a page of a file in
+            // `copy_borrowing`.
             let child = self.child(word).filter(|child| !self.is_zero_leaf(*child));
             slot.store(child.map_or(0, child_word), Ordering::Relaxed);
             if let Some(child) = child {
@@ -37,8 +37,9 @@ impl Nodes<'_> {
     }
 
     fn copy_leaf(self, old: FrameId, frame: PoolFrame<'_>) -> FrameId {
-        // A shadow that is kept by `old` alone goes first. Borrowing through it would keep a chain
-        // of such leaves alive, one more a fork, and a ref on each page would touch them all.
+        // A shadow that only `old` keeps is collapsed first. Borrowing through it would keep a
+        // chain of such leaves alive, one more with each fork, and a ref on each page would touch
+        // all their frames.
         let _section = self.pool.domain.reader();
         while self.collapse_shadow(old, Borrower::Shared) {}
         let depth = self.shadow(old).map_or(1, |(_, depth)| depth + 1);
@@ -48,14 +49,14 @@ impl Nodes<'_> {
         }
     }
 
-    /// A copy of a leaf that borrows its anonymous pages. The others fault in again: a copied word
-    /// of a file's page or hole would be out of the reach of a revoker that walked to the old leaf
-    /// a moment ago.
+    /// Copies a leaf; the copy borrows the anonymous pages. Other pages are left out and fault in
+    /// again: a revoker that walked to the old leaf a moment ago would miss the copied word of a
+    /// file's page or hole.
     fn copy_borrowing(self, old: FrameId, depth: u64, mut frame: PoolFrame<'_>) -> FrameId {
         let mut borrows = 0;
         frame.copy_from(old);
-        // Acquire: the words were loaded one by one; pairs with the releases that installed the
-        // pages, as in `pte::load`.
+        // Acquire: pairs with the releases that installed the pages, as in `pte::load`. The words
+        // were loaded one by one, without it.
         fence(Ordering::Acquire);
         failpoint!(LeafCopied);
         frame.change_words(|word| {
@@ -70,7 +71,7 @@ impl Nodes<'_> {
         self.publish_leaf(frame, shadow)
     }
 
-    /// Makes a copy of a leaf that owns its anonymous pages, too.
+    /// Copies a leaf; the copy takes a ref on each anonymous page, and so borrows nothing.
     fn copy_flat(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
         for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
             let pte = pte::load(word);
@@ -89,12 +90,14 @@ impl Nodes<'_> {
         self.publish_leaf(frame, None)
     }
 
-    /// Takes the write validity of the leaf that owns a page of this chain: the frame is about to
-    /// have two owners, and a leaf that became exclusive again would write to it without asking.
-    /// The caller's table keeps the first leaf, and that one keeps the others; so no leaf that
-    /// another thread may find here is exclusive (see `pte` on copies). In a section: a leaf of the
-    /// chain may be collapsed by the one before it. A walk that finds no owner began at a word that
-    /// has become an owner's, without write validity.
+    /// Takes away the write validity of the leaf in this chain that owns a page. The frame is about
+    /// to have two owners, and a leaf that became exclusive again would store to it without a
+    /// fault.
+    ///
+    /// The caller's table keeps the first leaf, and that leaf keeps the others; so no other thread
+    /// finds a leaf of this chain exclusive (see `pte` on copies). The caller is in a section,
+    /// because a leaf of the chain may be collapsed by the one before it. If a walk finds no owner,
+    /// the word at which it began has meanwhile become an owner's, without write validity.
     pub(crate) fn end_writes_in_place(self, mut leaf: FrameId, index: usize) {
         loop {
             let word = &self.words(leaf)[index];
@@ -111,12 +114,13 @@ impl Nodes<'_> {
     }
 
     /// Installs the page that the leaf `theirs` has in a slot in the leaf `ours` as well. Returns
-    /// the page that was there, or `None`, with nothing changed, if the new one has too many owners
-    /// to count. The gate is closed, and `ours` is the space's own.
+    /// the page that was there, or `None`, with nothing changed, if the new page has too many
+    /// owners to count. The gate is closed, and `ours` is the space's own.
     pub(crate) fn share_page(self, ours: FrameId, theirs: FrameId, slot: usize) -> Option<Pte> {
         let page = pte::load(&self.words(theirs)[slot]);
         let shared = match self.shadow(ours) {
-            // As at the time when `ours` was copied from it: the frame's metadata is not touched.
+            // The page is borrowed again, as when `ours` was copied, so the frame's metadata is not
+            // touched.
             Some((shadow, _)) if shadow == theirs => page.borrowed(),
             _ => {
                 let _section = self.pool.domain.reader();

@@ -1,27 +1,27 @@
 //! The page table: a radix tree of 512-word nodes in the arena's frames, whose subtrees are shared
 //! by forks.
 //!
-//! Four levels of nine bits over pages of 4 KiB: 48 bits of address. Level 0 is the leaf
-//! ([`crate::space::table::pte`]); a word of an upper node is a child's frame number, shifted, or
-//! 0. The root belongs to its space; every other node is kept by its hold word: `refs` counts the
-//! parents that lead to it, `mapped` the leaves that borrow from it. Of an anonymous page `refs`
-//! counts the leaves that own it, `mapped` its pins.
+//! There are four levels of nine bits over pages of 4 KiB, for addresses of 48 bits. Level 0 is the
+//! leaf ([`crate::space::table::pte`]). A word of an upper node is a child's frame number, shifted,
+//! or 0. The root belongs to its space. Every other node is kept by its hold word: `refs` counts
+//! the parents that lead to it, `mapped` the leaves that borrow from it. For an anonymous page,
+//! `refs` counts the leaves that own it, `mapped` its pins.
 //!
-//! Fork copies the root and takes one more ref on each child. A node with more than one ref, or
-//! below such a node, is *shared*, and changes only in ways right for every sharer (I11).
-//! Everything else first makes the path the space's own, from the top (`Nodes::own_path`): a copied
-//! upper node takes one more ref on each child; a copied leaf *borrows* the anonymous pages of the
-//! leaf that it was copied from, its shadow (`shadow`). A chain longer than `MAX_DEPTH` is cut by
-//! taking a ref on each frame instead. Sharing and borrowing are explained in
-//! `docs/protocols/borrowing.md`.
+//! A fork copies the root and takes one more ref on each child. A node with more than one ref, or
+//! below such a node, is *shared*, and changes only in ways right for every sharer (I11). Before
+//! any other change the path is made the space's own, from the top (`Nodes::own_path`). A copied
+//! upper node takes one more ref on each child. A copied leaf *borrows* the anonymous pages of the
+//! leaf that it was copied from, its shadow (`shadow`). If a chain of shadows would be longer than
+//! `MAX_DEPTH`, the copy takes a ref on each frame instead. `docs/protocols/borrowing.md` explains
+//! sharing and borrowing.
 //!
 //! Locking: words change by compare-exchange, or by plain stores where no other thread can change
-//! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault works);
-//! copying and creating nodes by faults is serialised by the space's `paths` mutex, never held over
-//! anything that sleeps. A fault that finds its path the space's own stores without it; so the path
-//! counts as nobody's own from before a node is replaced until every accessor that may remember the
-//! old node has mail (`PendingInvalidation`). Node frames are always freed after a grace period,
-//! for walkers that may still be in them.
+//! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault works). The
+//! space's `paths` mutex serialises the copying and creating of nodes by faults, and is never held
+//! over anything that sleeps. A fault that finds its path the space's own stores without the mutex.
+//! So before a node is replaced, the path begins to count as shared, and it does until every
+//! accessor that may remember the old node has mail (`PendingInvalidation`). Frames of nodes are
+//! always freed after a grace period, for walkers that may still be in them.
 
 pub(crate) mod compare;
 pub(crate) mod edit;

@@ -7,11 +7,11 @@ use super::pte::{self, Holds, Pte};
 use crate::FrameId;
 use crate::space::core::address::{slot_index, span};
 
-/// All functions are called with the gate closed on both ranges, `paths` held, and both paths the
-/// space's own.
+/// The caller of each function has the gate closed on both ranges, holds `paths`, and has made both
+/// paths the space's own.
 impl Nodes<'_> {
-    /// Calls `path` to make the path to each address above `to` at which a leaf with a page of
-    /// `from` will arrive.
+    /// Calls `path`, which makes the path to an address, for each leaf from `to` on that will
+    /// receive a page of `from`.
     pub(crate) fn move_paths(
         self,
         root: FrameId,
@@ -32,7 +32,7 @@ impl Nodes<'_> {
             .try_for_each(|there| path(there).map(drop))
     }
 
-    /// Empties the slots of a range; leaves stay.
+    /// Empties the slots of a range. The leaves stay.
     pub(crate) fn empty(self, root: FrameId, range: &Range<u64>, detached: &mut Detached) {
         self.for_each_slot(root, range.start, range.end, &mut |_, word| {
             let page = pte::take(word);

@@ -10,9 +10,9 @@ use crate::sync::domain::Post;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{failpoint, interleave};
 
-/// Leaves in a borrowing chain before it is cut.
+/// The greatest number of shadows that a leaf borrows through; a longer chain is cut.
 pub(crate) const MAX_DEPTH: u64 = 8;
-/// Nodes that the way to one leaf can need.
+/// The greatest number of new nodes that the path to one leaf can need.
 pub(crate) const PATH_NODES: usize = LEVELS as usize - 1;
 
 pub(crate) fn child_word(child: FrameId) -> u64 {
@@ -23,35 +23,36 @@ pub(super) fn word_child(word: u64) -> Option<FrameId> {
     (word != 0).then_some(FrameId((word >> 12) as u32))
 }
 
-/// The word that says where a leaf borrows.
+/// Packs a leaf's shadow, and the number of leaves it borrows through, into one word.
 pub(super) fn shadow_word(shadow: Option<(FrameId, u64)>) -> u64 {
     shadow.map_or(0, |(shadow, depth)| (u64::from(shadow.0) << 8) | depth)
 }
 
-/// A leaf found on the way to an address.
+/// A leaf, found by a walk to an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     pub(crate) frame: FrameId,
-    /// Whether the whole path is the space's alone, no leaf borrows from it, and every accessor
-    /// that cached another leaf here has been told.
+    /// Whether the whole path is the space's alone, no leaf borrows from this one, and every
+    /// accessor that cached another leaf here has been told.
     pub(crate) exclusive: bool,
 }
 
-/// More nodes are needed than were set aside.
+/// The error if more nodes are needed than were set aside.
 #[derive(Debug)]
 pub(crate) struct NeedNodes;
 
-/// Where frames for new nodes come from.
+/// The source of frames for new nodes.
 #[derive(Debug)]
 pub(crate) struct Spares<'pool> {
-    /// Set aside with the gate open, outside every section.
+    /// Frames set aside with the gate open, outside every section.
     pub(crate) aside: Vec<PoolFrame<'pool>>,
-    /// The group to charge when none is set aside and one is free at once; none for closed gates.
+    /// The pool and group to take a frame from when none is set aside, if one is free without
+    /// waiting; `None` while a gate is closed.
     pub(crate) at_once: Option<(&'pool Pool, GroupId)>,
 }
 
 impl<'pool> Spares<'pool> {
-    /// Only frames that were set aside.
+    /// Uses only frames that were set aside.
     pub(crate) fn only(aside: Vec<PoolFrame<'pool>>) -> Spares<'pool> {
         Spares {
             aside,
@@ -70,17 +71,17 @@ impl<'pool> Spares<'pool> {
 /// Nodes and pages taken out of a table, to be released once nobody can be inside any more.
 #[derive(Debug, Default)]
 pub(crate) struct Detached {
-    /// Parent refs on subtrees, with their level.
+    /// One parent's ref on each of these subtrees, with the level of the subtree.
     pub(super) nodes: Vec<(FrameId, u32)>,
-    /// Words of leaf slots.
+    /// Words that were taken out of leaf slots.
     pub(crate) pages: Vec<Pte>,
-    /// Leaves that a leaf borrowed from.
+    /// Shadows that a leaf has stopped borrowing from.
     pub(crate) shadows: Vec<FrameId>,
 }
 
 /// Invalidations owed to accessors that may have cached a node being replaced. The caller holds
 /// `paths`. Until they are delivered the root counts twice: a fault that has walked to a leaf takes
-/// it for shared, and waits for `paths` before it stores there.
+/// the leaf for shared, and waits for `paths` before it stores there.
 #[derive(Debug)]
 pub(crate) struct PendingInvalidation {
     root: FrameId,
@@ -92,9 +93,9 @@ impl PendingInvalidation {
         PendingInvalidation { root, forget: None }
     }
 
-    /// The child at `level` on the way to `at` is to be replaced next. For an upper node everything
-    /// is to be forgotten: until then a sharer may link a leaf into the old node, which this space
-    /// must not use.
+    /// Announces that the child at `level` on the way to `at` is replaced next. If it is an upper
+    /// node, accessors have to forget everything: until they do, a sharer may link a leaf into the
+    /// old node, and this space must not use that leaf.
     pub(super) fn replaces(&mut self, nodes: Nodes<'_>, level: u32, at: u64) {
         let post = match level {
             0 => Post::One(leaf_number(at)),
@@ -111,7 +112,7 @@ impl PendingInvalidation {
         });
     }
 
-    /// Tells them. `end` is the result.
+    /// Delivers the invalidations through `moved`, and returns `end`.
     pub(crate) fn notify<T>(
         self,
         nodes: Nodes<'_>,
@@ -129,11 +130,11 @@ impl PendingInvalidation {
     }
 }
 
-/// The operations on nodes of one pool.
+/// Operations on the nodes of one pool.
 #[derive(Clone, Copy)]
 pub(crate) struct Nodes<'pool> {
     pub(crate) pool: &'pool Pool,
-    /// The space whose sessions may hold what is retired.
+    /// The space whose sessions may be using what is retired.
     pub(crate) owner: u64,
 }
 
@@ -152,26 +153,26 @@ impl<'pool> Nodes<'pool> {
         self.is_zero_leaf(node) || self.is_held_twice(node)
     }
 
-    /// Whether there is another parent or a borrower.
+    /// Returns whether the node has a second parent, or a borrower.
     pub(super) fn is_held_twice(self, node: FrameId) -> bool {
         let state = self.state(node);
         state.refs() > 1 || state.mapped() > 0
     }
 
-    /// Whether an accessor may have the leaf coalesced (`tlb::coalesced`). Here and below:
-    /// with the gate's writer held.
+    /// Returns whether an accessor may have the leaf coalesced (`tlb::coalesced`). The caller of
+    /// this and the next two functions holds the gate's writer lock.
     pub(crate) fn is_coalesced(self, leaf: FrameId) -> bool {
         let flags = self.pool.frames.meta(leaf).flags.load();
         flags.contains(FlagSet::COALESCED)
     }
 
-    /// An accessor is going to coalesce the leaf.
+    /// Notes that an accessor is going to coalesce the leaf.
     pub(crate) fn mark_coalesced(self, leaf: FrameId) {
         self.pool.frames.meta(leaf).flags.set(FlagSet::COALESCED);
     }
 
-    /// Notes that all accessors that may have it coalesced were told to forget it. Returns whether
-    /// there may be any.
+    /// Notes that all accessors that may have the leaf coalesced were told to forget it. Returns
+    /// whether there may be any.
     pub(crate) fn unmark_coalesced(self, leaf: FrameId) -> bool {
         let marked = self.is_coalesced(leaf);
         if marked {
@@ -180,11 +181,14 @@ impl<'pool> Nodes<'pool> {
         marked
     }
 
-    /// Whether a child of a node that is the space's alone is shared, before it is copied; `paths`
-    /// is held. If it is, it stays so until `replaced` is released, though its other sharers may
-    /// end at any time: a thread that found it exclusive would change its words with no lock, and a
-    /// change after the copy would be lost. The ref is taken before the count is looked at: if
-    /// another thread found the child unshared before that, so do we; and none does after it.
+    /// Returns whether a child of a node that is the space's alone is shared, so that it has to be
+    /// copied. The caller holds `paths`.
+    ///
+    /// A shared child stays shared until `replaced` is released, though its other sharers may go at
+    /// any time. Otherwise a thread that found it exclusive would change its words with no lock,
+    /// and a change made after the copy would be lost. The ref is taken before the count is read:
+    /// if another thread found the child unshared before that, so does this call; and none does
+    /// after it.
     pub(crate) fn keep_if_shared(
         self,
         child: FrameId,
@@ -196,7 +200,7 @@ impl<'pool> Nodes<'pool> {
         }
         let hold = &self.pool.frames.meta(child).hold;
         if !hold.try_get() {
-            return true; // as many as can be counted do not all end meanwhile
+            return true; // the count is full, and so many sharers do not all go meanwhile
         }
         let state = hold.load();
         if state.refs() > 2 || state.mapped() > 0 {
@@ -208,7 +212,7 @@ impl<'pool> Nodes<'pool> {
         false
     }
 
-    /// The child that `word` leads to. Acquire: pairs with the release that linked it.
+    /// Returns the child that `word` leads to. Acquire: pairs with the release that linked it.
     pub(super) fn child(self, word: &AtomicU64) -> Option<FrameId> {
         interleave();
         word_child(word.load(Ordering::Acquire))
@@ -230,7 +234,7 @@ impl<'pool> Nodes<'pool> {
         frame.publish(HoldState::refs_only(1))
     }
 
-    /// Walks to the leaf of `at`. Inside the gate.
+    /// Walks to the leaf of `at`. The caller is inside the gate.
     pub(crate) fn find(self, root: FrameId, at: u64) -> Option<Leaf> {
         let mut node = root;
         let mut exclusive = true;
@@ -239,8 +243,8 @@ impl<'pool> Nodes<'pool> {
             failpoint!(Walk if level == ROOT_LEVEL);
             exclusive &= !self.is_held_twice(node);
         }
-        // The root is done last: a walk that has reached a new node finds the root counted twice
-        // until all accessors are told (`PendingInvalidation`).
+        // The root is checked last: a walk that has reached a new node finds the root counted twice
+        // until all accessors have been told (`PendingInvalidation`).
         exclusive &= !self.is_held_twice(root);
         Some(Leaf {
             frame: node,
@@ -248,8 +252,8 @@ impl<'pool> Nodes<'pool> {
         })
     }
 
-    /// The leaf of `at`, with the nodes on the way created from `spares`; shared nodes stay shared.
-    /// Inside the gate.
+    /// Returns the leaf of `at`, and creates missing nodes on the way from `spares`. Shared nodes
+    /// stay shared. The caller is inside the gate.
     pub(crate) fn fill_path(
         self,
         root: FrameId,
@@ -268,7 +272,7 @@ impl<'pool> Nodes<'pool> {
         Ok(node)
     }
 
-    /// Links an empty node; sharers of the parent may race, and one wins.
+    /// Links an empty node. Sharers of the parent may race to do so; one wins.
     pub(super) fn link_new(
         self,
         word: &AtomicU64,
@@ -277,7 +281,7 @@ impl<'pool> Nodes<'pool> {
         let mut frame = spares.take()?;
         frame.zero();
         let new = self.publish(frame);
-        // Release: publishes the node's zeros; Acquire: a loser walks into the winner's node.
+        // Release: publishes the node's zeros. Acquire: a loser walks into the winner's node.
         match word.compare_exchange(0, child_word(new), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(new),
             Err(winner) => {
@@ -287,10 +291,11 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// The leaf of `at` on a path that is the space's alone: shared nodes on the way are copied.
-    /// Inside the gate, with the space's `paths` mutex held. `replaced` gets the parent refs to
-    /// drop once no accessor of the space can be in the old leaf; `moved` is called with what
-    /// accessors have to forget before the new leaf can be written to, whatever the end.
+    /// Returns the leaf of `at`, with the path made the space's own: shared nodes on the way are
+    /// copied. The caller is inside the gate and holds the space's `paths` mutex. `replaced`
+    /// receives the parent refs to drop once no accessor of the space can be in the old leaf.
+    /// `moved` is called, whether or not the call succeeds, with what accessors have to forget
+    /// before the new leaf can be written to.
     pub(crate) fn own_path(
         self,
         root: FrameId,
@@ -322,8 +327,8 @@ impl<'pool> Nodes<'pool> {
                     interleave();
                     let copy = self.copy(child, level - 1, spares.take()?);
                     pending.replaces(self, level - 1, at);
-                    // Release: publishes the copy's words. Nobody else writes a word of a node that
-                    // is ours alone and not empty: `paths` is held.
+                    // Release: publishes the copy's words. No other thread changes a word that is
+                    // not empty in a node that is the space's alone: `paths` is held.
                     word.store(child_word(copy), Ordering::Release);
                     replaced.nodes.push((child, level - 1));
                     copy
@@ -333,7 +338,7 @@ impl<'pool> Nodes<'pool> {
         Ok(node)
     }
 
-    /// The frame of a page in the arena.
+    /// Returns the frame of a page of the arena.
     pub(crate) fn frame_of(self, pte: Pte) -> FrameId {
         self.pool.frames.frame_of(pte.host() as usize)
     }
@@ -342,7 +347,7 @@ impl<'pool> Nodes<'pool> {
         self.pool.retire_of(self.owner, entry);
     }
 
-    /// Releases a page after a grace period: accessors may be using it.
+    /// Releases a page after a grace period, because accessors may be using it.
     pub(crate) fn retire_page(self, page: Pte) {
         match page.holds() {
             Holds::Own => self.retire(Retired::Put(self.frame_of(page))),
@@ -351,7 +356,7 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Releases a page at once: nobody can be using it.
+    /// Releases a page without waiting. No accessor can be using it.
     pub(crate) fn put_page(self, page: Pte) {
         match page.holds() {
             Holds::Own => self.pool.put(self.frame_of(page)),
@@ -360,7 +365,7 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Releases pages at once: nobody can be using them.
+    /// Releases pages without waiting. No accessor can be using them.
     pub(crate) fn put_pages(self, pages: impl Iterator<Item = Pte>) {
         let mut freeing = Freeing::new(self.pool);
         for page in pages {
@@ -372,15 +377,15 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Drops a parent's ref on a subtree; the last one frees it. No accessor that came through this
-    /// parent can be in it.
+    /// Drops a parent's ref on a subtree, and frees the subtree with the last one. No accessor that
+    /// came through this parent can be in it.
     pub(crate) fn put(self, node: FrameId, level: u32) {
         if self.is_zero_leaf(node) {
-            return; // nobody counts it
+            return; // its parents are not counted
         }
         let hold = &self.pool.frames.meta(node).hold;
-        // The leaf counts as borrowed meanwhile: a borrower may come or go at any time, and the
-        // last parent has to release the file pages while the leaf is still there.
+        // Meanwhile this thread counts as a borrower of the leaf: real borrowers may come and go at
+        // any time, and the last parent has to release the file pages while the leaf still exists.
         if level == 0 && hold.try_map() {
             let _held = hold.put();
             let state = hold.load();
@@ -395,7 +400,7 @@ impl<'pool> Nodes<'pool> {
         }
     }
 
-    /// Frees a node that nobody holds, and everything that it held.
+    /// Frees a node that has no parent and no borrower, and releases all that it keeps.
     pub(super) fn free(self, node: FrameId, level: u32) {
         let words = self.words(node);
         if level > 0 {
@@ -405,7 +410,8 @@ impl<'pool> Nodes<'pool> {
                 }
             }
         } else {
-            // Most leaves that end hold little: a line of the processor's cache at a time.
+            // Most leaves keep little when they are freed, so words are tested eight at a time, one
+            // cache line.
             let (lines, _) = words.as_chunks::<8>();
             let holding = lines.iter().filter(|line| {
                 let all = line.iter().fold(0, |all, word| all | pte::load(word).0);
@@ -414,7 +420,7 @@ impl<'pool> Nodes<'pool> {
             self.put_pages(holding.flatten().map(|word| {
                 let page = pte::load(word);
                 match page.is_of_file() {
-                    true => pte::take(word), // a revoker may be in here still; one of us lets go
+                    true => pte::take(word), // a revoker may be here too; one of the two releases
                     false => page,
                 }
             }));
@@ -425,7 +431,7 @@ impl<'pool> Nodes<'pool> {
         self.retire(Retired::Frame(node));
     }
 
-    /// Releases what was detached. The gate has been closed since, so nobody is in it.
+    /// Releases what was detached. The gate has been closed since, so no thread is in it.
     pub(crate) fn release(self, detached: Detached) {
         for (node, level) in detached.nodes {
             self.put(node, level);
@@ -437,11 +443,12 @@ impl<'pool> Nodes<'pool> {
     }
 
     /// Copies the root's words into a new root and takes one more ref on each child. The gate is
-    /// closed, or the space frozen.
+    /// closed, or the space is frozen.
     pub(crate) fn share_root(self, from: FrameId, to: FrameId) -> Result<(), TooManyForks> {
         let to = self.words(to);
         for (words, copies) in self.words(from).chunks(8).zip(to.chunks(8)) {
-            // Most of a root is empty, so eight words are looked at together. No word changes here.
+            // Most of a root is empty, so words are tested eight at a time. No word changes
+            // meanwhile.
             if words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
                 continue;
             }
@@ -459,7 +466,7 @@ impl<'pool> Nodes<'pool> {
     }
 }
 
-/// A node already has as many parents as its count can hold.
+/// The error if a node already has as many parents as its count can hold.
 #[derive(Debug)]
 pub(crate) struct TooManyForks;
 
@@ -468,13 +475,14 @@ impl Detached {
         self.nodes.is_empty() && self.pages.is_empty() && self.shadows.is_empty()
     }
 
-    /// The number of subtrees.
+    /// Returns the number of detached subtrees.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
 }
 
-/// The parts of `start..end` by the words of the node at `base`: word number, from, to.
+/// Splits `start..end` by the words of the node at `base`. Yields the number of the word and the
+/// two ends of each part.
 pub(crate) fn pieces(
     level: u32,
     base: u64,
@@ -494,7 +502,7 @@ pub(crate) fn pieces(
     })
 }
 
-/// A count of the nodes that this thread has looked into.
+/// Counts the nodes that this thread has looked into.
 #[cfg(all(test, not(shuttle)))]
 pub(crate) mod visited {
     use std::cell::Cell;
@@ -507,7 +515,7 @@ pub(crate) mod visited {
         VISITED.set(VISITED.get() + 1);
     }
 
-    /// So far.
+    /// Returns the count so far.
     pub(crate) fn so_far() -> u64 {
         VISITED.get()
     }

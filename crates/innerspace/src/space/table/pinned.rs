@@ -1,11 +1,11 @@
-//! Private pages that stay where they are: counting pins, giving out their bytes, and copying them
-//! for a fork.
+//! Anonymous pages that keep their address in the process: counting pins, giving out their bytes,
+//! and copying them for a fork.
 //!
-//! A pinned page is an anonymous frame whose hold word counts pins in `mapped`, a field that pages
-//! of files alone use otherwise. A leaf of one space's own owns it, or, once that has released it,
-//! only its pins.
+//! A pinned page is an anonymous frame with pins counted in `mapped` of its hold word, a field that
+//! otherwise only pages of files use. The page is owned by a leaf of one space alone; once that
+//! leaf has released it, its pins alone keep it.
 //!
-//! Unsafe code: copies from and to pinned frames, which the pins keep from being freed.
+//! Unsafe code: copies from and to pinned frames. The pins keep the frames from being freed.
 
 use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
@@ -18,7 +18,7 @@ use crate::sync::raw::Ordering;
 use crate::sys::copy;
 use crate::{FrameId, PAGE_SIZE};
 
-/// One pin on each of these frames, for as long as this lives.
+/// One pin on each of these frames, dropped with this value.
 pub(crate) struct Pins {
     pool: Arc<Pool>,
     frames: Arc<[FrameId]>,
@@ -33,17 +33,17 @@ impl Pins {
         }
     }
 
-    /// In order of their addresses.
+    /// Returns the frames in the order of their addresses in the space.
     pub(crate) fn frames(&self) -> &Arc<[FrameId]> {
         &self.frames
     }
 
-    /// Where a page's bytes are.
+    /// Returns the host address of a page's bytes.
     pub(crate) fn host(&self, page: usize) -> *mut u8 {
         self.pool.frames.host(self.frames[page])
     }
 
-    /// Copies bytes of one page out. A concurrent store may be torn.
+    /// Copies bytes of one page out. A concurrent store may be seen in part.
     pub(crate) fn copy_out(&self, page: usize, offset: usize, into: &mut [u8]) {
         assert!(offset <= PAGE_SIZE && into.len() <= PAGE_SIZE - offset);
         // SAFETY: inside one frame of the arena, which the pool keeps mapped and the pin keeps from
@@ -54,8 +54,8 @@ impl Pins {
     /// Copies bytes into one page.
     pub(crate) fn copy_in(&self, page: usize, offset: usize, bytes: &[u8]) {
         assert!(offset <= PAGE_SIZE && bytes.len() <= PAGE_SIZE - offset);
-        // SAFETY: as in `copy_out`. No slice of the frame exists: it has no views, since a snapshot
-        // never shares it.
+        // SAFETY: as in `copy_out`. No slice of the frame exists: it has no views, because a
+        // snapshot never shares a pinned page.
         unsafe { copy::copy_out(self.host(page).add(offset), bytes) }
     }
 }
@@ -72,21 +72,21 @@ impl Drop for Pins {
 /// Why a range could not be pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPinned {
-    /// A page is not, or no longer, as a store leaves it: the space's own, and valid for stores.
+    /// A page is not as a store leaves it: the space's own, and valid for loads and stores.
     NotStoredTo,
     /// The page at this address has too many pins to count.
     TooMany(u64),
 }
 
 impl Nodes<'_> {
-    /// Whether a page is pinned.
+    /// Returns whether a page is pinned.
     fn is_pinned(self, page: Pte) -> bool {
         page.holds() == Holds::Own && self.state(self.frame_of(page)).mapped() > 0
     }
 
-    /// Pins the pages of `start..end`, all of which must be as a store leaves them. In a section,
-    /// with the gate's writer and `paths` held: no fork or restore is under way, and faults do not
-    /// take such a page away, nor the leaf.
+    /// Pins the pages of `start..end`, all of which must be as a store leaves them. The caller is
+    /// in a section and holds the gate's writer lock and `paths`: no fork or restore is under way,
+    /// and no fault takes away such a page or its leaf.
     pub(crate) fn pin_range(
         self,
         pool: &Arc<Pool>,
@@ -99,8 +99,8 @@ impl Nodes<'_> {
             let leaf = self.find(root, at).filter(|leaf| leaf.exclusive);
             let leaf = leaf.ok_or(NotPinned::NotStoredTo)?.frame;
             let page = pte::load(&self.words(leaf)[slot_index(at, 0)]);
-            // Without write validity, a restore would take bytes that a device has stored for the
-            // old ones.
+            // If the page had no write validity, a restore would take bytes that a device has
+            // stored for the old ones.
             let stored_to = page.holds() == Holds::Own && page.has(VALID_R | VALID_W);
             if !stored_to || !self.is_sole_owner(page) {
                 return Err(NotPinned::NotStoredTo);
@@ -113,12 +113,12 @@ impl Nodes<'_> {
             Ok(())
         };
         let all = (start..end).step_by(PAGE_SIZE).try_for_each(&mut pin);
-        let pins = Pins::adopt(pool, frames); // dropped, takes them back
+        let pins = Pins::adopt(pool, frames); // dropping it takes the pins back
         all.map(|()| pins)
     }
 
-    /// The pinned pages that the leaf of `at` has, by address. In a section, with the gate's writer
-    /// held.
+    /// Returns the pinned pages in the leaf of `at`, with their addresses. The caller is in a
+    /// section and holds the gate's writer lock.
     pub(crate) fn pinned_in_leaf(self, root: FrameId, at: u64) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         let start = at & !(span(1) - 1);
@@ -131,7 +131,8 @@ impl Nodes<'_> {
         found
     }
 
-    /// How many nodes [`Nodes::copy_pinned`] needs for leaves at these addresses, in order.
+    /// Returns the number of nodes that [`Nodes::copy_pinned`] needs for leaves at these addresses,
+    /// which are in order.
     pub(crate) fn nodes_for_pinned(leaves: &[u64]) -> usize {
         let distinct = |level: u32| {
             let mut numbers: Vec<u64> = leaves.iter().map(|at| at / span(level)).collect();
@@ -141,10 +142,10 @@ impl Nodes<'_> {
         (1..=ROOT_LEVEL).map(distinct).sum()
     }
 
-    /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which have
-    /// pinned pages: these are copied into `pages`, the others shared one by one. So the pinned
-    /// leaves, and the paths to them, stay the parent's alone. The parent's gate is closed, and
-    /// nobody else knows the fork.
+    /// Gives the fork below `root` leaves of its own in place of those at `leaves`, which contain
+    /// pinned pages. Pinned pages are copied into `pages`; the other anonymous pages are shared by
+    /// a ref on each. So the pinned leaves, and the paths to them, stay the parent's alone. The
+    /// parent's gate is closed, and no other thread can reach the fork.
     pub(crate) fn copy_pinned(
         self,
         root: FrameId,
@@ -189,7 +190,7 @@ impl Nodes<'_> {
         let mut copy_slot = |index: usize| {
             let page = pte::load(&self.words(old)[index]);
             copies[index] = match page.holds() {
-                // As in `copy_leaf`.
+                // Left out, as in `copy_borrowing`.
                 Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => Pte::EMPTY,
                 Holds::Own if self.is_pinned(page) => self.copy_of(page, pages),
                 Holds::Own | Holds::Borrowed => {
@@ -224,7 +225,7 @@ impl Nodes<'_> {
         page.copied_to(host)
     }
 
-    /// Takes everything out of the root of a fork that failed. Nobody else knows it.
+    /// Empties the root of a fork that failed. No other thread can reach it.
     pub(crate) fn clear_root(self, root: FrameId) {
         for word in self.words(root) {
             if let Some(child) = self.child(word) {

@@ -1,4 +1,4 @@
-//! The word of a leaf slot: where a page's bytes are, and which accesses need nothing more.
+//! The word of a leaf slot: the host address of a page, and the accesses that need nothing more.
 //!
 //! ```text
 //!  63..12                      5      4        3     2       1       0
@@ -7,69 +7,70 @@
 //!  of the bits above these, 6: FILE, 7: VALID_X, 8: DIRECT
 //! ```
 //!
-//! - *empty*: 0. Any sharer's fault may change it.
-//! - *zero*: PRESENT, ZERO. The frame needs no keeper. A write fault (sole user of the path), a
-//!   fault that finds the hole ended, and `Mappers::revoke` may change it.
+//! - *empty*: 0. The fault of any sharer may change it.
+//! - *zero*: PRESENT, ZERO. Nothing has to keep the frame. It may be changed by a write fault (if
+//!   the path is the space's alone), by a fault that finds the hole ended, and by
+//!   `Mappers::revoke`.
 //! - *file*: PRESENT, FILE. `mapped` of the frame's hold word keeps it. Faults and revokers may
-//!   change it under the block's lock. Its validity alone changes with no lock, by a load that
-//!   finds the page there, aging, samples and `Advice::Cold`.
-//! - *direct*: PRESENT, DIRECT. The device keeps it, and the mapping keeps the device. As file,
-//!   under the entry's lock; it is not aged.
-//! - *own*: PRESENT, OWNED. One of the frame's refs belongs to this leaf. The sole user of the path
-//!   may change it.
-//! - *borrowed*: PRESENT, BORROWED. The leaf's shadow keeps it, directly or in turn. The sole user
-//!   of the path may change it.
+//!   change it under the block's lock. Only its validity changes without a lock: by a load that
+//!   finds the page there, by aging, by samples and by `Advice::Cold`.
+//! - *direct*: PRESENT, DIRECT. The device keeps the page, and the mapping keeps the device. It
+//!   changes like *file*, under the entry's lock, but is not aged.
+//! - *own*: PRESENT, OWNED. One of the frame's refs belongs to this leaf. A space whose path is its
+//!   own may change it.
+//! - *borrowed*: PRESENT, BORROWED. The leaf's shadow keeps the page, directly or by a further
+//!   shadow. A space whose path is its own may change it.
 //!
 //! If a page is the leaf's own and valid for loads and stores, and the leaf is the space's alone,
-//! accessors may use it without reading the word (`tlb::coalesced`, which says when they are told
-//! of changes).
+//! accessors may use it without reading the word. `tlb::coalesced` says when they are told of
+//! changes.
 //!
-//! VALID_R says that a load needs nothing more, VALID_X the same of a fetch; they double as the
+//! VALID_R says that a load needs nothing more, VALID_X the same of a fetch. Both double as the
 //! accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
-//! more: the page is recorded dirty or is anonymous and this leaf's alone. Every change is a
-//! compare-exchange or a read-modify-write, because accessors, faults and revokers meet here
-//! without a lock. The exception is a page of the leaf's own that a structural change takes, with
-//! the gate closed on it ([`take_alone`]).
+//! more: the page is recorded as dirty, or is anonymous and this leaf's alone. Every change is a
+//! compare-exchange or a read-modify-write, because accessors, faults and revokers change the same
+//! words without a lock. The exception is a page of the leaf's own that a structural change takes,
+//! with the gate closed on it ([`take_alone`]).
 //!
 //! # The copy of a page that others share
 //!
-//! A store to a page of the leaf's own that somebody else keeps as well, or to a borrowed one,
-//! loads the word, copies the bytes, and replaces the word if it is unchanged. Nobody may store to
-//! the page in between, or the word must show it. While the page is shared nobody does. Once the
-//! others have released it, a fault may make it writable in place: that sets VALID_W, which the
-//! word of a page being copied does not have, or makes a borrowed page an own one. So the copy is
-//! right as long as no word of anonymous memory *goes back* to an earlier value while a fault on
-//! its page is inside the gate. These operations could take it back:
+//! A store to a borrowed page, or to a page of the leaf's own that another owner or a view keeps as
+//! well, loads the word, copies the bytes, and replaces the word if it is unchanged. So every store
+//! to the page in between has to change the word. While the page is shared there is no such store.
+//! Once the others have released it, a fault may make it writable in place: that sets VALID_W,
+//! which the word of a page being copied does not have, or turns a borrowed page into an own one.
+//! So the copy is right as long as no word of anonymous memory *returns* to an earlier value while
+//! a fault on its page is inside the gate. These operations could make it return:
 //!
 //! - Structural changes, restores, [`take_dirty`](crate::space::Space::take_dirty) and
-//!   [`watch_code`](crate::space::Accessor::watch_code): with the gate closed on the page, so no
+//!   [`watch_code`](crate::space::Accessor::watch_code): the gate is closed on the page, so no
 //!   fault is inside, and a later copy loads the word later.
-//! - `end_writes_in_place`, called for other spaces
-//!   that have the page, with no gate of this one: it changes leaves which that space shares or
-//!   borrows from, and a fault stores by words of leaves that are its space's alone. Such a leaf
-//!   comes to be shared by a fork of its space, with the gate closed, and in no other way.
-//! - `zap`: it empties words, with the gate open. A fault that finds such a word installs another
-//!   page, or zeros. The old page is released after a grace period, so no fault that had found it
-//!   is under way when it is used again.
-//! - Aging, samples and revokers: they change words of files and of zeros alone
+//! - `end_writes_in_place`, called for other spaces that have the page, without the gate of this
+//!   one. It changes leaves which the other space shares or borrows from, whereas a fault stores by
+//!   words of leaves that are its space's alone. Such a leaf becomes shared only by a fork of its
+//!   space, with the gate closed.
+//! - `zap`: it empties words with the gate open. A fault that finds an empty word installs another
+//!   page, or zeros. The old page is released after a grace period, so every fault that had found
+//!   it is over when its frame is used again.
+//! - Aging, samples and revokers: they change only words of files and of zeros
 //!   ([`take_valid_of_file`]).
 
 use crate::PAGE_SIZE;
 use crate::sync::interleave;
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// May be loaded from with no further action; the accessed bit.
+/// A load needs nothing more. Doubles as the accessed bit.
 pub(crate) const VALID_R: u64 = 1 << 0;
-/// May be stored to with no further action.
+/// A store needs nothing more.
 pub(crate) const VALID_W: u64 = 1 << 1;
 const PRESENT: u64 = 1 << 2;
 const OWNED: u64 = 1 << 3;
 const BORROWED: u64 = 1 << 4;
 const ZERO: u64 = 1 << 5;
 const FILE: u64 = 1 << 6;
-/// May be fetched from with no further action: the mapping allows execution.
+/// A fetch needs nothing more: the mapping allows execution.
 pub(crate) const VALID_X: u64 = 1 << 7;
-/// All three.
+/// All three kinds of validity.
 pub(crate) const VALID: u64 = VALID_R | VALID_W | VALID_X;
 /// A page of a direct access file, in its device.
 const DIRECT: u64 = 1 << 8;
@@ -105,12 +106,12 @@ impl Pte {
         Pte(host | PRESENT | DIRECT | valid)
     }
 
-    /// An anonymous page of this leaf's own, ready for both kinds of access.
+    /// Makes the word of an anonymous page of the leaf's own, valid for loads and stores.
     pub(crate) fn own(host: u64) -> Pte {
         Pte(host | PRESENT | OWNED | VALID_R | VALID_W)
     }
 
-    /// The host address of the page.
+    /// Returns the host address of the page.
     pub(crate) fn host(self) -> u64 {
         self.0 & !FLAGS
     }
@@ -128,55 +129,55 @@ impl Pte {
         }
     }
 
-    /// Whether it is an anonymous page of the leaf's own. Asked in place of [`Pte::holds`] where
-    /// all words of a leaf are gone through: one test a word.
+    /// Returns whether the slot has an anonymous page of the leaf's own. Loops over all words of a
+    /// leaf call this in place of [`Pte::holds`], because it is one test.
     #[inline(always)]
     pub(crate) fn is_own(self) -> bool {
         self.0 & OWNED != 0
     }
 
-    /// Whether it is borrowed; as `is_own`.
+    /// Returns whether the slot has a borrowed page; for loops, like `is_own`.
     #[inline(always)]
     pub(crate) fn is_borrowed(self) -> bool {
         self.0 & BORROWED != 0
     }
 
-    /// Whether the page belongs to a file, as for `is_own`.
+    /// Returns whether the slot has a page of a cached file; for loops, like `is_own`.
     #[inline(always)]
     pub(crate) fn is_of_file(self) -> bool {
         self.0 & FILE != 0
     }
 
-    /// Whether taking the page out of its slot leaves something to be released.
+    /// Returns whether a page taken out of its slot has to be released.
     #[inline(always)]
     pub(crate) fn needs_letting_go(self) -> bool {
         self.0 & (OWNED | FILE) != 0
     }
 
-    /// Whether the slot is empty or has the zero frame.
+    /// Returns whether the slot is empty or has the zero frame.
     #[inline(always)]
     pub(crate) fn is_vacant(self) -> bool {
         self.0 & (FILE | DIRECT | OWNED | BORROWED) == 0
     }
 
-    /// The same page as a copied leaf sees it: borrowed, and not writable until copied.
+    /// Returns the same page as a copied leaf has it: borrowed, and not writable until copied.
     pub(crate) fn borrowed(self) -> Pte {
         Pte(self.0 & !(OWNED | VALID_W) | BORROWED)
     }
 
-    /// The same page, owned by this leaf with a reference of its own, not yet writable.
+    /// Returns the same page, owned by this leaf with a ref of its own, and not yet writable.
     pub(crate) fn owned(self) -> Pte {
         Pte(self.0 & !(BORROWED | VALID_W) | OWNED)
     }
 
-    /// Makes a copy of the page at `host`, with the rights that [`Pte::owned`] leaves: accesses
-    /// that the mapping forbids are not valid.
+    /// Returns the word for a copy of the page, at `host`. The copy is valid for what
+    /// [`Pte::owned`] leaves, so accesses that the mapping forbids stay invalid.
     pub(crate) fn copied_to(self, host: u64) -> Pte {
         Pte(self.owned().0 & FLAGS | host)
     }
 
-    /// The word of a copied leaf, without a branch: borrowed if this is an anonymous page, and else
-    /// empty.
+    /// Returns the word for a copied leaf, without a branch: borrowed if this is an anonymous page,
+    /// and empty otherwise.
     #[inline(always)]
     pub(crate) fn borrowed_or_empty(self) -> Pte {
         let anonymous = ((self.0 / OWNED) | (self.0 / BORROWED)) & 1;
@@ -205,31 +206,31 @@ pub(crate) fn load(slot: &AtomicU64) -> Pte {
     Pte(slot.load(Ordering::Acquire))
 }
 
-/// As [`load`], in one order with every [`replace`]: of two threads that each replace a slot and
-/// then look at the other's, one at least sees that it was replaced.
+/// Reads a slot as [`load`] does, in one order with every [`replace`]: if two threads each replace
+/// a slot and then read the other's, at least one sees that the other was replaced.
 pub(crate) fn load_in_order(slot: &AtomicU64) -> Pte {
     interleave();
     Pte(slot.load(Ordering::SeqCst))
 }
 
-/// Replaces `old` by `new` if nobody was faster. Release: publishes the page's bytes; Acquire: a
-/// loser reads the winner's. SeqCst for [`load_in_order`].
+/// Replaces `old` by `new` if the slot still has `old`. Release: publishes the page's bytes. SeqCst
+/// for [`load_in_order`].
 pub(crate) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
     interleave();
     slot.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
 }
 
-/// Takes validity away and returns the old word. Sequenced before the grace period that makes it
-/// effective.
+/// Takes validity away and returns the old word. The change comes before the grace period that
+/// makes it effective.
 pub(crate) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
     interleave();
     Pte(slot.fetch_and(!valid, Ordering::AcqRel))
 }
 
-/// Takes validity from a slot that held `old` a moment ago and returns the old word, if it is still
-/// a file's. A page of the space's own, which a store has installed meanwhile, keeps its validity,
-/// since a restore goes by its write validity.
+/// Takes validity from a slot that had `old` a moment ago. Returns the old word if the slot still
+/// has a page of a file or zeros. If a store has meanwhile installed an anonymous page, that keeps
+/// its validity, because a restore relies on its write validity.
 pub(crate) fn take_valid_of_file(slot: &AtomicU64, old: Pte, valid: u64) -> Option<Pte> {
     let mut now = old;
     while matches!(now.holds(), Holds::File | Holds::Direct | Holds::Zero) {
@@ -247,11 +248,11 @@ pub(crate) fn take(slot: &AtomicU64) -> Pte {
     Pte(slot.swap(0, Ordering::AcqRel))
 }
 
-/// As [`take`], with the gate closed on the slot, in a leaf that is the space's alone. Then a page
-/// of the leaf's own, or an empty slot, stays until the caller changes it. (A borrowed page may
-/// become an own one when a fault beside the range collapses the shadow, and the other kinds may
-/// meet a revoker.) With the gate open, only where nothing is mapped: every slot there is empty,
-/// and stays so.
+/// Empties a slot as [`take`] does, with the gate closed on it, in a leaf that is the space's
+/// alone. An anonymous page of the leaf's own, or an empty slot, then stays until the caller
+/// changes it. (A borrowed page may become an own one when a fault beside the range collapses the
+/// shadow, and pages of other kinds may meet a revoker.) With the gate open, call it only where
+/// nothing is mapped: every slot there is empty, and stays so.
 #[inline(always)]
 pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
     let page = load(slot);
@@ -264,11 +265,13 @@ pub(crate) fn take_alone(slot: &AtomicU64) -> Pte {
     page
 }
 
-/// Makes a borrowed page the leaf's own, in a leaf that others share all the while; false, and
-/// nothing is changed, where that takes a compare-exchange. Nobody stores by such a word, takes the
-/// page away, or takes validity for loads. A load that sets its validity meanwhile does so in vain,
-/// and the next load sets it again. But validity for fetches is taken away from shared leaves, too,
-/// and must not come back.
+/// Makes a borrowed page the leaf's own, in a leaf that stays shared meanwhile. Returns false, with
+/// nothing changed, if that takes a compare-exchange.
+///
+/// A plain store is right: no thread stores to the page by such a word, takes the page away, or
+/// takes away its validity for loads. If a load sets that validity meanwhile, its change is lost,
+/// and the next load sets it again. Validity for fetches, however, is taken away from shared leaves
+/// too, and must not come back.
 #[inline(always)]
 pub(crate) fn own_in_shared(slot: &AtomicU64, old: Pte) -> bool {
     debug_assert_eq!(old.holds(), Holds::Borrowed);
@@ -317,7 +320,7 @@ mod tests {
         assert!(!Pte::zero(host, VALID_R).has(VALID_W), "I4");
     }
 
-    #[cfg(not(shuttle))] // which has to explore what touches a slot
+    #[cfg(not(shuttle))] // under shuttle, code that touches a slot has to run in an exploration
     #[test]
     fn a_copy_that_replaces_a_page_of_a_file_keeps_its_rights() {
         let (file, own) = (Pte::file(0x1000, VALID), Pte::own(0x2000));

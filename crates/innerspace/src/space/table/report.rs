@@ -9,17 +9,17 @@ use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, span};
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PageCount};
 
-/// The contents of the leaves of a range, in pages.
+/// The number of pages of each kind in the leaves of a range.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Resident {
     /// Anonymous pages in leaves of the space's own.
     pub(crate) own: PageCount,
-    /// Anonymous pages in leaves shared with forks, or borrowed from such.
+    /// Anonymous pages in leaves shared with forks, or borrowed from such leaves.
     pub(crate) shared: PageCount,
     pub(crate) file: PageCount,
-    /// Pages of devices of direct access files.
+    /// Pages of direct-access files.
     pub(crate) direct: PageCount,
-    /// Pages of files that were stored to since they were last written or synced.
+    /// Pages of files that were stored to since they were last written back or synced.
     pub(crate) dirty: PageCount,
     pub(crate) zero: PageCount,
     pub(crate) referenced: PageCount,
@@ -27,15 +27,15 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
-    /// All present slots.
+    /// Returns the number of present slots.
     pub(crate) fn total(&self) -> u64 {
         self.own.0 + self.shared.0 + self.file.0 + self.direct.0 + self.zero.0
     }
 }
 
 impl Nodes<'_> {
-    /// Calls `each` for every slot of the range whose leaf exists and is not the common one of
-    /// zeros. Inside the gate, or closed.
+    /// Calls `each` for every slot of the range whose leaf exists and is not the leaf of zeros. The
+    /// caller is inside the gate, or has it closed.
     pub(crate) fn for_each_slot(
         self,
         root: FrameId,
@@ -46,7 +46,8 @@ impl Nodes<'_> {
         self.walk_slots(root, ROOT_LEVEL, 0, start, end, each);
     }
 
-    /// An address in each leaf that has a slot of the range. Inside the gate, or closed.
+    /// Returns one address in each leaf that has a slot of the range. The caller is inside the
+    /// gate, or has it closed.
     pub(crate) fn leaves(self, root: FrameId, range: &Range<u64>) -> Vec<u64> {
         let mut leaves: Vec<u64> = Vec::new();
         self.for_each_slot(root, range.start, range.end, &mut |at, _| {
@@ -86,8 +87,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// Counts the pages in the range's leaves. `is_dirty` is asked about pages of files that cannot
-    /// be stored to without a fault.
+    /// Counts the pages in the range's leaves. `is_dirty` is called for pages of files to which a
+    /// store would fault.
     pub(crate) fn resident(
         self,
         root: FrameId,
@@ -96,7 +97,7 @@ impl Nodes<'_> {
         is_dirty: impl Fn(u64, Pte) -> bool,
     ) -> Resident {
         let mut found = Resident::default();
-        // The leaf looked at last, and whether it is this space's alone.
+        // The number of the last leaf, and whether that leaf is this space's alone.
         let mut leaf = (u64::MAX, false);
         self.for_each_slot(root, start, end, &mut |at, word| {
             let pte = pte::load(word);
@@ -116,8 +117,8 @@ impl Nodes<'_> {
             let writable = pte.has(VALID_W);
             found.writable.0 += u64::from(writable);
             if matches!(pte.holds(), Holds::File | Holds::Direct) {
-                // Aging, samples and advice take the right to store away, and the page is as dirty
-                // as before.
+                // Aging, samples and advice take write validity away and leave the page as dirty as
+                // before.
                 found.dirty.0 += u64::from(writable || is_dirty(at, pte));
             }
         });
@@ -127,7 +128,7 @@ impl Nodes<'_> {
         found
     }
 
-    /// Nodes of the space's table, shared ones included.
+    /// Counts the nodes of the space's table, shared ones included.
     pub(crate) fn count_nodes(self, root: FrameId) -> PageCount {
         PageCount(self.count_below(root, ROOT_LEVEL))
     }
@@ -143,7 +144,8 @@ impl Nodes<'_> {
             .sum::<u64>()
     }
 
-    /// Checks every node below `root` that can be checked from one space. At rest.
+    /// Checks all that one space can check of the nodes below `root`. No other thread changes the
+    /// table.
     pub(crate) fn validate(self, root: FrameId) {
         self.validate_below(root, ROOT_LEVEL);
     }

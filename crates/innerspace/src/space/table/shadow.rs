@@ -1,19 +1,20 @@
-//! A leaf and the one it borrows from: what each knows about the other, and how they part.
+//! A leaf and the one it borrows from: what each knows about the other, and how the link ends.
 //!
-//! A leaf knows its shadow, and a place before which it borrows nothing. A shadow knows the
-//! exclusive or of its borrowers: the borrower, once there is one alone. They part in three ways,
-//! explained in `docs/protocols/borrowing.md`:
+//! A leaf knows its shadow, and a slot before which it borrows nothing. A shadow knows the
+//! exclusive or of its borrowers, which is the borrower itself if there is only one. The link ends
+//! in three ways, explained in `docs/protocols/borrowing.md`:
 //!
-//! - The leaf borrows nothing any more: it releases the shadow ([`Nodes::part`]), after a grace
+//! - The leaf no longer borrows anything: it releases the shadow ([`Nodes::part`]), after a grace
 //!   period.
-//! - The shadow has no parent any more, and one borrower is left: pages that the borrower does not
-//!   borrow any more go at once ([`Nodes::prune`]).
-//! - The same, and the borrower meets a write fault, has pages dropped, changed or moved, or is
-//!   copied in its turn: it takes over the pages it borrows ([`Nodes::collapse_shadow`]).
+//! - The shadow has no parent any more and one borrower: pages that the borrower does not borrow
+//!   are released at once ([`Nodes::prune`]).
+//! - The same shadow, once its borrower meets a write fault, has pages dropped, changed or moved,
+//!   or is copied itself: the borrower takes over the pages it borrows
+//!   ([`Nodes::collapse_shadow`]).
 //!
-//! Others may share the leaf that collapses, and walk its chain meanwhile
-//! ([`Nodes::end_writes_in_place`]). So they do it in a section, and a collapsed shadow keeps its
-//! words and names the next one to the end.
+//! Other spaces may share the leaf that takes over, and walk its chain meanwhile
+//! ([`Nodes::end_writes_in_place`]). So they walk in a section, and a collapsed shadow keeps its
+//! words and the name of the next shadow until it is freed.
 
 use super::nodes::Nodes;
 use super::nodes::shadow_word;
@@ -29,18 +30,18 @@ use crate::sync::raw::{AtomicU64, Ordering};
 /// The bits of a leaf's shadow that say how many leaves it borrows through.
 const DEPTH: u64 = 0xff;
 
-/// The owner of a leaf that takes over the pages of its shadow.
+/// Whether the leaf that takes over the pages of its shadow is shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Borrower {
     /// The leaf is the space's own: faults store by its words meanwhile.
     Exclusive,
-    /// The leaf is shared by others, or borrowed from, until the caller is done with it: nobody
-    /// stores by its words.
+    /// The leaf stays shared, or borrowed from, until the caller is done with it: no thread stores
+    /// by its words.
     Shared,
 }
 
 impl Nodes<'_> {
-    /// The leaf that this one borrows from, and through how many.
+    /// Returns the leaf that this one borrows from, and the number of leaves it borrows through.
     pub(crate) fn shadow(self, leaf: FrameId) -> Option<(FrameId, u64)> {
         let extra = self.pool.frames.meta(leaf).extra.load(Ordering::Relaxed);
         (extra != 0).then_some((FrameId((extra >> 8) as u32), extra & DEPTH))
@@ -59,12 +60,12 @@ impl Nodes<'_> {
         meta.toggle_borrowers(leaf);
     }
 
-    /// Takes a leaf that has forgotten its shadow off the count of borrowers. Nobody is in a page
-    /// that it borrowed.
+    /// Uncounts a leaf that has forgotten its shadow as a borrower of that shadow. No thread is in
+    /// a page that the leaf borrowed.
     pub(crate) fn put_shadow(self, shadow: FrameId) {
         let hold = &self.pool.frames.meta(shadow).hold;
-        // If two end at once, neither may see that only one borrower is left. Then that borrower's
-        // next write fault does.
+        // If two borrowers end at the same time, perhaps neither sees that only one is left. The
+        // next write fault of that borrower then prunes the shadow.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 2 {
             self.prune(shadow);
@@ -74,7 +75,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Notes that the leaf will borrow at `slot`, or at any slot after it. The gate is closed.
+    /// Notes that the leaf will borrow at `slot`, or at slots after it. The gate is closed.
     pub(crate) fn borrows_from(self, leaf: FrameId, slot: usize) {
         let meta = self.pool.frames.meta(leaf);
         if slot < meta.borrowed_from() {
@@ -82,8 +83,9 @@ impl Nodes<'_> {
         }
     }
 
-    /// Whether the leaf has a shadow and borrows nothing from it, for a caller that has just
-    /// replaced a borrowed word. Looks at as many words as a leaf has, in the leaf's whole life.
+    /// Returns whether the leaf has a shadow and borrows nothing from it. The caller has just
+    /// replaced a borrowed word. All calls for one leaf look at each word about once, because they
+    /// go on where the last one stopped.
     pub(crate) fn borrows_in_vain(self, leaf: FrameId) -> bool {
         if self.shadow(leaf).is_none() {
             return false;
@@ -92,15 +94,16 @@ impl Nodes<'_> {
         let words = self.words(leaf);
         let from = meta.borrowed_from();
         let next = (from..SLOTS).find(|slot| pte::load_in_order(&words[*slot]).is_borrowed());
-        // Another thread may set a lower one: it is right, too, and only takes longer.
+        // Another thread may set a lower slot. That is right too, and only makes a later search
+        // longer.
         if next != Some(from) {
             meta.set_borrowed_from(next.unwrap_or(SLOTS));
         }
         next.is_none()
     }
 
-    /// Makes a leaf that borrows nothing forget its shadow, which is returned, to be released after
-    /// a grace period. The leaf is exclusive and `paths` held.
+    /// Makes a leaf that borrows nothing forget its shadow. Returns the shadow, which the caller
+    /// releases after a grace period. The leaf is exclusive and `paths` held.
     pub(crate) fn part(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         self.pool.frames.meta(shadow).toggle_borrowers(leaf);
@@ -108,15 +111,15 @@ impl Nodes<'_> {
         Some(shadow)
     }
 
-    /// Releases what is of no use in a leaf that has no parent any more: file pages, since revokers
-    /// do not reach it; and pages, its own or borrowed, that its only borrower does not borrow. The
+    /// Releases what a leaf without parents keeps in vain: file pages, since revokers do not reach
+    /// it; and anonymous pages, owned or borrowed, that its only borrower does not borrow. The
     /// caller counts as a borrower.
     pub(crate) fn prune(self, leaf: FrameId) {
-        // The borrower may end at any time: its frame, and the words it borrows by, stay for as
+        // The borrower may end at any time. Its frame, and the words by which it borrows, stay as
         // long as the section.
         let _section = self.pool.domain.reader();
         let meta = self.pool.frames.meta(leaf);
-        // The count before the names: a leaf that is not counted any more is not named any more.
+        // The count is read before the names: a leaf that is no longer counted is no longer named.
         let alone = meta.hold.load().mapped() == 2;
         let borrower = meta.borrowers().filter(|_| alone);
         let borrower = borrower.map(|borrower| self.words(borrower));
@@ -143,15 +146,15 @@ impl Nodes<'_> {
         }
     }
 
-    /// Prunes the shadow of a leaf that the caller keeps, if it has lost its last parent as well
-    /// and has no other user.
+    /// Prunes the shadow of a leaf that the caller keeps, if the shadow has no parent any more and
+    /// no other user.
     fn prune_shadow(self, leaf: FrameId) {
         let Some((shadow, _)) = self.shadow(leaf) else {
             return;
         };
         let hold = &self.pool.frames.meta(shadow).hold;
-        // If two threads are here at once, neither may see the other's work. Then the next write
-        // fault does the rest.
+        // If two threads do this at the same time, perhaps neither sees the other's work. The next
+        // write fault then does the rest.
         let state = hold.load();
         if state.refs() == 0 && state.mapped() == 1 && hold.try_map() {
             self.prune(shadow);
@@ -160,8 +163,8 @@ impl Nodes<'_> {
         }
     }
 
-    /// For retiring: the pages may be in the sessions of another space, that of the leaf that has
-    /// borrowed them.
+    /// Returns the operations as needed for retiring: the pages may be in use by sessions of
+    /// another space, that of the leaf that has borrowed them.
     fn of_any_space(self) -> Self {
         Nodes {
             owner: ANY_OWNER,
@@ -169,17 +172,17 @@ impl Nodes<'_> {
         }
     }
 
-    /// Takes a leaf that has forgotten its shadow off the count of borrowers, after a grace period.
+    /// Calls [`Nodes::put_shadow`] after a grace period, for a leaf that has forgotten its shadow.
     fn retire_shadow(self, shadow: FrameId) {
         let owner = self.owner;
         let put = move |pool: &Pool| Nodes { pool, owner }.put_shadow(shadow);
         self.of_any_space().retire(Retired::Call(Box::new(put)));
     }
 
-    /// Takes over the frames of a leaf's shadow if nobody else has a use for it: it has no parent,
-    /// and this leaf is its one borrower. Returns whether it did. The caller keeps the leaf, the
-    /// space's own or shared, and is in a section: several threads may try at once, and the frame
-    /// of a shadow that another has collapsed is not reused before the section ends.
+    /// Takes over the frames of a leaf's shadow if nothing else uses the shadow: it has no parent,
+    /// and this leaf is its only borrower. Returns whether it did. The caller keeps the leaf, the
+    /// space's own or shared, and is in a section: several threads may try at the same time, and
+    /// the frame of a shadow that another has collapsed is not reused before the section ends.
     pub(crate) fn collapse_shadow(self, leaf: FrameId, borrower: Borrower) -> bool {
         let Some(shadow) = self.collapsible_shadow(leaf) else {
             return false;
@@ -192,15 +195,15 @@ impl Nodes<'_> {
         for (from, to) in self.words(shadow).iter().zip(self.words(leaf)) {
             let theirs = pte::load(from);
             if theirs.is_own() {
-                // Nobody looks at the pages of a shadow without users, so the word stays.
+                // No thread reads the pages of a shadow without users, so its word stays.
                 self.take_over(theirs, to, borrower);
             } else if theirs.is_of_file() {
-                self.of_any_space().retire_page(pte::take(from)); // else stays: `prune` may be looking
+                self.of_any_space().retire_page(pte::take(from)); // others stay, for `prune`
             }
         }
         failpoint!(Collapsed);
         self.borrow_from_next(leaf, shadow, borrower);
-        // The shadow still names the next one: another thread may be on its way through it.
+        // The shadow still names the next one, for a thread that is walking through it.
         let dropped = counts.unmap_both();
         failpoint!(Uncounted);
         assert_eq!(
@@ -212,9 +215,9 @@ impl Nodes<'_> {
         true
     }
 
-    /// Makes the leaf borrow from the next shadow after the one that it has collapsed, if it still
-    /// borrows anything. For an exclusive leaf the next fault sees to that (`part_from_shadow`); a
-    /// shared one borrows nothing more.
+    /// Makes the leaf borrow from the shadow after the one that it has collapsed. A shared leaf
+    /// that borrows nothing any more forgets its shadow here; an exclusive one does so at its next
+    /// fault (`part_from_shadow`).
     fn borrow_from_next(self, leaf: FrameId, shadow: FrameId, borrower: Borrower) {
         let borrows = |word: &AtomicU64| pte::load(word).is_borrowed();
         let in_vain = || borrower == Borrower::Shared && !self.words(leaf).iter().any(borrows);
@@ -233,21 +236,22 @@ impl Nodes<'_> {
         }
     }
 
-    /// Leaves that this one borrows through.
+    /// Returns the number of leaves that this one borrows through.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn borrowing_depth(self, leaf: FrameId) -> usize {
         std::iter::successors(self.shadow(leaf), |(shadow, _)| self.shadow(*shadow)).count()
     }
 
-    /// The shadow that `collapse_shadow` would take over. It stays so until it is collapsed: nobody
-    /// else can reach it.
+    /// Returns the shadow that `collapse_shadow` would take over. It stays collapsible until it is
+    /// collapsed, because no other thread can reach it.
     pub(crate) fn collapsible_shadow(self, leaf: FrameId) -> Option<FrameId> {
         let (shadow, _) = self.shadow(leaf)?;
         let state = self.state(shadow);
         (state.refs() == 0 && state.mapped() == 1).then_some(shadow)
     }
 
-    /// Moves the shadow's ownership of one page to the slot that borrows it, or releases the page.
+    /// Moves the shadow's ownership of one page to the slot that borrows it; if none does, releases
+    /// the page.
     fn take_over(self, theirs: Pte, to: &AtomicU64, borrower: Borrower) {
         loop {
             let ours = pte::load(to);

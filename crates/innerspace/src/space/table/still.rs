@@ -1,10 +1,10 @@
-//! Private pages that stand still: the bytes of a snapshot as slices, and copying them back.
+//! Anonymous pages that do not change: the bytes of a snapshot as slices, and copying them back.
 //!
-//! Unsafe code: this file makes slices of anonymous pages, copies them and stores into them. Nobody
-//! writes a page of a snapshot: every leaf that shows it is shared or borrows it, its owner's write
-//! validity is taken away before the first slice is made, and a page with views is not written in
-//! place ([`Nodes::is_sole_owner`]). A page is overwritten only if its leaf alone owns it and it
-//! has no views, while the space's gate is closed.
+//! Unsafe code: this file makes slices of anonymous pages, copies them and stores into them. No
+//! thread writes a page of a snapshot: every leaf that has the page is shared or borrows it, its
+//! owner's write validity is taken away before the first slice is made, and a page with views is
+//! not written in place ([`Nodes::is_sole_owner`]). A page is overwritten only while its space's
+//! gate is closed, and only if its leaf alone owns it and it has no views.
 
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -18,17 +18,17 @@ use crate::sync::Arc;
 use crate::sys::copy;
 use crate::{FrameId, PAGE_SIZE};
 
-/// Bytes of one page of a snapshot, kept for as long as this lives.
+/// Bytes of one page of a snapshot, kept while this value lives.
 pub(crate) struct StillPage {
     pool: Arc<Pool>,
     frame: FrameId,
     bytes: NonNull<[u8]>,
 }
 
-// SAFETY: nobody writes the bytes while a view of the page is held (see the module), so any thread
-// may read them.
+// SAFETY: no thread writes the bytes while a view of the page is held (see the module), so any
+// thread may read them.
 unsafe impl Send for StillPage {}
-// SAFETY: as above; a shared reference gives nothing but `&[u8]`.
+// SAFETY: as above; a shared reference gives out nothing but `&[u8]`.
 unsafe impl Sync for StillPage {}
 
 impl Deref for StillPage {
@@ -36,7 +36,7 @@ impl Deref for StillPage {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the pool keeps the arena mapped, the view keeps the frame from being freed, and
-        // nobody writes a page with views (see the module).
+        // no thread writes a page with views (see the module).
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -47,7 +47,7 @@ impl Drop for StillPage {
     }
 }
 
-/// The page of a snapshot that a page of a space is to become like.
+/// The content, in a snapshot, that a page of a space is to have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Image {
     Zeros,
@@ -55,15 +55,16 @@ pub(crate) enum Image {
 }
 
 impl Nodes<'_> {
-    /// Whether nobody but the leaf that owns this page has a use for it.
+    /// Returns whether the leaf that owns this page is its only user.
     ///
     /// Pins do not count: they want this very page.
     pub(crate) fn is_sole_owner(self, page: Pte) -> bool {
         self.state(self.frame_of(page)).is_one_ref()
     }
 
-    /// The bytes `range` of the private page at `at` of a snapshot's table; `None` if it has none
-    /// there, or if the page has too many views to count. In a section, inside the gate.
+    /// Returns the bytes `range` of the anonymous page at `at` in a snapshot's table; `None` if
+    /// there is no such page, or if the page has too many views to count. The caller is in a
+    /// section, inside the gate.
     pub(crate) fn still_page(
         self,
         pool: &Arc<Pool>,
@@ -79,8 +80,8 @@ impl Nodes<'_> {
             return None;
         }
         // A live space that is the last to have the owning leaf would find it exclusive, with write
-        // validity from before the snapshot. That is taken now, so its next store faults, and finds
-        // the view.
+        // validity from before the snapshot. That validity is taken now, so the space's next store
+        // faults, and finds the view.
         self.end_writes_in_place(leaf.frame, index);
         let frame = self.frame_of(page);
         if !self.pool.frames.meta(frame).hold.try_view_still() {
@@ -95,8 +96,8 @@ impl Nodes<'_> {
         })
     }
 
-    /// Copies out the private page at `at` of a snapshot's table, which has one there. The caller
-    /// keeps the snapshot, so the page does not change even without a view. In a section, inside
+    /// Copies out the anonymous page at `at` in a snapshot's table; there is one. The caller keeps
+    /// the snapshot, so the page does not change even without a view. It is in a section, inside
     /// the gate.
     pub(crate) fn copy_still_page(self, root: FrameId, at: u64, into: &mut [u8; PAGE_SIZE]) {
         let leaf = self
@@ -109,8 +110,8 @@ impl Nodes<'_> {
         unsafe { copy::copy_in(into, from) }
     }
 
-    /// The frame of a leaf's own page, if nobody else has a use for it: no other leaf, no view, no
-    /// pin.
+    /// Returns the frame of a leaf's own page, if the page has no other user: no other leaf, no
+    /// view, no pin.
     #[inline]
     pub(crate) fn frame_alone(self, page: Pte) -> Option<FrameId> {
         if page.holds() != Holds::Own {
@@ -120,10 +121,10 @@ impl Nodes<'_> {
         (self.state(frame) == HoldState::refs_only(1)).then_some(frame)
     }
 
-    /// Makes the bytes of a page as the image's. The gate of the page's space is closed.
+    /// Makes the bytes of a page the same as the image's. The gate of the page's space is closed.
     ///
     /// # Panics
-    /// If anything but its leaf has the page.
+    /// Panics if anything but its leaf keeps the page.
     #[inline]
     pub(crate) fn overwrite(self, page: Pte, image: Image) {
         let frame = self.frame_alone(page);
@@ -142,7 +143,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Whether the bytes of a page are the image's.
+    /// Returns whether the bytes of a page are the same as the image's.
     pub(crate) fn is_as(self, page: Pte, image: Image) -> bool {
         let frames = &self.pool.frames;
         let ours = frames.host(self.frame_of(page));

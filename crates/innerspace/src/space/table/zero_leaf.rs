@@ -1,22 +1,23 @@
-//! The common leaf of zeros: 512 words that map the zero frame, read-only. A hole of 2 MiB is
-//! mapped by one word that leads there, so it needs no table of its own.
+//! The leaf of zeros: 512 words that map the zero frame, read-only. One word that leads to it maps
+//! a hole of 2 MiB, so the hole needs no table of its own.
 //!
-//! One leaf a `Memory`, kept for good, so that the root pays for it, with no count of its users:
-//! words that lead to it may go at any time, since a revoker takes them away with neither `paths`
-//! nor the gate. It counts as shared: a change of a page below it copies it first, and gets an
-//! empty leaf. Nobody changes its words; walks that change words pass it over, and copies of nodes
-//! and restores leave it out. It may stand where an entry of a direct access file says "hole of 2
-//! MiB" and nowhere else, and is linked and unlinked under that entry's lock.
+//! Each `Memory` has one such leaf and never frees it, so the root group pays for it, and its users
+//! are not counted: a revoker takes away words that lead to it at any time, with neither `paths`
+//! nor the gate. The leaf counts as shared: a change of a page below it copies it first, and gets
+//! an empty leaf. Its words never change; walks that change words skip it, and copies of nodes and
+//! restores leave it out. It may stand only where an entry of a direct-access file says "hole of 2
+//! MiB", and is linked and unlinked under that entry's lock.
 //!
-//! Making a path the space's own puts an empty leaf, or none, in its place by a plain store, in a
-//! section and with `paths` held. A revoker may have been faster; but it keeps the entry locked
-//! until the section ends, and a fault that would link a leaf there waits for the entry first, or
-//! for `paths`. So no word is overwritten.
+//! A thread that makes a path the space's own replaces the leaf of zeros by an empty leaf, or by
+//! none. It does so by a plain store, in a section and with `paths` held. A revoker may have been
+//! faster. But the revoker keeps the entry locked until the section ends, and a fault that would
+//! link a leaf there waits for the entry first, or for `paths`. So no word is overwritten.
 //!
-//! Nor does it stand where a mapping allows execution: its words are right for loads alone, and a
-//! fetch that parted from it would copy nodes above it, in a snapshot as well, whose nodes forks
-//! and restores walk by without a section because it never loses one. Spaces whose protections
-//! differ there share no node above it (`Edit::Part`), and parting leaves it out.
+//! The leaf of zeros does not stand where a mapping allows execution, because its words are right
+//! for loads alone. A fetch would have to replace it, and copy the nodes above it, even in a
+//! snapshot; but forks and restores walk a snapshot's nodes without a section, because a snapshot
+//! never loses one. Spaces whose protections differ there share no node above it (`Edit::Part`),
+//! and that edit leaves it out.
 
 use super::nodes::{Nodes, Spares, child_word, pieces};
 use super::pte::{Pte, VALID_R};
@@ -25,13 +26,13 @@ use crate::space::core::address::{ROOT_LEVEL, SLOTS, slot_index, span};
 use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
-    /// Whether this is the leaf of zeros.
+    /// Returns whether this is the leaf of zeros.
     pub(crate) fn is_zero_leaf(self, node: FrameId) -> bool {
         self.pool.zero_leaf.get() == Some(&node)
     }
 
-    /// Maps zeros at the 2 MiB at `at`, if no leaf is there; false if there is one, or a node could
-    /// not be allocated.
+    /// Maps zeros at the 2 MiB at `at`, if there is no leaf. Returns false if there is another
+    /// leaf, or if a node could not be allocated.
     pub(crate) fn link_zero_leaf(self, root: FrameId, at: u64, spares: &mut Spares<'_>) -> bool {
         let Some(leaf) = self.zero_leaf(spares) else {
             return false;
@@ -54,8 +55,8 @@ impl Nodes<'_> {
         linked.is_ok() || linked == Err(child_word(leaf))
     }
 
-    /// Unlinks the leaf of zeros from the 2 MiB at `at`, if it is there. The caller waits for a
-    /// grace period.
+    /// Unlinks the leaf of zeros from the 2 MiB at `at`, if it is linked there. The caller then
+    /// waits for a grace period.
     pub(crate) fn unlink_zero_leaf(self, root: FrameId, at: u64) {
         let Some(&leaf) = self.pool.zero_leaf.get() else {
             return;
@@ -67,13 +68,13 @@ impl Nodes<'_> {
                 None => return,
             }
         }
-        // A copy of the leaf made meanwhile has put an empty one here.
+        // A thread that copied the leaf meanwhile has put an empty one here.
         let word = &self.words(node)[slot_index(at, 1)];
         let _unlinked =
             word.compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The number of pages of a range that the leaf of zeros maps.
+    /// Returns the number of pages of a range that the leaf of zeros maps.
     pub(crate) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
         match self.pool.zero_leaf.get() {
             Some(_) => self.zero_pages_below(root, ROOT_LEVEL, 0, start, end),
@@ -97,12 +98,12 @@ impl Nodes<'_> {
         pages
     }
 
-    /// The leaf, made at its first use.
+    /// Returns the leaf of zeros, and creates it at the first use.
     fn zero_leaf(self, spares: &mut Spares<'_>) -> Option<FrameId> {
         if let Some(leaf) = self.pool.zero_leaf.get() {
             return Some(*leaf);
         }
-        // The first caller makes it for all, and for good.
+        // The first caller creates it for all, and it is never freed.
         let mut frame = spares.take().ok()?.paid_by_root();
         let zero = self.pool.frames.host(FrameId::ZERO) as u64;
         let words: &[_; SLOTS] = frame.words();
@@ -111,7 +112,7 @@ impl Nodes<'_> {
         }
         let leaf = self.publish(frame);
         if self.pool.zero_leaf.set(leaf).is_err() {
-            self.put(leaf, 0); // somebody was faster; what it shows holds nothing
+            self.put(leaf, 0); // another thread was faster; the words keep nothing
         }
         self.pool.zero_leaf.get().copied()
     }

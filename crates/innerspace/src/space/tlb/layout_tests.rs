@@ -1,4 +1,4 @@
-//! Reads as generated code makes them, by [`TranslationLayout`].
+//! Tests of reads as generated code makes them, by [`TranslationLayout`].
 
 use super::translator::{Need, Translator};
 use crate::space::access::layout::TranslationLayout;
@@ -6,12 +6,12 @@ use crate::space::core::address::{LEAF_SHIFT, SLOTS};
 use crate::sync::domain::{Domain, Post};
 use crate::sync::raw::{AtomicU64, Ordering};
 
-/// The tags and the first word of `leaf`, as generated code finds them.
+/// Reads the tags and the first word of `leaf` as generated code does.
 ///
 /// Safety: the translator of this layout lives, and is not being used.
 unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
     let slot = leaf as usize % TranslationLayout::LEAVES;
-    // SAFETY: inside the arrays; the word is read if its leaf is remembered alone.
+    // SAFETY: inside the arrays; the word is read only if its leaf is remembered.
     unsafe {
         let visible = *layout.current;
         let tags = [TranslationLayout::READ_TAGS, TranslationLayout::WRITE_TAGS];
@@ -25,7 +25,7 @@ unsafe fn seen(layout: &TranslationLayout, leaf: u64) -> (bool, bool, u64) {
     }
 }
 
-// For Miri: the addresses stay valid while the library writes through them, and moves their owner.
+// For Miri: the addresses stay valid while the library writes through them and moves their owner.
 #[test]
 fn the_addresses_stay_good_through_changes_and_moves() {
     let domain = Domain::new();

@@ -2,9 +2,9 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `page`, `place` | the bytes of a page that was found; where a remembered leaf leads to |
+//! | `page`, `place` | the bytes of a page that was found; the address that a remembered leaf leads to |
 //! | `translator` | the cache, its sections, and the hit |
-//! | `coalesced` | leaves whose pages lie in a row |
+//! | `coalesced` | leaves whose pages are contiguous |
 
 pub(crate) mod coalesced;
 #[cfg(all(test, feature = "layout", not(any(loom, shuttle))))]

@@ -1,20 +1,21 @@
-//! The bytes of a page that was found, and accesses to them.
+//! The bytes of a page that a hit found, and accesses to them.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use crate::sys::copy::{self, AtomicScalar, Modify, Scalar};
 
-/// Bytes of one page, valid for the access that looked them up until its section ends. Made by
-/// `Translator::hit` and used up by value inside that section: only `Core::access` hands one on.
+/// Bytes of one page, valid for the access that looked them up until its section ends.
+/// `Translator::hit` makes this value, and a use in the same section consumes it; only
+/// `Core::access` passes it on.
 #[derive(Debug)]
 pub(crate) struct Page(pub(super) NonNull<u8>);
 
 /// Accesses to the bytes. SAFETY of all: `hit` found as many bytes as the caller asked for in a
 /// page that is valid for the access; the section, which is still open, keeps page and validity;
-/// other threads may use the bytes at the same time, through these functions alone.
+/// other threads may use the bytes at the same time, but only through these functions.
 impl Page {
-    /// Loads a value; `hit` was asked for its size.
+    /// Loads a value of the size that `hit` was asked for.
     #[inline(always)]
     pub(crate) fn load<T: Scalar>(self) -> T {
         // SAFETY: see above.
@@ -28,14 +29,15 @@ impl Page {
         unsafe { copy::store(self.0.as_ptr(), value) }
     }
 
-    /// Loads a value at an aligned address in this order.
+    /// Loads a value at an aligned address, with this memory order.
     #[inline(always)]
     pub(crate) fn load_atomic<T: AtomicScalar>(self, order: Ordering) -> T {
-        // SAFETY: see above; the caller checked the alignment, which pages keep.
+        // SAFETY: see above; the caller checked the alignment of the address, and a page has the
+        // same alignment in the arena.
         unsafe { copy::load_atomic(self.0.as_ptr(), order) }
     }
 
-    /// Stores a value at an aligned address in this order.
+    /// Stores a value at an aligned address, with this memory order.
     #[inline(always)]
     pub(crate) fn store_atomic<T: AtomicScalar>(self, value: T, order: Ordering) {
         // SAFETY: as for `load_atomic`.
@@ -54,7 +56,7 @@ impl Page {
         unsafe { copy::compare_exchange(self.0.as_ptr(), old, new, orders) }
     }
 
-    /// Modifies a value at an aligned address, and gives the one before.
+    /// Modifies a value at an aligned address, and returns the value before.
     #[inline(always)]
     pub(crate) fn modify<T: AtomicScalar>(self, how: Modify, operand: T, order: Ordering) -> T {
         // SAFETY: as for `load_atomic`.
@@ -75,7 +77,7 @@ impl Page {
         unsafe { copy::copy_out(self.0.as_ptr(), from) }
     }
 
-    /// Sets the bytes.
+    /// Sets the bytes to `byte`.
     pub(crate) fn fill(self, byte: u8, len: usize) {
         // SAFETY: see above.
         unsafe { copy::fill(self.0.as_ptr(), byte, len) }
@@ -88,16 +90,16 @@ impl Page {
     }
 }
 
-/// The value whose bytes these are, in the machine's order.
+/// Returns the value whose bytes these are, in the machine's order.
 pub(crate) fn from_bytes<T: Scalar>(bytes: &[u8]) -> T {
     assert_eq!(bytes.len(), size_of::<T>());
-    // SAFETY: so many bytes are there, and a scalar can have any bytes.
+    // SAFETY: the slice has as many bytes as the value, and any bytes are a valid scalar.
     unsafe { copy::load(bytes.as_ptr()) }
 }
 
 /// Writes a value's bytes in the machine's order.
 pub(crate) fn to_bytes<T: Scalar>(value: T, bytes: &mut [u8]) {
     assert_eq!(bytes.len(), size_of::<T>());
-    // SAFETY: so many bytes are there, and they are borrowed mutably.
+    // SAFETY: the slice has as many bytes as the value, and is borrowed mutably.
     unsafe { copy::store(bytes.as_mut_ptr(), value) };
 }

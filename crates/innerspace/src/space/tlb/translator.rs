@@ -1,25 +1,26 @@
 //! The translation cache: leaf pointers.
 //!
-//! An accessor remembers where the leaf of each 2 MiB it works in lies; every access then reads the
-//! leaf's live word. So a changed word (revoked, aged, copied, upgraded) acts on the next access of
-//! every thread by itself, and mailboxes are needed only where a leaf is replaced. Measured against
-//! an array of per-page translations it is as fast on random access, faster on dependent loads, and
-//! a few KiB large (`innerspace-bench translation`). If the pages of a leaf lie in a row no word is
-//! read. A changed word does not act by itself then; `coalesced` says what is done instead.
+//! An accessor remembers the address of the leaf of each 2 MiB in which it works; every access then
+//! reads the page's word in the leaf. So a changed word (revoked, aged, copied, upgraded) takes
+//! effect on the next access of every thread by itself, and mail is needed only when a leaf is
+//! replaced. Compared with an array of translations for each page, it is as fast on random
+//! accesses, faster on dependent loads, and takes only a few KiB (`innerspace-bench translation`).
+//! If the pages of a leaf are contiguous, no word is read. Then a changed word does not take effect
+//! by itself; `coalesced` says what is done instead.
 //!
 //! The processor fetches ahead by itself, but not past the end of a page, since the next page of a
-//! space may lie anywhere. So an access that comes upwards from the beginning of one page to that
-//! of the next prefetches the first bytes of the page after. Such accesses are told apart by their
-//! offset and looked up out of line, four of the 512 words of a page.
+//! space may be anywhere in memory. So when accesses go upwards from the beginning of one page to
+//! that of the next, the first bytes of the page after are prefetched. Accesses at the beginning of
+//! a page, to four of its 512 words, are recognised by their offset and looked up out of line.
 //!
-//! A slot has two tags. The read tag is set for any leaf; the write tag only while the leaf is the
-//! space's alone, since in a shared leaf VALID_W may be left from the time before the fork.
+//! A slot has two tags. The read tag is set for any leaf. The write tag is set only while the leaf
+//! is the space's alone, since in a shared leaf VALID_W may be left from before the fork.
 //!
 //! Unsafe code: this file dereferences leaf pointers and page addresses. Both are valid inside the
-//! section in which the leaf was found or the mailbox was looked at. A thread that takes a leaf or
-//! a page away makes it unreachable, posts if it is a leaf or in one that may be coalesced, and
-//! lets a grace period pass before the memory is reused (`sync::domain`). The memory itself is the
-//! arena's, which outlives every accessor.
+//! section in which the leaf was found or the mailbox was read. A thread that takes a leaf or a
+//! page away first makes it unreachable. It posts mail if it takes a leaf, or a page of a leaf that
+//! may be coalesced. Then it lets a grace period pass before the memory is reused (`sync::domain`).
+//! The memory itself is the arena's, which outlives every accessor.
 
 use crate::space::core::address::LEAF_SHIFT;
 use std::hint::cold_path;
@@ -36,42 +37,42 @@ use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self};
 use crate::{PAGE_SHIFT, PAGE_SIZE, sys};
 
-/// Leaves remembered, a power of two: 512 MiB of address space in 6.5 KiB.
+/// The number of remembered leaves, a power of two: 512 MiB of address space in 6.5 KiB.
 pub(crate) const LEAVES: usize = 256;
-/// Bytes that count as the beginning of a page: a run of small steps comes by there.
+/// The bytes that count as the beginning of a page. A run of small steps makes an access there.
 pub(super) const BEGINNING: usize = 32;
-/// Bytes of the next page to prefetch. Four lines are enough: the processor goes on by itself once
-/// some in a row were requested.
+/// The bytes of the next page that are prefetched. Four lines are enough: the processor goes on by
+/// itself once several adjacent lines were requested.
 pub(super) const AHEAD: usize = 256;
 /// A tag that no address has.
 pub(super) const NO_LEAF: u64 = u64::MAX;
-/// Mail that names no leaf: nothing is to be forgotten, but the gate is to be looked at before the
-/// next hit.
+/// Mail that names no leaf: the accessor has to look at the gate before its next hit, and forgets
+/// its coalesced leaves but no other.
 pub(crate) const GATE_MAIL: Post = Post::One(u64::MAX - 1);
 
-/// The numbers of the remembered leaves, each at the place that its low bits say.
+/// The numbers of the remembered leaves. The low bits of a number are its index.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Tags {
-    /// The number of the leaf (address / 2 MiB) that loads may use.
+    /// For each slot, the number (address / 2 MiB) of the leaf that loads may use.
     pub(crate) read: [u64; LEAVES],
-    /// The same for stores.
+    /// For each slot, the number of the leaf that stores may use.
     pub(crate) write: [u64; LEAVES],
 }
 
-/// The remembered leaves, with one array for each field: a hit reads one tag and one place. A
-/// translator finds them by a pointer of its participant, which leads to [`EMPTY_LEAVES`] in
-/// place of its own while there is mail.
+/// The remembered leaves, in one array for each field, so that a hit reads one tag and one place. A
+/// translator finds them by a pointer in its participant. While there is mail, that pointer leads
+/// to [`EMPTY_LEAVES`] instead.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Leaves {
     pub(super) tags: Tags,
     pub(super) places: [Place; LEAVES],
-    /// Accesses out of line since the words were looked at.
+    /// For each slot, the out-of-line accesses since the leaf's words were last read.
     pub(super) visits: [u16; LEAVES],
-    /// Places that are coalesced, at most.
+    /// An upper bound of the number of coalesced places.
     pub(super) coalesced: u16,
-    /// How often some were forgotten again.
+    /// How often coalesced leaves were forgotten again.
     pub(super) forgotten: u8,
 }
 
@@ -89,13 +90,14 @@ pub(super) const NO_LEAVES: Leaves = Leaves {
 /// The leaves that every translator sees while there is mail for it.
 pub(super) static EMPTY_LEAVES: Leaves = NO_LEAVES;
 
-// SAFETY: it has pointers, which the owner of the translator uses only inside its section; those of
-// the static lead nowhere.
+// SAFETY: the pointers inside are used only by the owner of the translator, inside its section;
+// those of the static are null.
 unsafe impl Sync for Leaves {}
 
-/// The leaves of one translator, on the heap. Not a `Box`, which would say that nobody else has an
-/// address of them: generated code reads them between two calls, and the participant keeps their
-/// address: pointers that have to stay good when they are written here and the translator is moved.
+/// The leaves of one translator, on the heap. This is a pointer and no `Box`, because a `Box` would
+/// claim that nothing else has the address. Generated code reads the leaves between two calls, and
+/// the participant keeps their address: these pointers have to stay valid when the leaves are
+/// written here and the translator is moved.
 pub(super) struct LeavesPlace(NonNull<Leaves>);
 
 impl LeavesPlace {
@@ -103,15 +105,15 @@ impl LeavesPlace {
         LeavesPlace(NonNull::from(Box::leak(Box::new(NO_LEAVES))))
     }
 
-    /// The tags, which come first: the pointer is derived from the one pointer, so that no use of
-    /// that one invalidates it.
+    /// Returns the address of the tags, which come first. It is derived from the one pointer to the
+    /// leaves, so no use of that pointer invalidates it.
     #[cfg(all(feature = "layout", not(shuttle)))]
     fn tags(&self) -> *mut Tags {
         // SAFETY: a place inside what the pointer leads to; no reference is made, and nothing read.
         unsafe { &raw mut (*self.0.as_ptr()).tags }
     }
 
-    /// The places, likewise.
+    /// Returns the address of the places, derived in the same way.
     #[cfg(all(feature = "layout", not(shuttle)))]
     fn places(&self) -> *const *const u64 {
         // SAFETY: as for `tags`.
@@ -151,27 +153,27 @@ impl std::fmt::Debug for LeavesPlace {
     }
 }
 
-/// An accessor's private state: its sections and what it remembers.
+/// An accessor's private state: its sections and the leaves it remembers.
 #[derive(Debug)]
 pub(crate) struct Translator {
     pub(crate) sections: Sections,
     pub(super) leaves: LeavesPlace,
-    /// The number of the page at whose beginning the last access was that looked there.
+    /// The number of the page at whose beginning the last such access was.
     pub(super) begun: u64,
 }
 
-/// What a session looks at in each access. The session has its own copy, so that in a loop of
-/// accesses all this stays in registers.
+/// The part of a translator that a session reads at each access. The session has its own copy, so
+/// that it stays in registers in a loop of accesses.
 #[derive(Debug)]
 pub(crate) struct SessionBinding {
     participant: Arc<Participant>,
 }
 
 // SAFETY: the pointers lead into the arena, which all threads share, and the owner of the
-// translator uses them only inside its section; which thread that is does not matter.
+// translator uses them only inside its section; that owner may be any thread.
 unsafe impl Send for Translator {}
 
-/// What an access looks at to see whether it hits.
+/// The state that tells an access whether it hits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look<'t> {
     pub(super) leaves: &'t Leaves,
@@ -179,14 +181,15 @@ pub(crate) struct Look<'t> {
 }
 
 impl Look<'_> {
-    /// The look of an access in a session: the visible leaves, and no mail, since no leaves are
-    /// visible while there is some.
+    /// Returns the state for an access in a session: the visible leaves, and no mail, since no
+    /// leaves are visible while there is mail.
     ///
     /// Safety: `visible` comes from the participant of a translator that is borrowed for as long.
     #[inline(always)]
     pub(super) unsafe fn in_session<'t>(visible: *mut ()) -> Look<'t> {
-        // SAFETY: `Translator::new` gives no other places than its own leaves, which live as long
-        // as it and are written only through an exclusive borrow of it, and `EMPTY_LEAVES`.
+        // SAFETY: `visible` leads to the translator's own leaves, which live as long as the
+        // translator and are written only through an exclusive borrow of it, or to `EMPTY_LEAVES`:
+        // `Translator::new` registers no others.
         let leaves = unsafe { &*visible.cast::<Leaves>() };
         Look {
             leaves,
@@ -194,10 +197,10 @@ impl Look<'_> {
         }
     }
 
-    /// Does `act` with the address of the bytes of the page of `at`, if there is no mail, and its
+    /// Calls `act` with the address of the bytes of the page of `at`, if there is no mail, and the
     /// leaf is remembered and valid for `need`. In a section.
     ///
-    /// `act` is called in two places, and not behind them, so that each way uses its address
+    /// `act` is called in two branches, and not after they join, so that each uses its address
     /// directly.
     #[inline(always)]
     pub(super) fn find<R>(self, at: u64, need: Need, act: impl Fn(Found) -> R) -> Option<R> {
@@ -222,9 +225,9 @@ impl Look<'_> {
             sys::stay_apart();
             return Some(done);
         }
-        // SAFETY: the tag, which is our own or `NO_LEAF`, says that the place is the one of this
-        // address's leaf (`NO_LEAF` is no number of an address), so this is one of its 512 words,
-        // and the section keeps the leaf (see the module).
+        // SAFETY: the tag, which is this translator's or `NO_LEAF`, says that the place is that of
+        // this address's leaf (no address has the number `NO_LEAF`). So this is one of the leaf's
+        // 512 words, and the section keeps the leaf (see the module).
         let entry = pte::load(unsafe { &*place.word(at) });
         if !entry.has(valid) {
             cold_path();
@@ -266,7 +269,8 @@ impl Leaves {
     }
 }
 
-/// Where `at` is in its page, if `size` bytes of it lie there and are not its first.
+/// Returns the offset of `at` in its page, if `size` bytes from `at` are in the page and not at its
+/// beginning.
 #[inline(always)]
 pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
     let past = (at as usize).wrapping_sub(BEGINNING) % PAGE_SIZE;
@@ -278,7 +282,7 @@ pub(super) fn offset_past_beginning(at: u64, size: usize) -> Option<usize> {
 }
 
 impl SessionBinding {
-    /// [`Translator::hit_past_beginning`] of `translator`, to which this binding belongs.
+    /// Does [`Translator::hit_past_beginning`] of `translator`, to which this binding belongs.
     #[inline(always)]
     pub(crate) fn hit<R>(
         &self,
@@ -292,7 +296,7 @@ impl SessionBinding {
             &self.participant,
             translator.sections.participant()
         ));
-        // SAFETY: that of `translator`, which is borrowed.
+        // SAFETY: `visible` is that of `translator`, which is borrowed.
         let look = unsafe { Look::in_session(self.participant.visible()) };
         look.find(at, need, |found| {
             debug_assert!(self.participant.is_open());
@@ -302,7 +306,7 @@ impl SessionBinding {
 }
 
 impl Translator {
-    /// An empty one, of the space with the number `owner`.
+    /// Creates an empty translator of the space with the number `owner`.
     pub(crate) fn new(domain: &Arc<Domain>, owner: u64) -> Translator {
         let leaves = LeavesPlace::new();
         let binding = CacheBinding::new(leaves.0.as_ptr(), &raw const EMPTY_LEAVES);
@@ -313,35 +317,36 @@ impl Translator {
         }
     }
 
-    /// Bytes a translator takes, its participant and a full mailbox included.
+    /// The bytes that a translator takes, its participant and a full mailbox included.
     pub(crate) const SIZE: usize = size_of::<Leaves>() + 1024;
 
-    /// The tags, for generated code.
+    /// Returns the address of the tags, for generated code.
     #[cfg(all(feature = "layout", not(shuttle)))]
     pub(crate) fn tags(&self) -> *mut Tags {
         self.leaves.tags()
     }
 
-    /// The places, for generated code.
+    /// Returns the address of the places, for generated code.
     #[cfg(all(feature = "layout", not(shuttle)))]
     pub(crate) fn places(&self) -> *const *const u64 {
         self.leaves.places()
     }
 
-    /// The bytes at `at` if `size` of them lie in one page that is valid for `need`. In a section.
+    /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`. In a
+    /// section.
     #[inline(always)]
     pub(crate) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
         self.hit_if(self.look(), at, size, need)
     }
 
-    /// What an access looks at in a section that was opened for more than one.
+    /// Returns the state for an access in a section that was opened for more than one access.
     #[inline(always)]
     pub(crate) fn look(&self) -> Look<'_> {
-        // SAFETY: our own, and borrowed.
+        // SAFETY: `visible` is this translator's, which is borrowed.
         unsafe { Look::in_session(self.sections.visible()) }
     }
 
-    /// What an access looks at in a section of its own ([`Sections::enter_alone`]).
+    /// Returns the state for an access in a section of its own ([`Sections::enter_alone`]).
     #[inline(always)]
     pub(crate) fn look_alone(&self) -> Look<'_> {
         Look {
@@ -350,13 +355,13 @@ impl Translator {
         }
     }
 
-    /// The same, by `look`.
+    /// Returns the bytes at `at` as [`Translator::hit`] does, with a state that was read before.
     #[inline(always)]
     pub(crate) fn hit_if(&self, look: Look<'_>, at: u64, size: usize, need: Need) -> Option<Page> {
         let offset = at as usize % PAGE_SIZE;
         let found = |found: Found| found.page(offset);
         let page = look.find(at, need, found)?;
-        // A session that was suspended meanwhile has mail.
+        // This holds for a suspended session too: it has mail, so it finds nothing.
         debug_assert!(self.sections.is_open());
         if offset > PAGE_SIZE - size {
             cold_path();
@@ -365,7 +370,8 @@ impl Translator {
         Some(page)
     }
 
-    /// [`Translator::hit_past_beginning`] in a section of its own, which is left open on a miss.
+    /// Does [`Translator::hit_past_beginning`] in a section of its own. A miss leaves the section
+    /// open.
     #[inline(always)]
     pub(crate) fn hit_alone<R>(
         &mut self,
@@ -380,8 +386,8 @@ impl Translator {
         })
     }
 
-    /// Does `act` with the page that `hit_if` would find, except for the first bytes of a page:
-    /// those are for [`Translator::hit_and_fetch_ahead`].
+    /// Calls `act` with the page that `hit_if` would find, unless the access is at the beginning of
+    /// a page: [`Translator::hit_and_fetch_ahead`] is for that.
     ///
     /// `act` is called here, and not by the caller, so that hit and miss are not told apart twice.
     #[inline(always)]
@@ -399,8 +405,8 @@ impl Translator {
         })
     }
 
-    /// Like `hit`; if the access comes from the beginning of the page before, the next page is
-    /// prefetched.
+    /// Does the same as `hit`, and prefetches the next page if the last such access was at the
+    /// beginning of the page before.
     pub(crate) fn hit_and_fetch_ahead(&mut self, at: u64, size: usize, need: Need) -> Option<Page> {
         let page = self.hit(at, size, need)?;
         let number = at >> PAGE_SHIFT;
@@ -420,15 +426,15 @@ impl Translator {
         }
     }
 
-    /// The word of the page of `at`, if its leaf is remembered for stores and there is no mail: the
-    /// leaf is the space's alone for as long as the section is open. In a section.
+    /// Returns the word of the page of `at`, if its leaf is remembered for stores and there is no
+    /// mail: the leaf stays the space's alone while the section is open. In a section.
     #[inline(always)]
     pub(crate) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.write)
     }
 
-    /// The same if the leaf is remembered for loads: others may share it, and their accessors may
-    /// be in it.
+    /// Returns the word of the page of `at`, if its leaf is remembered for loads and there is no
+    /// mail. Other spaces may share the leaf, and their accessors may use it.
     #[inline(always)]
     pub(crate) fn slot_to_read(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.read)
@@ -437,13 +443,13 @@ impl Translator {
     #[inline(always)]
     pub(super) fn slot(&self, at: u64, tags: &[u64; LEAVES]) -> Option<&AtomicU64> {
         let word = self.place_of_words(at, tags)?.word(at);
-        // SAFETY: as in `find`: the tag says whose leaf it is, and the section, which the borrow
-        // keeps open, keeps it.
+        // SAFETY: as in `find`: the tag says whose leaf it is, and the section keeps the leaf and
+        // stays open while `self` is borrowed.
         Some(unsafe { &*word })
     }
 
-    /// Where the words of the leaf of `at` are, if one of these tags names it and it is not
-    /// coalesced: a coalesced leaf misses no page.
+    /// Returns the place of the words of the leaf of `at`, if one of these tags names the leaf and
+    /// it is not coalesced: a coalesced leaf misses no page.
     #[inline(always)]
     pub(super) fn place_of_words(&self, at: u64, tags: &[u64; LEAVES]) -> Option<Place> {
         let leaf = at >> LEAF_SHIFT;
@@ -460,7 +466,7 @@ impl Translator {
         }
     }
 
-    /// Remembers the leaf of `at`. In the section in which it was found.
+    /// Remembers the leaf of `at`, in the section in which it was found.
     pub(crate) fn fill(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         debug_assert!(self.sections.is_open());
         let leaf = at >> LEAF_SHIFT;
@@ -475,8 +481,8 @@ impl Translator {
         self.leaves.visits[slot] = 0;
     }
 
-    /// The same, by a fault: a leaf remembered for loads stays, since it may be good for stores as
-    /// well.
+    /// Remembers the leaf that a fault found. A leaf that is remembered already, and found for
+    /// loads now, is left as it is, since it may be remembered for stores as well.
     pub(crate) fn found(&mut self, at: u64, words: &[AtomicU64; SLOTS], use_for: Need) {
         let leaf = at >> LEAF_SHIFT;
         let known = self.leaves.tags.read[leaf as usize % LEAVES] == leaf;
@@ -485,12 +491,13 @@ impl Translator {
         }
     }
 
-    /// Forgets the leaves that the message names, as if it had been read.
+    /// Forgets the leaves that the message names, as if it had been mail.
     pub(crate) fn forget(&mut self, post: Post) {
         self.leaves.forget(post);
     }
 
-    /// Reads the mail and forgets what it names. In a section, before anything remembered is used.
+    /// Reads the mail and forgets the leaves that it names. In a section, before any remembered
+    /// leaf is used.
     #[cold]
     pub(crate) fn drain(&mut self) {
         let leaves = &mut *self.leaves;

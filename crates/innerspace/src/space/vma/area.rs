@@ -1,4 +1,4 @@
-//! One mapped range: where it is, which accesses it allows, and where its pages come from.
+//! One mapped range: its addresses, the accesses that it allows, and the source of its pages.
 
 use super::protection::{Protection, Sharing};
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::{FrameId, PAGE_SHIFT};
 /// A file whose pages are mapped.
 #[derive(Clone)]
 pub(crate) enum MappedFile {
-    /// Through the page cache.
+    /// A file that is mapped through the page cache.
     Cached(Arc<FileInner>),
-    /// Its own bytes.
+    /// A direct-access file, whose own bytes are mapped.
     Direct(DaxRef),
 }
 
-/// The same, without keeping it open.
+/// The same file, by a reference that does not keep it open.
 #[derive(Debug)]
 pub(crate) enum WeakFile {
     Cached(Weak<FileInner>),
@@ -28,7 +28,7 @@ pub(crate) enum WeakFile {
 }
 
 impl MappedFile {
-    /// Tells files apart as long as they are open.
+    /// Returns a number that tells files apart as long as they are open.
     pub(crate) fn key(&self) -> usize {
         match self {
             MappedFile::Cached(file) => file.address(),
@@ -50,7 +50,7 @@ impl MappedFile {
         }
     }
 
-    /// Makes the file ask this mapper before it takes pages away.
+    /// Registers a mapper, which the file calls before it takes pages away.
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         match self {
             MappedFile::Cached(file) => file.add_mapper(mapper),
@@ -58,7 +58,7 @@ impl MappedFile {
         }
     }
 
-    /// Whether the space with this number maps the file.
+    /// Returns whether the space with this number maps the file.
     pub(crate) fn is_mapped_by(&self, space: u64) -> bool {
         match self {
             MappedFile::Cached(file) => file.core().mappers.has_owner(space),
@@ -66,7 +66,7 @@ impl MappedFile {
         }
     }
 
-    /// Takes the right to store to pages away, in every space.
+    /// Revokes write validity of pages of the file, in every space.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         match self {
             MappedFile::Cached(file) => file.core().revoke_write(pages),
@@ -91,7 +91,7 @@ impl WeakFile {
     }
 }
 
-/// Where the pages of a mapping come from.
+/// The source of a mapping's pages.
 #[derive(Clone)]
 pub(crate) enum Backing {
     Anonymous,
@@ -108,7 +108,7 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Its first offset, unless it has no pages of its own.
+    /// Returns the number of the first page, unless the memory is anonymous.
     pub(crate) fn first_page_mut(&mut self) -> Option<&mut u64> {
         match self {
             Backing::Anonymous => None,
@@ -118,7 +118,7 @@ impl Backing {
         }
     }
 
-    /// Why a mapping of it may not have a protection above its ceiling.
+    /// Says why a mapping of this backing may not have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match self {
             Backing::Device { device, .. } => device.rules_out(wanted),
@@ -126,7 +126,8 @@ impl Backing {
         }
     }
 
-    /// The first page of `other` if both have the same file or device; for anonymous memory 0.
+    /// Returns the first page of `other` if both have the same file or device; 0 if both are
+    /// anonymous.
     fn same_thing(&self, other: &Backing) -> Option<u64> {
         match (self, other) {
             (Backing::Anonymous, Backing::Anonymous) => Some(0),
@@ -155,11 +156,11 @@ pub(crate) struct Vma {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) protection: Protection,
-    /// The most `protect` may allow: what the file was opened for.
+    /// The most that `protect` may allow: what the file was opened for.
     pub(crate) ceiling: Protection,
     pub(crate) sharing: Sharing,
     pub(crate) residence: Residence,
-    /// How its pages will be read; only cached files care.
+    /// How the pages will be read. Matters for cached files only.
     pub(crate) reading: Reading,
     pub(crate) backing: Backing,
 }
@@ -181,7 +182,7 @@ impl Vma {
         self.residence == Residence::Locked
     }
 
-    /// The page of the file or device that `at` shows; 0 for anonymous memory.
+    /// Returns the page of the file or device that is mapped at `at`; 0 for anonymous memory.
     pub(crate) fn file_page(&self, at: u64) -> u64 {
         match &self.backing {
             Backing::Anonymous => 0,
@@ -191,7 +192,7 @@ impl Vma {
         }
     }
 
-    /// The file that is mapped, if it is one.
+    /// Returns the mapped file, if this is a mapping of one.
     pub(crate) fn file(&self) -> Option<&MappedFile> {
         match &self.backing {
             Backing::File { file, .. } => Some(file),
@@ -199,7 +200,8 @@ impl Vma {
         }
     }
 
-    /// The file whose bytes are mapped, also if it is guarded, so that each access is a call.
+    /// Returns the file whose bytes are mapped. A guarded file is included, although each access to
+    /// it is a call.
     pub(crate) fn file_of_bytes(&self) -> Option<MappedFile> {
         let guarded = match &self.backing {
             Backing::Device { device, .. } => device.file(),
@@ -208,8 +210,8 @@ impl Vma {
         guarded.map(|file| MappedFile::Direct(file.with_own_count()))
     }
 
-    /// Whether `at` shows the page of a cached file in this frame. The page's block is locked, and
-    /// the frame was found in a page table, in a section.
+    /// Returns whether this frame has the page of a cached file that is mapped at `at`. The page's
+    /// block is locked, and the frame was found in a page table, in a section.
     pub(crate) fn shows_frame(&self, at: u64, frame: FrameId) -> bool {
         match self.file() {
             Some(MappedFile::Cached(file)) => file.core().has_page_in(self.file_page(at), frame),
@@ -217,7 +219,7 @@ impl Vma {
         }
     }
 
-    /// The addresses at which this range shows pages of `pages`, if it is a range of the file with
+    /// Returns the addresses at which this range maps pages of `pages`, if it maps the file with
     /// that key.
     pub(crate) fn addresses_of(&self, file: usize, pages: &Range<u64>) -> Option<Range<u64>> {
         let Backing::File {
@@ -237,7 +239,8 @@ impl Vma {
         (from < to).then(|| address(from)..address(to))
     }
 
-    /// The part of the range inside `start..end`, with its backing moved along.
+    /// Returns the part of the range inside `start..end`. Its backing begins further on
+    /// accordingly.
     pub(crate) fn slice(&self, start: u64, end: u64) -> Vma {
         let mut part = self.clone();
         if let Some(first_page) = part.backing.first_page_mut() {
@@ -248,13 +251,14 @@ impl Vma {
         part
     }
 
-    /// Whether nothing differs.
+    /// Returns whether the two mappings are equal.
     pub(crate) fn is_same(&self, other: &Vma) -> bool {
         let same_backing = self.shows_same(other, self.start);
         (self.start, self.end) == (other.start, other.end) && self.is_like(other) && same_backing
     }
 
-    /// Whether both show the same page of the same file or device at `at`, which is in both.
+    /// Returns whether both map the same page of the same file or device at `at`, an address of
+    /// this range.
     pub(crate) fn shows_same(&self, other: &Vma, at: u64) -> bool {
         let same_thing = self.backing.same_thing(&other.backing).is_some();
         same_thing && other.contains(at) && self.file_page(at) == other.file_page(at)
@@ -268,7 +272,7 @@ impl Vma {
             && self.reading == other.reading
     }
 
-    /// Whether the two are one range: adjacent, alike, and backed contiguously.
+    /// Returns whether the two can be one range: adjacent, alike, and backed contiguously.
     pub(crate) fn merges_with(&self, next: &Vma) -> bool {
         let first = self.backing.same_thing(&next.backing);
         let same_backing = first.is_some_and(|first| first == self.file_page(self.end));

@@ -1,24 +1,24 @@
 //! An accessor's own cache of mappings: four slots, so that threads that fault in different places
-//! find their mapping without walking the tree.
+//! each find their mapping without walking the tree.
 //!
-//! A slot has a copy of a mapping; the cache has the number of the space's [`Sequence`] at which
-//! its slots were looked up, and is good, as a whole, while the number is the same. Every change of
-//! a mapping that exists (bounds, protection, backing) bumps the number once, after the new tree is
-//! published and before the gate opens again; adding a mapping bumps nothing, since only a mapping
-//! that contains the address is ever kept. The low bits of a page's number say which slot its
-//! mapping is put in. A lookup looks at one slot first, the one that had the last address of the
-//! same 2 MiB (a hint, which nothing but speed depends on), and then compares all.
+//! A slot has a copy of a mapping. The cache has the number that the space's [`Sequence`] had when
+//! its slots were filled, and the whole cache is good while that is still the number. Every change
+//! of an existing mapping (bounds, protection, backing) increments the number once, after the new
+//! tree is published and before the gate opens again. Adding a mapping does not, since a slot never
+//! says that an address is unmapped. The low bits of a page's number select the slot for its
+//! mapping. A lookup first tries the slot in which the last address of the same 2 MiB was found (a
+//! hint, on which only speed depends), and then compares all.
 //!
-//! Order. A lookup reads the number first and the tree after it; a writer publishes the tree and
-//! bumps the number after it. So a copy from an old tree has an old number. The gate keeps out
-//! lookups of addresses that are being changed, so copies that are still used meanwhile are of
-//! mappings that do not change.
+//! Order: a lookup reads the number before it reads the tree; a writer publishes the tree before it
+//! increments the number. So a copy from an old tree has an old number. The gate keeps out lookups
+//! of addresses that are being changed, so copies that are used meanwhile are of mappings that do
+//! not change.
 //!
-//! The number has 64 bits and does not wrap in the life of a machine. It may be made narrower for
-//! tests: where it wraps, every cache of the space is told to forget everything, however many there
-//! are. (One that is just about to note the last number may miss that, which only such tests can
-//! reach. The kernel's vmacache told nobody while there was a single thread, whose slots came to
-//! life again once other threads had counted on: CVE-2018-17182.)
+//! The number has 64 bits and does not wrap while a machine runs. Tests may make it narrower: when
+//! it wraps, every cache of the space is told to forget everything, whatever the number of caches.
+//! (A cache that is just about to note the last number may miss that; only such tests can reach
+//! this case. The kernel's vmacache told no thread while a process had only one, and that thread's
+//! slots became good again once other threads had counted on: CVE-2018-17182.)
 
 use super::area::{Backing, MappedFile, Residence, Vma, WeakFile};
 use super::device::DeviceCall;
@@ -30,9 +30,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::members::{Members, Ticket};
 use crate::sync::{Arc, Mutex};
 
-/// Slots of a cache.
+/// The number of slots in a cache.
 const SLOTS: usize = 4;
-/// Hints of a cache, a power of two.
+/// The number of hints in a cache, a power of two.
 const HINTS: usize = 32;
 /// Addresses of the same 2 MiB have the same hint.
 const HINT_SHIFT: u32 = PAGE_SHIFT + 9;
@@ -41,18 +41,18 @@ const FORGOTTEN: u64 = u64::MAX;
 
 /// How often the accessors' caches were asked for a mapping, and with what result.
 ///
-/// Calls are counted also when every slot is out of date; so hits and misses add up to calls. An
-/// access that gets its page in one step, by a mapping that a slot has, is counted after it
-/// succeeded; if it does not, its fault asks and is counted instead.
+/// Calls are counted also when every slot is out of date, so hits and misses add up to calls. An
+/// access that gets its page in one step, by a mapping in a slot, is counted once it has succeeded.
+/// If it does not succeed, the lookup of its fault is counted instead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct VmaLookups {
     /// Lookups.
     pub calls: u64,
-    /// Answered by a slot.
+    /// Lookups that a slot answered.
     pub hits: u64,
-    /// Answered by the tree, or by nobody.
+    /// Lookups that the tree answered, or for which there was no mapping.
     pub misses: u64,
 }
 
@@ -64,26 +64,26 @@ impl VmaLookups {
     }
 }
 
-/// The state that a cache shares with its space. On lines of its own (two: the adjacent line is
-/// prefetched with it): every fault counts here.
+/// The state that a cache shares with its space. It is aligned to two cache lines, which processors
+/// prefetch together, because every fault counts here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shared {
-    /// The sequence's number when the slots were filled, by the cache; [`FORGOTTEN`], by the space:
-    /// everything is to be forgotten.
+    /// The number of the sequence when the cache filled its slots. The space stores [`FORGOTTEN`]
+    /// to make the cache forget everything.
     number: AtomicU64,
-    // Written by the cache alone. Calls that are no misses are hits.
+    // The next two are written by the cache alone. Hits are the calls that are no misses.
     calls: AtomicU64,
     misses: AtomicU64,
-    /// References that keep the files of the slots open, as long as they are mapped: emptied by the
-    /// space when that changes. A leaf.
+    /// References that keep the files of the slots open as long as they are mapped. The space
+    /// empties this when the mappings change. An innermost lock.
     kept: Mutex<[Option<DaxRef>; SLOTS]>,
 }
 
 impl Shared {
     fn lookups(&self) -> VmaLookups {
-        // In this order: the call of each miss that is seen is seen, too. Acquire: pairs with the
-        // Release in `count`.
+        // The misses are read first, so that the call of each miss seen is seen too. Acquire: pairs
+        // with the Release in `count`.
         let misses = self.misses.load(Ordering::Acquire);
         let calls = self.calls.load(Ordering::Relaxed);
         VmaLookups {
@@ -94,7 +94,7 @@ impl Shared {
     }
 }
 
-/// Counts without a read-modify-write: only the cache's owner does.
+/// Counts one event without a read-modify-write: only the cache's owner writes the counter.
 fn count(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
 }
@@ -103,7 +103,7 @@ fn count(counter: &AtomicU64) {
 #[derive(Debug)]
 pub(crate) struct Sequence {
     number: AtomicU64,
-    /// The bits that count.
+    /// The bits of the number that are used.
     mask: u64,
     caches: Mutex<Caches>,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Sequence {
 #[derive(Debug, Default)]
 struct Caches {
     alive: Members<Arc<Shared>>,
-    /// The counts of caches that are gone.
+    /// The sum of the counts of caches that are gone.
     gone: VmaLookups,
 }
 
@@ -122,7 +122,7 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// A sequence of this many bits.
+    /// Creates a sequence whose numbers have this many bits.
     pub(crate) fn with_width(bits: u32) -> Sequence {
         Sequence {
             number: AtomicU64::new(0),
@@ -131,15 +131,15 @@ impl Sequence {
         }
     }
 
-    /// Invalidates every slot. By one writer at a time.
+    /// Invalidates every slot. Called by one writer at a time.
     pub(crate) fn bump(&self) {
         let next = (self.number.load(Ordering::Relaxed) + 1) & self.mask;
         let wraps = next == 0;
         if wraps {
             self.forget_all();
         }
-        // Release: pairs with `now`; a reader of the number sees the tree published before, and
-        // what the caches were told.
+        // Release: pairs with `now`. A reader of the number sees the tree that was published before
+        // it, and what the caches were told.
         self.number.store(next, Ordering::Release);
         self.let_files_go();
         if wraps {
@@ -155,16 +155,16 @@ impl Sequence {
         }
     }
 
-    /// No slot keeps a file open any more: the change that bumped the number may have removed its
-    /// last mapping. The caller has the old set of mappings, so none of these is the last to keep
-    /// one.
+    /// Drops the slots' references to files, because the change that incremented the number may
+    /// have removed a file's last mapping. The caller has the old set of mappings, so none of these
+    /// references is the last one to a file.
     fn let_files_go(&self) {
         for cache in self.caches.lock().alive.iter() {
             *cache.kept.lock() = Default::default();
         }
     }
 
-    /// The counts of all caches of the space.
+    /// Returns the sum of the counts of all caches of the space.
     pub(crate) fn lookups(&self) -> VmaLookups {
         let caches = self.caches.lock();
         let mut sum = caches.gone;
@@ -175,7 +175,7 @@ impl Sequence {
         sum
     }
 
-    /// The cache is about to go.
+    /// Removes a cache that is about to be dropped.
     pub(crate) fn forget_cache(&self, cache: &VmaCache) {
         let mut caches = self.caches.lock();
         caches.alive.leave(cache.ticket);
@@ -189,17 +189,17 @@ impl Sequence {
     }
 }
 
-/// A mapping as a slot keeps it: it keeps no file open by itself.
+/// A mapping as a slot stores it, without keeping a file open.
 #[derive(Debug)]
 struct Copy {
     vma: Vma,
-    /// The file, which `vma` does not name. A direct access file by a count of the cache's own,
-    /// which `Shared::kept` keeps from 0.
+    /// The file, which `vma` does not name. A direct-access file is named by a count of the cache's
+    /// own, which `Shared::kept` keeps above 0.
     file: Option<(WeakFile, u64)>,
 }
 
 impl Default for Copy {
-    /// The copy in an empty slot.
+    /// Returns the copy in an empty slot.
     fn default() -> Copy {
         Copy {
             vma: Vma {
@@ -218,7 +218,7 @@ impl Default for Copy {
 }
 
 impl Copy {
-    /// The copy of a mapping of anything but a device.
+    /// Copies a mapping of anything but a device.
     #[inline]
     fn of(vma: &Vma) -> Copy {
         debug_assert!(!matches!(vma.backing, Backing::Device { .. }), "{vma}");
@@ -231,7 +231,7 @@ impl Copy {
         Copy { vma, file }
     }
 
-    /// Puts the mapping in `named` if it is one that names a file; `false`: the file is closed.
+    /// Puts the mapping in `named` if it is one of a file. Returns `false` if the file is closed.
     #[inline]
     fn name(&self, named: &mut Option<Vma>) -> bool {
         let Some((file, first_page)) = &self.file else {
@@ -252,52 +252,52 @@ impl Copy {
     }
 }
 
-/// Where the hint for `at` is.
+/// Returns the index of the hint for `at`.
 #[inline(always)]
 fn hint(at: u64) -> usize {
     (at >> HINT_SHIFT) as usize % HINTS
 }
 
-/// The access for which anonymous memory is wanted; memory that may be stored to may be loaded
-/// from.
+/// The access for which anonymous memory is wanted. Memory that allows stores allows loads too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MemoryFor {
     Loads,
     Stores,
 }
 
-/// The fields that a lookup by hint reads, on two lines.
+/// The fields that a lookup by hint reads, in two cache lines.
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Hinted {
-    /// Where each slot's mapping begins.
+    /// The start of each slot's mapping.
     starts: [u64; SLOTS],
-    /// How long it is if it names no file, else 0.
+    /// The length of each slot's mapping; 0 for a mapping of a file.
     lengths: [u64; SLOTS],
-    /// The slot to look at first, by the number of the 2 MiB that an address is in: the one in
-    /// which the last of these addresses was found.
+    /// For each number of a 2 MiB range, the slot to try first: the one in which the last address
+    /// of that range was found.
     hints: [u8; HINTS],
     shared: Arc<Shared>,
 }
 
-/// The cache; see the module.
+/// The cache of one accessor; see the module.
 #[derive(Debug)]
 pub(crate) struct VmaCache {
     hinted: Hinted,
-    /// How long each slot's mapping is; an empty one has the length 0, which holds no address.
+    /// The length of each slot's mapping. An empty slot has the length 0, so it contains no
+    /// address.
     lengths: [u64; SLOTS],
     copies: [Copy; SLOTS],
     /// Start and length of the mapping that [`VmaCache::is_memory`] found last for each kind of
-    /// access; as good as the slots.
+    /// access; good as long as the slots are.
     memory: [(u64, u64); 2],
-    /// Its place in the sequence's list.
+    /// The cache's place in the sequence's list.
     ticket: Ticket,
-    /// The device that the last fault found instead of a page.
+    /// The device call that the last fault found instead of a page.
     pub(crate) device: Option<DeviceCall>,
 }
 
 impl VmaCache {
-    /// An empty cache of the space with this sequence.
+    /// Creates an empty cache for the space with this sequence.
     pub(crate) fn new(sequence: &Sequence) -> VmaCache {
         let shared = Arc::new(Shared::default());
         let ticket = sequence.caches.lock().alive.join(shared.clone());
@@ -316,10 +316,10 @@ impl VmaCache {
         }
     }
 
-    /// The mapping that contains `at`: from a slot, or from `tree`, which is asked after the number
-    /// was read. In a section that saw the gate open at `at`. `sequence` is the one the cache was
-    /// made for. A reference that keeps the result alive is put in `named`, to be dropped with no
-    /// section open.
+    /// Returns the mapping that contains `at`, from a slot or from `tree`, which is called after
+    /// the number was read. The caller is in a section that saw the gate open at `at`. `sequence`
+    /// is the one for which the cache was created. If the result names a file, a reference that
+    /// keeps it alive is put in `named`; the caller drops that with no section open.
     #[inline(always)]
     pub(crate) fn find<'t>(
         &'t mut self,
@@ -334,7 +334,7 @@ impl VmaCache {
         }
     }
 
-    /// The rest of [`VmaCache::find`], where the hint was of no use.
+    /// The rest of [`VmaCache::find`], after the hint was of no use.
     #[inline(never)]
     pub(crate) fn find_without_hint<'t>(
         &'t mut self,
@@ -353,7 +353,7 @@ impl VmaCache {
                 self.hinted.hints[hint(at)] = place as u8;
                 return Some(&self.copies[place].vma);
             }
-            // A file that is closed is not mapped any more: the tree will say so.
+            // A closed file is not mapped any more; the tree says so below.
             if self.copies[place].name(named) {
                 return named.as_ref();
             }
@@ -361,8 +361,8 @@ impl VmaCache {
         self.missed(sequence, at, named, tree)
     }
 
-    /// The slot that the hint of `at` names, if its mapping contains `at` and names no file. That
-    /// counts as a lookup. The conditions of [`VmaCache::find`] apply.
+    /// Returns the slot that the hint of `at` names, if its mapping contains `at` and is not one of
+    /// a file, and counts a lookup then. The conditions of [`VmaCache::find`] apply.
     #[inline(always)]
     fn hinted(&self, sequence: &Sequence, at: u64) -> Option<usize> {
         let place = usize::from(self.hinted.hints[hint(at)]) % SLOTS;
@@ -376,7 +376,7 @@ impl VmaCache {
         Some(place)
     }
 
-    /// Whether nothing was changed since the slots were filled.
+    /// Returns whether the mappings are unchanged since the slots were filled.
     #[inline(always)]
     fn is_good(&self, sequence: &Sequence) -> bool {
         sequence.now() == self.hinted.shared.number.load(Ordering::Relaxed)
@@ -387,13 +387,14 @@ impl VmaCache {
         at.wrapping_sub(self.hinted.starts[place]) < self.lengths[place]
     }
 
-    /// Whether the mapping in this slot is one that names a file.
+    /// Returns whether the mapping in this slot is one of a file.
     fn names_file(&self, place: usize) -> bool {
         self.hinted.lengths[place] != self.lengths[place]
     }
 
-    /// The slot whose mapping contains `at`. All are compared, without a branch: a walk through a
-    /// mapping finds it in another slot than its page's three times out of four.
+    /// Returns the slot whose mapping contains `at`. All slots are compared, without a branch: a
+    /// walk through a mapping finds it, three times out of four, in another slot than the one of
+    /// the page's number.
     #[inline(always)]
     fn holding(&self, at: u64) -> Option<usize> {
         let slots = (0..SLOTS).rev();
@@ -414,7 +415,7 @@ impl VmaCache {
         count(&self.hinted.shared.misses);
         let found = tree()?;
         let own = (at >> PAGE_SHIFT) as usize % SLOTS;
-        // The tree's own reference to a file may go while the caller waits for the file.
+        // The tree's own reference to a file may be dropped while the caller waits for the file.
         let found = match found.file() {
             Some(file) => {
                 let backing = Backing::File {
@@ -425,8 +426,8 @@ impl VmaCache {
             }
             None => found,
         };
-        // A slot would keep a device of the user's alive; and its accesses are calls, which are
-        // slow anyway.
+        // Devices are not cached: a slot would keep a device of the user's alive, and accesses to
+        // it are calls, which are slow anyway.
         if !matches!(found.backing, Backing::Device { .. }) {
             self.hinted.hints[hint(at)] = own as u8;
             let (copy, len) = (Copy::of(found), found.end - found.start);
@@ -438,9 +439,9 @@ impl VmaCache {
         Some(found)
     }
 
-    /// Whether a slot has the mapping that contains `at`, and it is anonymous memory that may be
-    /// used so. The conditions of [`VmaCache::find`] apply. It is a lookup if the result is used
-    /// ([`VmaCache::count_hit`]).
+    /// Returns whether a slot has the mapping that contains `at`, and it is anonymous memory that
+    /// allows this access. The conditions of [`VmaCache::find`] apply. A caller that uses the
+    /// result counts a lookup by [`VmaCache::count_hit`].
     #[inline(always)]
     pub(crate) fn is_memory(&mut self, wanted: MemoryFor, sequence: &Sequence, at: u64) -> bool {
         if !self.is_good(sequence) {
@@ -468,27 +469,28 @@ impl VmaCache {
         true
     }
 
-    /// A lookup that was answered.
+    /// Counts a lookup that a slot answered.
     #[inline(always)]
     pub(crate) fn count_hit(&self) {
         count(&self.hinted.shared.calls);
     }
 
-    /// The file as the slot is to name it: a direct access file by a count of the cache's own, kept
-    /// until the mappings change. The file kept for the slot before is mapped as well, or not kept
-    /// for any slot any more; so this does not drop the last reference.
+    /// Returns the file as the slot is to name it: a direct-access file by a count of the cache's
+    /// own, which is kept until the mappings change. The file that was kept for this slot before is
+    /// still mapped, or is not kept by any slot any more; so this call does not drop the last
+    /// reference.
     #[cold]
     fn keep(&self, sequence: &Sequence, slot: usize, file: &MappedFile) -> MappedFile {
         let MappedFile::Direct(file) = file else {
             return file.clone();
         };
         let mut kept = self.hinted.shared.kept.lock();
-        // Another slot of this cache may name the file already: its count is changed by the same
-        // faults.
+        // Another slot of this cache may name the file already. The same count serves both, because
+        // the same thread's faults change it.
         let known = kept.iter().flatten().find(|known| known.is_same(file));
         let own = known.cloned().unwrap_or_else(|| file.with_own_count());
-        // With the mutex held: a thread that bumps the number empties this afterwards, or has done
-        // so and we see the number.
+        // The mutex is held here: a thread that increments the number empties `kept` afterwards, or
+        // has done so and this thread sees the new number.
         if self.is_good(sequence) {
             kept[slot] = Some(own.clone());
         }

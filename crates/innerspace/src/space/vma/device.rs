@@ -1,4 +1,4 @@
-//! Mappings whose accesses are calls: of a device, or of a direct access file that is guarded
+//! Mappings whose accesses are calls: of a device, or of a direct-access file that is guarded
 //! against being cut short.
 
 use std::fmt;
@@ -12,18 +12,18 @@ use crate::sync::{Arc, OnceLock};
 /// Something that answers loads and stores of a range of addresses; see
 /// [`Map::device`](crate::Map::device).
 ///
-/// An access of a program is one call with as many bytes as it has: 1, 2, 4, 8 or 16, at any
-/// alignment, in the machine's byte order. Bulk accesses are runs of calls of at most 8 bytes,
+/// An access of a program is one call with as many bytes as the access has: 1, 2, 4, 8 or 16, at
+/// any alignment, in the machine's byte order. A bulk access is a run of calls of at most 8 bytes,
 /// aligned to their size; an access across the end of a page is two such runs. If a call is
-/// refused, the stores of earlier ones stay. An atomic load or store is one call too, and an atomic
-/// read-modify-write is refused. Several threads may call at once. A handler may not use the space
-/// it is mapped in: see [`FaultKind::Reentered`](crate::FaultKind::Reentered).
+/// refused, the stores of earlier calls stay. An atomic load or store is one call too. An atomic
+/// read-modify-write is refused. Several threads may call at the same time. A handler may not use
+/// the space in which it is mapped: see [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
     /// # Errors
-    /// The access fails with [`FaultKind::Device`](crate::FaultKind::Device), and its explanation
-    /// gives the reason.
+    /// An error makes the access fail with [`FaultKind::Device`](crate::FaultKind::Device), and the
+    /// fault's explanation gives the reason.
     fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Takes a store of `bytes` at `offset` from the start of the device.
@@ -32,14 +32,15 @@ pub trait Device: Send + Sync + 'static {
     /// As for [`Device::load`].
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// The device's state, for a snapshot of the space, right after the memory was frozen; nothing
-    /// by default. If both have to be of the same moment, let no accessor run meanwhile.
+    /// Returns the device's state for a snapshot of the space; nothing by default. Called right
+    /// after the memory was frozen. For the state and the memory to be of the same moment, no
+    /// accessor may run meanwhile.
     fn snapshot(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Goes back to a state that [`Device::snapshot`] gave, right after the memory was restored;
-    /// does nothing by default.
+    /// Restores a state that [`Device::snapshot`] returned; does nothing by default. Called right
+    /// after the memory was restored.
     fn restore(&self, _state: &[u8]) {}
 }
 
@@ -65,28 +66,28 @@ macro_rules! forward_device {
 forward_device!(Arc);
 forward_device!(Box);
 
-/// Bytes of the counts beside what is shared.
+/// The size of an `Arc`'s two counts, beside the value.
 const ARC_BYTES: usize = 16;
 
-/// A device or guarded file, as mappings refer to it.
+/// A device, or a guarded file, as mappings refer to it.
 #[derive(Clone)]
 pub(crate) struct DeviceRef(Arc<Shared>);
 
 struct Shared {
     target: Target,
-    /// The charge for the heap that this takes; from the first mapping on.
+    /// The charge for the heap that this value takes; set by the first mapping.
     heap: OnceLock<HeapBytes>,
 }
 
 enum Target {
     Device(Box<dyn Device>),
-    /// A direct access file, guarded against being cut short. Not a handle: a mapping may be
-    /// dropped anywhere, and dropping a handle closes its file.
+    /// A direct-access file, guarded against being cut short. Not a handle: dropping a handle
+    /// closes its file, and a mapping may be dropped anywhere.
     File(DaxRef),
 }
 
 impl DeviceRef {
-    /// The device's state. A file has none but its bytes.
+    /// Returns the device's state; nothing for a file, whose only state is its bytes.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         match &self.0.target {
             Target::Device(device) => device.snapshot(),
@@ -94,7 +95,7 @@ impl DeviceRef {
         }
     }
 
-    /// Takes a device back to a state it gave.
+    /// Restores a state that the device returned before.
     pub(crate) fn restore(&self, state: &[u8]) {
         if let Target::Device(device) = &self.0.target {
             device.restore(state);
@@ -114,7 +115,7 @@ impl DeviceRef {
         DeviceRef(Arc::new(Shared { target, heap }))
     }
 
-    /// Charges the group for the heap that this takes, once.
+    /// Charges the group, once, for the heap that this value takes.
     pub(crate) fn pay(&self, group: &Group) -> Result<(), LimitError> {
         if self.0.heap.get().is_none() {
             let boxed = match &self.0.target {
@@ -128,7 +129,7 @@ impl DeviceRef {
         Ok(())
     }
 
-    /// The file whose bytes it answers with, if it is no device.
+    /// Returns the guarded file, if this is one.
     pub(crate) fn file(&self) -> Option<&DaxRef> {
         match &self.0.target {
             Target::Device(_) => None,
@@ -136,7 +137,7 @@ impl DeviceRef {
         }
     }
 
-    /// Why it may not be mapped with a protection above its ceiling.
+    /// Says why a mapping of this may not have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match (&self.0.target, wanted.allows(Protection::EXECUTE)) {
             (Target::Device(_), _) => "a device is never executable",
@@ -167,7 +168,8 @@ impl DeviceRef {
         }
     }
 
-    /// Neither has a read-modify-write.
+    /// Returns the error for an atomic read-modify-write, which neither a device nor a guarded file
+    /// has.
     pub(crate) fn no_exchange(&self, offset: u64) -> Cause {
         match &self.0.target {
             Target::Device(_) => {
@@ -194,7 +196,7 @@ impl fmt::Debug for DeviceRef {
     }
 }
 
-/// The device that a fault found instead of a page.
+/// A call to the device that a fault found instead of a page.
 #[derive(Debug)]
 pub(crate) struct DeviceCall {
     pub(crate) device: DeviceRef,

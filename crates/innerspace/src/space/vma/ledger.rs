@@ -1,18 +1,19 @@
-//! The payer of the nodes of a tree.
+//! The account of a tree's nodes.
 //!
 //! Nodes are smaller than a page and live on the heap. Each is counted in the ledger of the space
-//! that made it, also while a fork still has it; the ledger's group is charged for whole pages of
-//! them. The first few are free, so that a space with a handful of mappings costs no page for them.
+//! that made it, even while only a fork still has it. The ledger's group is charged for them in
+//! whole pages. The first few are free, so that a space with a handful of mappings costs no page
+//! for them.
 
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
 
-/// Bytes that are not charged, those included that wait for a grace period: some eight nodes.
+/// Bytes that are not charged, about eight nodes. Nodes that wait for a grace period count too.
 const FREE: usize = 8 << 10;
 
-/// Counts nodes, and is charged for them.
+/// Counts nodes, and charges a group for them.
 #[derive(Default)]
 pub(crate) struct Ledger {
     /// Bytes of the live nodes; their size differs between trees.
@@ -21,7 +22,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger whose nodes `group` pays for.
+    /// Creates a ledger whose nodes `group` pays for.
     pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> Arc<Ledger> {
         let paid = HeapCharge::new(pool, group);
         Arc::new(Ledger {
@@ -30,13 +31,13 @@ impl Ledger {
         })
     }
 
-    /// Bytes of the live nodes of all trees.
+    /// Returns the bytes of the live nodes of all trees.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Charges for the live nodes, or gives back excess charges. Outside every section; may
-    /// reclaim. Never fails with [`AllocMode::Must`].
+    /// Charges the group for the live nodes, or gives back excess charges. The caller is outside
+    /// every section; the call may reclaim. It never fails with [`AllocMode::Must`].
     pub(crate) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {
@@ -44,7 +45,7 @@ impl Ledger {
         };
         let wanted = || self.bytes().saturating_sub(FREE) as u64;
         if paid.is_too_little_for(wanted()) {
-            // Some nodes may only be waiting for a grace period.
+            // Some nodes may exist only because they wait for a grace period.
             paid.pool().flush_retired();
         }
         paid.settle(wanted(), mode)
@@ -57,14 +58,14 @@ impl std::fmt::Debug for Ledger {
     }
 }
 
-/// One node in its ledger.
+/// One counted node of a ledger.
 pub(crate) struct Entry {
     ledger: Arc<Ledger>,
     bytes: usize,
 }
 
 impl Entry {
-    /// A node of this many bytes.
+    /// Counts a node of this many bytes.
     pub(crate) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
         ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
         Entry {

@@ -1,4 +1,4 @@
-//! Protection and sharing of a mapping.
+//! The protection and sharing of a mapping.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use std::fmt;
 pub struct Protection(u8);
 
 impl Protection {
-    /// No access.
+    /// Allows no access.
     pub const NONE: Protection = Protection(0);
-    /// Loads.
+    /// Allows loads.
     pub const READ: Protection = Protection(1);
-    /// Stores, and loads with them, as on most hardware.
+    /// Allows stores, and loads with them, as on most hardware.
     pub const WRITE: Protection = Protection(3);
-    /// Instruction fetches, which are told apart from loads.
+    /// Allows instruction fetches, which are separate from loads.
     pub const EXECUTE: Protection = Protection(4);
-    /// Loads and stores.
+    /// Allows loads and stores.
     pub const READ_WRITE: Protection = Protection(3);
 
-    /// The protection as a number; only [`Protection::from_bits`] can read it.
+    /// Returns the protection as a number for [`Protection::from_bits`].
     pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
-    /// The protection with these bits; `None` for any other number.
+    /// Returns the protection with these bits; `None` for a number that stands for no protection.
     pub(crate) fn from_bits(bits: u8) -> Option<Protection> {
         let known = [0, 1, 3, 4, 5, 7];
         known.contains(&bits).then_some(Protection(bits))
     }
 
-    /// Whether it allows everything that `other` allows.
+    /// Returns whether this protection allows everything that `other` allows.
     pub fn allows(self, other: Protection) -> bool {
         self.0 & other.0 == other.0
     }
@@ -70,11 +70,11 @@ impl fmt::Debug for Protection {
     }
 }
 
-/// Whether stores to a mapping are visible to others.
+/// Whether others see the stores to a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sharing {
-    /// Only this space sees them: a store copies the page.
+    /// Only this space sees the stores: each copies its page first.
     Private,
-    /// Everybody who maps or reads the file sees them.
+    /// All that map or read the file see the stores.
     Shared,
 }

@@ -1,12 +1,12 @@
-//! The reverse map: which ranges of a space show a page of a file. A file that takes pages away
-//! asks it.
+//! The reverse map: which ranges of a space map a page of a file. A file asks it before it takes
+//! pages away.
 //!
-//! Ranges of a file may show the same page several times, and be of any length. They are kept in a
-//! tree of their own, part of the set of mappings, by file, size class (log2 of their pages), first
-//! page and address. A lookup of a page looks, in each class that the file has, at the ranges that
-//! begin close enough below it: those of one class differ in length by less than a factor of two,
-//! so a range that is looked at in vain shows pages close by. The cost is that of the hits, and a
-//! few descents for each class, whatever the number of ranges.
+//! Several ranges may map the same page of a file, and a range may have any length. The ranges are
+//! in a tree of their own, part of the set of mappings, ordered by file, size class (log2 of their
+//! pages), first page and address. A lookup of a page reads, in each class that the file has, the
+//! ranges that begin close enough below the page. Ranges of one class differ in length by less than
+//! a factor of two, so a range that is read in vain maps pages close by. The cost is that of the
+//! ranges found, and a few descents for each class, whatever the number of ranges.
 
 use std::ops::Range;
 
@@ -20,20 +20,20 @@ use crate::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct FileRanges(RangeTree<RmapEntry>);
 
-/// Pages of a file that an address range shows.
+/// The pages of a file that one range maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RmapEntry {
     key: RmapKey,
-    /// The first page behind the range.
+    /// The first page after the range.
     end: u64,
 }
 
-/// The place of a range in the tree.
+/// The position of a range in the tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct RmapKey {
     /// The file's key.
     file: usize,
-    /// log2 of the number of pages.
+    /// The log2 of the number of pages.
     size: u8,
     /// The first page.
     first: u64,
@@ -61,7 +61,7 @@ impl Key for RmapKey {
 }
 
 impl RmapEntry {
-    /// `None` for a mapping of no file.
+    /// Returns the entry of a mapping; `None` if it maps no file.
     fn by(vma: &Vma) -> Option<RmapEntry> {
         let Backing::File { file, first_page } = &vma.backing else {
             return None;
@@ -96,31 +96,31 @@ impl Ranged for RmapEntry {
 }
 
 impl FileRanges {
-    /// None; nodes are counted in `ledger`.
+    /// Creates an empty map whose nodes are counted in `ledger`.
     pub(crate) fn new(ledger: Arc<Ledger>) -> FileRanges {
         FileRanges(RangeTree::new(ledger))
     }
 
-    /// The same ranges; nodes that this clone makes are counted in `ledger`.
+    /// Returns the same ranges. Nodes that this clone creates are counted in `ledger`.
     pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> FileRanges {
         FileRanges(self.0.with_ledger(ledger))
     }
 
-    /// Adds a range, if it is one of a file.
+    /// Adds a range, if it maps a file.
     pub(crate) fn insert(&mut self, vma: &Vma) {
         if let Some(entry) = RmapEntry::by(vma) {
             self.0.insert(entry);
         }
     }
 
-    /// Takes a range out, if it is one of a file.
+    /// Removes a range, if it maps a file.
     pub(crate) fn remove(&mut self, vma: &Vma) {
         if let Some(entry) = RmapEntry::by(vma) {
             self.0.remove(entry.key);
         }
     }
 
-    /// Where the ranges begin that show one of these pages of the file with that key.
+    /// Returns the start of each range that maps one of these pages of the file with that key.
     pub(crate) fn showing(
         &self,
         file: usize,
@@ -133,7 +133,7 @@ impl FileRanges {
             .map(|(entry, _)| entry.key.at)
     }
 
-    /// The first page of the file at or above `from` that a range shows.
+    /// Returns the first page of the file, at or above `from`, that a range maps.
     pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
         let first = |size| {
             let mut looked_at = self.looked_at(file, size, from..u64::MAX);
@@ -143,7 +143,7 @@ impl FileRanges {
         self.sizes(file).filter_map(first).min()
     }
 
-    /// The classes that there are ranges of the file in.
+    /// Returns the size classes of the file's ranges.
     fn sizes(&self, file: usize) -> impl Iterator<Item = u8> + use<'_> {
         let mut next = RmapKey {
             file,
@@ -156,7 +156,8 @@ impl FileRanges {
         })
     }
 
-    /// The ranges of one class that are looked at for these pages, and whether they show one.
+    /// Returns the ranges of one class that a lookup of these pages reads, each with whether it
+    /// maps one of them.
     fn looked_at(
         &self,
         file: usize,
@@ -183,7 +184,7 @@ impl FileRanges {
         near.map(move |entry| (entry, entry.end > pages.start))
     }
 
-    /// Checks that these are the ranges of files among `all`.
+    /// Checks that these are exactly the ranges of files among `all`.
     pub(crate) fn validate<'a>(&self, all: impl Iterator<Item = &'a Vma>) {
         self.0.validate();
         let mut known: Vec<RmapEntry> = all.filter_map(RmapEntry::by).collect();
@@ -199,7 +200,7 @@ impl FileRanges {
 mod tests {
     use super::*;
 
-    /// Numbers that look random.
+    /// Returns a generator of pseudo-random numbers.
     fn numbers() -> impl FnMut(u64) -> u64 {
         let mut state = 7_u64;
         move |below| {
@@ -256,8 +257,8 @@ mod tests {
 
     #[test]
     fn of_a_thousand_ranges_few_are_looked_at_for_a_page() {
-        // In random order, 1,000 adjacent ranges of 5 to 9 pages, and one that contains all their
-        // pages.
+        // There are 1,000 adjacent ranges of 5 to 9 pages at random addresses, and one range with
+        // all their pages.
         let mut random = numbers();
         let mut page = 0;
         let mut all: Vec<RmapEntry> = (0..1000)

@@ -1,8 +1,8 @@
-//! All mapped ranges of a space: sorted, not overlapping, merged where they can be.
+//! All mapped ranges of a space. They are sorted, do not overlap, and are merged where possible.
 //!
-//! A set is a value, as its tree is (`tree`): a writer changes a clone and publishes it; readers
+//! A set is a value, like its tree (`tree`): a writer changes a clone and publishes it; readers
 //! keep what they found. A change splits ranges at its ends, and merges neighbours that are alike.
-//! The ranges of files are in a second tree as well, by their pages (`rmap`).
+//! A second tree has the ranges of files by their pages (`rmap`).
 
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ pub(crate) struct VmaSet {
     tree: RangeTree<Vma>,
     /// The mappings of files, by page.
     files: FileRanges,
-    /// Ranges whose pages stay in memory.
+    /// The number of locked ranges, whose pages stay in memory.
     locked: usize,
 }
 
 impl Changed {
-    /// Combines this change and a later one.
+    /// Appends a later change to this one.
     pub(crate) fn and(mut self, mut next: Changed) -> Changed {
         self.removed.append(&mut next.removed);
         self.added.append(&mut next.added);
@@ -41,14 +41,14 @@ impl std::fmt::Debug for VmaSet {
 /// The ranges that a change of a set removed and added.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// Ranges that do not exist any more, at least not with these bounds.
+    /// Ranges that are gone, or have other bounds now.
     pub(crate) removed: Vec<Vma>,
-    /// Ranges that were not there, at least not with these bounds.
+    /// Ranges that are new, or had other bounds before.
     pub(crate) added: Vec<Vma>,
 }
 
 impl VmaSet {
-    /// An empty set whose nodes are counted in `ledger`.
+    /// Creates an empty set whose nodes are counted in `ledger`.
     pub(crate) fn new(ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
             files: FileRanges::new(ledger.clone()),
@@ -57,7 +57,7 @@ impl VmaSet {
         }
     }
 
-    /// The same set for another payer: only nodes made from now on are counted in `ledger`.
+    /// Returns the same set for another payer: nodes created from now on are counted in `ledger`.
     pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> VmaSet {
         VmaSet {
             files: self.files.with_ledger(ledger.clone()),
@@ -66,17 +66,17 @@ impl VmaSet {
         }
     }
 
-    /// The set without anything in it.
+    /// Returns an empty set with the same ledger.
     pub(crate) fn emptied(&self) -> VmaSet {
         VmaSet::new(self.tree.ledger().clone())
     }
 
-    /// The ledger of nodes that this clone makes.
+    /// Returns the ledger of the nodes that this clone creates.
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         self.tree.ledger()
     }
 
-    /// Whether it is the same set, unchanged since one was cloned from the other.
+    /// Returns whether one set was cloned from the other and neither has changed since.
     pub(crate) fn is_clone_of(&self, other: &VmaSet) -> bool {
         self.tree.is_clone_of(&other.tree)
     }
@@ -85,13 +85,13 @@ impl VmaSet {
         self.tree.iter()
     }
 
-    /// Whether there are ranges whose pages stay in memory.
+    /// Returns whether there are locked ranges.
     pub(crate) fn has_locked(&self) -> bool {
         self.locked > 0
     }
 
-    /// The ranges that show one of these pages of the file with that key, each with the addresses
-    /// that do.
+    /// Returns the ranges that map one of these pages of the file with that key, each with the
+    /// addresses at which it does.
     pub(crate) fn showing(
         &self,
         file: usize,
@@ -107,22 +107,22 @@ impl VmaSet {
         })
     }
 
-    /// The first page of the file at or above `from` that a range shows.
+    /// Returns the first page of the file, at or above `from`, that a range maps.
     pub(crate) fn first_page(&self, file: usize, from: u64) -> Option<u64> {
         self.files.first_page(file, from)
     }
 
-    /// The first range that ends above `at`; it may start above it.
+    /// Returns the first range that ends above `at`; it may start above it as well.
     pub(crate) fn find(&self, at: u64) -> Option<&Vma> {
         self.tree.find(at)
     }
 
-    /// The range that contains `at`.
+    /// Returns the range that contains `at`.
     pub(crate) fn find_containing(&self, at: u64) -> Option<&Vma> {
         self.find(at).filter(|vma| vma.contains(at))
     }
 
-    /// The range nearest to `at`, above or below.
+    /// Returns the range nearest to `at`, above or below.
     pub(crate) fn nearest(&self, at: u64) -> Option<&Vma> {
         match (self.tree.before(at), self.find(at)) {
             (Some(below), Some(above)) => {
@@ -133,14 +133,14 @@ impl VmaSet {
         }
     }
 
-    /// The ranges that overlap `range`, whole.
+    /// Returns the ranges that overlap `range`, each as a whole.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Vma> {
         let end = range.end;
         let from_there = self.tree.iter_from(range.start);
         from_there.take_while(move |vma| vma.start < end)
     }
 
-    /// Whether every page of `range` is mapped.
+    /// Returns whether every page of `range` is mapped.
     pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
         let mut at = range.start;
         for vma in self.overlapping(range) {
@@ -152,8 +152,8 @@ impl VmaSet {
         at >= range.end
     }
 
-    /// Whether each page of `range` has the same content and rights in `other`, where the same
-    /// pages are mapped.
+    /// Returns whether each page of `range` that is mapped in both sets has the same content and
+    /// protection in both.
     pub(crate) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
         self.overlapping(range).all(|vma| {
             let part = vma.start.max(range.start)..vma.end.min(range.end);
@@ -164,8 +164,8 @@ impl VmaSet {
         })
     }
 
-    /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to
-    /// `align`.
+    /// Returns the lowest free range of `len` bytes at or above `from` and below `limit`, aligned
+    /// to `align`.
     pub(crate) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         self.tree.gap(from, limit, len, align)
     }
@@ -175,12 +175,12 @@ impl VmaSet {
         self.change(range, |_| None, None)
     }
 
-    /// Puts `vma` in place of whatever it overlaps.
+    /// Replaces all that `vma` overlaps by `vma`.
     pub(crate) fn put(&mut self, vma: Vma) -> Changed {
         self.change(&(vma.start..vma.end), |_| None, Some(vma))
     }
 
-    /// Passes the parts inside `range` through `change`.
+    /// Applies `change` to the parts of ranges inside `range`.
     pub(crate) fn update(&mut self, range: &Range<u64>, change: impl Fn(&mut Vma)) -> Changed {
         let keep = |mut part: Vma| {
             change(&mut part);
@@ -189,7 +189,7 @@ impl VmaSet {
         self.change(range, keep, None)
     }
 
-    /// Splits at the ends of `range`, passes each part inside through `change`, adds `new`, and
+    /// Splits ranges at the ends of `range`, applies `change` to each part inside, adds `new`, and
     /// merges.
     fn change(
         &mut self,
@@ -236,7 +236,7 @@ impl VmaSet {
     }
 
     fn replace(&mut self, mut old: Vec<Vma>, mut new: Vec<Vma>) -> Changed {
-        // Both are sorted. A range that is unchanged is left alone.
+        // Both lists are sorted. A range that is in both stays in the trees.
         let same = |vma: &Vma| {
             let place = new.binary_search_by_key(&vma.start, |other| other.start);
             place.is_ok_and(|place| vma.is_same(&new[place]))
@@ -315,7 +315,7 @@ mod tests {
         start << 12..end << 12
     }
 
-    /// Pages and protection of each range.
+    /// Describes each range by its pages and protection.
     fn shape(set: &VmaSet) -> String {
         set.validate();
         let row = |vma: &Vma| format!("{}-{} {}", vma.start >> 12, vma.end >> 12, vma.protection);

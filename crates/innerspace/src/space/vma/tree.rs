@@ -1,14 +1,14 @@
-//! A persistent tree of ranges with wide nodes, which keeps the mappings of a space.
+//! A persistent tree of ranges with wide nodes, which stores the mappings of a space.
 //!
-//! A B+ tree over ranges that do not overlap, up to [`WIDTH`] to a node, keyed by their ends:
-//! addresses, or anything else that has an order ([`Key`]). A tree is a value: cloning it costs one
-//! count, and changing a clone copies the nodes on the way and no others, so O(log n). A clone that
-//! a reader has never changes, whatever becomes of others; a space publishes a new root
-//! (`sync::rcu_cell`), a fork keeps the parent's. A node that only this clone has is changed in
-//! place, so a run of changes copies each node once.
+//! This is a B+ tree over ranges that do not overlap, up to [`WIDTH`] in a node, keyed by their
+//! ends: addresses, or any other ordered type ([`Key`]). A tree is a value: cloning it takes one
+//! reference, and changing a clone copies only the nodes on the way, so O(log n). A reader's clone
+//! never changes, whatever happens to the others; a space publishes a new root (`sync::rcu_cell`),
+//! and a fork keeps the parent's. A node that only one clone has is changed in place, so a run of
+//! changes copies each node once.
 //!
 //! An inner node knows, for each child, where its ranges start and end and the widest gap between
-//! two of them: a free place is found without looking at the ranges.
+//! two of them. So a free range is found without reading the ranges.
 //!
 //! Nodes are counted in a [`Ledger`], whose owner charges for them.
 
@@ -21,22 +21,23 @@ use arrayvec::ArrayVec;
 use super::ledger::{Entry, Ledger};
 use crate::sync::Arc;
 
-/// Ranges or children in a node. Small under shuttle, so that small models split and merge nodes.
+/// The most ranges or children in a node. Small under shuttle, so that small models split and merge
+/// nodes.
 pub(crate) const WIDTH: usize = if cfg!(shuttle) { 4 } else { 16 };
 const QUARTER: usize = WIDTH / 4;
-/// The fewest in a node other than the root.
+/// The fewest ranges or children in a node other than the root.
 const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
 /// More levels than a tree of 2^36 pages can have.
 const MAX_DEPTH: usize = 24;
 
-/// Where ranges begin and end.
+/// The type of the ends of ranges.
 pub(crate) trait Key: Copy + Ord + std::fmt::Debug {
-    /// Below every end.
+    /// A key at or below every end.
     const FIRST: Self;
-    /// The key of an unused place: above every end.
+    /// The key of an unused place in a row, above every end.
     const UNUSED: Self;
 
-    /// How much lies between the end of one range and the start of the next.
+    /// Returns the distance from the end of one range to the start of the next.
     fn gap(end: Self, start: Self) -> u64;
 }
 
@@ -54,9 +55,9 @@ pub(crate) trait Ranged: Clone {
     type Key: Key;
 
     fn start(&self) -> Self::Key;
-    /// Above `start`.
+    /// Returns the end, which is above `start`.
     fn end(&self) -> Self::Key;
-    /// The widest gap inside.
+    /// Returns the widest gap inside.
     fn gap(&self) -> u64 {
         0
     }
@@ -66,7 +67,7 @@ pub(crate) trait Ranged: Clone {
 pub(crate) struct RangeTree<V: Ranged> {
     root: Option<Arc<Node<V>>>,
     len: usize,
-    /// The ledger of the nodes that this clone makes.
+    /// Counts the nodes that this clone creates.
     ledger: Arc<Ledger>,
 }
 
@@ -80,7 +81,7 @@ enum Body<V: Ranged> {
     Inner(Row<Child<V>>),
 }
 
-/// Items in order, with a copy of their ends: a search reads two cache lines.
+/// Items in order, with a copy of their ends, so that a search reads two cache lines.
 struct Row<T: Ranged> {
     ends: [T::Key; WIDTH],
     items: ArrayVec<T, WIDTH>,
@@ -141,15 +142,16 @@ impl<T: Ranged> Row<T> {
         row
     }
 
-    /// Sets the ends from the item `first` on.
+    /// Updates the copied ends from the item `first` on.
     fn index(&mut self, first: usize) {
         for place in first..WIDTH {
             self.ends[place] = self.items.get(place).map_or(T::Key::UNUSED, Ranged::end);
         }
     }
 
-    /// The place of the first item that ends above `at`. Counts the quarters of the row that end at
-    /// or below it, and then in the quarter that does not: no branch depends on what is in the row.
+    /// Returns the place of the first item that ends above `at`. It counts the quarters of the row
+    /// that end at or below `at`, and then the items in the next quarter that do: no branch depends
+    /// on the row's content.
     #[inline]
     fn place(&self, at: T::Key) -> usize {
         let below = |ends: &[T::Key]| {
@@ -173,14 +175,14 @@ impl<T: Ranged> Row<T> {
         self.index(place);
     }
 
-    /// Takes the upper half out.
+    /// Removes the upper half and returns it.
     fn split(&mut self) -> Row<T> {
         let upper = Row::new(self.items.drain(WIDTH / 2..));
         self.index(WIDTH / 2);
         upper
     }
 
-    /// First start, last end and widest gap.
+    /// Returns the first start, the last end and the widest gap.
     fn bounds(&self) -> (T::Key, T::Key, u64) {
         let between = self
             .items
@@ -234,7 +236,8 @@ impl<V: Ranged> Body<V> {
     }
 }
 
-/// The node to change: itself if nobody else has it, or else a copy in its place.
+/// Returns the node for a change: the node itself if no other tree has it, or else a copy that
+/// takes its place.
 fn own<'a, V: Ranged>(node: &'a mut Arc<Node<V>>, ledger: &Arc<Ledger>) -> &'a mut Body<V> {
     if Arc::get_mut(node).is_none() {
         let body = match &node.body {
@@ -248,10 +251,10 @@ fn own<'a, V: Ranged>(node: &'a mut Arc<Node<V>>, ledger: &Arc<Ledger>) -> &'a m
 }
 
 impl<V: Ranged> RangeTree<V> {
-    /// Bytes that a node takes.
+    /// The heap bytes of a node.
     pub(crate) const NODE_BYTES: usize = size_of::<Node<V>>() + 2 * size_of::<usize>();
 
-    /// An empty tree whose nodes are counted in `ledger`.
+    /// Creates an empty tree whose nodes are counted in `ledger`.
     pub(crate) fn new(ledger: Arc<Ledger>) -> RangeTree<V> {
         RangeTree {
             root: None,
@@ -260,7 +263,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// The same tree; nodes that this clone makes are counted in `ledger`.
+    /// Returns the same tree. Nodes that this clone creates are counted in `ledger`.
     pub(crate) fn with_ledger(&self, ledger: Arc<Ledger>) -> RangeTree<V> {
         RangeTree {
             ledger,
@@ -268,7 +271,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// Whether the two share their root, or are empty.
+    /// Returns whether the two share their root, or are both empty.
     pub(crate) fn is_clone_of(&self, other: &RangeTree<V>) -> bool {
         match (&self.root, &other.root) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -276,18 +279,18 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// The ledger of the nodes that this clone makes.
+    /// Returns the ledger of the nodes that this clone creates.
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 
-    /// The number of ranges.
+    /// Returns the number of ranges.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The first range that ends above `at`; it may start above it.
+    /// Returns the first range that ends above `at`; it may start above it as well.
     #[inline]
     pub(crate) fn find(&self, at: V::Key) -> Option<&V> {
         let mut node = self.root.as_deref()?;
@@ -300,7 +303,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// The last range that ends at or below `at`.
+    /// Returns the last range that ends at or below `at`.
     pub(crate) fn before(&self, at: V::Key) -> Option<&V> {
         let mut node = self.root.as_deref()?;
         let mut below: Option<&Node<V>> = None;
@@ -326,7 +329,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// The ranges that end above `at`, in order.
+    /// Returns the ranges that end above `at`, in order.
     pub(crate) fn iter_from(&self, at: V::Key) -> Iter<'_, V> {
         let mut iter = Iter {
             above: ArrayVec::new(),
@@ -338,12 +341,12 @@ impl<V: Ranged> RangeTree<V> {
         iter
     }
 
-    /// All ranges, in order.
+    /// Returns all ranges, in order.
     pub(crate) fn iter(&self) -> Iter<'_, V> {
         self.iter_from(V::Key::FIRST)
     }
 
-    /// Adds a range that overlaps none.
+    /// Adds a range that overlaps no other.
     pub(crate) fn insert(&mut self, value: V) {
         self.len += 1;
         let Some(root) = &mut self.root else {
@@ -363,10 +366,10 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// Takes out the range that contains `at`.
+    /// Removes the range that contains `at`.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is none.
     pub(crate) fn remove(&mut self, at: V::Key) {
         let root = self.root.as_mut().expect("a range to remove");
         remove_below(root, at, &self.ledger);
@@ -416,7 +419,7 @@ fn insert_below<V: Ranged>(
     }
 }
 
-/// Inserts into a row, which is split if it is full: the upper half is returned.
+/// Inserts into a row. If the row is full, splits it and returns the upper half.
 fn insert_item<T: Ranged>(row: &mut Row<T>, place: usize, item: T) -> Option<Row<T>> {
     if row.items.len() < WIDTH {
         row.insert(place, item);
@@ -451,7 +454,7 @@ fn remove_below<V: Ranged>(node: &mut Arc<Node<V>>, at: V::Key, ledger: &Arc<Led
     }
 }
 
-/// A child has too few: it and a neighbour become one, or share evenly.
+/// Merges a child that has too few items with a neighbour, or shares their items evenly.
 fn rebalance<V: Ranged>(row: &mut Row<Child<V>>, place: usize, ledger: &Arc<Ledger>) {
     let left = place.min(row.items.len() - 2);
     let (a, b) = (&row.items[left].node.body, &row.items[left + 1].node.body);
@@ -493,7 +496,7 @@ impl<V: Ranged> Node<V> {
         }
     }
 
-    /// Returns the depth.
+    /// Checks the node and returns its depth.
     fn validate(&self, is_root: bool) -> usize {
         let least = if is_root { 1 } else { LEAST };
         assert!(self.body.len() >= least, "a node is too empty");
@@ -530,9 +533,9 @@ impl<T: Ranged> Row<T> {
     }
 }
 
-/// The ranges from a place on.
+/// Iterates over the ranges from some place on.
 pub(crate) struct Iter<'a, V: Ranged> {
-    /// For each level above the leaf, the children that are left.
+    /// For each level above the leaf, the children still to visit.
     above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_DEPTH>,
     leaf: std::slice::Iter<'a, V>,
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::space::table::nodes::{Nodes, visited};
 
-/// A space with this many resident pages, in as many leaves as they need.
+/// Creates a space with this many resident pages, in as many leaves as they need.
 pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
     let space = space(pool);
     let at = VirtAddr(1 << 40);
@@ -15,14 +15,14 @@ pub(super) fn resident(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Access
     (space, at, a)
 }
 
-/// Hold words that `work` changes.
+/// Counts the hold words that `work` changes.
 fn touched(work: impl FnOnce()) -> u64 {
     let before = crate::frame::touched::so_far();
     work();
     crate::frame::touched::so_far() - before
 }
 
-/// Nodes of tables that `work` looks into.
+/// Counts the nodes of tables that `work` looks into.
 fn looked_into(work: impl FnOnce()) -> u64 {
     let before = visited::so_far();
     work();
@@ -50,8 +50,7 @@ fn a_fork_touches_as_little_with_many_pages_as_with_few() {
     assert!(costs[0].0 <= 4 && costs[0].1 == 1, "{costs:?}");
 }
 
-/// Pages are stored to for the first time since the snapshot, so that it goes back by dropping
-/// them.
+/// The pages are stored to for the first time since the snapshot, so the restore drops them.
 // spec: F7
 #[test]
 fn a_restore_looks_into_what_was_changed_alone() {
@@ -73,12 +72,12 @@ fn a_restore_looks_into_what_was_changed_alone() {
 // spec: F5
 #[test]
 fn un_sharing_a_leaf_touches_no_metadata_of_what_it_maps() {
-    // With a single page, the first store would part the leaf from its shadow.
+    // If there were only one page, the first store would part the leaf from its shadow.
     let costs = [2, 512].map(|pages| {
         let pool = pool(4_096);
         let (space, at, mut a) = resident(&pool, pages);
         let child = space.fork().unwrap();
-        // The upper nodes first, by a store to another leaf.
+        // A store to another leaf copies the upper nodes first.
         space.map(Map::anonymous(PAGE).at(at + 4 * LEAF)).unwrap();
         let child2 = space.fork().unwrap();
         a.store(at + 4 * LEAF, 1u64).unwrap();
@@ -97,14 +96,14 @@ fn nor_does_un_sharing_a_leaf_that_has_outlived_the_one_it_borrows_from() {
         let pool = pool(4_096);
         let (space, at, mut a) = resident(&pool, pages);
         let mut cost = 0;
-        // A fork for each backup: the leaf of the one before is kept by borrowing alone.
+        // Each round is a backup by a fork. Only borrowing keeps the leaf of the round before.
         for backup in 0..4 {
             let child = space.fork().unwrap();
             cost = touched(|| a.store(at, backup).unwrap());
             drop(child);
         }
-        // The pages, a root and three nodes; the leaf of the last backup with its one page, and
-        // nodes that wait for a grace period.
+        // In use: the pages, a root and three nodes; the leaf of the last backup with its one page;
+        // and nodes that wait for a grace period.
         pool.flush_retired();
         assert!(in_use(&pool) <= pages + 4 + 2, "a leaf a backup");
         a.store(at + (pages - 1) * PAGE, 7u64).unwrap();
@@ -149,8 +148,8 @@ fn chains_of_borrowing_stay_short() {
     }
 }
 
-/// A leaf that takes over its last borrowed page while it is shared has no more use for the one
-/// further up.
+/// A shared leaf that takes over its last borrowed page has no more use for the next shadow in its
+/// chain.
 // spec: F2
 #[test]
 fn a_shared_leaf_that_borrows_nothing_releases_the_next_shadow() {
@@ -163,14 +162,16 @@ fn a_shared_leaf_that_borrows_nothing_releases_the_next_shadow() {
     (1..16).for_each(|page| b.store(at + page * PAGE, 200u64).unwrap());
     drop(c1);
     let c3 = c2.fork().unwrap();
-    // Copies the shared leaf, which collapses the first child's.
+    // This store copies the shared leaf, which first takes over the pages of the first child's
+    // leaf.
     b.store(at, 201u64).unwrap();
     drop((b, c2));
     pool.flush_retired();
     let mut c = c3.accessor().unwrap();
     (0..16).for_each(|page| c.store(at + page * PAGE, 300u64).unwrap());
     (0..15).for_each(|page| a.store(at + page * PAGE, 400u64).unwrap());
-    // 16 pages, a root and three nodes each; and the old leaf, whose one page is among them.
+    // In use: 16 pages, a root and three nodes for each space; and the old leaf, whose one page is
+    // among those pages.
     let used = in_use(&pool);
     assert!(used <= 2 * (16 + 4) + 1, "{used}");
 }

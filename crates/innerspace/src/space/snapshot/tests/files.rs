@@ -9,8 +9,8 @@ fn saved(snapshot: &Snapshot) -> Vec<u8> {
     bytes
 }
 
-/// A snapshot with two mappings, pages in runs and alone, one that may not be read, and one of
-/// zeros.
+/// Takes a snapshot of two mappings, with pages in runs and alone, a page that may not be read, and
+/// a page of zeros.
 fn to_save(pool: &Arc<Pool>) -> (Snapshot, VirtAddr) {
     let space = space(pool);
     let at = space.map(Map::anonymous(2 * LEAF)).unwrap();
@@ -124,7 +124,7 @@ fn a_damaged_or_short_file_or_one_of_another_version_is_an_error_and_leaves_noth
             crate::Grouped(bytes.len() as u64 - 16)
         )
     );
-    // Every byte of a small file.
+    // Damage to every byte of a small file is tried.
     let space = space(&one);
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
     space.accessor().unwrap().store(at + PAGE, 5u64).unwrap();

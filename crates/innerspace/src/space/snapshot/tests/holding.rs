@@ -1,5 +1,5 @@
-//! Counts of the frames that both sides of a fork hold: a frame that nobody can reach any more is
-//! given back at once.
+//! Counts of the frames that the two sides of a fork hold. A frame that neither side can reach any
+//! more is freed at once.
 
 use std::sync::mpsc;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::sync::failpoint;
 
 const PAGES: u64 = 600;
-/// Its leaves, the nodes above them, the root, and the accessor.
+/// Frames beside the pages: two leaves, the nodes above them, the root, and the accessor.
 const TABLES: u64 = 2 + 3 + 2;
 
 fn used(pool: &Arc<Pool>) -> u64 {
@@ -50,7 +50,7 @@ fn a_child_that_ends_takes_along_what_its_parent_has_replaced() {
     let before = used(&pool);
     for round in 1..=20 {
         let child = parent.fork().unwrap();
-        // Different pages each time, and never all of a leaf.
+        // Each round stores to different pages, and never to all pages of a leaf.
         store(
             &mut a,
             at,
@@ -58,7 +58,8 @@ fn a_child_that_ends_takes_along_what_its_parent_has_replaced() {
             round,
         );
         drop(child);
-        // The leaves that the child had, with the pages that the parent still borrows from them.
+        // More in use: the leaves that the child had, with the pages that the parent still borrows
+        // from them.
         let after = used(&pool);
         assert!(after <= before + 2, "{after} for {before} in round {round}");
         parent.validate();
@@ -73,7 +74,7 @@ fn a_borrower_left_alone_by_others_is_known() {
     let (parent, at, mut a) = resident(&pool, 512);
     let before = used(&pool);
     let children = [(); 3].map(|()| parent.fork().unwrap());
-    // The leaf gets four borrowers, which come in one order and go in another.
+    // The leaf gets four borrowers, which end in another order than they came.
     let mut accessors = children.each_ref().map(|space| space.accessor().unwrap());
     store(&mut accessors[1], at, 0..7, 100);
     store(&mut a, at, 0..500, 200);
@@ -96,7 +97,7 @@ fn a_borrower_left_alone_by_others_is_known() {
     assert_nothing_left(&pool);
 }
 
-/// The leaf that is collapsed has a shadow in turn, which has lost its last parent, too.
+/// The leaf that is collapsed has a shadow of its own, which has lost its last parent, too.
 #[test]
 fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     let pool = pool(8_192);
@@ -108,8 +109,8 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     store(&mut a, at, 0..1, 0);
     drop((a, first, second));
     let (mut c, before) = (third.accessor().unwrap(), used(&pool));
-    // It has two leaves more than it needs, and the pages of the first one that it has replaced,
-    // where the second shared them.
+    // The chain has two leaves more than it needs, and those pages of the first leaf that the last
+    // one has replaced and the second one shared.
     assert!(before <= 512 + 100 + TABLES + 1, "{before}");
     let want = |page| match page {
         300..500 => 2_000 + page,
@@ -130,7 +131,7 @@ fn a_chain_of_dead_leaves_holds_what_the_last_one_needs() {
     assert_nothing_left(&pool);
 }
 
-/// The first leaf asks the second which pages it still needs, while the third collapses the second.
+/// The first leaf reads which pages the second still needs, while the third collapses the second.
 // spec: F3, F4
 #[test]
 fn a_leaf_that_is_collapsed_says_to_the_end_what_it_borrows() {
@@ -156,7 +157,7 @@ fn a_leaf_that_is_collapsed_says_to_the_end_what_it_borrows() {
     c.store(at + 2 * PAGE, 12u64).unwrap();
     ending.recv().unwrap().join().unwrap();
     while pool.flush_retired() > 0 {}
-    // A frame released by mistake would be another space's now.
+    // A frame that was released by mistake would belong to this other space now.
     let (others, _, o) = resident(&pool, 8);
     let seen = [0, 1, 2, 3].map(|page| c.load::<u64>(at + page * PAGE).unwrap());
     assert_eq!(seen, [10, 11, 12, 3]);
@@ -196,7 +197,8 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
         }
         space.validate();
     }
-    // Page `n` once for each generation from 1 on, and page 0 once for each: every one distinct.
+    // Pages in use: page `n` of generation `n`, once for each generation from 1 on, and page 0 once
+    // for each. All are distinct.
     let tables: u64 = generations.iter().skip(1).map(|_| 4).sum();
     let pages = 63 + 64;
     let leaves_and_pages = in_use(&pool) - before;
@@ -207,7 +209,8 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
     let parent = generations.pop().unwrap();
     drop(generations);
     parent.accessor().unwrap().store(at + PAGE, 77u64).unwrap();
-    // Before it is first copied, the leaf takes over the pages of dead leaves that it borrows from.
+    // Before the leaf is first copied, it takes over the pages that it borrows from leaves without
+    // parents.
     let eldest = parent.fork().unwrap();
     eldest.accessor().unwrap().store(at + 2 * PAGE, 0).unwrap();
     let before = in_use(&pool);
@@ -227,7 +230,7 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
         assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(number as u64));
         assert_eq!(a.load::<u64>(at + PAGE), Ok(77));
     }
-    // A root, two nodes, a leaf and a page each.
+    // Each sibling has a root, two nodes, a leaf and a page.
     assert_eq!(in_use(&pool) - before, 5 * 1000);
     drop((siblings, eldest, parent));
     assert_nothing_left(&pool);

@@ -6,7 +6,8 @@ fn in_place(pool: &Arc<Pool>) -> u64 {
     pool.counters.totals().restore_in_place
 }
 
-/// Eight pages, of which the first two are stored to before each of this many restores.
+/// Creates a space of eight pages, and restores it so many times. The first two pages are stored to
+/// before each restore.
 fn restored(pool: &Arc<Pool>, restores: u64) -> (Space, VirtAddr, Accessor, Snapshot) {
     let space = space(pool);
     let all = Protection::READ_WRITE | Protection::EXECUTE;
@@ -25,7 +26,7 @@ fn restored(pool: &Arc<Pool>, restores: u64) -> (Space, VirtAddr, Accessor, Snap
 // spec: F7
 #[test]
 fn pages_taken_as_dirty_are_restored_in_place_and_named_again() {
-    // Given back, copied back, steady.
+    // These counts reach all cases: given back, copied back, steady.
     for restores in [1, 2, 3, 6, 20] {
         let pool = pool(512);
         let (space, at, mut a, snapshot) = restored(&pool, restores);
@@ -36,7 +37,7 @@ fn pages_taken_as_dirty_are_restored_in_place_and_named_again() {
             for page in 0..2 {
                 a.store(at + page * PAGE, 7u64).unwrap();
             }
-            // Takes the bits of the stored pages, and their write validity.
+            // This call takes the dirty bits of the stored pages, and their write validity.
             assert_eq!(space.take_dirty(at, 8 * PAGE).unwrap(), [at..at + 2 * PAGE]);
             space.restore(&snapshot).unwrap();
             expected += 1;
@@ -71,7 +72,7 @@ fn code_that_a_restore_in_place_takes_back_is_stale() {
     }
 }
 
-/// Stores the number of a page, and of a round, to each of this many pages.
+/// Stores a value made of the round and the page's number to each of this many pages.
 fn store_all(a: &mut Accessor, at: VirtAddr, pages: u64, round: u64) {
     for page in 0..pages {
         a.store(at + page * PAGE, round << 32 | page).unwrap();
@@ -124,7 +125,7 @@ fn changes_that_the_group_has_no_memory_to_note_are_all_restored() {
     a.store(at, 2u64).unwrap();
     let mut taken = Vec::new();
     for page in 1..pages {
-        // There is memory for a copy of the page, and no more.
+        // The group has memory for a copy of the page, and no more.
         while pool.flush_retired() > 0 {}
         loop {
             pool.groups.drain_stocks(group.id());

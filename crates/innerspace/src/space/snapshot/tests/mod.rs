@@ -37,7 +37,7 @@ fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// Frames in use, after pending grace periods.
+/// Returns the number of frames in use, after pending grace periods.
 fn in_use(pool: &Arc<Pool>) -> u64 {
     while pool.flush_retired() > 0 {}
     u64::from(pool.frames.total() - pool.frames.free_frames())
@@ -72,7 +72,8 @@ fn a_snapshot_refuses_every_change() {
     let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
-    // The last to have the pages: their leaf is exclusive now, with write validity from before.
+    // The snapshot is the last to have the pages: its leaf is exclusive now, with write validity
+    // from before.
     drop((a, space));
     let mut frozen = snapshot.accessor().unwrap();
     assert_eq!(frozen.load::<u64>(at), Ok(1));
@@ -125,7 +126,7 @@ fn a_snapshot_of_another_space_or_memory_is_refused() {
         "diff: the snapshot belongs to another memory"
     );
     assert_eq!(a.accessor().unwrap().load::<u64>(at), Ok(5));
-    // A space that was forked from a snapshot, however, goes back to it.
+    // A space that was forked from a snapshot, however, can be restored to it.
     let born = of_a.fork().unwrap();
     born.accessor().unwrap().store(at, 6u64).unwrap();
     born.restore(&of_a).unwrap();
@@ -213,8 +214,8 @@ fn views_of_a_snapshot_outlive_every_space() {
     for reader in readers {
         reader.join().unwrap();
     }
-    // The stores since the snapshot have parted the space from these pages: the views alone keep
-    // them.
+    // The space no longer shares these pages, because of its stores since the snapshot; only the
+    // views keep them.
     drop(snapshot);
     a.fill(at, 9, 4 * PAGE_SIZE).unwrap();
     for view in [&inside[..], &again, &across] {
@@ -234,8 +235,8 @@ fn views_of_a_snapshot_outlive_every_space() {
     assert_nothing_left(&pool);
 }
 
-/// Nothing was stored while the snapshot lived, so after its end the space alone has the leaf,
-/// unchanged.
+/// Nothing was stored while the snapshot lived, so after the snapshot's end the space alone has the
+/// leaf, unchanged.
 // spec: F6
 #[test]
 fn a_view_stays_when_a_store_has_write_validity_from_before_the_snapshot() {
@@ -308,7 +309,7 @@ fn restoring_again_and_again_copies_back_and_takes_no_fault() {
     let run = |a: &mut Accessor, value: u64| {
         for leaf in 0..16 {
             a.store(at + leaf * LEAF + PAGE, value).unwrap();
-            a.store(at + leaf * LEAF + 9 * PAGE, value).unwrap(); // new
+            a.store(at + leaf * LEAF + 9 * PAGE, value).unwrap(); // a new page
         }
     };
     let check = |a: &mut Accessor| {
@@ -351,7 +352,7 @@ fn restoring_again_and_again_copies_back_and_takes_no_fault() {
         "a store after a restore in place faulted"
     );
     assert_eq!(pool.counters.totals().restore_in_place, 9);
-    // Pages that are no longer stored to are given back in time, and one that is stays.
+    // Pages that are no longer stored to are given back in time; the page that is stored to stays.
     for value in 0..64 {
         a.store(at + PAGE, value).unwrap();
         space.restore(&snapshot).unwrap();
@@ -412,8 +413,8 @@ fn a_writer_in_one_branch_waits_for_no_reader_in_another() {
     let mut reader = snapshot.accessor().unwrap();
     reader.session(|reader| {
         assert_eq!(reader.load::<u64>(at), Ok(0));
-        // This session stays open, with no safepoint, until the writers are done. Writing waits for
-        // it nowhere.
+        // This session stays open, with no safepoint, until the writers are done. Writing never
+        // waits for the session.
         let writer = thread::spawn(move || {
             let mut b = child.accessor().unwrap();
             for page in 0..512 {
@@ -448,8 +449,8 @@ fn forks_and_restores_race_with_faults_and_writes() {
                 let mut a = space.accessor().unwrap();
                 for round in 0..400u64 {
                     let page = pages[(round as usize * 7 + worker) % pages.len()];
-                    // Two words of one page, stored in order: a copy that tears a page apart in
-                    // time shows them out of order.
+                    // Two words of one page are stored in order: a copy that took them at different
+                    // moments shows them out of order.
                     a.store(at + page, round + 2).unwrap();
                     let value = a.load::<u64>(at + page).unwrap();
                     assert!((1..=401).contains(&value), "{value}");
@@ -490,7 +491,7 @@ fn forks_and_restores_race_with_faults_and_writes() {
     assert_nothing_left(&pool);
 }
 
-/// A register to which stores add.
+/// A device with one register. A store adds to it.
 #[derive(Default)]
 struct Register {
     value: crate::sync::Mutex<u64>,
@@ -554,7 +555,7 @@ fn devices_go_back_with_the_memory() {
         refused.to_string(),
         format!("a snapshot with a device at {device} cannot be saved; unmap it first")
     );
-    // A mapping that has since replaced it makes room for it again.
+    // The restore also removes a mapping that has replaced the device's since.
     space.unmap(device, PAGE).unwrap();
     *register.value.lock() = 99;
     space.restore(&snapshot).unwrap();

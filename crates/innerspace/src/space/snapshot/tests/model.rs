@@ -1,4 +1,4 @@
-//! Random changes, snapshots, restores and pins against plain copies.
+//! Random changes, snapshots, restores and pins, compared with plain copies.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -48,17 +48,17 @@ fn place(page: usize) -> VirtAddr {
     VirtAddr(0x4000_0000 + (page % 3) * LEAF + (page / 3) * PAGE)
 }
 
-/// A page of the model: what is there, and whether it may be stored to.
+/// A page of the model: its content, and whether it may be stored to.
 type Model = Vec<Option<(u64, bool)>>;
 
-/// A pin of a page, and what the page holds once it is out of the space.
+/// A pin of a page, with the page's content once the page is out of the space.
 struct Pin {
     page: usize,
     pinned: Pinned,
     out: Option<Rc<Cell<u64>>>,
 }
 
-/// The pins of a page that is going to be unmapped.
+/// Gives the pins of a page that is about to be unmapped a common copy of its content.
 fn let_go(pins: &mut [Pin], page: usize, now: &Model) {
     let Some((value, _)) = now[page] else { return };
     let value = Rc::new(Cell::new(value));

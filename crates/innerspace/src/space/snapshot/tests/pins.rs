@@ -6,7 +6,7 @@ use super::*;
 use crate::space::{Advice, AtFork, Pinned, Remap};
 use crate::sync::failpoint;
 
-/// A space with `pages` resident pages, whose page n starts with n + 1.
+/// Creates a space with `pages` resident pages; page n starts with the number n + 1.
 fn numbered(pool: &Arc<Pool>, pages: u64) -> (Space, VirtAddr, Accessor) {
     let space = space(pool);
     let at = VirtAddr(1 << 40);
@@ -32,7 +32,7 @@ fn set_first_word(pinned: &Pinned, page: usize, value: u64) {
 fn accessors_and_a_pin_use_the_same_bytes() {
     let pool = pool(512);
     let (space, at, mut a) = numbered(&pool, 2);
-    // Four pages, two of them never touched before.
+    // The pin covers four pages, two of which were never touched before.
     space
         .map(Map::anonymous(2 * PAGE).at(at + 2 * PAGE))
         .unwrap();
@@ -44,7 +44,7 @@ fn accessors_and_a_pin_use_the_same_bytes() {
     );
     assert_eq!(pinned.pages(), PageCount(4));
     assert_eq!([0, 1, 3].map(|page| first_word(&pinned, page)), [1, 2, 0]);
-    // Across a page end, both ways.
+    // Accesses across the end of a page, through the pin and through the accessor.
     pinned.write(PAGE_SIZE - 3, b"abcdef");
     let mut seen = [0; 6];
     a.read(at + (PAGE - 3), &mut seen).unwrap();
@@ -92,14 +92,15 @@ fn a_fork_leaves_pinned_pages_with_the_parent_and_copies_them() {
         b.store(at + *page * PAGE, 3000 + page).unwrap();
         assert_eq!(first_word(pinned, 0), 2000 + page);
     }
-    // One fault for each leaf that an accessor did not know yet: the child's two, the parent's two.
+    // There is one fault for each leaf that an accessor did not know yet: the child's two, the
+    // parent's two.
     assert!(pool.counters.totals().pgfault - faults <= 4);
-    // Its neighbours are shared, and are separated as usual.
+    // The neighbours of a pinned page are shared, and are copied by stores as usual.
     a.store(at + 4 * PAGE, 77u64).unwrap();
     assert_eq!(b.load::<u64>(at + 4 * PAGE), Ok(5));
     b.store(at + 6 * PAGE, 78u64).unwrap();
     assert_eq!(a.load::<u64>(at + 6 * PAGE), Ok(7));
-    // A snapshot is no different, nor is a fork when the child is gone.
+    // The same holds for a snapshot, even once the child is gone.
     let snapshot = space.freeze().unwrap();
     drop((b, child));
     for (page, pinned) in &pins {
@@ -226,9 +227,10 @@ fn a_fork_costs_by_its_pins_and_not_by_what_is_mapped() {
     });
     let [few, many] = costs.map(|(_, pinned)| pinned);
     assert_eq!(few.1, many.1, "frames taken: {costs:?}");
-    // A root, two nodes, a leaf and four pages.
+    // The fork costs a root, two nodes, a leaf and four pages.
     assert_eq!(few.1, 8);
-    // The leaf's other pages; a node above it refers to forty leaves.
+    // The hold words are those of the leaf's other pages, and of the forty leaves that a node above
+    // it refers to.
     assert!(many.0 <= few.0 + 2 * 40, "{costs:?}");
     assert!(few.0 <= 512 + 40, "{costs:?}");
 }
@@ -280,7 +282,8 @@ fn what_is_unmapped_lives_on_until_it_is_unpinned() {
         [0, 1, 2, 3].map(|page| first_word(&pinned, page)),
         [1, 2, 3, 80]
     );
-    // Pages that were pinned there before do not hinder those that are there now.
+    // Pages that were pinned at these addresses before do not prevent a restore of the present
+    // ones.
     let snapshot = space.freeze().unwrap();
     space.unmap(at + 3 * PAGE, PAGE).unwrap();
     space.restore(&snapshot).unwrap();
@@ -400,7 +403,7 @@ fn a_page_pinned_twice_is_pinned_until_both_are_gone() {
     a.store(at, 9u64).unwrap();
     assert_eq!(first_word(&one, 0), 9);
     drop(one);
-    // The page is no longer pinned: it is shared, and copied by the next store.
+    // The page is no longer pinned, so it is shared, and the next store copies it.
     let second = space.fork().unwrap();
     a.store(at, 10u64).unwrap();
     assert_eq!(second.accessor().unwrap().load::<u64>(at), Ok(9));
@@ -424,8 +427,8 @@ fn leaves_that_have_no_pins_any_more_are_forgotten() {
     drop(kept);
 }
 
-/// A fork comes before the pin; a store copies the leaf while the pin walks to it, and lets the old
-/// one go, with what was valid before the fork.
+/// The fork comes before the pin. While the pin walks to the leaf, a store copies the leaf and
+/// releases the old one, with its validity from before the fork.
 // spec: F1
 #[test]
 fn a_pin_beside_the_copy_of_its_leaf_takes_nothing_of_the_fork() {

@@ -1,4 +1,4 @@
-//! Slots by themselves, on a set of mappings that tells nobody else.
+//! Tests of the slots alone, on a set of mappings without a space.
 
 use super::super::set::VmaSet;
 use super::*;
@@ -16,7 +16,7 @@ fn vma(start: u64, end: u64) -> Vma {
     }
 }
 
-/// A stand-in for a space.
+/// Stands in for a space.
 struct Table {
     vmas: VmaSet,
     sequence: Sequence,
@@ -61,8 +61,9 @@ fn counts(table: &Table) -> (u64, u64, u64) {
     (calls, hits, misses)
 }
 
-/// With a sequence of eight bits: one cache looks up, the number wraps while no other cache exists,
-/// the owner of another cache counts on to the same number, and the first cache looks up again.
+/// A sequence of eight bits: one cache looks up, the number wraps while no other cache exists,
+/// another cache comes and the number grows to the same value again, and the first cache looks up
+/// again.
 // spec: V3
 #[test]
 fn a_number_that_wraps_brings_no_slot_back() {
@@ -92,7 +93,7 @@ fn four_slots_hold_four_mappings_and_a_fifth_takes_only_its_own() {
     let mut table = Table::new(64);
     let pages = [0x100, 0x201, 0x302, 0x403];
     pages.iter().for_each(|page| table.put(*page, *page + 1));
-    table.put(0x501, 0x502); // the slot of the second
+    table.put(0x501, 0x502); // uses the slot of the second
     let mut cache = VmaCache::new(&table.sequence);
     pages
         .iter()
@@ -119,11 +120,11 @@ fn hits_and_misses_add_up_to_calls_whatever_happens() {
     table.put(10, 20);
     let mut cache = VmaCache::new(&table.sequence);
     table.find(&mut cache, 12);
-    table.find(&mut cache, 13); // by its own slot or another
+    table.find(&mut cache, 13); // a hit, by whichever slot
     assert_eq!(counts(&table), (2, 1, 1));
     table.find(&mut cache, 30); // not mapped
     assert_eq!(counts(&table), (3, 1, 2));
-    table.put(10, 11); // the same again: nothing is changed
+    table.put(10, 11); // the same mapping again: a change of nothing
     table.remove(19, 20);
     table.find(&mut cache, 12); // counted though every slot is out of date
     assert_eq!(counts(&table), (4, 1, 3));
@@ -164,7 +165,8 @@ fn no_slot_keeps_bounds_that_changed() {
     check(&table);
 }
 
-/// The tree's copy is gone and its place has another mapping by the time the slot is looked at.
+/// The mapping that a slot copied is gone, and another one is at its addresses, by the time the
+/// slot is read.
 // spec: V12
 #[test]
 fn a_mapping_that_took_the_place_of_another_is_told_apart() {

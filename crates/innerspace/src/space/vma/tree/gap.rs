@@ -1,10 +1,10 @@
-//! Finding a free range: subtrees whose widest gap is too narrow are passed over.
+//! Finding a free range. Subtrees whose widest gap is too narrow are skipped.
 
 use super::{Body, Node, RangeTree, Ranged};
 
 impl<V: Ranged<Key = u64>> RangeTree<V> {
-    /// The lowest free range of `len` bytes at or above `from` and below `limit`, aligned to
-    /// `align`.
+    /// Returns the lowest free range of `len` bytes at or above `from` and below `limit`, aligned
+    /// to `align`.
     pub(crate) fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         let mut search = Gap {
             at: from,
@@ -22,14 +22,14 @@ impl<V: Ranged<Key = u64>> RangeTree<V> {
 
 /// A search for a free range.
 struct Gap {
-    /// All lower addresses have been searched.
+    /// The search is finished below this address.
     at: u64,
     len: u64,
     align: u64,
 }
 
 impl Gap {
-    /// Where it fits between `at` and `end`.
+    /// Returns the first address at which the range fits between `at` and `end`.
     fn fits(&self, end: u64) -> Option<u64> {
         let start = self.at.checked_next_multiple_of(self.align)?;
         (start.checked_add(self.len)? <= end).then_some(start)

@@ -20,7 +20,7 @@ impl Ranged for Number {
     }
 }
 
-/// Ranges by start, with which the tree must agree.
+/// The same ranges by start, in a `BTreeMap`: the tree must agree with it.
 #[derive(Clone, Default)]
 struct Model(BTreeMap<u64, u64>);
 
@@ -38,7 +38,7 @@ impl Model {
         found.map(|(&start, &end)| Number { start, end })
     }
 
-    /// Tries one address after the other.
+    /// Finds the gap by trying one address after the other.
     fn gap(&self, from: u64, limit: u64, len: u64, align: u64) -> Option<u64> {
         let free = |at: u64| self.find(at).is_none_or(|next| next.start >= at + len);
         (from..limit)
@@ -59,7 +59,7 @@ fn check(tree: &RangeTree<Number>, model: &Model, at: u64) {
     assert!(tail.iter().eq(all.iter().filter(|one| one.end > at)));
 }
 
-/// Nodes of such trees that are counted.
+/// Returns the number of nodes that the ledger counts.
 fn nodes(ledger: &Ledger) -> usize {
     assert!(
         ledger
@@ -77,7 +77,8 @@ fn steps() -> impl Strategy<Value = Vec<(bool, u64, u64, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Boundaries: each step looks at the last address of the range, its end, and the one after.
+    /// Each step looks at the boundaries: the last address of the range, its end, and the one
+    /// after.
     // spec: V1
     #[test]
     fn the_tree_agrees_with_a_btree_map(steps in steps()) {
@@ -110,7 +111,7 @@ proptest! {
             }
         }
         for (tree, model) in &snapshots {
-            check(tree, model, 300); // what is shared never changes
+            check(tree, model, 300); // a shared node never changes
         }
         drop(snapshots);
         prop_assert!(nodes(&ledger) * LEAST <= tree.len() + 2 * WIDTH);
