@@ -1,22 +1,23 @@
-//! Pages that code was fetched from, and their generations, by which a translator can tell that its
-//! translation is stale.
+//! Pages from which code was fetched, with generations by which a translator of code can tell that
+//! its translation is stale.
 //!
 //! A page is *watched* from the first [`Accessor::watch_code`](crate::Accessor::watch_code) on. A
-//! fault that makes a watched page writable counts one generation first, in its section. To watch:
-//! close the gate on the page; make the page read-only; wait for a grace period; read the
-//! generation; open the gate.
+//! fault that makes a watched page writable first increments the page's generation, in its section.
+//! `watch_code` closes the gate on the page, makes the page read-only, waits for a grace period,
+//! reads the generation, and opens the gate.
 //!
-//! A page of a file may be mapped elsewhere, too: at other addresses, in forks, in other spaces.
-//! Stores there count as well. The pool knows its generation (`reclaim::watched`) by the file's
-//! page, and a fault that makes such a page writable anywhere counts it, in its section. No gate
-//! keeps these faults out, so the watcher makes itself known; reads the generation; waits for a
-//! grace period; takes the right to store away in every space (`Revoke::Write`); and waits for
-//! another. A call that writes to a page of a file counts afterwards, in a section of its own. Why
-//! no store is missed is in `docs/protocols/watched-pages.md`.
+//! A page of a file may be mapped elsewhere too: at other addresses, in forks, in other spaces.
+//! Stores there count as well. The pool has the generation of such a page under its number in the
+//! file (`reclaim::watched`), and a fault that makes the page writable anywhere increments it, in
+//! its section. No gate keeps these faults out. So the watcher first registers the page with the
+//! pool; reads the generation; waits for a grace period; takes write validity away in every space
+//! (`Revoke::Write`); and waits for another. A call that writes to a page of a file increments the
+//! generation afterwards, in a section of its own. `docs/protocols/watched-pages.md` shows that no
+//! store is missed.
 //!
-//! Structural changes count a generation first, too, and their writer keeps watchers out from
-//! before the count until they are over. A file that takes pages away counts once the page's word
-//! is changed, with its block locked.
+//! A structural change increments the generations first, too, and its writer lock keeps watchers
+//! out from then until the change is over. A file that takes a page away increments the generation
+//! after it has changed the page's word, with the page's block locked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,13 +30,13 @@ use crate::sync::{Arc, Mutex};
 /// The watched pages of a space.
 #[derive(Debug, Default)]
 pub(crate) struct Code {
-    /// Their number: if it is 0, there is no need to look closer.
+    /// The number of watched pages: if it is 0, the pages need not be searched.
     watched: AtomicUsize,
-    /// By the address of the page.
+    /// The generations, by the address of the page.
     pages: Mutex<BTreeMap<u64, Arc<AtomicU64>>>,
 }
 
-/// The state of a page that code was fetched from; see
+/// The state of a page from which code was fetched; see
 /// [`Accessor::watch_code`](crate::Accessor::watch_code).
 #[derive(Clone, Debug)]
 pub struct CodePage {
@@ -44,25 +45,26 @@ pub struct CodePage {
 }
 
 impl CodePage {
-    /// Whether nothing was stored to the page, nor its mapping changed, since it was watched. Costs
-    /// one load.
+    /// Returns whether nothing was stored to the page, and its mapping was not changed, since it
+    /// was watched. Costs one load.
     ///
-    /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. It may also
-    /// say false where nothing was stored: where a store began at the same time, or pages of the
-    /// file were taken away. It never turns true again.
+    /// [`Accessor::watch_code`](crate::Accessor::watch_code) says which stores count. The answer
+    /// may be false although nothing was stored, if a store began at the same time, or if pages of
+    /// the file were taken away. It never becomes true again.
     #[inline]
     pub fn is_current(&self) -> bool {
         self.generation.load(Ordering::Acquire) == self.seen
     }
 
-    /// The generation that was seen. Counts up, by one or more, for a run of stores.
+    /// Returns the generation that was read. A run of stores increases the generation by one or
+    /// more.
     pub fn generation(&self) -> u64 {
         self.seen
     }
 }
 
 impl Code {
-    /// A fault is about to make the page at `at` writable. In its section.
+    /// Notes that a fault is about to make the page at `at` writable. The fault is in its section.
     #[inline(always)]
     pub(crate) fn written(&self, at: u64) {
         if self.is_watching() {
@@ -70,7 +72,7 @@ impl Code {
         }
     }
 
-    /// Whether any page is watched.
+    /// Returns whether any page is watched.
     pub(crate) fn is_watching(&self) -> bool {
         self.watched.load(Ordering::Acquire) != 0
     }
@@ -79,7 +81,7 @@ impl Code {
         CodePage { generation, seen }
     }
 
-    /// Pages that begin in the range show something else now.
+    /// Notes that pages which begin in the range have another content now.
     pub(crate) fn changed(&self, range: &Range<u64>) {
         if !self.is_watching() {
             return;
@@ -90,8 +92,8 @@ impl Code {
         }
     }
 
-    /// Watched pages of the range that show a file may show something else now, and no mapper says
-    /// so.
+    /// Notes that watched pages of files in the range may have another content now. No mapper
+    /// reports such a change.
     pub(crate) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
         for (page, generation) in self.pages.lock().range(range.clone()) {
             let mapped = vmas.find_containing(*page);

@@ -1,14 +1,14 @@
-//! Which pages were stored to since the last call: for a framebuffer, or to copy a space while it
-//! runs.
+//! The pages that were stored to since the last call: for a framebuffer, or to copy a space while
+//! it runs.
 //!
-//! A page is *watched* from the first `Space::take_dirty` that named it. The log has a bit for each
-//! watched page that a fault has made writable since it was last taken; so a watched page is
-//! writable only if its bit is set. To take: close the gate on the range; take the bits; take the
-//! write validity of their pages; wait for a grace period; open the gate. The argument, and what
-//! ends the watch of a page, are in `docs/protocols/watched-pages.md`.
+//! A page is *watched* from the first `Space::take_dirty` of its range on. The log has a bit for
+//! each watched page that a fault has made writable since it was last taken; so a watched page is
+//! writable only if its bit is set. `take_dirty` closes the gate on the range, takes the bits,
+//! takes away the write validity of their pages, waits for a grace period, and opens the gate.
+//! `docs/protocols/watched-pages.md` has the argument, and says what ends the watch of a page.
 //!
-//! The mutex of the log is taken inside sections and under the gate's writer, and nothing is taken
-//! under it.
+//! The mutex of the log is taken inside sections and under the gate's writer lock, and no lock is
+//! taken under it.
 
 use crate::space::core::payer::Payer;
 use std::collections::BTreeMap;
@@ -22,35 +22,36 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{PAGE_SHIFT, PageCount};
 
-/// Ranges and leaves noted in a page of memory, for which the group is charged.
+/// The number of ranges and leaves that fit in a page of memory. The group is charged for whole
+/// pages.
 const A_PAGE: usize = 32;
 const BITS: usize = SLOTS / 64;
 
 /// The log of a space.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyLog {
-    /// Whether anything was ever watched. Set with the gate closed, so a fault inside reads the
-    /// current value.
+    /// Whether any page was ever watched. Set with the gate closed, so a fault inside the gate
+    /// reads the current value.
     watching: AtomicBool,
     log: Mutex<Log>,
 }
 
 #[derive(Debug, Default)]
 struct Log {
-    /// The watched ranges, start to end, apart from each other.
+    /// The watched ranges, start to end. They do not touch.
     watched: BTreeMap<u64, u64>,
-    /// A bit for each watched page that was made writable, by the number of its leaf.
+    /// For each leaf, by its number, a bit for each watched page that was made writable.
     stored: BTreeMap<u64, [u64; BITS]>,
-    /// Pages of memory the group is charged for.
+    /// The number of pages of memory that the group is charged for.
     charged: usize,
 }
 
-/// The result of a take.
+/// The result of taking a range.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// Parts that were not watched.
+    /// Parts of the range that were not watched.
     pub(crate) unknown: Vec<Range<u64>>,
-    /// Pages of the others that were made writable.
+    /// Pages of the watched parts that were made writable.
     pub(crate) stored: Vec<u64>,
 }
 
@@ -61,10 +62,11 @@ impl Taken {
 }
 
 impl DirtyLog {
-    /// A fault is about to make the page at `at` writable. In its section, inside the gate.
+    /// Notes that a fault is about to make the page at `at` writable. The fault is in its section,
+    /// inside the gate.
     #[inline(always)]
     pub(crate) fn stored(&self, payer: Payer<'_>, at: u64) {
-        // Relaxed: the gate orders it.
+        // Relaxed: the gate orders this load.
         if self.watching.load(Ordering::Relaxed) {
             self.note(payer, at);
         }
@@ -75,33 +77,35 @@ impl DirtyLog {
         self.log.lock().note(payer, page_start(at));
     }
 
-    /// The pages of the range may have changed. The gate's writer is held.
+    /// Ends the watch of a range whose pages may have changed. The caller holds the gate's writer
+    /// lock.
     pub(crate) fn forget(&self, payer: Payer<'_>, range: &Range<u64>) {
-        // Relaxed: the writer's mutex orders it.
+        // Relaxed: the writer's mutex orders this load.
         if self.watching.load(Ordering::Relaxed) {
             self.log.lock().forget(payer, range);
         }
     }
 
-    /// Takes the range's bits, and watches all of it from now on if there is memory to note it in.
-    /// The gate is closed on it.
+    /// Takes the range's bits. The whole range is watched from now on, if there is memory to note
+    /// it. The gate is closed on the range.
     pub(crate) fn take(&self, payer: Payer<'_>, range: &Range<u64>) -> Taken {
         self.watching.store(true, Ordering::Relaxed);
         self.log.lock().take(payer, range)
     }
 
-    /// Checks the log; nobody may be using the space.
+    /// Checks the log. No other thread uses the space.
     pub(crate) fn validate(&self) {
         self.log.lock().validate();
     }
 
-    /// Gives back the charges. The space is gone.
+    /// Gives back the charges of a space that is gone.
     pub(crate) fn end(&self, payer: Payer<'_>) {
         let mut log = self.log.lock();
         payer.uncharge(PageCount(std::mem::take(&mut log.charged) as u64));
     }
 
-    /// Charges for one range more, if that needs no waiting. The gate's writer is held.
+    /// Charges for one more range, if that needs no waiting. The caller holds the gate's writer
+    /// lock.
     pub(crate) fn make_room(&self, payer: Payer<'_>) -> Result<(), LimitError> {
         let mut log = self.log.lock();
         log.shrink(payer);
@@ -123,7 +127,7 @@ impl Log {
         self.stored.entry(leaf).or_default()[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Checks that all entries are charged for, and are of watched pages.
+    /// Checks that all entries are charged, and are for watched pages.
     fn validate(&self) {
         let entries = self.watched.len() + self.stored.len();
         assert!(
@@ -147,7 +151,7 @@ impl Log {
         below.is_some_and(|(_, end)| page < *end)
     }
 
-    /// Charges for one entry more than there are.
+    /// Charges for one more entry than there are.
     fn make_room(&mut self, payer: Payer<'_>, mode: AllocMode) -> Result<(), LimitError> {
         let wanted = (self.watched.len() + self.stored.len() + 1).div_ceil(A_PAGE);
         if wanted > self.charged {
@@ -158,7 +162,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives back charges for more entries than there are.
+    /// Gives back charges for entries that no longer exist.
     fn shrink(&mut self, payer: Payer<'_>) {
         let wanted = (self.watched.len() + self.stored.len()).div_ceil(A_PAGE);
         if wanted < self.charged {
@@ -168,7 +172,7 @@ impl Log {
         }
     }
 
-    /// The watched ranges that meet `range`.
+    /// Returns the watched ranges that overlap `range`.
     fn meeting(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let below = self.watched.range(..range.end).rev();
         let meeting = below.take_while(|(_, end)| **end > range.start);
@@ -183,7 +187,7 @@ impl Log {
             if known.start < range.start {
                 self.watched.insert(known.start, range.start);
             }
-            // The second part of two is one entry more than there was.
+            // Cutting a range in two adds an entry.
             let cut_in_two = known.start < range.start && range.end < known.end;
             let has_room = !cut_in_two || self.make_room(payer, AllocMode::NoWait).is_ok();
             if range.end < known.end && has_room {
@@ -219,7 +223,8 @@ impl Log {
         taken
     }
 
-    /// Takes the bits of the range's pages out, in order of address.
+    /// Clears the bits of the range's pages, and calls `each` for those that were set, in order of
+    /// address.
     fn take_bits(&mut self, range: &Range<u64>, mut each: impl FnMut(u64)) {
         let leaves = leaf_number(range.start)..=leaf_number(range.end - 1);
         let mut empty = Vec::new();

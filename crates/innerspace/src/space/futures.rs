@@ -1,9 +1,9 @@
 //! Futures of a space: [`Space::defer`] makes any call in the background, [`Space::ready`] waits
-//! until an access would not wait.
+//! until an access can be made without waiting.
 //!
-//! `ready` takes the pages as accesses do, by an accessor of its own: at the first poll without
-//! waiting; if one would block, all once more in a [`Task`], in the blocking way. That leaves words
-//! in the page table, as any access does, and holds nothing for the future.
+//! `ready` brings in pages as accesses do, by an accessor of its own. The first poll does so
+//! without waiting. If a page would block, a [`Task`] brings in all of them again, by the blocking
+//! form. The future leaves words in the page table, as any access does, and keeps nothing else.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,26 +21,27 @@ use crate::space::core::space::Space;
 use crate::sync::Arc;
 
 impl Space {
-    /// Makes `call` in the background, once, with this space: see [`Task`].
+    /// Makes `call` with this space in the background, once: see [`Task`].
     ///
     /// Calls of one space are made one at a time, in the order in which their tasks were first
-    /// polled. A task that is first polled in a callback of a store makes its call there and then,
-    /// and a call that would come back to the space or the file that the callback is for is refused
-    /// ([`SpaceError::Reentered`], or the file's error of that name). One first polled in the
-    /// handler of a device waits for its turn; with [`Threads::None`](crate::Threads::None), a
-    /// handler that waits for it in place ([`Task::wait_timeout`]) makes the call.
+    /// polled. If a task is first polled in a callback of a store, its call is made inside that
+    /// poll; and if the call comes back to the space or file for which the callback works, it is
+    /// refused ([`SpaceError::Reentered`], or the file's error of that name). A task that is first
+    /// polled in the handler of a device waits for its turn. With
+    /// [`Threads::None`](crate::Threads::None), a handler that waits for a task in place
+    /// ([`Task::wait_timeout`]) makes the call itself.
     ///
-    /// These calls may wait, besides for their turn:
+    /// Besides waiting for their turn, these calls may wait:
     ///
     /// - `sync`, and `advise` to read or to evict: for a store
     /// - `populate`, `lock` and `pin`, and an accessor's `copy_from`, `gather` and `watch_code`:
-    ///   for a store, for memory, and for other changes of the space and open sections
+    ///   for a store, for memory, for other changes of the space and for open sections
     /// - `unmap`, `map` in place of something, `remap` and `restore`: for memory, for other changes
     ///   and open sections, and for a store if they are the last to keep a file open
     /// - `protect`, `fork` and `freeze`: for memory, and for other changes and open sections
     ///
-    /// Waiting for memory is waiting for a store if pages have to be written first. Sections are
-    /// open for the time of an access, or of a [`Session`](crate::Session) up to its next
+    /// Waiting for memory includes waiting for a store, if pages have to be written first. A
+    /// section is open during an access, or in a [`Session`](crate::Session) until its next
     /// safepoint. So if groups have room, a fork or a restore takes microseconds and is best called
     /// directly.
     ///
@@ -71,14 +72,15 @@ impl Space {
         Task::new(&self.0.cache, about, turn, move || call(&space))
     }
 
-    /// A future that is done when `len` bytes at `at`, at any alignment, can be accessed in this
-    /// way without waiting. Wait for it when a `try_` form of an [`Accessor`](crate::Accessor)
+    /// Returns a future that waits until `len` bytes at `at`, at any alignment, can be accessed in
+    /// this way without waiting. Await it when a `try_` form of an [`Accessor`](crate::Accessor)
     /// would block. It needs no runtime; the memory's service thread (or `tick()`) does the work.
     ///
     /// The pages are then in memory and mapped, as after such an access. For stores this means that
     /// private pages are copied, new ones are allocated, and pages of shared mappings count as
-    /// dirty. Nothing keeps them: under pressure they may be evicted before the access, which then
-    /// waits once more, and a range that does not fit in memory is never there as a whole.
+    /// dirty. The future does not keep the pages in memory: under pressure they may be evicted
+    /// before the access, which then blocks again. A range that does not fit in memory is never
+    /// present as a whole.
     ///
     /// ```
     /// # use innerspace::{Accessor, VirtAddr};
@@ -137,7 +139,7 @@ impl Core {
     ) -> Result<(), Fault> {
         for (start, _) in self.space.pieces(at, len) {
             if let Err(fault) = self.ensure_page_in::<S>(VirtAddr(start), access) {
-                // A device's page is a call at each access: nothing can be made ready.
+                // Each access to a device's page is a call, so there is nothing to prepare.
                 self.device_of(fault)?;
             }
         }
@@ -147,7 +149,7 @@ impl Core {
 
 /// A future that waits for pages of a space; see [`Space::ready`].
 ///
-/// Any executor can poll it. Dropped before its turn, it does nothing.
+/// Any executor can poll it. If it is dropped before its turn, it does nothing.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SpaceReady {
@@ -155,16 +157,17 @@ pub struct SpaceReady {
     at: VirtAddr,
     len: usize,
     access: AccessKind,
-    /// The blocking call, made if the first poll misses.
+    /// The blocking call, which is made if the first poll would block.
     call: Option<Task<(), SpaceError>>,
 }
 
 impl SpaceReady {
-    /// Waits in place, without an executor, until the pages are there or `timeout` is over. The
-    /// future can be waited for again then, or dropped at any time; see [`Task::wait_timeout`].
+    /// Waits in place, without an executor, until the pages are present or `timeout` is over. After
+    /// a timeout the future can be waited for again; it can be dropped at any time. See
+    /// [`Task::wait_timeout`].
     ///
     /// # Errors
-    /// [`TimedOut`] when the time is over; inside, the errors of the future.
+    /// [`TimedOut`] if the time is over; inside, the errors of the future.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<(), SpaceError>, TimedOut> {
         let cache = self.space.0.cache.clone();
         wait_for(self, &cache, timeout)

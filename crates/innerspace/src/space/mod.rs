@@ -1,21 +1,22 @@
 //! Spaces: address spaces in software, with faults, protections, copy-on-write fork and errors in
 //! place of signals.
 //!
-//! Rooms, from the bottom up. A file imports from those below it, and none of them in a circle.
+//! Rooms, from the bottom up. A file imports only from rooms below its own, and no files import
+//! each other in a circle.
 //!
-//! - `core`: addresses, errors and options; the space itself ([`Space`]), and what its gate's
-//!   writer keeps
-//! - `vma`: mappings: one, all of a space's in a persistent tree, the reverse map from a file's
-//!   pages, a thread's cache of them; devices
+//! - `core`: addresses, errors and options; the space itself ([`Space`]), and the state under its
+//!   gate's writer lock
+//! - `vma`: one mapping; all mappings of a space in a persistent tree; the reverse map from a
+//!   file's pages; an accessor's cache of mappings; devices
 //! - `table`: the page table: the word of a page, and nodes whose subtrees forks share
 //! - `tlb`: an accessor's private cache of leaves
-//! - `code`, `dirty`: which pages code was fetched from; which were stored to
-//! - `fault`: one page fault as steps: anonymous memory, files, direct access files
+//! - `code`, `dirty`: the pages that code was fetched from; the pages that were stored to
+//! - `fault`: one page fault as steps: anonymous memory, files, direct-access files
 //! - `access`: one access; the handles to it: loads, stores, copies, atomics, device calls
 //! - `change`: structural changes, with the gate closed on their range; advice, populating,
 //!   locking; revoking pages of files
-//! - `pin`, `report`: pages that stay at their address in the process; what a space holds, in the
-//!   manner of smaps
+//! - `pin`, `report`: pages that stay at their address in the process; the contents of a space, in
+//!   the manner of smaps
 //! - `snapshot`: frozen spaces; restoring one, and what differs from one
 //! - `futures`: calls in the background, and waiting for pages
 //!
@@ -24,12 +25,12 @@
 //! The set of mappings is published (`sync::rcu_cell`): a thread in a section reads the newest one,
 //! without a lock. The page table is read and changed word by word. A structural change closes the
 //! gate (`sync::gate`) on its own range of addresses, so that no fault installs a page there
-//! meanwhile; faults elsewhere go on. What they share with the change are nodes above the range and
-//! leaves at its edges: words change by compare-exchange (in the range a plain store is enough for
-//! a page of the leaf's own), and the mutex `paths` serialises the copying of shared nodes. The
-//! steps of a change, and why they are in that order, are in `change`. A file page is installed and
-//! revoked under its block's lock; revokers pass the gate whether it is open or not. Order: gate
-//! writer > block lock > `paths` > section.
+//! meanwhile; faults elsewhere go on. These faults and the change meet at nodes above the range and
+//! at leaves at its edges. So words change by compare-exchange (in the range, a plain store is
+//! enough for a page of the leaf's own), and the mutex `paths` serialises the copying of shared
+//! nodes. `change` has the steps of a change, and why they are in that order. A file page is
+//! installed and revoked under its block's lock; revokers ignore the gate. Order: gate writer >
+//! block lock > `paths` > section.
 //!
 //! # Blocking is a choice
 //!
@@ -41,7 +42,7 @@
 //!
 //! `access::forms` makes the `try_` forms. An access that hits is the same code in either form. A
 //! miss takes the same steps (`fault`); where a step would have to sleep, a `try_` form ends. Both
-//! futures make calls of the blocking kind, as tasks of the cache (`cache::task`).
+//! kinds of future make the blocking call, as a task of the cache (`cache::task`).
 //!
 //! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim`
 //! gives frames. A space does no I/O of its own and starts no thread.

@@ -1,32 +1,35 @@
-//! Pins: pages of private memory that stay where they are, for code that reads and writes them by
-//! their address in the process: a device of the program's own, a system call, foreign code.
+//! Pins: pages of private memory that keep their address in the process, for code that reads and
+//! writes them by that address: a device of the program's own, a system call, foreign code.
 //!
-//! - accessors load and store it: they use the same bytes as the pin
-//! - [`Space::fork`], [`Space::freeze`]: the space keeps it, and stores to it with no fault; the
-//!   fork or snapshot gets a copy of its own. Pinned with [`AtFork::Refuse`]: refused,
+//! The effect of each operation on a pinned page:
+//!
+//! - load, store: accessors and the pin use the same bytes
+//! - [`Space::fork`], [`Space::freeze`]: the space keeps the page, and stores to it with no fault;
+//!   the fork or snapshot gets a copy of its own. With [`AtFork::Refuse`] the operation is refused,
 //!   [`SpaceError::PinnedAlone`]
 //! - [`Space::restore`]: refused, [`SpaceError::Pinned`]
-//! - unmap, map over it, `Advice::DontNeed`, the space ends: it leaves the space, stays charged,
-//!   and lives on until it is unpinned
-//! - remap: it goes to the new address, pinned as before
-//! - protect: stays pinned; a pin is not asked for rights again
-//! - it is pinned again: it is pinned until the last of its pins is dropped
+//! - unmap, map over it, `Advice::DontNeed`, the end of the space: the page leaves the space, stays
+//!   charged, and exists until it is unpinned
+//! - remap: the page moves to the new address, and stays pinned
+//! - protect: the page stays pinned; a pin does not check rights again
+//! - another pin: the page is pinned until its last pin is dropped
 //!
-//! This is as in Linux (FOLL_PIN), except for the snapshots and refusals, which Linux does not
+//! All this is as in Linux (FOLL_PIN), except for snapshots and refusals, which Linux does not
 //! have.
 //!
 //! # How
 //!
-//! A pinned page is the space's own, in a leaf and on a path that it shares with nobody. A store
-//! leaves it so, and only a fork would change that. So a fork gives the child copies of the nodes
-//! on the path and of the leaf at once: its pinned pages are copied, the others shared by a
-//! reference each. The cost is in proportion to the pages in leaves with pinned pages. The hold
-//! word of a page counts its pins; the space remembers the leaves in which there may be such pages
-//! (`PinnedLeaves`), and forgets those in which there are none any more when it next looks.
+//! A pinned page is the space's own, in a leaf and on a path that the space does not share. A store
+//! makes it so, and only a fork would change that. So a fork gives the child copies of the leaf and
+//! of the nodes on the path. In the copied leaf, pinned pages are copied, and the others shared by
+//! a ref each. The cost is in proportion to the pages in leaves with pinned pages. The hold word of
+//! a page counts its pins. The space remembers the leaves in which there may be pinned pages
+//! (`PinnedLeaves`), and forgets those without any at its next check.
 //!
-//! Locking: pinning holds the gate's writer, but leaves the gate open: a store fault has installed
-//! the page before, and only another writer can have taken it away since; then the fault is
-//! repeated. Unpinning takes no lock, and works from any thread, also after the space has ended.
+//! Locking: pinning holds the gate's writer lock, but leaves the gate open. A store fault has
+//! installed the page before, and since then only another writer can have taken it away; then the
+//! fault is repeated. Unpinning takes no lock, and works from any thread, even after the space has
+//! ended.
 
 use std::fmt;
 use std::ops::Range;
@@ -46,10 +49,10 @@ use crate::space::vma::set::VmaSet;
 use crate::sync::gate::Writer;
 use crate::{FrameId, PAGE_SIZE, PageCount, VirtAddr};
 
-/// Bytes of the counts beside a list of frames.
+/// The size of an `Arc`'s counts, beside a list of frames.
 const ARC_BYTES: usize = 16;
 
-/// Bytes in which a space notes a pin that a fork may not copy.
+/// The bytes in which a space notes a pin that a fork may not copy.
 const NOTED_BYTES: usize = 16;
 
 /// What a fork or a snapshot does about a pinned page.
@@ -62,11 +65,11 @@ pub enum AtFork {
     Refuse,
 }
 
-/// Pages of a space that stay where they are in the process for as long as this lives; made by
-/// [`Space::pin`].
+/// Pages of a space that keep their address in the process while this value lives; [`Space::pin`]
+/// makes it.
 ///
-/// It does not need the space: pages that were unmapped meanwhile stay readable and writable here,
-/// and nowhere else.
+/// A pin does not need the space: pages that were unmapped meanwhile stay readable and writable by
+/// the pin, and by nothing else.
 ///
 /// ```
 /// use innerspace::{AtFork, MIB, Map, Memory};
@@ -96,7 +99,7 @@ pub struct Pinned {
 /// Frames for a fork's copies of pinned pages, and of the paths to them.
 #[derive(Default)]
 pub(super) struct PinnedCopies<'pool> {
-    /// Where the leaves start, in order.
+    /// The start of each leaf, in order.
     leaves: Vec<u64>,
     nodes: Vec<PoolFrame<'pool>>,
     pages: Vec<PoolFrame<'pool>>,
@@ -104,19 +107,19 @@ pub(super) struct PinnedCopies<'pool> {
 
 impl Space {
     /// Brings in the pages of `len` bytes (rounded up to whole pages) at `at`, as stores would, and
-    /// keeps them at their addresses in the process until the result is dropped. They count against
-    /// the limit all the while.
+    /// keeps them at their addresses in the process until the returned value is dropped. They count
+    /// against the limit meanwhile.
     ///
-    /// Accessors go on loading and storing there. They see bytes written through the pin, but no
-    /// watch does: [`Space::take_dirty`] does not name it, and a [`CodePage`](crate::CodePage) does
-    /// not count it.
+    /// Accessors can load and store in the pages as before. They see bytes that are written through
+    /// the pin. Watches do not: [`Space::take_dirty`] does not name these pages, and a
+    /// [`CodePage`](crate::CodePage) does not count these writes.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::NotPinnable`] for
-    /// anything but private writable memory, anonymous or of a file; [`SpaceError::Access`] when a
-    /// page cannot be brought in, or is pinned 2^20 - 1 times already; [`SpaceError::Frozen`],
+    /// anything but private writable memory, anonymous or of a file; [`SpaceError::Access`] if a
+    /// page cannot be brought in, or has 2^20 - 1 pins already; [`SpaceError::Frozen`],
     /// [`SpaceError::Reentered`], [`SpaceError::Empty`], [`SpaceError::Unaligned`],
-    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is pinned.
+    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is pinned then.
     pub fn pin(&self, at: VirtAddr, len: u64, at_fork: AtFork) -> Result<Pinned, SpaceError> {
         const WHAT: &str = "pin";
         let space = &self.0;
@@ -156,7 +159,7 @@ impl Space {
                         _heap: heap,
                     });
                 }
-                // A fork or a restore came between.
+                // A fork or a restore came in between.
                 Err(NotPinned::NotStoredTo) => {}
                 Err(NotPinned::TooMany(page)) => {
                     let page = VirtAddr(page);
@@ -172,23 +175,24 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Pins the pages if they are as a store leaves them. The gate's writer is held.
+    /// Pins the pages if they are as a store leaves them. The caller holds the gate's writer lock.
     pub(super) fn pin_pages(&self, range: &Range<u64>) -> Result<Pins, NotPinned> {
         let nodes = self.nodes();
         self.inside(|tables| {
-            // For the reason that `zap` takes it: the leaf could be a fork's alone.
+            // The lock is taken for the same reason as in `zap`: otherwise the leaf could by now be
+            // a fork's alone.
             let _paths = self.paths.lock();
             nodes.pin_range(&self.pool, tables.root, range.start, range.end)
         })
     }
 
-    /// All pinned pages, by address.
+    /// Returns all pinned pages, by address.
     fn look_for_pins(&self, writer: &mut Writer<'_, Structure>) -> Vec<(u64, FrameId)> {
         let nodes = self.nodes();
         self.inside(|tables| writer.pins.look(nodes, tables.root))
     }
 
-    /// Refuses while there is a pinned page in the space.
+    /// Refuses the operation if the space has a pinned page.
     pub(super) fn check_no_pins(
         &self,
         writer: &mut Writer<'_, Structure>,
@@ -223,22 +227,22 @@ fn check_pinnable<'a>(
 }
 
 impl Pinned {
-    /// The first address at which the pages were when they were pinned.
+    /// Returns the address at which the first page was when it was pinned.
     pub fn start(&self) -> VirtAddr {
         self.at
     }
 
-    /// How many pages are pinned.
+    /// Returns the number of pinned pages.
     pub fn pages(&self) -> PageCount {
         PageCount(self.pins.frames().len() as u64)
     }
 
-    /// Where the bytes are in the process: address and length of each piece, in order, as for a
-    /// vectored system call.
+    /// Returns the addresses of the bytes in the process: address and length of each piece, in
+    /// order, as for a vectored system call.
     ///
-    /// Each stays valid for reads and writes until the pin is dropped. Accessors, and other pins,
-    /// may read and write the same bytes at the same time: a Rust reference to them is sound only
-    /// as long as the program knows that nobody does.
+    /// Each piece stays valid for reads and writes until the pin is dropped. Accessors, and other
+    /// pins, may read and write the same bytes at the same time: a Rust reference to them is sound
+    /// only as long as the program knows that none does.
     pub fn pieces(&self) -> Vec<(*mut u8, usize)> {
         let mut pieces: Vec<(*mut u8, usize)> = Vec::new();
         for page in 0..self.pins.frames().len() {
@@ -254,7 +258,7 @@ impl Pinned {
     /// Copies the bytes from `offset` on. A concurrent store may be copied in part.
     ///
     /// # Panics
-    /// If they are not all pinned.
+    /// Panics if the bytes are not all pinned.
     pub fn read(&self, offset: usize, buffer: &mut [u8]) {
         let mut rest = buffer;
         for (page, start, len) in self.split(offset, rest.len()) {
@@ -267,7 +271,7 @@ impl Pinned {
     /// Stores `bytes` at `offset`.
     ///
     /// # Panics
-    /// If they are not all pinned.
+    /// Panics if the bytes are not all pinned.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let mut rest = bytes;
         for (page, start, len) in self.split(offset, rest.len()) {
@@ -277,7 +281,7 @@ impl Pinned {
         }
     }
 
-    /// The parts of a range by pages: page, offset in it, length.
+    /// Splits a range by pages. Yields the page, the offset in it, and the length of each part.
     fn split(
         &self,
         offset: usize,
@@ -307,9 +311,9 @@ impl fmt::Debug for Pinned {
 }
 
 impl<'pool> PinnedCopies<'pool> {
-    /// Sets aside the frames that a fork of `space` needs, charged to `group`. The gate's writer is
-    /// held, so that no page is pinned until the fork is done; if pages are unpinned meanwhile it
-    /// needs less.
+    /// Sets aside the frames that a fork of `space` needs, charged to `group`. The caller holds the
+    /// gate's writer lock until the fork is done, so no page is pinned meanwhile. If pages are
+    /// unpinned meanwhile, fewer frames are needed.
     pub(super) fn set_aside(
         space: &'pool SpaceInner,
         writer: &mut Writer<'_, Structure>,
@@ -346,8 +350,8 @@ impl<'pool> PinnedCopies<'pool> {
         })
     }
 
-    /// Gives the fork below `root`, which has just got all the parent's subtrees, its copies. The
-    /// gate is closed.
+    /// Gives the fork below `root` its copies. The fork has just got all of the parent's subtrees.
+    /// The gate is closed.
     pub(super) fn put(&mut self, nodes: Nodes<'_>, root: FrameId) -> Result<(), TooManyForks> {
         nodes.copy_pinned(root, &self.leaves, &mut self.nodes, &mut self.pages)
     }

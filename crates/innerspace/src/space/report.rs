@@ -1,4 +1,4 @@
-//! Reports of a space's contents, in the manner of smaps, and checks of all its state.
+//! Reports of a space's contents, in the manner of smaps, and checks of its state.
 
 use std::fmt;
 
@@ -20,73 +20,76 @@ use crate::{PageCount, VirtAddr};
 pub struct MappingInfo {
     /// The first address.
     pub start: VirtAddr,
-    /// The first address past the end.
+    /// The end: the first address past the last.
     pub end: VirtAddr,
-    /// The access allowed; serialized as it prints: `rw`, `r-`, `rwx`.
+    /// The accesses allowed; serialized as printed: `rw`, `r-`, `rwx`.
     pub protection: Protection,
     /// Whether stores go to the file.
     pub shared: bool,
-    /// What it shows.
+    /// The kind of memory that is mapped.
     pub kind: MappingKind,
-    /// The file's name, if it shows one.
+    /// The name of the mapped file, if there is one.
     pub file: Option<String>,
-    /// The byte of the file or device shown at `start`.
+    /// The offset in the file or device that is mapped at `start`.
     pub offset: u64,
-    /// Whether reclaim has to leave its pages; see [`Space::lock`].
+    /// Whether the pages are locked in memory, so that reclaim does not take them; see
+    /// [`Space::lock`].
     pub locked: bool,
-    /// How its files will be read: [`Advice::Normal`], [`Advice::Random`] or
+    /// How the mapping's file will be read: [`Advice::Normal`], [`Advice::Random`] or
     /// [`Advice::Sequential`].
     pub reading: Advice,
     /// The resident pages.
     pub pages: PageStats,
 }
 
-/// What a mapping shows.
+/// The kind of memory that is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum MappingKind {
     /// Memory that belongs to no file.
     Anonymous,
-    /// A file, by way of the page cache.
+    /// A file, mapped through the page cache.
     File,
-    /// A direct access file: its own bytes.
+    /// A direct-access file, whose own bytes are mapped.
     Direct,
-    /// A direct access file through calls, since other processes may cut it short: see
-    /// [`OnShrink::Error`](crate::OnShrink::Error).
+    /// A direct-access file for which each access is a call, because other processes may cut it
+    /// short: see [`OnShrink::Error`](crate::OnShrink::Error).
     Guarded,
     /// A [`Device`](crate::Device).
     Device,
 }
 
-/// Pages by what they are. Sizes in pages of 4 KiB.
+/// Numbers of pages of 4 KiB, by kind and state.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PageStats {
-    /// Pages of memory mapped, those of devices and the zero frame excepted: like Linux's Rss.
+    /// Mapped pages that take memory, so without those of devices and the zero frame: like Linux's
+    /// Rss.
     pub resident: u64,
-    /// Pages of files, kept by the page cache.
+    /// Pages of files in the page cache.
     pub file: u64,
-    /// Anonymous pages that this space alone has.
+    /// Anonymous pages that only this space has.
     pub own: u64,
-    /// Anonymous pages shared with forks, or shared with one since dropped and not written again
-    /// yet.
+    /// Anonymous pages shared with forks, or once shared with a fork that is gone, and not stored
+    /// to since.
     pub shared: u64,
-    /// Pages of direct access files: they are the device's, and take no memory.
+    /// Pages of direct-access files: they belong to the device, and take no memory.
     pub direct: u64,
-    /// Pages of files that were stored to since they were last written or synced: like Linux's
+    /// Pages of files that were stored to since they were last written back or synced: like Linux's
     /// Shared_Dirty. All mapped pages of a dirty block count.
     pub dirty: u64,
-    /// Pages that show the common zero frame; they take no memory.
+    /// Pages that map the zero frame; they take no memory.
     pub zero: u64,
-    /// Pages used since reclaim last looked: like Linux's Referenced.
+    /// Pages that were used since reclaim last checked: like Linux's Referenced.
     pub referenced: u64,
-    /// Pages that can be stored to without a fault.
+    /// Pages to which a store needs no fault.
     pub writable: u64,
 }
 
-/// A space in numbers. Making it walks the page table: the cost grows with the mapped pages.
+/// A space in numbers. Collecting them walks the page table, so the cost grows with the mapped
+/// pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -95,11 +98,11 @@ pub struct SpaceStats {
     pub mappings: Vec<MappingInfo>,
     /// The sum over the mappings.
     pub pages: PageStats,
-    /// Nodes of the page table, those shared with forks included, in pages.
+    /// The number of nodes of the page table, in pages. Nodes shared with forks count.
     pub tables: u64,
-    /// Bytes mapped: like Linux's Size.
+    /// The number of mapped bytes: like Linux's Size.
     pub size: u64,
-    /// How often faults found their mapping in an accessor's own cache.
+    /// How often faults found their mapping in an accessor's own cache, and how often not.
     pub lookups: VmaLookups,
 }
 
@@ -176,7 +179,7 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
 }
 
 impl Space {
-    /// The mappings and their resident pages.
+    /// Returns the mappings and counts their resident pages.
     pub fn stats(&self) -> SpaceStats {
         let nodes = self.0.nodes();
         self.0.inside(|tables| {
@@ -202,7 +205,7 @@ impl Space {
         })
     }
 
-    /// The mapping that contains `at`, and its resident pages.
+    /// Returns the mapping that contains `at`, and counts its resident pages.
     pub fn mapping_at(&self, at: VirtAddr) -> Option<MappingInfo> {
         let nodes = self.0.nodes();
         self.0.inside(|tables| {
@@ -211,12 +214,12 @@ impl Space {
         })
     }
 
-    /// Checks all state of the space that can be recomputed. At rest: no other thread works in it,
-    /// nor in another space that shares leaves with it, as forks do, since a store there may
-    /// collapse in a shared leaf meanwhile.
+    /// Checks all state of the space that can be recomputed. No other thread may use the space
+    /// meanwhile, or another space that shares leaves with it, as forks do: a store there may
+    /// change a shared leaf by taking pages over.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn validate(&self) {
         self.0.dirty.validate();

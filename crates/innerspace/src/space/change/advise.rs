@@ -1,12 +1,12 @@
-//! Hints about a range: that a program will want it or not, that it is to stay, that it is to be
-//! written.
+//! Hints about a range: whether a program will want it, whether it is to stay in memory, and
+//! whether it is to be written.
 //!
 //! - [`Space::advise`] (madvise) drops pages, reads ahead, makes pages old, evicts, or says in
 //!   which order files will be read.
-//! - [`Space::populate`] (MAP_POPULATE) brings every page in now, as a load or a store of a private
-//!   mapping would.
-//! - [`Space::lock`], [`Space::unlock`] (mlock, munlock): populates, and keeps reclaim away.
-//! - [`Space::sync`] (msync with MS_SYNC) writes what was stored to shared files.
+//! - [`Space::populate`] (MAP_POPULATE) brings in every page, as a load, or a store to a private
+//!   mapping, would.
+//! - [`Space::lock`], [`Space::unlock`] (mlock, munlock) populate a range, and keep reclaim away.
+//! - [`Space::sync`] (msync with MS_SYNC) writes the bytes that were stored to shared files.
 
 use std::ops::Range;
 
@@ -28,28 +28,28 @@ use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::gate::Writer;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
-/// What will become of a range.
+/// How a program will use a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Advice {
-    /// Its pages are dropped now: anonymous memory is zeros again, and a private file mapping has
+    /// The pages are dropped now: anonymous memory is zeros again, and a private file mapping has
     /// its file's bytes again. Bytes stored to a shared mapping stay in the file.
     DontNeed,
-    /// It will be used soon: files read ahead.
+    /// The range will be used soon: files read ahead.
     WillNeed,
-    /// It will not be used soon: reclaim takes it early.
+    /// The range will not be used soon: reclaim takes its pages early.
     Cold,
-    /// The order in which it will be read is not known; faults tell. This is the default.
+    /// The order of reads is not known; read-ahead goes by the faults. This is the default.
     Normal,
-    /// Cached files will be read here in no order: faults read nothing ahead, and map one page
-    /// each.
+    /// Cached files will be read here in random order: a fault reads nothing ahead, and maps only
+    /// its own page.
     Random,
-    /// Cached files will be read here in order: faults read a full window ahead from the first one
-    /// on.
+    /// Cached files will be read here from start to end: from the first fault on, a full window is
+    /// read ahead.
     Sequential,
-    /// It will not be used for long: pages of files are written and evicted. Anonymous pages stay,
-    /// for there is no swap.
+    /// The range will not be used for long: pages of files are written and evicted. Anonymous pages
+    /// stay, because there is no swap.
     PageOut,
 }
 
@@ -57,11 +57,11 @@ pub enum Advice {
 type FilePart = (MappedFile, Range<u64>);
 
 impl Space {
-    /// Says what will become of `len` bytes (rounded up to whole pages) at `at`.
+    /// Says how the program will use `len` bytes (rounded up to whole pages) at `at`.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Locked`] for
-    /// [`Advice::DontNeed`] and [`Advice::PageOut`] of locked pages; [`SpaceError::File`] when
+    /// [`Advice::DontNeed`] and [`Advice::PageOut`] of locked pages; [`SpaceError::File`] if
     /// reading ahead or writing fails; [`SpaceError::Empty`], [`SpaceError::Unaligned`],
     /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`].
     pub fn advise(&self, at: VirtAddr, len: u64, advice: Advice) -> Result<(), SpaceError> {
@@ -136,8 +136,8 @@ impl Space {
         Ok(())
     }
 
-    /// Pages of files count as unused until their next access, as after aging. Anonymous pages
-    /// cannot be evicted, and keep their marks: a restore depends on their write validity.
+    /// Makes pages of files count as unused until their next access, as aging does. Anonymous pages
+    /// cannot be evicted, and keep their validity: a restore depends on it.
     fn make_old(&self, range: &Range<u64>) {
         let nodes = self.0.nodes();
         self.0.inside(|tables| {
@@ -151,8 +151,8 @@ impl Space {
         });
     }
 
-    /// Writes what was stored to shared mappings of files in `len` bytes (rounded up to whole
-    /// pages) at `at`, and makes it durable.
+    /// Writes the bytes that were stored to shared mappings of files in `len` bytes (rounded up to
+    /// whole pages) at `at`, and makes them durable.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::File`];
@@ -178,8 +178,8 @@ impl Space {
     }
 
     /// Brings in and maps every page of `len` bytes (rounded up to whole pages) at `at`: for stores
-    /// where the mapping is private and writable, for loads otherwise. Parts that may not be read
-    /// are passed over.
+    /// if the mapping is private and writable, for loads otherwise. Parts that may not be read are
+    /// skipped.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the
@@ -233,16 +233,18 @@ impl Space {
     }
 
     /// Brings in all pages of `len` bytes (rounded up to whole pages) at `at`, as
-    /// [`Space::populate`], and keeps them in memory until they are unlocked or unmapped. They
-    /// count against the limit all the while.
+    /// [`Space::populate`] does, and keeps them in memory until they are unlocked or unmapped. They
+    /// count against the limit meanwhile.
     ///
-    /// The lock is this space's: a fork starts without locks, and a snapshot keeps no page in
-    /// memory by them. A restore brings back the locks of the snapshot's time, also in a space that
-    /// was forked from the snapshot, but no pages: they stay from their next use on.
+    /// The lock is this space's: a fork starts without locks, and the locks in a snapshot keep no
+    /// page in memory. A restore brings back the locks of the snapshot's time, even in a space that
+    /// was forked from the snapshot. It brings in no pages: each stays in memory from its next use
+    /// on.
     ///
     /// # Errors
-    /// As for [`Space::populate`]; when the group may not hold as much, [`SpaceError::Access`] with
-    /// a limit fault. Nothing is locked that was not before.
+    /// The errors of [`Space::populate`]; if the group may not hold that much,
+    /// [`SpaceError::Access`] with a limit fault. Nothing is locked then that was not locked
+    /// before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let before = self.set_residence("lock", at, len, Residence::Locked)?;
         let present = self.ensure_pages("lock", at, len);
@@ -268,7 +270,7 @@ impl Space {
             .map(drop)
     }
 
-    /// Unlocks the parts that were not unmapped meanwhile.
+    /// Unlocks those parts of the range that were not unmapped meanwhile.
     fn unlock_what_is_left(&self, range: &Range<u64>) {
         let space = &self.0;
         let mut writer = space.gate.write();
@@ -278,13 +280,13 @@ impl Space {
             space.publish(vmas, changed);
             Ok(Detached::default())
         };
-        // The group is probably full.
+        // The group is probably full, so the charge must not fail.
         let changed = space.change_by(&mut writer, AllocMode::Must, unlock, publish);
         drop(writer);
         space.finish(changed.expect("nodes over the limit are charged for"));
     }
 
-    /// Returns the parts as they were before.
+    /// Locks or unlocks a range, and returns its parts as they were before.
     fn set_residence(
         &self,
         what: &'static str,
@@ -311,11 +313,11 @@ impl Space {
 }
 
 impl Accessor {
-    /// Makes files read ahead their parts of `len` bytes at `at`, at any alignment. A hint: pages
-    /// that are not mapped, or have no room, are skipped.
+    /// Makes files read ahead those parts of them that `len` bytes at `at` map, at any alignment.
+    /// Only a hint: pages that are not mapped, or for which there is no memory, are skipped.
     ///
     /// # Errors
-    /// [`SpaceError::File`] when reading fails.
+    /// [`SpaceError::File`] if reading fails.
     pub fn prefetch(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let first = page_start(at.0);
         let end =
@@ -328,7 +330,7 @@ impl Accessor {
     }
 }
 
-/// The parts of files in the range, in mappings for which `wanted` is true.
+/// Returns the parts of files that the range maps, in mappings for which `wanted` is true.
 fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) -> Vec<FilePart> {
     let wanted = vmas.overlapping(range).filter(|vma| wanted(vma));
     let parts = wanted.filter_map(|vma| {
@@ -340,7 +342,7 @@ fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) 
     parts.collect()
 }
 
-/// Calls `cached` or `direct` with each file and the bytes of it that exist.
+/// Calls `cached` or `direct` with each file and those of its bytes that exist.
 fn for_each_file(
     parts: Vec<FilePart>,
     cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::FileError>,

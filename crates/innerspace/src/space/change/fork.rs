@@ -1,10 +1,10 @@
-//! Copy-on-write fork: the child gets a copy of the root's words and shares everything below.
+//! Copy-on-write fork: the child gets a copy of the root's words and shares all nodes below.
 //!
-//! With the gate closed, no fault is under way and no accessor of the parent has a write tag left
-//! (the flush is posted before the grace period that closes the gate, and read before the next
-//! access). From then on every write fault, on either side, finds its path shared and copies it
-//! (`table`). So the time does not depend on how much is mapped. Pinned pages are the exception
-//! (`pin`): they are copied at once, before the gate opens.
+//! With the gate closed, no fault is under way and no accessor of the parent has a write tag left:
+//! the flush is posted before the grace period that closes the gate, and read before the next
+//! access. From then on every write fault, on either side, finds its path shared and copies it
+//! (`table`). So the time of a fork does not depend on how much is mapped. The exception is pinned
+//! pages (`pin`), which are copied before the gate opens.
 
 use super::revoke::mapper;
 use super::steps::EVERYWHERE;
@@ -23,32 +23,33 @@ use crate::stats::Event;
 use crate::sync::domain::Post;
 
 impl Space {
-    /// A copy-on-write copy of this space, in the same group: the same mappings and the same bytes.
-    /// Neither side sees what the other stores to private memory afterwards. Shared file mappings
-    /// stay shared. It takes microseconds, whatever is mapped, and waits for no accessor longer
-    /// than its current access. Locks ([`Space::lock`]) are not inherited, as on Linux.
+    /// Makes a copy-on-write copy of this space, in the same group, with the same mappings and the
+    /// same bytes. Afterwards neither side sees what the other stores to private memory. Shared
+    /// file mappings stay shared. A fork takes microseconds, whatever is mapped, and waits for no
+    /// accessor longer than its current access. Locks ([`Space::lock`]) are not inherited, as on
+    /// Linux.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`] when the group has no page for the child's root, or for a copy of each
+    /// [`SpaceError::Limit`] if the group has no page for the child's root, or for a copy of each
     /// pinned page; [`SpaceError::PinnedAlone`] while a page is pinned with
     /// [`AtFork::Refuse`](crate::AtFork::Refuse); [`SpaceError::TooManyForks`];
-    /// [`SpaceError::Reentered`]. The space is as it was.
+    /// [`SpaceError::Reentered`]. After an error the space is unchanged.
     pub fn fork(&self) -> Result<Space, SpaceError> {
         self.fork_into(&self.0.group.clone())
     }
 
-    /// Like [`Space::fork`], with the child's own pages and tables charged to `group`, which must
-    /// be of the same `Memory`.
+    /// Forks like [`Space::fork`], with the child's own pages and tables charged to `group`, which
+    /// must be of the same `Memory`.
     ///
     /// # Errors
     /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
     pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
-        // An accessor of a snapshot gives the snapshot's space.
+        // This may be a snapshot: an accessor of a snapshot gives out the snapshot's space.
         let born_of = self.0.is_frozen().then_some(self.0.id);
         self.copy(group, Role::Live { born_of })
     }
 
-    /// A space with the same mappings that shares all of this one's table.
+    /// Makes a space with the same mappings that shares all of this one's table.
     pub(crate) fn copy(&self, group: &Group, role: Role) -> Result<Space, SpaceError> {
         let parent = &*self.0;
         let (event, what) = match role {
@@ -79,8 +80,8 @@ impl Space {
         ));
         writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
         if parent.is_frozen() {
-            // Its table gains children and loses none, and nobody writes to the nodes below, so no
-            // translation has to end.
+            // A snapshot's table gains children and loses none, and no thread writes to the nodes
+            // below, so no translation has to end.
             let shared = nodes.share_root(parent.root, root);
             drop(writer);
             shared.map_err(|_| SpaceError::TooManyForks)?;
@@ -92,7 +93,8 @@ impl Space {
         let shared = nodes.share_root(parent.root, root);
         let shared = shared.and_then(|()| pinned.put(nodes, root));
         if shared.is_err() {
-            // While the gate is closed: a store must not find the way to a pinned page shared.
+            // The root is cleared while the gate is closed: a store must not find the path to a
+            // pinned page shared.
             nodes.clear_root(root);
         }
         drop(closed);
@@ -103,12 +105,12 @@ impl Space {
     }
 }
 
-/// Reclaim may have every page. The charge for new nodes may wait.
+/// Unlocks all mappings, so that reclaim may take every page. The charge for new nodes may wait.
 fn unlock_all(vmas: &mut VmaSet) -> Result<(), LimitError> {
     let locked = vmas.iter().filter(|vma| vma.is_locked());
     let locked: Vec<_> = locked.map(|vma| vma.start..vma.end).collect();
     for range in locked {
-        // The changes are in a space that nobody sees yet.
+        // The space is new, and no other thread sees it yet.
         let _changed = vmas.update(&range, |vma| vma.residence = Residence::Pageable);
     }
     vmas.ledger().settle(AllocMode::Wait)

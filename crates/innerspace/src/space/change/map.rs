@@ -1,4 +1,4 @@
-//! What to map, and how: the choices of a program, checked and made a mapping without an address.
+//! The choices of a program about a mapping, checked and made into a `Vma` that has no address yet.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -13,10 +13,10 @@ use crate::space::vma::protection::{Protection, Sharing};
 use crate::sync::Arc;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
-/// Where ranges start whose address the space chooses, if it has that many addresses.
+/// The lowest address that the space chooses, if its addresses go that far.
 pub(crate) const CHOSEN: u64 = 0x7f00_0000_0000;
 
-/// The first address that does not exist, in the widest space.
+/// The end of the widest space: the first address past its last.
 const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The largest offset at which a file can end.
@@ -24,8 +24,9 @@ pub(crate) const LAST_OFFSET: u64 = i64::MAX as u64;
 /// The largest file offset that can be mapped.
 const MAX_OFFSET: u64 = LAST_OFFSET - END;
 
-/// What to map, and how: a file or anonymous memory. Private and read-only for a file, private and
-/// read-write for anonymous memory, at an address of the space's choice, unless said otherwise.
+/// Describes a mapping of a file, a device or anonymous memory. By default, a file is mapped
+/// private and read-only, anonymous memory private and read-write, at an address that the space
+/// chooses.
 ///
 /// ```
 /// # use innerspace::{Map, Memory, Protection, VirtAddr, MIB};
@@ -92,8 +93,8 @@ pub(crate) enum Place {
 }
 
 impl Map {
-    /// Anonymous memory of `len` bytes, rounded up to whole pages: zeros until written, charged as
-    /// it is written.
+    /// Describes anonymous memory of `len` bytes, rounded up to whole pages. Its pages are zeros
+    /// until they are stored to, and are charged then.
     pub fn anonymous(len: u64) -> Map {
         let what = What::Anonymous { len };
         Map {
@@ -106,7 +107,7 @@ impl Map {
         }
     }
 
-    /// All of a file as long as it is now; see [`Map::range`].
+    /// Describes a mapping of all of a file, with the file's present length; see [`Map::range`].
     pub fn file(file: &PagedFile) -> Map {
         let what = What::File {
             file: file.clone(),
@@ -123,9 +124,10 @@ impl Map {
         }
     }
 
-    /// All of a direct access file as long as it is now; see [`Map::range`]. Of a host file opened
-    /// with [`OnShrink::Error`](crate::OnShrink::Error), every load and store is a call, atomic
-    /// ones too: no atomic read-modify-write, no execution, and no private mapping.
+    /// Describes a mapping of all of a direct-access file, with the file's present length; see
+    /// [`Map::range`]. If it is a host file opened with
+    /// [`OnShrink::Error`](crate::OnShrink::Error), every load and store is a call, atomic ones
+    /// too, and there is no atomic read-modify-write, no execution, and no private mapping.
     pub fn direct(file: &DaxFile) -> Map {
         let what = What::Direct {
             file: file.clone(),
@@ -142,9 +144,10 @@ impl Map {
         }
     }
 
-    /// A device of `len` bytes, rounded up to whole pages: loads and stores there are calls of
-    /// `device`, never cached. Shared with forks, readable and writable, never executable. An `Arc`
-    /// of a device is a device, too: keep a clone to look at it.
+    /// Describes a mapping of a device of `len` bytes, rounded up to whole pages: loads and stores
+    /// there are calls of `device`, never cached. The mapping is shared with forks, readable and
+    /// writable, never executable. An `Arc` of a device is a device too: keep a clone to have
+    /// access to it.
     ///
     /// ```
     /// use innerspace::{Device, DeviceError, MIB, Map, Memory};
@@ -186,8 +189,8 @@ impl Map {
         }
     }
 
-    /// Only these bytes of the file. The start is a multiple of 4096; the end is rounded up to a
-    /// whole page. A part past the end of the file can be mapped, and faults until the file has
+    /// Maps only these bytes of the file. The start is a multiple of 4096; the end is rounded up to
+    /// a whole page. A part past the end of the file can be mapped, and faults until the file has
     /// grown. No effect on anonymous memory.
     pub fn range(mut self, bytes: impl RangeBounds<u64>) -> Map {
         if let What::File { offset, len, .. } | What::Direct { offset, len, .. } = &mut self.what {
@@ -205,14 +208,14 @@ impl Map {
         self
     }
 
-    /// Stores go to the file, and are seen by everybody who reads or maps it. Anonymous memory is
+    /// Makes stores go to the file, where all that read or map it see them. Anonymous memory is
     /// always private.
     pub fn shared(mut self) -> Map {
         self.sharing = Sharing::Shared;
         self
     }
 
-    /// Stores copy the page; nobody else sees them.
+    /// Makes a store copy its page first; nobody else sees the store.
     pub fn private(mut self) -> Map {
         self.sharing = Sharing::Private;
         self
@@ -224,33 +227,34 @@ impl Map {
         self
     }
 
-    /// Allows exactly this.
+    /// Allows exactly these accesses.
     pub fn protection(mut self, protection: Protection) -> Map {
         self.protection = protection;
         self
     }
 
-    /// At this address, a multiple of 4096, where nothing may be mapped.
+    /// Maps at this address, a multiple of 4096, where nothing may be mapped yet.
     pub fn at(mut self, address: VirtAddr) -> Map {
         self.place = Place::Free(address);
         self
     }
 
-    /// At this address, in place of whatever is mapped there.
+    /// Maps at this address, in place of whatever is mapped there.
     pub fn replacing(mut self, address: VirtAddr) -> Map {
         self.place = Place::Replacing(address);
         self
     }
 
-    /// Allows page 0 if the address is there. Without this, page 0 is refused, so that a null
-    /// pointer stays an error.
+    /// Allows the mapping to contain page 0. Without this, page 0 is refused, so that a null
+    /// pointer is an error.
     pub fn with_null(mut self) -> Map {
         self.null = Null::Mapped;
         self
     }
 
-    /// Brings in all pages at once, as [`Space::populate`](crate::space::Space::populate) does
-    /// after mapping. If that fails, nothing stays mapped, and what was there before is gone.
+    /// Brings in all pages as a part of mapping, as
+    /// [`Space::populate`](crate::space::Space::populate) does. If that fails, nothing stays
+    /// mapped, and a mapping that was replaced is gone.
     pub fn populated(mut self) -> Map {
         self.population = Population::Eager;
         self
@@ -275,7 +279,7 @@ impl Map {
         }
     }
 
-    /// The mapping without its address, checked as far as that goes.
+    /// Returns the mapping, without its address, after all checks that need no address.
     pub(crate) fn to_vma(&self, end: u64) -> Result<Vma, SpaceError> {
         let at = self.place_address();
         let wanted = self.len();
@@ -367,8 +371,8 @@ impl Map {
         Ok((backing, ceiling, self.sharing))
     }
 
-    /// A guarded file is mapped as a device is: each access is a call, and a part that another
-    /// process has cut off is an error.
+    /// Describes a guarded file as a device: each access is a call, and a part that another process
+    /// has cut off is an error.
     fn guarded_backing(
         &self,
         file: &DaxFile,
@@ -387,8 +391,8 @@ impl Map {
         Ok((backing, ceiling, Sharing::Shared))
     }
 
-    /// A file of another memory has other grace periods: pages that it takes away could still be in
-    /// use here.
+    /// Refuses a file of another memory. That has other grace periods, so pages that the file takes
+    /// away could still be in use here.
     pub(crate) fn check_memory(&self, pool: &Arc<Pool>) -> Result<(), SpaceError> {
         let (own, file) = match &self.what {
             What::Anonymous { .. } | What::Device { .. } => return Ok(()),

@@ -13,22 +13,24 @@ use crate::space::vma::protection::Protection;
 use crate::space::vma::set::VmaSet;
 use crate::{MIB, PAGE_SIZE, VirtAddr};
 
-/// The lowest address that is chosen: a null pointer with a small offset stays an error.
+/// The lowest address that the space ever chooses, so that a null pointer with a small offset is an
+/// error.
 const LOWEST: u64 = 1 << 16;
-/// The same in narrow spaces.
+/// The lowest address that a narrow space chooses first.
 const CHOSEN_NARROW: u64 = 0x4000_0000;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 impl Space {
-    /// Maps a file or anonymous memory and returns its first address.
+    /// Maps a file, a device or anonymous memory, and returns its first address.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
     /// [`SpaceError::NoRoom`], [`SpaceError::Overlaps`] (with [`Map::at`]),
     /// [`SpaceError::NullPage`], [`SpaceError::Reentered`], [`SpaceError::Frozen`],
     /// [`SpaceError::Forbidden`] (a shared writable mapping of a file opened read-only),
-    /// [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`] as [`Space::populate`]:
-    /// nothing stays mapped, and with [`Map::replacing`] the mapping before is gone.
+    /// [`SpaceError::Limit`]: nothing is changed. With [`Map::populated`], also the errors of
+    /// [`Space::populate`]: then nothing stays mapped, and with [`Map::replacing`] the old mapping
+    /// is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         self.0.check_live("map", map.place_address(), map.len())?;
         let range = self.put(&map, Some(Edit::Detach))?;
@@ -37,21 +39,21 @@ impl Space {
             && let Err(error) = self.populate(at, len)
         {
             // The group is probably full, and a fork may have come in between. If there is no frame
-            // at all for a copy of a table that is shared by now, the mapping stays: the error that
-            // matters is the first one.
+            // at all for a copy of a table that is shared by now, the mapping stays, and the first
+            // error is reported, as the one that matters.
             let _stays = self.unmap_in(AllocMode::Must, at, len);
             return Err(error);
         }
         Ok(at)
     }
 
-    /// Maps a file privately in place of anonymous memory, whose pages become copies of the file's.
-    /// The memory was only ever stored to, and nobody uses it meanwhile.
+    /// Maps a file privately in place of anonymous memory. Pages of that memory become copies of
+    /// the file's. The memory was only stored to before, and no other thread uses it meanwhile.
     pub(crate) fn map_behind(&self, map: &Map) -> Result<(), SpaceError> {
         self.put(map, None).map(drop)
     }
 
-    /// Adds a mapping, and does `edit` to the pages that are there.
+    /// Adds a mapping, and applies `edit` to the pages that are there.
     fn put(&self, map: &Map, edit: Option<Edit>) -> Result<Range<u64>, SpaceError> {
         let space = &self.0;
         let mut vma = map.to_vma(space.end())?;
@@ -68,18 +70,19 @@ impl Space {
         Ok(range)
     }
 
-    /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are passed
-    /// over. When this returns, no access reads or writes what was there; dirty shared pages stay
-    /// in their file.
+    /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
+    /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
+    /// stay in their file.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
-    /// [`SpaceError::Limit`] (a partly unmapped shared table is copied). Nothing is changed.
+    /// [`SpaceError::Limit`] (a shared table has to be copied if only a part of it is unmapped).
+    /// Nothing is changed then.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.unmap_in(AllocMode::Wait, at, len)
     }
 
-    /// The same, with memory allocated in `mode`.
+    /// Unmaps as [`Space::unmap`] does, with memory allocated in `mode`.
     fn unmap_in(&self, mode: AllocMode, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("unmap", at, len)?;
@@ -95,12 +98,13 @@ impl Space {
         Ok(())
     }
 
-    /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. When this returns,
-    /// no access does anything that is forbidden now.
+    /// Sets the protection of `len` bytes (rounded up to whole pages) at `at`. Once this has
+    /// returned, no access does anything that is now forbidden.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Forbidden`] for
-    /// what the file's opening rules out; otherwise as [`Space::unmap`]. Nothing is changed.
+    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Forbidden`] if
+    /// the way the file was opened rules the protection out; otherwise the errors of
+    /// [`Space::unmap`]. Nothing is changed then.
     pub fn protect(
         &self,
         at: VirtAddr,
@@ -135,7 +139,7 @@ impl Space {
                     .overlapping(&range)
                     .all(|vma| vma.protection.allows(right))
         };
-        // Forks share the tables and still forbid it.
+        // Forks share the tables, and still forbid what is allowed here from now on.
         let gives_more = gives(Protection::READ) || gives(Protection::EXECUTE);
         let may_execute = |vma: &Vma| vma.protection.allows(Protection::EXECUTE);
         let takes_execute =
@@ -145,11 +149,11 @@ impl Space {
             protection.allows(Protection::WRITE),
         ) {
             (false, _) => Some(Edit::Forbid),
-            // In a shared leaf, a fork that may still execute would make the page valid for
-            // execution.
+            // If the leaf stayed shared, a fork that may still execute would make the page valid
+            // for fetches.
             (true, _) if gives_more || takes_execute => Some(Edit::Part),
             (true, false) => Some(Edit::ForbidWrite),
-            // There is no right to take away: accesses find the new ones by faulting.
+            // There is no right to take away, and a fault gives an access its new rights.
             (true, true) => None,
         };
         let changed = space.change(&mut writer, &range, edit, |vmas| {
@@ -161,9 +165,10 @@ impl Space {
     }
 }
 
-/// A free range for `len` bytes.
+/// Returns the start of a free range of `len` bytes.
 pub(crate) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
-    // A large mapping starts with a leaf, so that its tables and forks are few.
+    // A large mapping starts at the beginning of a leaf, so that its tables, and their copies by
+    // forks, are few.
     let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
     let from = if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW };
     vmas.gap(from, end, len, align)
@@ -171,7 +176,7 @@ pub(crate) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, Space
         .ok_or(SpaceError::NoRoom { len })
 }
 
-/// Refuses page 0.
+/// Refuses an address in page 0.
 pub(crate) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
     match at.0 < PAGE {
         true => Err(SpaceError::NullPage { what, at }),
@@ -179,7 +184,7 @@ pub(crate) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), Space
     }
 }
 
-/// Chooses the place of a mapping of `len` bytes.
+/// Chooses the range of a mapping of `len` bytes.
 fn place(vmas: &VmaSet, map: &Map, len: u64, end: u64) -> Result<Range<u64>, SpaceError> {
     match map.place {
         Place::Chosen => {

@@ -1,12 +1,12 @@
-//! Changes of a space, with the gate closed on their range where the structure changes.
+//! Changes of a space. Where the structure changes, the gate is closed on the range.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `revoke` | taking pages of files away, in every space that shows them |
+//! | `revoke` | taking pages of files away, in every space that maps them |
 //! | `steps` | a structural change, step by step |
 //! | `map`, `mapping` | what to map, and how; mapping, unmapping, protecting |
-//! | `remap`, `region`, `fork` | moving and growing; a range that grows; forks |
-//! | `zap`, `advise` | dropping anonymous pages where they are; advice, populating, locking |
+//! | `remap`, `region`, `fork` | moving and growing mappings; a range that grows; forks |
+//! | `zap`, `advise` | dropping anonymous pages with the gate open; advice, populating, locking |
 //! | `take_dirty` | taking the pages that were stored to |
 
 pub(crate) mod advise;

@@ -1,4 +1,4 @@
-//! A range that grows and shrinks at its end, like the heap that brk moves.
+//! A range that grows and shrinks at its end, like the heap of `brk`.
 
 use super::map::Map;
 use crate::space::core::error::SpaceError;
@@ -9,15 +9,15 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::{PAGE_SIZE, VirtAddr};
 
-/// Anonymous memory whose end can be moved, up to a length that is reserved when it is made.
+/// Anonymous memory whose end can be moved, up to a length that was reserved at the start.
 ///
 /// The reserve is address space and costs no memory. The region belongs to its space, and stays
-/// when this handle is dropped: it is unmapped like any mapping. Clones are handles of the same
-/// region.
+/// when this handle is dropped: it is unmapped like any mapping. A clone is another handle of the
+/// same region.
 ///
-/// The space's mappings decide its length: a restore brings back the length of the snapshot's time
-/// (in whole pages, unless it is the one set last), and pages at its end that were protected from
-/// every access, or unmapped, are no longer in it.
+/// The space's mappings decide the region's length. A restore brings back the length of the
+/// snapshot's time (in whole pages, unless it is the one set last). Pages at the region's end that
+/// were protected from every access, or unmapped, are no longer in it.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};
@@ -35,7 +35,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 pub struct Region {
     space: Space,
     start: VirtAddr,
-    /// The bytes reserved, in whole pages.
+    /// The number of bytes reserved, in whole pages.
     most: u64,
     last: Arc<Last>,
 }
@@ -43,20 +43,20 @@ pub struct Region {
 /// State that the handles of a region share.
 #[derive(Debug, Default)]
 struct Last {
-    /// The length that was set last, as asked for: it holds as long as the space has so many pages
-    /// of the region.
+    /// The length that was set last, exactly as asked for. It holds while the space has that many
+    /// pages of the region.
     len: AtomicU64,
     /// Serialises moves of the end.
     moving: Mutex<()>,
 }
 
-/// The length in whole pages.
+/// Rounds the length up to whole pages.
 fn whole(len: u64) -> u64 {
     len.next_multiple_of(PAGE_SIZE as u64)
 }
 
 impl Space {
-    /// Reserves `most` bytes (rounded up to whole pages), at an address of the space's choice, for
+    /// Reserves `most` bytes (rounded up to whole pages), at an address that the space chooses, for
     /// a region that is empty at first.
     ///
     /// # Errors
@@ -73,12 +73,12 @@ impl Space {
 }
 
 impl Region {
-    /// Its first address.
+    /// Returns the first address.
     pub fn start(&self) -> VirtAddr {
         self.start
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         let (last, pages) = (self.last.len.load(Ordering::Relaxed), self.pages());
         match whole(last) == pages {
@@ -87,12 +87,12 @@ impl Region {
         }
     }
 
-    /// The length in whole pages, by the space's mappings: the reserve is behind it.
+    /// Returns the length in whole pages, by the space's mappings: the reserve follows after it.
     fn pages(&self) -> u64 {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|tables| {
-            // Only up to the place where something was unmapped: the range behind that may be
-            // anything.
+            // The search ends where something was unmapped, because anything may be mapped after
+            // that.
             let mut end = range.start;
             let parts = tables.vmas.overlapping(&range).take_while(|vma| {
                 let follows = vma.start <= end && matches!(vma.backing, Backing::Anonymous);
@@ -106,7 +106,8 @@ impl Region {
         })
     }
 
-    /// The pages from its start on that nothing else was mapped over.
+    /// Returns the length, in whole pages from the start, of the part that was not unmapped or
+    /// mapped over.
     fn reserved(&self) -> u64 {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|tables| {
@@ -121,21 +122,22 @@ impl Region {
         })
     }
 
-    /// Whether its length is 0.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Moves its end and returns it. Added bytes are zeros; pages that are cut off are gone.
+    /// Moves the end of the region and returns it. Added bytes are zeros; pages that are cut off
+    /// are gone.
     ///
     /// # Errors
-    /// [`SpaceError::NoRoom`] beyond what was reserved; [`SpaceError::NotMapped`] where the reserve
-    /// was unmapped, whatever is mapped there now; [`SpaceError::Limit`]. Nothing is changed.
+    /// [`SpaceError::NoRoom`] beyond the reserve; [`SpaceError::NotMapped`] where the reserve was
+    /// unmapped, whatever is mapped there now; [`SpaceError::Limit`]. Nothing is changed then.
     pub fn set_len(&mut self, len: u64) -> Result<VirtAddr, SpaceError> {
         if len > self.most {
             return Err(SpaceError::NoRoom { len });
         }
-        // A callback of the space would wait for the call that it works for.
+        // A callback of the space is refused: it would wait here for the call that it works for.
         self.space
             .0
             .check_live("moving the end of a region", self.start, len)?;
@@ -154,7 +156,8 @@ impl Region {
                 let (at, len) = (self.start + old, new - old);
                 self.space.protect(at, len, Protection::READ_WRITE)?;
             } else {
-                // Some pages were protected from every access.
+                // The range has pages that were protected from every access, so it is mapped
+                // afresh.
                 let zeros = Map::anonymous(new - old).replacing(self.start + old);
                 self.space.map(zeros)?;
             }

@@ -1,8 +1,9 @@
 //! Growing, shrinking and moving a mapping with its pages.
 //!
 //! A move closes the gate on everything from the lower to the higher of the two ranges: no fault is
-//! in either while words go from one to the other. Pages of the space's own move with their words;
-//! borrowed ones become owned; file pages and the zero frame are left behind and fault in again.
+//! in either while words move from one to the other. Pages of the space's own move with their
+//! words. Borrowed pages become owned. File pages and the zero frame are left behind and fault in
+//! again.
 
 use std::ops::Range;
 
@@ -23,36 +24,36 @@ use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
 use crate::{PAGE_SHIFT, VirtAddr};
 
-/// Where a mapping that is remapped may come to lie.
+/// The address that a remapped mapping may get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Remap {
-    /// Where it is.
+    /// The mapping keeps its address.
     InPlace,
-    /// Where it is, if it fits; otherwise where there is room.
+    /// The mapping keeps its address if it can grow there, and moves to a free range otherwise.
     MayMove,
-    /// At this address, in place of whatever is mapped there.
+    /// The mapping moves to this address, in place of whatever is mapped there.
     Replacing(VirtAddr),
 }
 
 const WHAT: &str = "remap";
-/// Leaves for which nodes are allocated in one go.
+/// The number of leaves for which nodes are allocated in one round.
 const LEAVES_A_ROUND: u64 = 64;
 
 impl Space {
-    /// Makes the mapping of `old_len` bytes at `at` one of `new_len` bytes, both rounded up to
-    /// whole pages, and returns its address. Its bytes go with it; added pages show what a mapping
-    /// of that length would show there.
+    /// Changes the length of the mapping at `at` from `old_len` to `new_len` bytes, both rounded up
+    /// to whole pages, and returns its address. The bytes move with the mapping; added pages have
+    /// the content that a mapping of that length would have there.
     ///
-    /// Shrinking unmaps the end, and works across mappings. Keeping the length in place changes
-    /// nothing. Anything else needs the old range to lie in one mapping.
+    /// A call that shrinks unmaps the end, and may cover several mappings. A call that keeps length
+    /// and address changes nothing. In all other cases the old range has to be in one mapping.
     ///
     /// # Errors
-    /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] when it cannot grow where it is and may
-    /// not move; [`SpaceError::Overlaps`] when the new range overlaps the old;
-    /// [`SpaceError::DeviceEnds`] when a mapping of a device would become longer;
+    /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] if the mapping cannot grow where it is and
+    /// may not move; [`SpaceError::Overlaps`] if the new range overlaps the old;
+    /// [`SpaceError::DeviceEnds`] if a mapping of a device would become longer;
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
-    /// [`SpaceError::Limit`]. Nothing is changed.
+    /// [`SpaceError::Limit`]. Nothing is changed then.
     pub fn remap(
         &self,
         at: VirtAddr,
@@ -65,7 +66,7 @@ impl Space {
         let old = checked_range(WHAT, at, old_len, space.end())?;
         let target = match to {
             Remap::Replacing(there) => there,
-            // Only its length matters; it is refused as one that starts at 0 would be.
+            // Only the length matters; it is checked as for a mapping at address 0.
             Remap::InPlace | Remap::MayMove => VirtAddr(0),
         };
         let new = checked_range(WHAT, target, new_len, space.end())?;
@@ -134,14 +135,15 @@ impl Space {
     }
 }
 
-/// Refuses what the mapping cannot show from `at` on.
+/// Refuses a length for which the mapping has no pages from `at` on.
 fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), SpaceError> {
     match vma.backing {
         Backing::Device { .. } => {
             let mapping = vma.to_string();
             Err(SpaceError::DeviceEnds { at, len, mapping })
         }
-        // A part that repeatedly becomes as long as the whole would reach offsets that no file has.
+        // If a part were remapped to the length of the whole again and again, its offsets would at
+        // last be greater than any file's.
         Backing::File { .. } if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
             let what = WHAT;
             Err(SpaceError::OutOfRange {
@@ -155,7 +157,7 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
     }
 }
 
-/// A mapping of `range` that continues where `vma`, which ends there or above, would be.
+/// Returns a mapping of `range` that continues `vma`, which ends at the start of `range` or above.
 fn continued(vma: &Vma, range: &Range<u64>) -> Vma {
     let mut added = vma.clone();
     if let Some(first_page) = added.backing.first_page_mut() {
@@ -166,7 +168,8 @@ fn continued(vma: &Vma, range: &Range<u64>) -> Vma {
 }
 
 impl SpaceInner {
-    /// Moves as much of `old` as fits to `new`, in place of what is there, and unmaps all of `old`.
+    /// Moves as much of `old` as fits to `new`, replaces what is mapped at `new`, and unmaps all of
+    /// `old`.
     fn move_pages(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -217,7 +220,7 @@ impl SpaceInner {
                     self.part_in_vain(nodes.leaves(self.root, range), &mut detached);
                 }
                 self.publish(vmas, changed);
-                // Leaves at the ends of the ranges may be remembered again.
+                // Accessors may again remember leaves at the ends of the ranges.
                 self.grace();
                 drop(closed);
                 return Ok(detached.done());

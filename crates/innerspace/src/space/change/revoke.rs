@@ -1,16 +1,17 @@
-//! The way back from a file's pages to the words that map them, for eviction, truncation, writeback
-//! and aging.
+//! The reverse way, from a file's pages to the words that map them, for eviction, truncation,
+//! writeback and aging.
 //!
-//! There is one mapper for each space and file. It looks up the space's mappings of the pages
-//! (`rmap`) and empties their words, or takes only their write or accessed validity. Words in
-//! shared subtrees are changed where they are: that is right for every sharer (I11). The grace
-//! period is left to the caller.
+//! There is one mapper for each pair of space and file. It looks up the space's mappings of the
+//! pages (`rmap`) and empties their words, or takes only their validity for stores or for all
+//! accesses. Words in shared subtrees are changed where they are, which is right for every sharer
+//! (I11). The caller waits for the grace period.
 //!
 //! A caller that empties words of pages holds the lock of their block or entry, so that none is
 //! installed meanwhile, and leaves the words of other blocks alone (`change`). Four callers hold no
-//! lock. Aging, and the request that stores take the slow path again, take validity alone. The
-//! sweep of holes empties words of zeros; the faults that follow ask again.
-//! [`SpaceInner::sample_use`] comes from an access, not from the file, and ages one word.
+//! such lock. Aging takes only validity; so does the request that makes stores take the slow path
+//! again. The sweep of holes empties only words of zeros, and faults ask the store again
+//! afterwards. [`SpaceInner::sample_use`] is called by an access, not by the file, and ages one
+//! word.
 
 use std::ops::Range;
 
@@ -24,14 +25,14 @@ use crate::sync::domain::Post;
 use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, Weak, failpoint};
 
-/// Pages looked at in one section.
+/// The number of pages that one section goes through.
 const PAGES_A_SECTION: u64 = 512;
 
 struct SpaceMapper {
     space: Weak<SpaceInner>,
     cache: Arc<Cache>,
     owner: u64,
-    /// Its key. While the mapper is registered, the file is open.
+    /// The file's key. While the mapper is registered, the file is open.
     file: usize,
 }
 
@@ -57,7 +58,7 @@ impl Mappers for SpaceMapper {
         };
         let locked = space.inside(|tables| {
             let mut showing = tables.vmas.showing(self.file, &pages);
-            // A snapshot carries locks for restores, and keeps no pages for them.
+            // A snapshot records locks for restores, but keeps no pages in memory for them.
             tables.vmas.has_locked()
                 && !space.is_frozen()
                 && showing.any(|(vma, _)| vma.is_locked())
@@ -82,8 +83,8 @@ impl Mappers for SpaceMapper {
 }
 
 impl SpaceMapper {
-    /// Goes through a range a section at a time. A long one (a truncation to the end) is cut to
-    /// what is mapped.
+    /// Goes through a range in parts, each in a section. Parts that are not mapped are skipped, so
+    /// a long range (of a truncation, to the end) is cheap.
     fn in_parts(
         &self,
         pages: Range<u64>,
@@ -109,13 +110,14 @@ impl SpaceMapper {
     }
 }
 
-/// Whether a word is the file's business: it is not if it holds nothing, or a private copy.
+/// Returns whether the file may take the word: it may not if the word is empty or leads to a
+/// private copy.
 fn may_be_taken(page: pte::Pte) -> bool {
     matches!(page.holds(), Holds::File | Holds::Direct | Holds::Zero)
 }
 
-/// The last reference to a space tears it down, which must not happen under the caller's block
-/// lock.
+/// Drops a reference to a space. The last one is dropped by deferred work, because it tears the
+/// space down, which must not happen under the caller's block lock.
 fn hand_on(space: Arc<SpaceInner>) {
     if let Some(space) = Arc::into_inner(space) {
         let (cache, group) = (space.cache.clone(), space.group_id());
@@ -124,9 +126,9 @@ fn hand_on(space: Arc<SpaceInner>) {
 }
 
 impl SpaceInner {
-    /// An access uses the page of a file at `at`. If its block is sampled, the page loses its
-    /// validity, as by aging: the access has its page for as long as its section is open, and the
-    /// next one faults. In a section.
+    /// Samples the use of the page of a file at `at` by an access. If the page's block is sampled,
+    /// the page loses its validity, as by aging. The access may use the page while its section is
+    /// open; the next access faults. In a section.
     #[cold]
     pub(crate) fn sample_use(&self, at: u64) {
         let nodes = self.nodes();
@@ -179,7 +181,7 @@ impl SpaceInner {
     }
 
     /// Unlinks the common leaf of zeros. A fork that shares the node above may have unlinked it
-    /// already, but not have told our accessors: they are told in any case.
+    /// already, without telling this space's accessors; so they are told in any case.
     fn revoke_tables(&self, tables: Tables<'_>, addresses: Range<u64>) {
         let nodes = self.nodes();
         for at in addresses.step_by(LEAF_BYTES as usize) {
@@ -199,8 +201,8 @@ impl SpaceInner {
                 let _before = pte::take_valid_of_file(word, pte, VALID_W);
             }
             Revoke::Holes | Revoke::All | Revoke::Tables => {
-                // Aging may change the word, a write fault put a private copy there, and a read
-                // fault the page that ends a hole.
+                // Meanwhile aging may change the word, a write fault may install a private copy,
+                // and a read fault may install the page that ends a hole.
                 let mut now = pte;
                 while self.takes(vma, at, now, how) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
@@ -220,9 +222,9 @@ impl SpaceInner {
         }
     }
 
-    /// Whether the word at `at`, in a range that was a mapping of the revoker's file when its
-    /// section began, is the revoker's to empty. If it leads to a page of a cached file, only the
-    /// revoker that has locked its block may: see `change`.
+    /// Returns whether the revoker may empty the word at `at`, in a range that was a mapping of its
+    /// file when its section began. If the word leads to a page of a cached file, only the revoker
+    /// that has locked the page's block may empty it: see `change`.
     fn takes(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,

@@ -1,26 +1,27 @@
 //! A structural change, step by step.
 //!
-//! 1. The new set of mappings is made, its nodes charged, frames set aside: all that can fail or
-//!    wait.
+//! 1. The new set of mappings is made, its nodes are charged and frames are set aside: all that can
+//!    fail or wait.
 //! 2. The gate is closed on the range: a flush is posted, and a grace period passes.
-//! 3. The paths are made the space's own, under `paths`, in a section. If a node is replaced a
+//! 3. The paths are made the space's own, under `paths`, in a section. If a node is replaced, a
 //!    flush is posted.
 //! 4. The words are changed.
-//! 5. The new set is published, and the sequence bumped.
-//! 6. A grace period, unless no leaf lies across an end of the range.
+//! 5. The new set is published, and the sequence incremented.
+//! 6. A grace period passes, unless no leaf lies across an end of the range.
 //! 7. The gate opens.
 //! 8. Detached frames and nodes are released.
 //!
-//! Steps 2, 4 and 6 are left out when nothing was mapped in the range: then there is no word to
+//! Steps 2, 4 and 6 are left out if nothing was mapped in the range: then there is no word to
 //! change.
 //!
 //! No step waits for a revoker whose section began after step 2. So the set tells a revoker where
-//! to look, and not what it may take: of the words of cached files, it empties only those that lead
-//! to the block that it has locked (`FileCore::has_page_in`). The reasons for the order, and what
-//! faults beside the range meet, are in `docs/protocols/structural-changes.md`.
+//! to search, but not what it may take: of the words of cached files, a revoker empties only those
+//! that lead to the block that it has locked (`FileCore::has_page_in`).
+//! `docs/protocols/structural-changes.md` has the reasons for the order, and says what faults
+//! beside the range find.
 //!
-//! A wait for memory with the writer held counts as a callback of the space (`exec::reentry`):
-//! reclaim calls stores, and one that changed the same space would wait for itself.
+//! A wait for memory with the writer lock held counts as a callback of the space (`exec::reentry`):
+//! reclaim calls stores, and a store that changed the same space would wait for itself.
 
 use crate::space::core::structure::{FileUse, Structure};
 use std::ops::Range;
@@ -42,19 +43,19 @@ use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
 use crate::sync::{Arc, failpoint};
 
-/// The whole gate.
+/// The range of the whole gate.
 pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
-/// Work that a change leaves to be done without the writer's lock.
+/// Work that a change leaves to be done once the writer lock is released.
 #[must_use = "detached memory is given back by `SpaceInner::finish`"]
 pub(crate) struct Leftover {
     detached: Detached,
     unused: Vec<FileUse>,
 }
 
-/// Nodes that a change under way has detached. Copied nodes are seen by nobody yet. Nodes that were
-/// replaced are released also when the change ends by an error, or by the panic of a store that was
-/// to make room for it.
+/// Nodes that a change under way has detached. No other thread can reach copied nodes yet. Replaced
+/// nodes are released even if the change ends with an error, or with the panic of a store that was
+/// called to make room for it.
 pub(crate) struct Underway<'s> {
     space: &'s SpaceInner,
     detached: Detached,
@@ -66,7 +67,7 @@ impl<'s> Underway<'s> {
         Underway { space, detached }
     }
 
-    /// The change is done, or continues elsewhere.
+    /// Takes the nodes out: the change is done, or continues elsewhere.
     pub(crate) fn done(mut self) -> Detached {
         std::mem::take(&mut self.detached)
     }
@@ -94,10 +95,10 @@ impl std::ops::DerefMut for Underway<'_> {
 
 impl SpaceInner {
     /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. The
-    /// result goes to [`SpaceInner::finish`] once the writer is dropped.
+    /// caller passes the result to [`SpaceInner::finish`] once it has dropped the writer.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`]; nothing is changed.
+    /// [`SpaceError::Limit`]; nothing is changed then.
     pub(crate) fn change(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -108,7 +109,7 @@ impl SpaceInner {
         self.change_in(AllocMode::Wait, writer, range, edit, change)
     }
 
-    /// The same, with memory allocated in `mode`.
+    /// Does the same as [`SpaceInner::change`], with memory allocated in `mode`.
     pub(crate) fn change_in(
         self: &Arc<SpaceInner>,
         mode: AllocMode,
@@ -142,8 +143,8 @@ impl SpaceInner {
         done
     }
 
-    /// Changes the mappings by `change`, whose nodes are charged for in `mode`; `tables` changes
-    /// the words, publishes the new set, and says what is detached, or that nothing is changed.
+    /// Changes the mappings by `change`, and charges for new nodes in `mode`. `tables` changes the
+    /// words, publishes the new set and returns what is detached; or fails, with nothing changed.
     pub(crate) fn change_by(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -160,7 +161,7 @@ impl SpaceInner {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(file, 1, |file| mapper(self, file));
         }
-        // A store that was to make room for nodes may panic.
+        // A store that is called to make room for nodes may panic.
         let edit = AssertUnwindSafe(|| tables(writer, &vmas, &changed));
         match catch_unwind(edit) {
             Ok(Ok(detached)) => {
@@ -170,7 +171,7 @@ impl SpaceInner {
             }
             failed => {
                 let unused = writer.files.remove(&changed.added);
-                // The new set, which is gone, was not the last to keep them open.
+                // The new set, which is dropped, was not the last to keep these files open.
                 unused.into_iter().map(FileUse::unregister).for_each(drop);
                 Err(match failed {
                     Ok(error) => error.expect_err("done is done"),
@@ -180,7 +181,7 @@ impl SpaceInner {
         }
     }
 
-    /// Makes `vmas` what sections see from now on. The old set is freed after a grace period.
+    /// Publishes `vmas`, which sections see from now on. The old set is freed after a grace period.
     pub(crate) fn publish(&self, vmas: &VmaSet, changed: &Changed) {
         let replaced = self.vmas.publish(&self.pool.domain, vmas.clone());
         if !changed.removed.is_empty() {
@@ -195,16 +196,16 @@ impl SpaceInner {
         let (cache, group) = (self.cache.clone(), self.group_id());
         self.pool.retire(Retired::Call(Box::new(move |_| {
             drop(replaced);
-            // Any thread that wants memory may be here: a device's destructor is no business of it.
+            // Any thread that wants memory may run this, and must not run a device's destructor.
             if !devices.is_empty() {
                 cache.defer(group, None, move || drop(devices));
             }
         })));
     }
 
-    /// Makes the path the space's own. Nothing is mapped in the range, so there are no words yet;
-    /// but words that faults put there from now on would be wrong for sharers of the table, which
-    /// map nothing there.
+    /// Makes the paths of the range the space's own. Nothing is mapped in the range, so there are
+    /// no words yet. But words that faults install there from now on would be wrong for sharers of
+    /// the table, which map nothing there.
     fn part_from_sharers(
         &self,
         range: &Range<u64>,
@@ -221,15 +222,15 @@ impl SpaceInner {
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
         nodes.apply(self.root, range, edit, &mut detached);
         if detached.nodes() > before {
-            // Empty leaves that came off whole: an access that found no mapping may have left one
-            // remembered.
+            // Whole empty leaves were taken off: an accessor may remember one, from an access that
+            // found no mapping.
             self.post(Post::All);
         }
         Ok(())
     }
 
-    /// Whether every slot of the range is empty: `pte::take_alone` relies on it, with the gate
-    /// open. Looks at each.
+    /// Returns whether every slot of the range is empty, after reading each. `pte::take_alone`,
+    /// with the gate open, relies on that.
     pub(crate) fn is_empty(&self, range: &Range<u64>) -> bool {
         let nodes = self.nodes();
         let mut empty = true;
@@ -240,7 +241,7 @@ impl SpaceInner {
         empty
     }
 
-    /// Frames for this many nodes. The gate's writer is held.
+    /// Allocates spare frames until there are `wanted`. The caller holds the gate's writer lock.
     pub(crate) fn ensure_nodes<'s>(
         &'s self,
         spares: &mut Spares<'s>,
@@ -256,7 +257,7 @@ impl SpaceInner {
         Ok(())
     }
 
-    /// Releases after a grace period: accessors may be in it.
+    /// Releases nodes and pages after a grace period, because accessors may be using them.
     pub(crate) fn retire(&self, detached: Detached) {
         if !detached.is_empty() {
             let owner = self.id;
@@ -266,7 +267,7 @@ impl SpaceInner {
         }
     }
 
-    /// Steps 2 to 7.
+    /// Does steps 2 to 7.
     fn edit(
         &self,
         writer: &Writer<'_, Structure>,
@@ -287,7 +288,7 @@ impl SpaceInner {
                 continue;
             }
             nodes.apply(self.root, range, edit, &mut detached);
-            // All leaves between come off whole.
+            // The leaves between these two come off whole.
             self.part_in_vain([range.start, range.end - 1], &mut detached);
             failpoint!(GateClosed);
             self.publish(vmas, changed);
@@ -299,8 +300,8 @@ impl SpaceInner {
         }
     }
 
-    /// Makes the leaves of these addresses that borrow nothing any more forget their shadows. The
-    /// gate is closed, and a grace period follows before those are released.
+    /// Makes each leaf of these addresses that borrows nothing any more forget its shadow. The gate
+    /// is closed, and a grace period follows before the shadows are released.
     pub(crate) fn part_in_vain(
         &self,
         places: impl IntoIterator<Item = u64>,
@@ -318,7 +319,7 @@ impl SpaceInner {
     }
 
     /// Makes the paths of the range the space's own, as far as the edit needs that. Returns `false`
-    /// if it needs more nodes.
+    /// if more nodes are needed.
     pub(crate) fn own_range(
         &self,
         range: &Range<u64>,
@@ -329,8 +330,8 @@ impl SpaceInner {
         let nodes = self.nodes();
         let _section = self.pool.domain.reader();
         let _paths = self.paths.lock();
-        // A leaf at an edge may be remembered again, and so may nodes that were below an upper node
-        // when it was copied.
+        // Accessors may again remember a leaf at an edge, or nodes that were below an upper node
+        // when that was copied.
         let moved = |post| {
             self.post(post);
             self.leaves_copied(range);
@@ -339,8 +340,8 @@ impl SpaceInner {
         owned.is_ok()
     }
 
-    /// Goes back to another set, whose table `take_table` puts in place of the space's with the
-    /// gate closed everywhere; nothing is changed if that fails.
+    /// Replaces the mappings by another set, and the table by `take_table`, with the gate closed
+    /// everywhere. If that fails, nothing is changed.
     pub(crate) fn replace_all<E>(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
@@ -356,8 +357,9 @@ impl SpaceInner {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(file, 1, |file| mapper(self, file));
         }
-        // The leaves come from a snapshot. A revocation may have asked this space already, and find
-        // them gone when it asks the snapshot. A mapper that is registered anew is asked again.
+        // The new leaves come from a snapshot. A revocation may have called this space's mapper
+        // already, and may call the snapshot's when the leaves have moved here. A mapper that is
+        // registered anew is called again.
         let renewed = writer.files.renew(|file| mapper(self, file));
         self.code.changed(&EVERYWHERE);
         let mut detached = Detached::default();
@@ -385,7 +387,7 @@ impl SpaceInner {
         self.nodes().release(leftover.detached);
         if !leftover.unused.is_empty() {
             let files = leftover.unused.into_iter();
-            // The old set may be the last to keep such a file open.
+            // The old set may be the last to keep one of these files open.
             self.cache
                 .released(files.filter_map(FileUse::unregister).collect());
         }

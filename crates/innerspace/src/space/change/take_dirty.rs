@@ -16,21 +16,23 @@ use crate::{PAGE_SIZE, PageCount, VirtAddr};
 use crate::space::dirty::Taken;
 
 impl Space {
-    /// The pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since they
-    /// were last taken, as ranges by address: a display draws these again, and a copy of a running
-    /// space sends these once more. Parts that are not mapped, devices, and files with
+    /// Takes the pages of `len` bytes (rounded up to whole pages) at `at` that were stored to since
+    /// they were last taken, and returns them as ranges by address. With these, for example, a
+    /// display redraws only changed pages, and a copy of a running space sends only changed pages
+    /// again. Parts that are not mapped, devices, and files with
     /// [`OnShrink::Error`](crate::OnShrink::Error) are left out.
     ///
-    /// The page of a store that is over before the call is in its result, or was in an earlier one.
-    /// The page of a store during the call is in this result or the next; so bytes read after the
-    /// call are either those at its return, or their page will be named again. The result also has
-    /// ranges that were mapped, dropped, moved or restored since, and at the first call everything;
-    /// pages that were made ready for stores and not stored to ([`Space::populate`], and neighbours
-    /// in a block of a direct access file); and more of a range if memory to note pages in was
-    /// refused. Stores by other spaces or other mappings of a shared file do not count, nor do
-    /// writes to the file itself.
+    /// If a store is over before the call, its page is in the result, or was in an earlier one. If
+    /// a store happens during the call, its page is in this result or the next. So if bytes that
+    /// are read after the call change, their page will be named again.
     ///
-    /// It waits for an accessor no longer than for its current access, and its time is in
+    /// The result also contains ranges that were mapped, dropped, moved or restored since, and at
+    /// the first call everything; pages that were made ready for stores and not stored to
+    /// ([`Space::populate`], and neighbours in a block of a direct-access file); and more of a
+    /// range than was stored to, if memory to note its pages was refused. Stores by other spaces or
+    /// other mappings of a shared file do not count, nor do writes to the file itself.
+    ///
+    /// The call waits for an accessor no longer than for its current access, and takes time in
     /// proportion to the pages in the result. The first store to each page after a call costs a
     /// short fault.
     ///
@@ -64,7 +66,7 @@ impl Space {
         if space.end_writes_of(&taken) {
             space.changes.doubt();
         }
-        // A store may be under way that has used write validity which was taken, here or elsewhere.
+        // A store may be under way by write validity that was taken away here, or elsewhere before.
         if !taken.is_empty() {
             space.grace();
         }
@@ -82,20 +84,20 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// Makes reclaim provide room for one more range in the log. The log is unlocked, since faults
-    /// take it; the gate's writer is held.
+    /// Lets reclaim make room for one more range in the log. The log is not locked meanwhile,
+    /// because faults lock it. The caller holds the gate's writer lock.
     fn make_room_in_log(&self) {
         if self.dirty.make_room(self.payer()).is_err() {
             let _inside = InCallback::begin(self.id);
             let room = self
                 .pool
                 .charge(self.group_id(), PageCount(1), AllocMode::Wait);
-            // Without memory, the log records less.
+            // If there is no memory, the log notes whole ranges instead of pages.
             drop(room);
         }
     }
 
-    /// Takes write validity away from the pages that were taken, and returns whether there was any.
+    /// Takes write validity away from the pages that were taken, and returns whether any had it.
     /// The gate is closed on them.
     fn end_writes_of(&self, taken: &Taken) -> bool {
         let nodes = self.nodes();

@@ -1,26 +1,27 @@
-//! Dropping anonymous pages where they are: `Advice::DontNeed` of less than a leaf.
+//! Dropping anonymous pages with the gate open: `Advice::DontNeed` of less than a leaf.
 //!
-//! Nothing of the structure changes, so this is not a structural change: the mappings stay, and the
-//! leaf stays where it is, the space's alone. No gate is closed, and no accessor has anything to
-//! forget. A leaf that an accessor may have coalesced is left to `change`, since a fault beside
-//! this call may put another page there while the old one is still read.
+//! The structure does not change: the mappings stay, and the leaf stays in its place and the
+//! space's alone. So no gate is closed, and accessors have nothing to forget. A leaf that an
+//! accessor may have coalesced is left to `change`, because a fault during this call may install
+//! another page there while the old one is still read.
 //!
-//! 1. The writer's mutex is taken, since a fork could make others share the leaf; then `paths`,
-//!    since a fault that copies a leaf releases the old one: if it was found before, it would by
-//!    now be another space's alone, or nobody's.
-//! 2. The leaf takes over the pages that it alone borrows: one that is dropped from here would stay
-//!    its shadow's, which has no parent. Then, in a section, each word is swapped for an empty one.
-//!    Faults beside it replace words by compare-exchange: of those that want a word's page, one
-//!    gets it.
-//! 3. Both locks are released, for others, before the wait.
-//! 4. A grace period, if there is anything to release: a thread that had found a page by its word
-//!    is done with it (I6).
-//! 5. The pages are released, and a shadow from which nothing is borrowed any more.
+//! 1. The writer's mutex is taken, because a fork could make the leaf shared. Then `paths` is
+//!    taken, because a fault that copies a leaf releases the old one: the leaf that this call found
+//!    would by now be another space's alone, or free.
+//! 2. The leaf takes over the pages that it alone borrows: if one were dropped here without that,
+//!    it would stay its shadow's, which has no parent. Then, in a section, each word is swapped for
+//!    an empty one. Faults meanwhile replace words by compare-exchange: of the threads that want a
+//!    word's page, one gets it.
+//! 3. Both locks are released before the wait, so that others can take them.
+//! 4. A grace period passes, if there is anything to release: a thread that had found a page by its
+//!    word is done with it (I6).
+//! 5. The pages are released, and a shadow from which the leaf borrows nothing any more.
 //!
-//! A store beside the call is before it, and lost, or after it, and there. A fault that copies a
-//! page has read its word in the section it copies in, so the page is nobody else's until that has
-//! ended, and the word does not go back to what it was (`pte`). A page that a fault collapses from
-//! a shadow beside step 2 is the leaf's before the swap, or stays the shadow's.
+//! A store at the same time as the call comes before it, and is lost, or comes after it, and stays.
+//! A fault that copies a page has read the page's word in the section in which it copies. So the
+//! page is not reused until that section has ended, and the word does not return to its old value
+//! (`pte`). If a fault takes a page over from a shadow during step 2, the page is the leaf's before
+//! the swap, or stays the shadow's.
 
 use std::ops::Range;
 
@@ -35,8 +36,8 @@ use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 
 impl SpaceInner {
-    /// Drops the pages of a mapped range, if this way is possible; else gives the writer back, with
-    /// nothing changed.
+    /// Drops the pages of a mapped range, if they can be dropped with the gate open. Otherwise
+    /// gives the writer back, with nothing changed.
     pub(crate) fn zap<'gate>(
         &self,
         mut writer: Writer<'gate, Structure>,
@@ -50,7 +51,8 @@ impl SpaceInner {
         let Some(taken) = self.take_words(range) else {
             return Err(writer);
         };
-        // A restore cannot assume that only stores have changed pages.
+        // The revision changes, because a restore must not assume that only stores have changed
+        // pages.
         writer.revision += 1;
         self.dirty.forget(self.payer(), range);
         drop(writer);
@@ -63,14 +65,14 @@ impl SpaceInner {
     }
 
     /// Empties the words of the range, and returns the pages to be released. Returns `None`, and
-    /// changes nothing, if others share a leaf of it, or an accessor may have one coalesced. The
-    /// gate's writer is held.
+    /// changes nothing, if a leaf of the range is shared, or an accessor may have one coalesced.
+    /// The caller holds the gate's writer lock.
     fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
         let nodes = self.nodes();
         let section = self.pool.domain.reader();
         let paths = self.paths.lock();
-        // Where there is no leaf there is nothing to drop. A leaf that comes meanwhile may be in a
-        // node that others share.
+        // If there is no leaf, there is nothing to drop. A leaf that is linked meanwhile may be in
+        // a shared node.
         let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
         let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
         let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
@@ -80,8 +82,8 @@ impl SpaceInner {
         }
         let mut taken = Detached::default();
         for (leaf, part) in parts {
-            // Pages that it alone borrows become its own: if they were dropped here, a shadow
-            // without a parent would keep them.
+            // The leaf takes over the pages that it alone borrows: if they were dropped here
+            // without that, a shadow without a parent would keep them.
             while nodes.collapse_shadow(leaf.frame, Borrower::Exclusive) {}
             let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
             for word in &nodes.words(leaf.frame)[slots] {
@@ -102,14 +104,14 @@ impl SpaceInner {
     }
 }
 
-/// The parts of a range in one leaf each.
+/// Splits a range by leaves.
 fn parts_by_leaf(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let first = range.start - range.start % LEAF_BYTES;
     let leaves = (first..range.end).step_by(LEAF_BYTES as usize);
     leaves.map(|leaf| leaf.max(range.start)..(leaf + LEAF_BYTES).min(range.end))
 }
 
-/// Whether a leaf can come off as one.
+/// Returns whether the range contains a whole leaf, which can be taken off as one.
 fn has_whole_leaf(range: &Range<u64>) -> bool {
     range.start.next_multiple_of(LEAF_BYTES) + LEAF_BYTES <= range.end
 }

@@ -1,9 +1,10 @@
 //! What can go wrong with a space: [`SpaceError`] for changes of its mappings, [`Fault`] for
 //! accesses.
 //!
-//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` comes back in registers. It has
-//! the address (only its upper part if no space has it), the kind and the access.
-//! [`crate::space::Space::explain`] adds the rest: the nearest mapping, the file's error.
+//! A fault is eight bytes and `Copy`, so that `Result<u64, Fault>` is returned in registers. It
+//! contains the kind, the access, and the address (only the upper part of an address beyond every
+//! space). [`crate::space::Space::explain`] adds the rest: the nearest mapping, or the file's
+//! error.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,13 +25,13 @@ use crate::{PAGE_SIZE, VirtAddr};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum AccessKind {
-    /// To read.
+    /// A load: reads.
     Load = 0,
-    /// To write.
+    /// A store: writes.
     Store = 1,
-    /// To read and write in one step.
+    /// An atomic read-modify-write: reads and writes in one step.
     Exchange = 2,
-    /// To execute.
+    /// An instruction fetch: executes.
     Fetch = 3,
 }
 
@@ -57,52 +58,54 @@ impl AccessKind {
 pub enum FaultKind {
     /// Nothing is mapped there.
     NotMapped,
-    /// The mapping's protection forbids it, or it was an atomic read-modify-write of a file with
-    /// [`OnShrink::Error`](crate::OnShrink::Error), which has none.
+    /// The mapping's protection forbids the access, or it was an atomic read-modify-write of a file
+    /// with [`OnShrink::Error`](crate::OnShrink::Error), which supports none.
     Forbidden,
-    /// The mapping shows a part of its file that is past the file's end, or was cut off by another
-    /// process: a SIGBUS with mmap.
+    /// The page is past the end of the mapped file, or another process has cut it off. With `mmap`
+    /// this is a SIGBUS.
     PastEnd,
     /// The file's store failed.
     Io,
     /// The group is full and nothing can be evicted.
     Limit,
-    /// An atomic access at an address that is not a multiple of its size.
+    /// The address of an atomic access is not a multiple of the access's size.
     Misaligned,
     /// A page has too many owners to count: drop some forks, mappings or pins.
     TooManyOwners,
-    /// The space is a snapshot, which never changes and calls no device; fork it and use the fork.
+    /// The space is a snapshot, which never changes and calls no device; fork the snapshot and use
+    /// the fork.
     Frozen,
     /// The device that is mapped there refused, or the access was an atomic read-modify-write,
-    /// which devices do not have. Atomic loads and stores are calls like the others.
+    /// which devices do not have. An atomic load or store of a device is an ordinary call.
     Device,
-    /// An access from inside a device's handler, or a store's callback, to the space it works for.
+    /// The access was made from inside a device's handler, or a store's callback, to the space for
+    /// which that was called.
     Reentered,
-    /// A `try_` form met something it would have had to wait for:
-    /// [`Space::ready`](crate::Space::ready) waits for it.
+    /// A `try_` form would have had to wait. [`Space::ready`](crate::Space::ready) waits until the
+    /// access can be made.
     WouldBlock,
-    /// The calling process is a child of fork(2), and the memory is that of the process that made
-    /// it.
+    /// The calling process is a child of fork(2), and its parent made the memory.
     OtherProcess,
 }
 
-/// An access that failed. Nothing was changed at and after the address; a value is stored wholly or
+/// An access that failed. No byte at or after the address was changed; a value is stored wholly or
 /// not at all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// 48 bits: the address, or with [`BEYOND`] its upper ones.
+    /// The address in 48 bits, or its upper 48 bits with [`BEYOND`].
     address_low: u32,
     address_high: u16,
     kind: FaultKind,
-    /// AccessKind in the two high bits, then [`BEYOND`]; bytes in the others, 0 for a buffer.
+    /// The `AccessKind` in the two high bits, then [`BEYOND`]; the other bits count bytes, 0 for a
+    /// buffer.
     what: u8,
 }
 
-/// In [`Fault::what`]: the address has more bits than any space.
+/// In [`Fault::what`]: the address has more bits than an address of any space.
 const BEYOND: u8 = 1 << 5;
-/// The bits of [`Fault::what`] that count bytes.
+/// The bits of [`Fault::what`] that count the bytes of the access.
 const BYTES: u8 = BEYOND - 1;
-/// Bits that an address beyond every space loses, so that the others are 48.
+/// The low bits that an address beyond every space loses, so that 48 bits are left.
 const LOST: u32 = 64 - ADDRESS_BITS;
 
 impl Fault {
@@ -120,13 +123,14 @@ impl Fault {
         }
     }
 
-    /// The same access, failed for another reason.
+    /// Returns the fault of the same access with another kind.
     pub(crate) fn of_kind(self, kind: FaultKind) -> Fault {
         Fault { kind, ..self }
     }
 
-    /// The address that could not be accessed: the first failing byte of a buffer, the first byte
-    /// of a value; of a value that lies in two pages, the first byte in the page that failed.
+    /// Returns the address that could not be accessed: the first failing byte of a buffer; the
+    /// first byte of a value; or, of a value that lies in two pages, the first byte in the page
+    /// that failed.
     ///
     /// An address of more than 48 bits, which no space has, is rounded down to a multiple of 64
     /// KiB; it still has more than 48 bits.
@@ -139,17 +143,17 @@ impl Fault {
         })
     }
 
-    /// Whether the address has more bits than any space.
+    /// Returns whether the address has more bits than an address of any space.
     pub(crate) fn is_beyond(self) -> bool {
         self.what & BEYOND != 0
     }
 
-    /// Why it failed.
+    /// Returns why the access failed.
     pub fn kind(self) -> FaultKind {
         self.kind
     }
 
-    /// What was wanted.
+    /// Returns the kind of the access.
     pub fn access(self) -> AccessKind {
         match self.what >> 6 {
             0 => AccessKind::Load,
@@ -159,12 +163,12 @@ impl Fault {
         }
     }
 
-    /// Whether a `try_` form met something it would have had to wait for.
+    /// Returns whether a `try_` form would have had to wait.
     pub fn would_block(self) -> bool {
         self.kind == FaultKind::WouldBlock
     }
 
-    /// Whether a group was full: waiting, or freeing memory, may help.
+    /// Returns whether a group was full: waiting, or freeing memory, may help.
     pub fn is_limit(self) -> bool {
         self.kind == FaultKind::Limit
     }
@@ -172,7 +176,7 @@ impl Fault {
 
 const _: () = assert!(size_of::<Result<u64, Fault>>() <= 16);
 
-/// What a fault's access wanted, without the outcome: `load of 8 bytes at 0x1000`.
+/// Prints the access of a fault, without the outcome: `load of 8 bytes at 0x1000`.
 pub(crate) struct Wanted(pub(crate) Fault);
 
 impl fmt::Display for Wanted {
@@ -232,7 +236,7 @@ impl fmt::Debug for Fault {
 impl std::error::Error for Fault {}
 
 impl FaultKind {
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn io_kind(self) -> io::ErrorKind {
         use io::ErrorKind;
         match self {
@@ -250,8 +254,8 @@ impl FaultKind {
     }
 }
 
-/// For a task whose group has no memory for it ([`Space::defer`](crate::Space::defer)): nothing was
-/// accessed, and the address is 0.
+/// Makes the fault of a task whose group has no memory for it
+/// ([`Space::defer`](crate::Space::defer)): nothing was accessed, and the address is 0.
 impl From<LimitError> for Fault {
     fn from(_full: LimitError) -> Fault {
         Fault::new(FaultKind::Limit, VirtAddr(0), AccessKind::Load, 0)
@@ -270,7 +274,7 @@ impl From<Fault> for io::Error {
 pub struct DeviceError(String);
 
 impl DeviceError {
-    /// A refusal for this reason, told as `load of 4 bytes at 0x1000: REASON`.
+    /// Makes a refusal for this reason, which is printed as `load of 4 bytes at 0x1000: REASON`.
     pub fn new(reason: impl Into<String>) -> DeviceError {
         DeviceError(reason.into())
     }
@@ -286,7 +290,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// The kind of the fault that it caused.
+    /// Returns the kind of the fault that it caused.
     pub(crate) fn kind(&self) -> FaultKind {
         match self {
             Cause::File(error) => match &**error {
@@ -307,7 +311,7 @@ impl Cause {
 }
 
 impl Cause {
-    /// Whether a caller that may not wait would have had to.
+    /// Returns whether the cause is that the caller may not wait.
     pub(crate) fn would_block(&self) -> bool {
         match self {
             Cause::File(error) => error.would_block(),
@@ -328,8 +332,8 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A fault with everything its space can say about it. Becomes an [`io::Error`] of the kind of its
-/// fault.
+/// A fault with all that its space can say about it. It becomes an [`io::Error`] of the fault's
+/// kind.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     pub(crate) fault: Fault,
@@ -337,7 +341,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// The fault that is explained.
+    /// Returns the fault that is explained.
     pub fn fault(&self) -> Fault {
         self.fault
     }
@@ -357,19 +361,19 @@ impl From<Explanation> for io::Error {
     }
 }
 
-/// A change of a space's mappings that was refused. The space is as it was.
+/// A change of a space's mappings that was refused. The space is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SpaceError {
-    /// A length of zero.
+    /// The length is zero.
     #[error("{what} of 0 bytes at {at}: the range, or the file, is empty")]
     Empty {
         /// The operation.
         what: &'static str,
-        /// Where.
+        /// The start of the range.
         at: VirtAddr,
     },
-    /// An address or file offset that is no multiple of the page size.
+    /// An address or file offset is not a multiple of the page size.
     #[error("{what} at {at}: not a multiple of the page size, 4096")]
     Unaligned {
         /// The operation.
@@ -377,100 +381,100 @@ pub enum SpaceError {
         /// The address or offset.
         at: VirtAddr,
     },
-    /// A range that ends past the space's last address.
+    /// The range ends past the space's last address.
     #[error("{what} of {} at {at}: the space ends at {end}", Bytes(*len))]
     OutOfRange {
         /// The operation.
         what: &'static str,
-        /// Where.
+        /// The start of the range.
         at: VirtAddr,
-        /// How much.
+        /// The length of the range.
         len: u64,
-        /// The first address that does not exist.
+        /// The end of the space: the first address past its last.
         end: VirtAddr,
     },
-    /// Page 0, so that a null pointer stays an error; see
+    /// The range contains page 0, which stays unmapped so that a null pointer is an error; see
     /// [`Map::with_null`](crate::Map::with_null).
     #[error("{what} at {at}: page 0 is kept free, so that null is an error")]
     NullPage {
         /// The operation.
         what: &'static str,
-        /// Where.
+        /// The start of the range.
         at: VirtAddr,
     },
-    /// A change from inside a device's handler, or a store's callback, of the space it works for.
+    /// The change was made from inside a device's handler, or a store's callback, to the space for
+    /// which that was called.
     #[error("{what} of {} at {at}: a callback of the space may not use it", Bytes(*len))]
     Reentered {
         /// The operation.
         what: &'static str,
-        /// The address; 0 for all of the space, and the first address looked at where the space was
-        /// to choose.
+        /// The start of the range: 0 if the operation is about the whole space; if the space
+        /// chooses the address, the first that it would try.
         at: VirtAddr,
-        /// How much.
+        /// The length of the range.
         len: u64,
     },
-    /// The calling process is a child of fork(2), and the memory is that of the process that made
-    /// it. Nothing was done.
+    /// The calling process is a child of fork(2), and its parent made the memory. Nothing was done.
     #[error("{what}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The operation.
         what: &'static str,
-        /// The number of the process that made the memory.
+        /// The process ID of the process that made the memory.
         pid: u32,
     },
-    /// No free range is long enough.
+    /// No free range is large enough.
     #[error("no free range of {} is left in the space", Bytes(*len))]
     NoRoom {
-        /// The length wanted.
+        /// The length that was asked for.
         len: u64,
     },
-    /// A range that must be free holds a mapping.
+    /// The range overlaps a mapping, but must be free.
     #[error("map of {} at {at}: overlaps {mapping}", Bytes(*len))]
     Overlaps {
-        /// Where.
+        /// The start of the range.
         at: VirtAddr,
-        /// How much.
+        /// The length of the range.
         len: u64,
-        /// The mapping in the way.
+        /// The mapping that it overlaps.
         mapping: String,
     },
-    /// A range that must be mapped is not, or not wholly.
+    /// The range must be mapped, but at least a part is not.
     #[error("{what} of {} at {at}: not all of it is mapped", Bytes(*len))]
     NotMapped {
         /// The operation.
         what: &'static str,
-        /// Where.
+        /// The start of the range.
         at: VirtAddr,
-        /// How much.
+        /// The length of the range.
         len: u64,
     },
-    /// A protection that the file's opening, or what is mapped, rules out.
+    /// The protection is ruled out by the way the file was opened, or by what is mapped.
     #[error("{mapping}: {wanted} is forbidden, {reason}")]
     Forbidden {
-        /// The mapping, or the file and the address wanted.
+        /// The mapping, or the file with the address that was asked for.
         mapping: String,
-        /// What was wanted.
+        /// The protection that was asked for.
         wanted: Protection,
-        /// Why it is not possible.
+        /// Why the protection is not possible.
         reason: &'static str,
     },
-    /// A range that must not be locked in memory is.
+    /// The range is locked in memory, but must not be.
     #[error("{what} of {} at {at}: locked in memory; unlock it first", Bytes(*len))]
     Locked {
         /// The operation.
         what: &'static str,
-        /// Where.
+        /// The start of the range.
         at: VirtAddr,
-        /// How much.
+        /// The length of the range.
         len: u64,
     },
-    /// A mapping of a device that is to be longer: its handler knows the offsets it was mapped
-    /// with.
+    /// A mapping of a device was to become longer: its handler knows only the offsets with which it
+    /// was mapped.
     #[error("remap at {at} to {}: {mapping} cannot be longer than its device", Bytes(*len))]
     DeviceEnds {
-        /// Where it is.
+        /// The address of the mapping.
         at: VirtAddr,
-        /// How long it was to be.
+        /// The new length that was asked for.
         len: u64,
         /// The mapping.
         mapping: String,
@@ -480,35 +484,35 @@ pub enum SpaceError {
     Access {
         /// The operation.
         what: &'static str,
-        /// What happened at which address.
+        /// The failure, with its address.
         explanation: Explanation,
     },
     /// The group is full.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The file refused.
+    /// The file's error.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The direct access file refused.
+    /// The direct-access file's error.
     #[error(transparent)]
     Direct(#[from] DaxError),
-    /// A change of a snapshot's mappings: it never changes. Fork it and change the fork.
+    /// The space is a snapshot, whose mappings never change. Fork it and change the fork.
     #[error("{what}: a snapshot never changes; fork it and change the fork")]
     Frozen {
         /// The operation.
         what: &'static str,
     },
-    /// A restore from a snapshot that was not taken of this space, and from which it was not
-    /// forked.
+    /// The snapshot of a restore was not taken of this space, and this space was not forked from
+    /// it.
     #[error("restore: the snapshot belongs to another space")]
     OtherSpace,
-    /// A comparison with a snapshot or space of another `Memory`.
+    /// The snapshot or space to compare with belongs to another `Memory`.
     #[error("{what}: the snapshot belongs to another memory")]
     OtherMemory {
         /// The operation.
         what: &'static str,
     },
-    /// A range to be pinned that is not private writable memory.
+    /// The range to be pinned is not private writable memory.
     #[error("pin at {at}: {mapping} is not private writable memory")]
     NotPinnable {
         /// The first address that cannot be pinned.
@@ -524,8 +528,8 @@ pub enum SpaceError {
         /// The first such page.
         at: VirtAddr,
     },
-    /// A page would have to be copied that is pinned with
-    /// [`AtFork::Refuse`](crate::AtFork::Refuse).
+    /// A page that is pinned with [`AtFork::Refuse`](crate::AtFork::Refuse) would have to be
+    /// copied.
     #[error("{what}: the page at {at} is pinned and may not be copied; unpin it first")]
     PinnedAlone {
         /// The operation.
@@ -533,18 +537,18 @@ pub enum SpaceError {
         /// The first such page.
         at: VirtAddr,
     },
-    /// A file that is open in another `Memory` than the space's.
+    /// The file is open in another `Memory` than the space's.
     #[error("map of {file}: it is open in another memory")]
     OtherMemorysFile {
         /// The file.
         file: String,
     },
-    /// A space or fork that a group of another `Memory` was to pay for.
+    /// The group that was to pay for the space or fork belongs to another `Memory`.
     #[error("{what} in the group {group}: the group belongs to another memory")]
     OtherMemorysGroup {
         /// The operation.
         what: &'static str,
-        /// The group: the names from the root to it, joined by `/`.
+        /// The path of the group: the names from the root to it, joined by `/`.
         group: String,
     },
     /// A part of the space has more forks than can be counted.
@@ -553,7 +557,7 @@ pub enum SpaceError {
 }
 
 impl SpaceError {
-    /// Whether a group was full: waiting, or freeing memory, may help.
+    /// Returns whether a group was full: waiting, or freeing memory, may help.
     pub fn is_limit(&self) -> bool {
         match self {
             SpaceError::Limit(_) => true,
@@ -564,7 +568,7 @@ impl SpaceError {
         }
     }
 
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
         match self {
@@ -602,7 +606,7 @@ impl From<SpaceError> for io::Error {
     }
 }
 
-/// Checks `at..at + len` and makes it whole pages.
+/// Checks `at..at + len` and rounds it up to whole pages.
 pub(crate) fn checked_range(
     what: &'static str,
     at: VirtAddr,

@@ -1,12 +1,12 @@
-//! The space itself, and what every other room needs.
+//! The space itself, and what the other rooms need.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `address` | pages, leaves, and the levels of the page table as numbers |
 //! | `error` | `SpaceError`, `Fault`, and the cause behind a fault |
-//! | `options` | bits of address, the group |
+//! | `options` | the bits of an address, the group |
 //! | `payer` | the group that is charged for a space's records |
-//! | `pinned_leaves`, `structure` | what the gate's writer keeps: mappings, files, pins |
+//! | `pinned_leaves`, `structure` | what the gate's writer lock protects: mappings, files, pins |
 //! | `space` | `Space` and `SpaceInner` |
 
 pub(crate) mod address;

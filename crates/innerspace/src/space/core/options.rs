@@ -1,23 +1,23 @@
-//! Choices for a space.
+//! The options of a space.
 
 use super::error::SpaceError;
 use crate::group::Group;
 use crate::reclaim::Pool;
 
-/// How many bits an address of a space has.
+/// The number of bits in an address of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AddressWidth {
-    /// Addresses to 4 GiB; an access that crosses the last one goes on at 0, as on a machine of 32
-    /// bits. Larger addresses are not mapped.
+    /// Addresses below 4 GiB. An access that crosses the last one goes on at 0, as on a machine of
+    /// 32 bits. Larger addresses are not mapped.
     Bits32,
-    /// Addresses to 2^48; the range behind the last one is not mapped.
+    /// Addresses below 2^48. The range after the last one is not mapped.
     #[default]
     Bits48,
 }
 
 impl AddressWidth {
-    /// The first address that does not exist.
+    /// Returns the end of the space: the first address past its last.
     pub fn end(self) -> u64 {
         match self {
             AddressWidth::Bits32 => 1 << 32,
@@ -28,7 +28,7 @@ impl AddressWidth {
 
 const _: () = assert!(crate::space::table::ADDRESS_BITS == 48);
 
-/// Choices for a [`Space`](crate::Space); see [`Memory::space_with`](crate::Memory::space_with).
+/// The options of a [`Space`](crate::Space); see [`Memory::space_with`](crate::Memory::space_with).
 #[derive(Clone, Debug, Default)]
 pub struct SpaceOptions {
     pub(crate) group: Option<Group>,
@@ -36,7 +36,7 @@ pub struct SpaceOptions {
 }
 
 impl SpaceOptions {
-    /// The root group, 48 bits.
+    /// Returns the default options: the root group, 48 bits.
     pub fn new() -> SpaceOptions {
         SpaceOptions::default()
     }
@@ -47,14 +47,15 @@ impl SpaceOptions {
         self
     }
 
-    /// This many bits of address.
+    /// Sets the number of bits in an address.
     pub fn width(mut self, width: AddressWidth) -> SpaceOptions {
         self.width = width;
         self
     }
 }
 
-/// Refuses a group of another memory: `what` would be charged to a memory that it does not use.
+/// Refuses a group of another memory: it would be charged for memory that is not its own. `what` is
+/// the operation, for the error.
 pub(crate) fn check_group(
     what: &'static str,
     group: &Group,

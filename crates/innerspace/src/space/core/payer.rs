@@ -1,4 +1,4 @@
-//! The payer of what a space records.
+//! The group that pays for what a space records.
 
 use crate::PageCount;
 use crate::group::{Group, LimitError};
@@ -22,7 +22,7 @@ impl<'space> Payer<'space> {
         Ok(())
     }
 
-    /// Gives them back.
+    /// Uncharges this many pages.
     pub(crate) fn uncharge(self, pages: PageCount) {
         if pages.0 > 0 {
             self.pool.groups.uncharge(self.group.id(), pages);

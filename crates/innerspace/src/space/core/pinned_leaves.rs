@@ -1,4 +1,4 @@
-//! Where a space may have pinned pages; `pin` says what pins are.
+//! The leaves in which a space may have pinned pages; `pin` says what pins are.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -8,20 +8,20 @@ use crate::FrameId;
 use crate::space::table::nodes::Nodes;
 use crate::sync::{Arc, Weak};
 
-/// Leaves that are remembered before a look at whether they still have pinned pages.
+/// The number of leaves to remember before checking whether they still have pinned pages.
 const MANY_LEAVES: usize = 64;
 
-/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. Kept by
-/// the gate's writer.
+/// The leaves of a space that may have pinned pages, and the pins that a fork may not copy. The
+/// gate's writer lock protects it.
 #[derive(Default)]
 pub(crate) struct PinnedLeaves {
     /// The numbers of the leaves.
     leaves: BTreeSet<u64>,
-    /// How many had pinned pages when they were looked at last.
+    /// The number of leaves that had pinned pages at the last check.
     live: usize,
     /// Frames of pins with [`AtFork::Refuse`](crate::AtFork::Refuse).
     alone: Vec<Weak<[FrameId]>>,
-    /// How many of them were in use when that was looked at last.
+    /// The number of these pins that still existed at the last check.
     alone_live: usize,
 }
 
@@ -38,19 +38,19 @@ impl PinnedLeaves {
         }
     }
 
-    /// Whether it is time to check which leaves still have pinned pages.
+    /// Returns whether it is time to check which leaves still have pinned pages.
     pub(crate) fn is_look_due(&self) -> bool {
         self.leaves.len() > MANY_LEAVES.max(2 * self.live)
     }
 
-    /// The frames that a fork may not copy.
+    /// Returns the frames that a fork may not copy.
     pub(crate) fn not_copied(&mut self) -> BTreeSet<FrameId> {
         self.alone.retain(|frames| frames.strong_count() > 0);
         let alone = self.alone.iter().filter_map(Weak::upgrade);
         alone.flat_map(|frames| frames.to_vec()).collect()
     }
 
-    /// Pages of `from` are going to lie from `to` on.
+    /// Notes that the pages of `from` are about to move to the addresses from `to` on.
     pub(crate) fn move_range(&mut self, from: &Range<u64>, to: u64) {
         let span = LEAF_BYTES;
         let known = leaf_number(from.start)..=leaf_number(from.end - 1);
@@ -63,8 +63,8 @@ impl PinnedLeaves {
         }
     }
 
-    /// All pinned pages, by address. Forgets leaves without any. In a section, with the gate's
-    /// writer held.
+    /// Returns all pinned pages, by address, and forgets leaves without any. The caller is in a
+    /// section and holds the gate's writer lock.
     pub(crate) fn look(&mut self, nodes: Nodes<'_>, root: FrameId) -> Vec<(u64, FrameId)> {
         let mut found = Vec::new();
         self.leaves.retain(|leaf| {
@@ -77,7 +77,7 @@ impl PinnedLeaves {
         found
     }
 
-    /// How many leaves are remembered.
+    /// Returns the number of leaves that are remembered.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn known(&self) -> usize {
         self.leaves.len()

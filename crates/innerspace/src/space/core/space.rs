@@ -1,4 +1,4 @@
-//! The space: the object behind a handle, and what every operation on it needs.
+//! The space: the object behind the handles, with what every operation on it needs.
 
 use super::address::{LEAF_BYTES, page_start};
 use super::payer::Payer;
@@ -30,14 +30,14 @@ use crate::sync::rcu_cell::RcuCell;
 use crate::sync::{Arc, Mutex, Rank, failpoint};
 use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
-/// Faults whose causes are kept for [`Space::explain`].
+/// The number of faults whose causes are kept for [`Space::explain`].
 const REMEMBERED: usize = 16;
 
 /// An address space: mappings of files and anonymous memory, reached through
 /// [`Accessor`](crate::Accessor)s.
 ///
-/// A handle: cloning gives another handle of the same space, [`Space::fork`] another space. The
-/// space lives as long as a handle or an accessor of it.
+/// This is a handle: a clone is another handle of the same space, whereas [`Space::fork`] makes
+/// another space. The space lives as long as a handle or an accessor of it.
 ///
 /// ```
 /// use innerspace::{MIB, Map, Memory, Protection};
@@ -61,56 +61,57 @@ const REMEMBERED: usize = 16;
 #[derive(Clone)]
 pub struct Space(pub(crate) Arc<SpaceInner>);
 
-/// The mappings and page table of a space, as a section sees them.
+/// The mappings and page table of a space, as they are read in a section.
 #[derive(Clone, Copy)]
 pub(crate) struct Tables<'section> {
     pub(crate) root: FrameId,
     pub(crate) vmas: &'section VmaSet,
 }
 
-/// Whether a space can change.
+/// Whether a space or snapshot can change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// An ordinary space; forked from the snapshot of this number, if from one.
+    /// An ordinary space, with the number of the snapshot from which it was forked, if any.
     Live { born_of: Option<u64> },
-    /// A snapshot of the space of this number: no store, and no change of its mappings.
+    /// A snapshot of the space with this number. Stores, and changes of its mappings, are refused.
     Frozen { of: u64 },
 }
 
 pub(crate) struct SpaceInner {
-    /// The number of the space or snapshot in this process; never reused, never 0.
+    /// The number of the space or snapshot; unique in this process, never reused, never 0.
     pub(crate) id: u64,
     pub(crate) role: Role,
     pub(crate) pool: Arc<Pool>,
-    /// Serves futures; its service lives at least as long as the space.
+    /// Runs the space's futures. Its service thread lives at least as long as the space.
     pub(crate) cache: Arc<Cache>,
     pub(crate) group: Group,
-    /// Pages of its own since the last restore.
+    /// The pages that the space has made its own since its last restore.
     pub(crate) changes: Changes,
-    /// The page table's root, for the space's life.
+    /// The root of the page table; it stays the same while the space lives.
     pub(crate) root: FrameId,
-    /// The mappings; published by the gate's writer.
+    /// The mappings. Published by the holder of the gate's writer lock.
     pub(crate) vmas: RcuCell<VmaSet>,
     /// Counts the changes of mappings, for the accessors' slots.
     pub(crate) sequence: Sequence,
-    /// Bits of address.
+    /// The number of bits in an address.
     pub(crate) width: AddressWidth,
-    /// The pages that code was fetched from.
+    /// The pages from which code was fetched.
     pub(crate) code: Code,
-    /// Pages stored to since they were last taken.
+    /// The pages stored to since they were last taken as dirty.
     pub(crate) dirty: DirtyLog,
-    /// Closed on what is being changed. Its writer has the mappings to change and the files.
+    /// The gate, closed on ranges that are being changed. Its writer lock protects the mappings and
+    /// files.
     pub(crate) gate: Gate<Structure>,
     /// Serialises the copying of shared nodes by faults; see `table`.
     pub(crate) paths: Mutex<()>,
-    /// The accessors' shared sides, for posts.
+    /// The participants of the accessors, for posts.
     pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
     /// Causes of the last faults.
     pub(crate) causes: Mutex<VecDeque<(Fault, Cause)>>,
 }
 
 impl Space {
-    /// An empty space whose pages and tables are charged to `group`.
+    /// Creates an empty space whose pages and tables are charged to `group`.
     pub(crate) fn new(
         cache: &Arc<Cache>,
         group: &Group,
@@ -128,12 +129,13 @@ impl Space {
         )))
     }
 
-    /// The group that pays for this space's own pages and tables.
+    /// Returns the group that pays for this space's own pages and tables.
     pub fn group(&self) -> &Group {
         &self.0.group
     }
 
-    /// Explains a fault of this space: the file's or the group's error, or the nearest mapping.
+    /// Explains a fault of this space, by the file's or the group's error, or by the nearest
+    /// mapping.
     pub fn explain(&self, fault: Fault) -> Explanation {
         self.0.explain(fault)
     }
@@ -184,13 +186,13 @@ impl SpaceInner {
         matches!(self.role, Role::Frozen { .. })
     }
 
-    /// The first address that does not exist.
+    /// Returns the end of the space: the first address past its last.
     pub(crate) fn end(&self) -> u64 {
         self.width.end()
     }
 
-    /// The address `bytes` after `at`: past the last one of a narrow space comes 0. In a wide one
-    /// it does not exist.
+    /// Returns the address `bytes` after `at`. In a narrow space, the last address is followed by
+    /// 0. In a wide one, an address past the last may be returned, which does not exist.
     pub(crate) fn after(&self, at: VirtAddr, bytes: u64) -> VirtAddr {
         let next = at.0.wrapping_add(bytes);
         match self.width {
@@ -199,7 +201,7 @@ impl SpaceInner {
         }
     }
 
-    /// The parts of a range of addresses by pages: address and length.
+    /// Splits a range of addresses by pages. Yields the address and length of each part.
     pub(crate) fn pieces(
         &self,
         mut at: VirtAddr,
@@ -225,11 +227,11 @@ impl SpaceInner {
         })
     }
 
-    /// Marks the calling thread as inside a device's handler of the space until the result is
-    /// dropped.
+    /// Marks the calling thread as inside a device's handler of the space, until the returned value
+    /// is dropped.
     pub(crate) fn enter_device(&self) -> InCallback {
         let inside = InCallback::begin(self.id);
-        // The next access of each checks for it, whatever it has cached.
+        // The next access of each accessor checks for this mark, whatever the accessor has cached.
         let accessors = self.accessors.lock();
         if accessors.len() > 1 {
             accessors
@@ -239,7 +241,7 @@ impl SpaceInner {
         inside
     }
 
-    /// The operations on the nodes of the space's table.
+    /// Returns the operations on the nodes of the space's table.
     #[inline(always)]
     pub(crate) fn nodes(&self) -> Nodes<'_> {
         Nodes {
@@ -248,13 +250,14 @@ impl SpaceInner {
         }
     }
 
-    /// Waits until no access of the space uses a translation that was taken away before.
+    /// Waits until no access of the space can use a translation that was taken away before the
+    /// call.
     pub(crate) fn grace(&self) {
         let domain = &self.pool.domain;
         domain.synchronize_with(|owner| owner == self.id);
     }
 
-    /// The payer of the space's own records.
+    /// Returns the payer of the space's own records.
     #[inline(always)]
     pub(crate) fn payer(&self) -> Payer<'_> {
         Payer {
@@ -263,7 +266,7 @@ impl SpaceInner {
         }
     }
 
-    /// Refuses changes from inside a callback of the space, and in a child of fork(2).
+    /// Refuses calls from inside a callback of the space, and in a child of fork(2).
     pub(crate) fn check_entry(
         &self,
         what: &'static str,
@@ -280,7 +283,7 @@ impl SpaceInner {
         }
     }
 
-    /// Refuses structural changes of a snapshot, and those from inside a callback.
+    /// Refuses structural changes of a snapshot, from inside a callback, and in a child of fork(2).
     pub(crate) fn check_live(
         &self,
         what: &'static str,
@@ -298,24 +301,25 @@ impl SpaceInner {
         self.group.id()
     }
 
-    /// Leaves a message for every accessor of the space.
+    /// Posts a message to every accessor of the space.
     pub(crate) fn post(&self, post: Post) {
         self.post_if(post, |_| true);
     }
 
-    /// The same for all accessors but the caller's, which forgets by itself.
+    /// Posts a message to all accessors but the caller's, which forgets by itself.
     pub(crate) fn post_to_others(&self, post: Post, own: &Participant) {
         self.post_if(post, |accessor| !std::ptr::eq(accessor, own));
     }
 
-    /// Makes all accessors forget the leaf of `at` if one may have it coalesced: words of it were
-    /// changed, of pages on which the gate is closed, and a grace period follows. With the gate's
-    /// writer held.
+    /// Makes all accessors forget the leaf of `at` if one may have it coalesced. The caller has
+    /// changed words of the leaf, for pages on which the gate is closed, waits for a grace period
+    /// next, and holds the gate's writer lock.
     pub(crate) fn post_coalesced(&self, at: u64) {
         let nodes = self.nodes();
         let marked = self.inside(|tables| {
-            // Nobody has a shared leaf coalesced. It may be exclusive to another space by now, and
-            // marked for that. One that is exclusive to this space stays so.
+            // No accessor has a shared leaf coalesced. Such a leaf may be exclusive to another
+            // space by now, and marked for that one. A leaf that is exclusive to this space stays
+            // so.
             let leaf = nodes.find(tables.root, at).filter(|leaf| leaf.exclusive);
             leaf.is_some_and(|leaf| nodes.unmark_coalesced(leaf.frame))
         });
@@ -335,12 +339,13 @@ impl SpaceInner {
         }
     }
 
-    /// Releases the parent refs that a fault replaced. If there are other accessors, which may
-    /// still read the old leaf, or a change is under way, which may be at its words, this happens
-    /// only after a grace period: until then the old leaf counts as shared, so nobody writes to it.
+    /// Releases the parent refs that a fault replaced. The refs are released only after a grace
+    /// period if there are other accessors, which may still read the old leaf, or if a change is
+    /// under way, which may be reading its words. Until then the old leaf counts as shared, so no
+    /// thread writes to it.
     pub(crate) fn release_replaced(self: &SpaceInner, replaced: Detached) {
         // The gate is seen open in a section: a writer that closes it later finds the new leaf, and
-        // one that had it closed is done.
+        // a writer that had it closed before is done.
         let is_open = self.gate.is_open_everywhere(&self.pool.domain.reader());
         if is_open && self.accessors.lock().len() <= 1 {
             self.nodes().release(replaced);
@@ -349,8 +354,8 @@ impl SpaceInner {
         }
     }
 
-    /// Releases a leaf that a leaf of the space borrowed from until now; as
-    /// [`SpaceInner::release_replaced`].
+    /// Releases a leaf from which a leaf of the space borrowed until now, as
+    /// [`SpaceInner::release_replaced`] does.
     #[cold]
     pub(crate) fn release_shadow(&self, shadow: FrameId) {
         let mut replaced = Detached::default();
@@ -358,9 +363,9 @@ impl SpaceInner {
         self.release_replaced(replaced);
     }
 
-    /// The leaves that show this range may have been copied. A copy leaves out words of files,
-    /// which fault in again. Until then, an operation that changes such a page does not come by
-    /// this space, so the page counts as changed.
+    /// Notes that the leaves of this range may have been copied. A copy leaves out words of files,
+    /// whose pages fault in again. Until they do, an operation that changes such a page does not
+    /// reach this space, so the page counts as changed.
     pub(crate) fn leaves_copied(&self, range: &Range<u64>) {
         if !self.code.is_watching() {
             return;
@@ -370,8 +375,8 @@ impl SpaceInner {
         self.inside(|tables| self.code.left_out(tables.vmas, &leaves));
     }
 
-    /// A fault is about to make the page at `at` writable: tells everything that watches for
-    /// stores. In its section, inside the gate.
+    /// Notes, for everything that watches for stores, that a fault is about to make the page at
+    /// `at` writable. The fault is in its section, inside the gate.
     #[inline(always)]
     pub(crate) fn written(&self, at: u64) {
         self.code.written(at);
@@ -379,7 +384,7 @@ impl SpaceInner {
         failpoint!(WatchersNotified);
     }
 
-    /// The same for a page that belongs to the file that `vma` shows there.
+    /// Notes the same for a page of the file that `vma` maps at `at`.
     pub(crate) fn file_written(&self, vma: &Vma, at: u64) {
         if let Some(file) = vma.file() {
             let page = vma.file_page(page_start(at));
@@ -388,7 +393,7 @@ impl SpaceInner {
         self.written(at);
     }
 
-    /// The space's mappings and page table in this section.
+    /// Returns the space's mappings and page table, valid in this section.
     pub(crate) fn tables<'s>(&'s self, section: &'s impl OpenSection) -> Tables<'s> {
         Tables {
             root: self.root,
@@ -410,7 +415,8 @@ impl SpaceInner {
         causes.push_back((fault, cause));
     }
 
-    /// The fault of an access at `at` that found no memory, with `error` to explain it.
+    /// Returns the fault of an access at `at` that found no memory, and keeps `error` to explain
+    /// it.
     pub(crate) fn limit_fault(&self, at: VirtAddr, access: AccessKind, error: LimitError) -> Fault {
         let kind = match error.would_block() {
             true => FaultKind::WouldBlock,
@@ -449,19 +455,20 @@ impl SpaceInner {
 impl Drop for SpaceInner {
     fn drop(&mut self) {
         if self.pool.foreign_maker().is_some() {
-            // A child of fork(2) keeps what it has.
+            // A child of fork(2) drops nothing of its parent's.
             std::mem::forget((self.pool.clone(), self.cache.clone(), self.group.clone()));
             return;
         }
-        // No handle, no accessor and no revoker is left: a revoker works on an `Arc` of the space.
+        // No handle, no accessor and no revoker is left: a revoker holds an `Arc` of the space
+        // while it works.
         let (vmas, files) = self.gate.get_mut().close();
         let pool = &self.pool;
         self.changes.end(self.payer());
         self.dirty.end(self.payer());
         self.nodes().put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);
-        // The mappings may have been the last to keep a file open: it is closed now, while there is
-        // a caller.
+        // The mappings may have been the last to keep a file open. Such a file is closed now, while
+        // there is a caller for it.
         drop(self.vmas.publish(&pool.domain, vmas));
         self.cache.released(files);
     }

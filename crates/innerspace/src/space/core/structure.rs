@@ -1,4 +1,4 @@
-//! What the gate's writer keeps: the mappings, the files they show, and the pins.
+//! What the gate's writer lock protects: the mappings, the mapped files, and the pins.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
 
-/// The state that structural writers keep.
+/// The state that the holder of the gate's writer lock may read and change.
 pub(crate) struct Structure {
     /// The set that is published.
     pub(crate) vmas: VmaSet,
-    /// Structural changes so far.
+    /// The number of structural changes so far.
     pub(crate) revision: u64,
     pub(crate) files: Files,
-    /// Where pages may be pinned.
+    /// The leaves in which pages may be pinned.
     pub(crate) pins: PinnedLeaves,
 }
 
-/// The files that are mapped, by their keys; each keeps its file open.
+/// The mapped files, by their keys. An entry keeps its file open.
 #[derive(Default)]
 pub(crate) struct Files(BTreeMap<usize, FileUse>);
 
-/// A file that a space maps, and the space's mapper registered there.
+/// A file that a space maps, and the space's mapper that is registered with it.
 pub(crate) struct FileUse {
     file: MappedFile,
     id: MapperId,
-    /// Mappings of it in the space.
+    /// The number of mappings of the file in the space.
     vmas: usize,
-    /// The file keeps a `Weak` of it.
+    /// The mapper. The file has only a `Weak` of it.
     _mapper: Arc<dyn Mappers>,
 }
 
@@ -44,7 +44,7 @@ impl FileUse {
         }
     }
 
-    /// Unregisters from the file, and says which it was if it is a cached one.
+    /// Unregisters from the file, and returns the file if it is a cached one.
     pub(crate) fn unregister(self) -> Option<Released> {
         self.file.remove_mapper(self.id);
         match &self.file {
@@ -64,8 +64,8 @@ impl Structure {
         }
     }
 
-    /// Unregisters from all files, which are returned, and leaves an empty set, of which a clone is
-    /// returned.
+    /// Unregisters from all files, and empties the set of mappings. Returns a clone of the empty
+    /// set, and the files.
     pub(crate) fn close(&mut self) -> (VmaSet, Vec<Released>) {
         let files = std::mem::take(&mut self.files).0.into_values();
         let files = files.filter_map(FileUse::unregister).collect();
@@ -80,7 +80,7 @@ impl Structure {
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
     ) {
         if self.vmas.has_locked() {
-            // The locks are not inherited, so the fork may have fewer mappings.
+            // Locks are not inherited, so the fork may have fewer mappings than this space.
             let vmas = fork.vmas.clone();
             for file in vmas.iter().filter_map(Vma::file) {
                 fork.files.add(file, 1, &mapper);
@@ -94,7 +94,7 @@ impl Structure {
 }
 
 impl Files {
-    /// Counts `vmas` more mappings of the file; registers with it first.
+    /// Counts `vmas` more mappings of the file, and registers with it first if it is new.
     pub(crate) fn add(
         &mut self,
         file: &MappedFile,
@@ -106,7 +106,7 @@ impl Files {
         used.vmas += vmas;
     }
 
-    /// Registers anew with every file; the old registrations are returned.
+    /// Registers anew with every file, and returns the old registrations.
     pub(crate) fn renew(
         &mut self,
         mapper: impl Fn(&MappedFile) -> Arc<dyn Mappers>,
@@ -119,7 +119,7 @@ impl Files {
         self.0.values_mut().map(renewed).collect()
     }
 
-    /// Takes removed mappings off the counts, and returns the files that are not mapped any longer.
+    /// Subtracts removed mappings from the counts, and returns the files that are no longer mapped.
     pub(crate) fn remove(&mut self, removed: &[Vma]) -> Vec<FileUse> {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {

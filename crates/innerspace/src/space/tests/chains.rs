@@ -1,4 +1,4 @@
-//! One thread walks a chain of leaves, and another collapses it in the middle of that.
+//! One thread walks a chain of leaves while another collapses it.
 
 use std::sync::mpsc;
 
@@ -16,8 +16,9 @@ fn numbered(space: &Space, pages: u64) -> VirtAddr {
     at
 }
 
-/// The third space borrows from the second, which is gone, and that from the first. A snapshot
-/// shares the third one's leaf: a store there collapses the second's beside a view of the snapshot.
+/// The third space borrows from the second, which is gone, and the second's leaf from the first. A
+/// snapshot shares the third one's leaf: a store there collapses the second's leaf while the
+/// snapshot is viewed.
 // spec: F6
 #[test]
 fn a_view_stays_when_its_chain_is_collapsed_beside_it() {
@@ -57,7 +58,7 @@ fn a_view_stays_when_its_chain_is_collapsed_beside_it() {
     assert_eq!(*view, 3u64.to_le_bytes(), "a view changed");
 }
 
-/// The same walk by a remap: the page gets two owners, neither of which may store to it in place.
+/// A remap does the same walk: the page gets two owners, neither of which may store to it in place.
 // spec: F3
 #[test]
 fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
@@ -68,7 +69,7 @@ fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
     second.accessor().unwrap().store(at, 10u64).unwrap();
     let third = second.fork().unwrap();
     third.accessor().unwrap().store(at + PAGE, 11u64).unwrap();
-    // Own leaf, borrowing from the one that `third` has.
+    // The fourth space gets a leaf of its own, which borrows from that of `third`.
     let fourth = third.fork().unwrap();
     fourth
         .accessor()
@@ -110,8 +111,8 @@ fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
     );
 }
 
-/// Two threads that copy a leaf have found its shadow alone; the second goes on when the first has
-/// collapsed it.
+/// Two threads that copy a leaf have each found that its shadow has no other user. The second goes
+/// on after the first has collapsed it.
 // spec: F4
 #[test]
 fn a_shadow_is_collapsed_once() {

@@ -1,4 +1,5 @@
-//! Leaves whose pages lie in a row are one translation, but never while their pages may change.
+//! Leaves whose pages are contiguous become one translation, but never while their pages may
+//! change.
 
 use std::sync::mpsc;
 
@@ -11,7 +12,7 @@ use crate::{Advice, Remap};
 const PAGES: u64 = SLOTS as u64;
 const AT: VirtAddr = VirtAddr(8 * LEAF_BYTES);
 
-/// A space with a leaf of memory.
+/// Creates a space with one leaf of memory.
 fn leaf(pool: &Arc<Pool>) -> Space {
     let space = space(pool);
     space.map(Map::anonymous(LEAF_BYTES).at(AT)).unwrap();
@@ -23,17 +24,17 @@ fn store_all(a: &mut Accessor, add: u64) {
     (0..PAGES).for_each(|page| a.store(AT + page * PAGE, page + add).unwrap());
 }
 
-/// Visits the beginnings of pages as often as it takes for a look at the leaf's words.
+/// Visits the beginnings of so many pages that the leaf's words are read.
 fn visit(a: &mut Accessor) {
     (0..16).for_each(|page| assert!(a.load::<u8>(AT + page * PAGE).is_ok()));
 }
 
-/// The same after some have been forgotten.
+/// Visits so many pages that the leaf's words are read even after a few doublings.
 fn visit_often(a: &mut Accessor) {
     (0..8).for_each(|_| visit(a));
 }
 
-/// A space with a leaf whose pages lie in a row, and an accessor that has it coalesced.
+/// Creates a space with a leaf whose pages are contiguous, and an accessor that has it coalesced.
 fn coalesced(pool: &Arc<Pool>) -> (Space, Accessor) {
     let space = leaf(pool);
     let mut a = space.accessor().unwrap();
@@ -43,7 +44,7 @@ fn coalesced(pool: &Arc<Pool>) -> (Space, Accessor) {
     (space, a)
 }
 
-/// The first words of all pages.
+/// Returns the first word of every page.
 fn shown(a: &mut Accessor) -> Vec<u64> {
     let load = |page| a.load(AT + (page * PAGE)).unwrap();
     (0..PAGES).map(load).collect()
@@ -61,7 +62,7 @@ fn memory_that_is_stored_to_in_order_is_one_translation() {
     assert_eq!(shown(&mut a), numbers(1));
     a.session(|a| {
         for page in 0..PAGES {
-            // At its beginning, after it, and across its end.
+            // Accesses at the page's beginning, after it, and across the page's end.
             for offset in [0, 100, PAGE - 8] {
                 let at = AT + (page * PAGE + offset);
                 a.store(at, page * 7 + offset).unwrap();
@@ -91,7 +92,7 @@ fn memory_that_is_stored_to_in_order_is_one_translation() {
 #[test]
 fn a_leaf_is_left_as_it_is_where_a_page_is_missing_elsewhere_or_read_only() {
     let pool = pool(1024);
-    // Missing.
+    // A page is missing.
     let space = leaf(&pool);
     let mut a = space.accessor().unwrap();
     (0..PAGES - 1).for_each(|page| a.store(AT + page * PAGE, 1u64).unwrap());
@@ -102,7 +103,7 @@ fn a_leaf_is_left_as_it_is_where_a_page_is_missing_elsewhere_or_read_only() {
     assert!(!a.core.translator.has_coalesced(AT.0), "zeros");
     drop((a, space));
     assert_nothing_left(&pool);
-    // Elsewhere.
+    // Two pages are in the wrong order.
     let pool = self::pool(1024);
     let space = leaf(&pool);
     let mut a = space.accessor().unwrap();
@@ -114,7 +115,7 @@ fn a_leaf_is_left_as_it_is_where_a_page_is_missing_elsewhere_or_read_only() {
     assert_eq!(shown(&mut a), numbers(1));
     drop((a, space));
     assert_nothing_left(&pool);
-    // Read-only.
+    // A page is read-only.
     let pool = self::pool(1024);
     let (space, mut a) = coalesced(&pool);
     space.protect(AT + PAGE, PAGE, Protection::READ).unwrap();
@@ -128,7 +129,7 @@ fn a_leaf_is_left_as_it_is_where_a_page_is_missing_elsewhere_or_read_only() {
     assert_nothing_left(&pool);
 }
 
-/// The pages are usually not valid for fetches, so those look at the words.
+/// The pages are usually not valid for fetches, so fetches read the words.
 #[test]
 fn what_is_coalesced_can_be_fetched() {
     let pool = pool(1024);
@@ -154,7 +155,7 @@ fn what_is_dropped_from_a_coalesced_leaf_is_gone_for_all() {
     let mut b = space.accessor().unwrap();
     b.store(dropped + 8, 7u64).unwrap();
     assert_eq!([0, 8].map(|at| a.load::<u64>(dropped + at)), [Ok(0), Ok(7)]);
-    // No accessor has it coalesced, so the next page is dropped where it is.
+    // No accessor has the leaf coalesced, so the next page is dropped with the gate open.
     let next = AT + 102 * PAGE;
     let before = pool.domain.grace_periods();
     space.advise(next, PAGE, Advice::DontNeed).unwrap();
@@ -165,7 +166,7 @@ fn what_is_dropped_from_a_coalesced_leaf_is_gone_for_all() {
     assert_nothing_left(&pool);
 }
 
-/// Another accessor comes by as often as it takes, while a page of the leaf is about to be dropped.
+/// Another accessor visits the leaf often enough while one of its pages is about to be dropped.
 // spec: A5
 #[test]
 fn a_leaf_is_not_coalesced_while_its_pages_are_taken() {
@@ -246,8 +247,8 @@ fn stores_to_a_coalesced_leaf_stay_on_their_side_of_a_fork() {
     assert_nothing_left(&pool);
 }
 
-/// A fork takes write validity in a leaf that both have; it parts from the leaf meanwhile, by a
-/// store beside the range.
+/// A fork takes write validity in a leaf that both spaces have. Meanwhile a store near the range
+/// gives the fork a leaf of its own.
 // spec: A1
 #[test]
 fn what_a_change_is_at_stays_shared_until_it_has_passed() {
@@ -284,7 +285,7 @@ fn what_a_change_is_at_stays_shared_until_it_has_passed() {
     assert_nothing_left(&pool);
 }
 
-/// Each time that some are forgotten, twice as many visits are needed.
+/// Each time that coalesced leaves are forgotten, twice as many visits are needed.
 #[test]
 fn who_forgets_often_coalesces_seldom() {
     let pool = pool(1024);
@@ -299,12 +300,13 @@ fn who_forgets_often_coalesces_seldom() {
             assert!(!a.core.translator.has_coalesced(AT.0), "{time} of {times}");
             visit(&mut a);
         }
-        // The frame has come back to its place.
+        // The store has got the old frame again.
         assert!(a.core.translator.has_coalesced(AT.0));
     }
 }
 
-/// The first access finds the mail, and looks its own leaf up again anyhow.
+/// The first access reads the mail, but is in a leaf of its own, which it looks up again in any
+/// case.
 // spec: F7
 #[test]
 fn a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced() {
@@ -314,13 +316,13 @@ fn a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced() {
     space.map(Map::anonymous(PAGE).at(beside)).unwrap();
     let snapshot = space.freeze().unwrap();
     let mut a = space.accessor().unwrap();
-    // The first restore begins the record of stores.
+    // The first restore begins the record of changes.
     space.restore(&snapshot).unwrap();
     for round in 1..4 {
         store_all(&mut a, round);
         a.store(beside, round).unwrap();
         visit(&mut a);
-        // Afterwards some of the frames differ.
+        // After the first round some of the frames differ.
         assert!(round > 1 || a.core.translator.has_coalesced(AT.0));
         let before = pool.counters.sum(Event::RestoreInPlace);
         space.restore(&snapshot).unwrap();
@@ -333,7 +335,7 @@ fn a_restore_in_place_is_seen_by_who_has_the_leaf_coalesced() {
     assert_nothing_left(&pool);
 }
 
-/// One program on two accessors and a vector.
+/// The same program on two accessors and on a vector.
 mod programs {
     use super::*;
     use proptest::prelude::*;
@@ -343,11 +345,11 @@ mod programs {
         /// Stores to all pages, in order.
         StoreAll(u64),
         Store(u64, u64),
-        /// By this accessor.
+        /// Visits pages by this accessor.
         Visit(usize),
         DontNeed(u64, u64),
         ReadOnly(u64, u64),
-        /// Moves the pages to another place and back.
+        /// Moves the pages to other addresses and back.
         Move(u64, u64),
         Unmap(u64, u64),
         TakeDirty(u64, u64),
@@ -445,7 +447,7 @@ mod programs {
                         b.store(to, 88u64).unwrap();
                         space.unmap(to, len * PAGE).unwrap();
                         let len = len * PAGE;
-                        // A range in several mappings is refused.
+                        // A remap of a range in several mappings is refused.
                         if space.remap(at(first), len, len, Remap::Replacing(to)).is_ok() {
                             let gone = a.load::<u64>(at(first)).unwrap_err();
                             prop_assert_eq!(gone.kind(), FaultKind::NotMapped);

@@ -1,5 +1,5 @@
-//! Direct access files in spaces: writes over holes, large blocks, copies, the end of a file; in
-//! files of their own: holes, and sync with cuts.
+//! Direct-access files in spaces: writes over holes, large blocks, copies, the end of a file.
+//! Holes, and sync with cuts, are in files of their own.
 
 mod holes;
 mod syncing;
@@ -15,7 +15,7 @@ pub(super) fn device(bytes: u64) -> DaxDevice {
     DaxDevice::memory(bytes).unwrap()
 }
 
-/// A file of so many bytes, all of it a hole.
+/// Creates a file of so many bytes that is one hole.
 pub(super) fn hole(pool: &Arc<Pool>, device: &DaxDevice, bytes: u64) -> DaxFile {
     hole_with(pool, device, bytes, HoleWrites::OnePage)
 }
@@ -46,8 +46,8 @@ pub(super) fn shared(file: &DaxFile) -> Map {
     Map::direct(file).shared().writable()
 }
 
-/// At the end of a test: all is given back, and the zero frame is unchanged. The common leaf of
-/// zeros stays.
+/// Checks, at the end of a test, that all memory is given back and that the zero frame is
+/// unchanged. The leaf of zeros stays.
 fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.flush_retired();
     pool.flush_retired();
@@ -56,7 +56,7 @@ fn assert_all_given_back(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// The accessors do nothing more; the space tells their caches of the end.
+/// The accessors make no further access; the space tells their caches that the mapping is gone.
 #[test]
 fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {
     let pool = pool(512);
@@ -72,7 +72,7 @@ fn a_file_that_only_an_accessor_remembers_is_closed_when_it_is_unmapped() {
         }
         drop(file);
         assert_eq!(device.free_pages(), 48);
-        // Unmaps it as a whole, or the middle first, which leaves two mappings.
+        // Unmaps the file as a whole, or its middle first, which leaves two mappings.
         match parts {
             1 => space.unmap(at, 16 * PAGE).unwrap(),
             _ => {
@@ -99,7 +99,7 @@ fn an_accessor_counts_itself_on_a_file_once_for_all_its_slots() {
     let file = hole(&pool, &device, 16 * PAGE);
     let space = space(&pool);
     let [one, two] = [(); 2].map(|()| space.map(shared(&file)).unwrap());
-    // Each mapping in a slot of its own: that of the first page's number.
+    // Each mapping has a slot of its own, by the number of its first page.
     let slot = |at: VirtAddr| at.0 / PAGE % 4;
     let two = two + u64::from(slot(one) == slot(two)) * PAGE;
     let before = Arc::strong_count(file.core());
@@ -158,7 +158,7 @@ fn a_reader_of_a_hole_sees_what_was_written_before_it_asked() {
                             let seen = a.load::<u64>(at + page * PAGE).unwrap();
                             assert_eq!(seen, 0x0101_0101_0101_0101, "page {page} of {done}");
                         }
-                        // Holes that are about to be written.
+                        // These pages are holes that are about to be written.
                         for page in done..(done + 3).min(500) {
                             a.load::<u64>(at + page * PAGE).unwrap();
                         }
@@ -270,7 +270,7 @@ fn a_large_block_is_mapped_whole_and_stays_large() {
     assert_eq!((file.stats().dirty, space.stats().pages.dirty), (0, 0));
     a.store(at + 100 * PAGE, 6_u64).unwrap();
     assert_eq!(file.stats().dirty, 512);
-    // A write by call to one page leaves it large.
+    // A write by call to one page leaves the block large.
     file.write_all_at(&[1; 8], 7 * PAGE).unwrap();
     assert_eq!(file.stats().present, 512);
     assert_eq!(a.load::<u64>(at + 9 * PAGE + 8), Ok(9));
@@ -308,7 +308,7 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     assert_eq!(bytes, [0, 0]);
     let pages = space.stats().pages;
     assert_eq!((pages.own, pages.dirty, device.free_pages()), (2, 0, 63));
-    // Pages that are not copied have the current bytes of the file.
+    // Pages that are not copied have the present bytes of the file.
     file.write_all_at(&[4; 8], PAGE).unwrap();
     assert_eq!(a.load::<u8>(at + PAGE), Ok(4));
     pool.validate();

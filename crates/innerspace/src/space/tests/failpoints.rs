@@ -1,4 +1,5 @@
-//! Other threads act in the middle of an operation: a structural change, a copy of a leaf.
+//! Tests in which other threads act in the middle of an operation: a structural change, a copy of a
+//! leaf.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -16,7 +17,7 @@ use crate::store::MemoryStore;
 use crate::sync::failpoint;
 
 /// Unmaps all of 2 MiB of a hole but the first page and the last, while another thread faults in
-/// the first. Returns whether an access to the unmapped range goes through afterwards.
+/// the first. Returns whether an access to the unmapped range succeeds afterwards.
 fn reached_after_unmap(holes: HoleWrites, access: AccessKind) -> bool {
     let pool = pool(512);
     let device = device(8 * LARGE);
@@ -71,8 +72,9 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     assert_eq!(a.load::<u8>(at + LARGE), Ok(9));
 }
 
-/// One accessor copies the words of a leaf that a fork shares, for a store. Then the fork ends, and
-/// another accessor stores to another page of the leaf. Only then does the copy replace the leaf.
+/// One accessor copies, for a store, the words of a leaf that a fork shares. Then the fork ends,
+/// and another accessor stores to another page of the leaf. Only then does the copy replace the
+/// leaf.
 // spec: F3
 #[test]
 fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends() {
@@ -86,7 +88,7 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     let mut other = space.accessor().unwrap();
     a.store(shared, 7u8).unwrap();
     let child = space.fork().unwrap();
-    // The way to the leaf is the space's own again; the leaf is not.
+    // The path to the leaf is the space's own again; the leaf is not.
     a.store(at, 1u8).unwrap();
     pool.flush_retired();
     let (to_end, ended) = mpsc::channel();
@@ -118,8 +120,8 @@ fn a_store_beside_the_copy_of_its_leaf_is_in_the_copy_when_the_other_sharer_ends
     assert_nothing_left(&pool);
 }
 
-/// A leaf that a fork shares is replaced by a copy. Before accessors that remember the old one are
-/// told, one of them stores to a page of it.
+/// Replaces, by a copy, a leaf that a fork shares. Before the accessors that remember the old leaf
+/// are told, one of them stores to a page of it.
 fn store_before_the_others_are_told(replace: impl FnOnce(&Space, VirtAddr)) {
     let pool = pool(512);
     let space = space(&pool);
@@ -137,7 +139,7 @@ fn store_before_the_others_are_told(replace: impl FnOnce(&Space, VirtAddr)) {
             let waits = told.clone();
             let there = failpoint::on("Turn", move || waits.send(7).unwrap());
             a.store(at + PAGE, 8u8).unwrap();
-            std::mem::forget(there); // it need not wait
+            std::mem::forget(there); // the store need not wait
             let _ = told.send(8);
         });
         let there = waits_or_stored.recv().unwrap();
@@ -170,25 +172,26 @@ fn a_leaf_that_a_map_has_copied_and_another_has_stored_to_is_seen_by_who_remembe
     });
 }
 
-/// A load is on its way through a node that a fork shares, to a leaf that is not there. Meanwhile a
-/// store puts a copy in the place of the node, and finds no room for the leaf's. So the load links
-/// a leaf of zeros for the child alone, and is not to remember it.
+/// A load walks through a node that a fork shares, to a leaf that does not exist. Meanwhile a store
+/// replaces the node by a copy, but finds no memory for a leaf. So the load links a new leaf in the
+/// old node, which only the child has now, and the accessor must not remember it.
 // spec: A6
 #[test]
 fn a_leaf_that_a_load_links_below_a_node_that_was_replaced_is_forgotten_if_the_store_fails() {
-    // Three nodes; how many other frames are free is not known here.
+    // The store needs three nodes. The test does not know how many frames are free otherwise, so it
+    // tries numbers of frames.
     let copied = (0..40).map(load_beside_a_store_with_room_for);
     assert!(copied.into_iter().any(|nodes| nodes == 2));
 }
 
-/// How many nodes the store has copied.
+/// Returns the number of nodes that the store has copied.
 fn load_beside_a_store_with_room_for(frames: u64) -> u64 {
     let pool = pool(512);
     let space = space(&pool);
     let at = VirtAddr(1 << 30);
     let at = space.map(Map::anonymous(2 * LARGE).at(at)).unwrap();
     let [mut a, mut reader] = [(); 2].map(|()| space.accessor().unwrap());
-    // The frames must not be so few that the limit would be too small for a memory.
+    // The pages keep the limit from becoming too small for a memory.
     for page in 0..64 {
         a.store(at + page * PAGE, 7u8).unwrap();
     }
@@ -200,7 +203,7 @@ fn load_beside_a_store_with_room_for(frames: u64) -> u64 {
     let _there = failpoint::on("Filling", move || {
         let max = PageCount(groups.usage(GroupId::ROOT).0 + frames);
         groups.set_max(GroupId::ROOT, Some(max)).unwrap();
-        let stored = a.try_store(at, 8u8); // waits for nobody: this is the reader's section
+        let stored = a.try_store(at, 8u8); // in the reader's section: it must not wait
         groups.set_max(GroupId::ROOT, None).unwrap();
         to_end.send((a, stored)).unwrap();
     });
@@ -215,7 +218,8 @@ fn load_beside_a_store_with_room_for(frames: u64) -> u64 {
     copied
 }
 
-/// A store has counted its generation and not made the page writable yet when the page is watched.
+/// A store has counted its generation, but not made the page writable yet, when the page is
+/// watched.
 // spec: V11
 #[test]
 fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
@@ -225,7 +229,7 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
     let mut storer = space.accessor().unwrap();
     storer.store(at, 1u64).unwrap();
-    // From here on each store after a watch takes a fault.
+    // From here on, the first store after each watch takes a fault.
     drop(space.accessor().unwrap().watch_code(at).unwrap());
     let (hand_over, watched) = mpsc::channel();
     let other = space.clone();
@@ -237,7 +241,7 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
             let page = a.watch_code(at).unwrap();
             (a.fetch::<u64>(at).unwrap(), page)
         });
-        // The watch is over, or it has looked at the generation and waits for us.
+        // The watch is over, or it has read the generation and waits for this thread.
         while !watching.is_finished() && domain.begun() == begun {
             thread::yield_now();
         }
@@ -254,8 +258,8 @@ fn a_page_is_not_watched_beside_a_store_that_has_counted_and_not_stored() {
     assert!(!current || !page.is_current(), "a store that did not count");
 }
 
-/// A fault copies a page that a fork has too; meanwhile the fork ends, another accessor stores to
-/// the page in place, and a watch that began before takes the right to store from it.
+/// A fault copies a page that a fork has too. Meanwhile the fork ends, another accessor stores to
+/// the page in place, and a watch that began before takes away write validity.
 // spec: A1
 #[test]
 fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
@@ -266,9 +270,9 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
     let page = at + PAGE;
     let (mut a, mut other) = (space.accessor().unwrap(), space.accessor().unwrap());
     a.store(page, 7u64).unwrap();
-    // Later fetches change nothing.
+    // This fetch makes later fetches change nothing.
     assert_eq!(a.fetch::<u64>(page), Ok(7));
-    // The leaf of a pinned page is not shared: its other pages have two owners each.
+    // The leaf of a pinned page is not shared, so each of its other pages has two owners.
     let pinned = space.pin(at, PAGE, AtFork::Copy).unwrap();
     let child = space.fork().unwrap();
     let (to_watch, begun) = mpsc::channel();
@@ -280,7 +284,7 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
         let before = waits();
         let _there = failpoint::on("PageGated", move || {
             to_watch.send(()).unwrap();
-            // The page is copied, or the copier is kept out.
+            // The page is copied, or the thread that copies it is kept out.
             while is_copied.try_recv().is_err() && waits() == before {
                 thread::yield_now();
             }
@@ -300,7 +304,7 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
         stored.join().unwrap().unwrap();
         let begun = domain.begun();
         let _ = copied.send(());
-        // The watch is over, or it has made the page read-only and waits for us.
+        // The watch is over, or it has made the page read-only and waits for this thread.
         while !watching.is_finished() && domain.begun() == begun {
             thread::yield_now();
         }
@@ -317,8 +321,8 @@ fn a_store_beside_the_copy_of_its_page_is_not_lost_to_a_watch() {
     assert_nothing_left(&pool);
 }
 
-/// A store has found its page writable when aging takes that away, and is not done when the page is
-/// watched.
+/// A store has found its page writable when aging takes that validity away, and has not stored yet
+/// when the page is watched.
 // spec: V11
 #[test]
 fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
@@ -344,7 +348,7 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
             let stored = storer.core.access::<Single, ()>(at, what, |page| {
                 entered.send(()).unwrap();
                 let begun = is_aged.recv().unwrap();
-                // The page is watched and fetched from, or the watch waits for us.
+                // The page is watched and fetched from, or the watch waits for this thread.
                 while !is_fetched.load(SeqCst) && domain.begun() == begun {
                     thread::yield_now();
                 }
@@ -380,8 +384,8 @@ fn a_page_is_not_watched_beside_a_store_whose_page_was_aged() {
     assert!(!current || !page.is_current(), "a store that did not count");
 }
 
-/// Before anybody can find a page as a change has left it, its translated code is known to be
-/// stale.
+/// Code that was translated from a page is known to be stale before any thread can see what a
+/// change made of the page.
 // spec: V11
 #[test]
 fn a_change_makes_code_stale_before_it_shows() {
@@ -414,9 +418,9 @@ fn a_change_makes_code_stale_before_it_shows() {
     }
 }
 
-/// A store faults on a page and has its block, marked with the barrier number; then the number goes
-/// up; then the page is made writable. Stores from then on, which meet no fault, carry the new
-/// number.
+/// A store faults on a page and has its block, marked with the barrier number. Then the number is
+/// increased, and then the page is made writable. Stores from then on, which need no fault, carry
+/// the new number.
 // spec: P25
 #[test]
 fn a_store_beside_a_new_barrier_carries_its_number() {
@@ -446,9 +450,9 @@ fn a_store_beside_a_new_barrier_carries_its_number() {
     assert_eq!(store.to_vec()[0], 2);
 }
 
-/// A fault maps the page beside its own. It has found that page in the file. Then another thread,
-/// which finds it not mapped, punches it; then the fault counts it as mapped, and the punch is over
-/// before the fault has its lock.
+/// A fault maps a neighbour of its page, which it has found in the file. Another thread then
+/// punches the neighbour, which it finds not mapped. The fault counts the page as mapped, and the
+/// punch is over before the fault has the page's lock.
 // spec: P15
 #[test]
 fn a_neighbour_that_was_punched_is_not_mapped() {
@@ -490,8 +494,8 @@ fn a_neighbour_that_was_punched_is_not_mapped() {
     assert_nothing_left(cache.pool());
 }
 
-/// Lets `change` come to `point`, where an access of a session begins beside its pages, in the same
-/// leaf. Returns whether the change waits for the end of the session.
+/// Lets `change` reach `point`. There a session accesses another page of the same leaf. Returns
+/// whether the change waits for the end of the session.
 fn waits_for_who_came_back(
     point: &'static str,
     change: impl FnOnce(&Space, VirtAddr) + Send,
@@ -520,7 +524,7 @@ fn waits_for_who_came_back(
             assert_eq!(session.load::<u64>(at), Ok(1));
             let begun = pool.domain.begun();
             go_on.send(()).unwrap();
-            // The change is over, or it waits for us.
+            // The change is over, or it waits for this thread.
             while !changing.is_finished() && pool.domain.begun() == begun {
                 thread::yield_now();
             }
@@ -533,7 +537,7 @@ fn waits_for_who_came_back(
     waits
 }
 
-/// The gate does not keep other threads from the rest of a leaf, and so not from its words.
+/// The gate does not keep other threads out of the rest of the leaf, and so not from its words.
 // spec: A5
 #[test]
 fn a_change_of_part_of_a_leaf_waits_for_who_came_back_to_it_meanwhile() {
@@ -546,7 +550,7 @@ fn a_change_of_part_of_a_leaf_waits_for_who_came_back_to_it_meanwhile() {
     assert!(waits_for_who_came_back("GateClosed", protect));
 }
 
-/// The access may be about to store to a page that the next take would not name.
+/// The access may be about to store to a page that the next take would then not name.
 #[test]
 fn a_take_of_dirty_pages_waits_for_who_accesses_them_meanwhile() {
     let take = |space: &Space, at| {

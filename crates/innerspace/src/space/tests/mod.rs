@@ -1,4 +1,4 @@
-//! Spaces of anonymous memory; files are tested through the facade.
+//! Tests of spaces with anonymous memory; files are tested through the facade.
 
 mod chains;
 mod coalesced;
@@ -35,15 +35,15 @@ fn space(pool: &Arc<Pool>) -> Space {
     Space::new(&Cache::new(pool), &pool.root_group(), AddressWidth::Bits48).unwrap()
 }
 
-/// Everything is given back: no frame is charged or missing.
+/// Checks that all memory is given back: no frame is charged or missing.
 fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.flush_retired();
-    pool.flush_retired(); // what the first flush retired
+    pool.flush_retired(); // releases the entries that the first flush retired
     assert_eq!(pool.groups.usage(GroupId::ROOT), PageCount(0));
     pool.validate();
 }
 
-/// All frames that are left in a memory.
+/// Allocates all frames that are left in a memory.
 fn all_of(pool: &Pool) -> Vec<PoolFrame<'_>> {
     let alloc = || pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).ok();
     std::iter::from_fn(alloc).collect()
@@ -73,8 +73,8 @@ fn values_of_every_size_at_every_alignment_across_a_page_end() {
     let space = space(&pool);
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
-    // Up to the end of the beginning of a page, for which values have code of their own, but bytes
-    // do not.
+    // The offsets include the beginning of a page, for which values, but not bytes, have code of
+    // their own.
     for offset in PAGE - 20..PAGE + 50 {
         let value = 0x1122_3344_5566_7788_99aa_bbcc_ddee_ff00 ^ u128::from(offset);
         let mut bytes = [0; 16];
@@ -200,8 +200,8 @@ fn after_unmap_and_protect_no_old_translation_works() {
         for page in 0..8 {
             session.store(at + page * PAGE, page).unwrap();
         }
-        // With a session of this thread open: nobody waits for it, and it notices at its next
-        // access.
+        // This thread has a session open: the changes do not wait for it, and it notices them at
+        // its next access.
         space.unmap(at + 2 * PAGE, 2 * PAGE).unwrap();
         space
             .protect(at + 4 * PAGE, PAGE, Protection::READ)
@@ -343,7 +343,7 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
         );
         space.validate();
     }
-    // Dropped in no particular order.
+    // The spaces are dropped in no particular order.
     while spaces.len() > 1 {
         let victim = (spaces.len() * 7) % spaces.len().max(2);
         spaces.swap_remove(victim);
@@ -353,7 +353,7 @@ fn generations_of_forks_with_writes_keep_their_own_bytes() {
     assert_nothing_left(&pool);
 }
 
-/// Again and again, a child is forked, and dropped when its parent has written everything again.
+/// In each round a child is forked, and dropped once its parent has written everything again.
 #[test]
 fn rounds_of_forks_leave_no_chain_of_dead_leaves() {
     let pool = pool(8192);
@@ -430,7 +430,7 @@ fn what_one_side_of_a_fork_allows_itself_the_other_does_not_see() {
     let none = || Map::anonymous(4 * PAGE).protection(Protection::NONE);
     let at = parent.map(none()).unwrap();
     parent.protect(at, PAGE, Protection::READ_WRITE).unwrap();
-    parent.accessor().unwrap().store(at, 1u64).unwrap(); // there is a leaf
+    parent.accessor().unwrap().store(at, 1u64).unwrap(); // creates the leaf
     parent.protect(at, PAGE, Protection::NONE).unwrap();
     for protection in [Protection::READ, Protection::READ_WRITE] {
         let child = parent.fork().unwrap();
@@ -483,8 +483,8 @@ fn a_full_group_is_an_error_to_the_access_and_nothing_more() {
     assert_eq!(group.usage(), 0);
 }
 
-/// Two threads in one space: stores of each are seen by the other once they synchronise, also over
-/// the zero page and a fork.
+/// Two threads in one space see each other's stores once they synchronise, even if a page was the
+/// zero page before, and after a fork.
 // spec: A6
 #[test]
 fn an_upgrade_by_one_accessor_is_seen_by_another() {
@@ -525,7 +525,7 @@ fn an_upgrade_by_one_accessor_is_seen_by_another() {
     assert_nothing_left(&pool);
 }
 
-/// Forks, writes on both sides and unmaps from several threads at once, then everything is given
+/// Several threads fork, write on both sides and unmap at the same time; then everything is given
 /// back.
 #[test]
 fn forks_race_with_faults() {

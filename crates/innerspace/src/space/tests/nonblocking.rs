@@ -1,4 +1,4 @@
-//! Accesses that must not wait, beside a change of the mappings.
+//! Accesses that must not wait, during a change of the mappings.
 
 use std::sync::mpsc;
 
@@ -19,8 +19,8 @@ fn while_the_mappings_change_it_would_block_each_time() {
     a.store(at, 1_u64).unwrap();
     let inner = &space.0;
     let writer = inner.gate.write();
-    // As in a restore, which does not change the leaves that accessors remember: they have to look
-    // at the gate.
+    // As in a restore, the leaves that accessors remember do not change: accessors have to look at
+    // the gate.
     let closed = writer.close(&pool.domain, &EVERYWHERE, || inner.post(GATE_MAIL));
     let would_block = |got: Result<u64, Fault>| assert!(got.unwrap_err().would_block());
     for page in [0, 0, 1, 0] {
@@ -42,7 +42,7 @@ fn while_the_mappings_change_it_would_block_each_time() {
     assert_nothing_left(&pool);
 }
 
-/// A restore closes the gate between two steps of a fault, which reads the mail about it.
+/// A restore closes the gate between two steps of a fault, and the fault reads the mail about it.
 // spec: P29
 #[test]
 fn a_change_that_begins_in_a_fault_is_looked_for_at_the_next_access() {

@@ -23,8 +23,8 @@ fn what_cannot_be_noted_is_not_watched_and_named_again() {
     space.validate();
 }
 
-/// The range behind an unmapped page cannot be kept apart from the one before it: then nothing of
-/// it is noted any more.
+/// The unmapped page cuts a noted range in two, and there is no memory for another note: then the
+/// part after the page is not noted any more.
 #[test]
 fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     let pool = pool(512);
@@ -34,7 +34,7 @@ fn a_range_that_cannot_be_cut_in_two_is_forgotten_from_there_on() {
     space.map(Map::anonymous(len).at(at)).unwrap();
     let mut a = space.accessor().unwrap();
     space.take_dirty(at, len).unwrap();
-    // With the range itself, as many notes as a page has room for.
+    // These notes, with that of the range itself, fill a page.
     (0..leaves).for_each(|leaf| a.store(at + leaf * LEAF + PAGE, 1u8).unwrap());
     space.validate();
     let all = all_of(&pool);

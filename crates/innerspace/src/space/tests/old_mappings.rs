@@ -1,4 +1,4 @@
-//! Revocations that go by mappings which have been replaced since they read them.
+//! Revocations by mappings that were replaced after the revoker had read them.
 
 use std::cell::Cell;
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use crate::store::{MemoryStore, Store};
 use crate::sync::domain::Domain;
 use crate::sync::failpoint;
 
-/// A file of one page of `byte`.
+/// Creates a file of one page of `byte`.
 fn filled(cache: &Arc<Cache>, byte: u8) -> PagedFile {
     let store = MemoryStore::with_len(PAGE);
     store.write_at(&[byte; PAGE_SIZE], 0).unwrap();
@@ -23,8 +23,8 @@ fn filled(cache: &Arc<Cache>, byte: u8) -> PagedFile {
 type Evicting = thread::JoinHandle<u64>;
 
 /// Evicts `file` in the middle of this thread's next structural change. The first channel delivers
-/// the thread, and the number of the last grace period, once the thread's section has read the
-/// mappings; the second tells it to go on.
+/// the evicting thread, with the number of the last grace period, once that thread has read the
+/// mappings in its section; the second channel tells it to go on.
 fn evict_halfway(
     domain: &Arc<Domain>,
     file: &PagedFile,
@@ -51,15 +51,15 @@ fn evict_halfway(
     (there, evicting, go_on)
 }
 
-/// Another file's page gets the address of the evicted one, and is being read when it is evicted,
-/// too.
+/// Another file's page is mapped at the address of the evicted page, and is being read when it is
+/// evicted, too.
 // spec: A2
 #[test]
 fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
     let cache = Cache::new(&pool(256));
     let [old, new] = [1, 2].map(|byte| filled(&cache, byte));
     let space = space(cache.pool());
-    space.map(Map::file(&old)).unwrap(); // so that the file stays mapped
+    space.map(Map::file(&old)).unwrap(); // keeps the file mapped
     let at = VirtAddr(1 << 30);
     let map = |file| space.map(Map::file(file).range(..LARGE).replacing(at));
     map(&old).unwrap();
@@ -98,7 +98,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_new_ones() {
     space.validate();
 }
 
-/// The page comes with a subtree of a snapshot, whose gate is open.
+/// The page comes with a subtree of a snapshot whose gate is open.
 // spec: A2
 #[test]
 fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
@@ -123,7 +123,7 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     };
     let (evicting, go_on) = to_evict.recv().unwrap();
     let (evicts_old, begun) = evicting.recv().unwrap();
-    // The restore is over, or the nodes it retired wait for the section of the eviction.
+    // The restore is over, or the nodes that it retired wait for the section of the eviction.
     while !restoring.is_finished() && cache.pool().domain.begun() == begun {
         thread::yield_now();
     }
@@ -137,7 +137,8 @@ fn who_evicts_by_old_mappings_leaves_the_pages_of_a_snapshot() {
     space.validate();
 }
 
-/// The page comes with a leaf of a snapshot, which has ended by the time it is asked.
+/// The page comes with a leaf of a snapshot. The snapshot has ended by the time the revocation
+/// reaches it.
 // spec: A2
 #[test]
 fn a_space_that_went_back_since_it_was_asked_is_asked_again() {
@@ -150,7 +151,7 @@ fn a_space_that_went_back_since_it_was_asked_is_asked_again() {
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at), Ok(1));
     let snapshot = space.freeze().unwrap();
-    // A leaf of its own, into which pages of files are not copied.
+    // The store gives the space a leaf of its own, into which pages of files are not copied.
     a.store(at + PAGE, 1_u8).unwrap();
     assert_eq!(space.stats().pages.file, 0);
     let there = {

@@ -1,11 +1,11 @@
-//! Changes that are refused for want of memory.
+//! Changes that are refused for lack of memory.
 
 use super::*;
 use crate::cache::{FileInner, FileOptions};
 use crate::store::MemoryStore;
 
-/// The pages are a fork's, too: the file cannot take their place before the nodes above them are
-/// copied.
+/// A fork has the pages too, so the nodes above them have to be copied before the file can replace
+/// them.
 #[test]
 fn a_mapping_that_was_refused_keeps_no_file_open() {
     let pool = pool(256);

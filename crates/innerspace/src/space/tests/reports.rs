@@ -1,11 +1,11 @@
-//! Reports of a space about its pages.
+//! Reports of a space's pages.
 
 use super::direct::{device, hole};
 use super::*;
 use crate::cache::{Cache, FileAccess, FileInner, FileOptions};
 use crate::store::MemoryStore;
 
-/// Pages dirty, and writable.
+/// Returns the numbers of dirty and of writable pages.
 fn dirty(space: &Space) -> (u64, u64) {
     let pages = space.stats().pages;
     (pages.dirty, pages.writable)

@@ -11,7 +11,7 @@ use crate::space::{Device, DeviceError};
 use crate::store::Store;
 use crate::sync::domain::suspend_sessions;
 
-/// Opens a session when its thread's values end.
+/// Opens a session when the values of its thread are dropped.
 struct AtEnd(Option<(Accessor, Sender<(Accessor, bool)>)>);
 
 impl Drop for AtEnd {
@@ -34,14 +34,14 @@ fn a_thread_that_ends_opens_no_session_and_no_section() {
     let (hand_over, ended) = channel();
     let thread = std::thread::spawn(move || {
         AT_END.set(Some(AtEnd(Some((last, hand_over)))));
-        before.session(|_| ()); // what lists the sessions begins later, and ends first
+        before.session(|_| ()); // creates the list of sessions, dropped before `AtEnd`
     });
     thread.join().unwrap();
     let (last, opened) = ended.recv().unwrap();
     assert!(!opened && !last.core.translator.sections.is_open());
 }
 
-/// Panics whatever is asked of it.
+/// A device that panics at every call.
 struct Panicking;
 
 impl Device for Panicking {
@@ -79,7 +79,7 @@ fn a_session_whose_program_catches_a_panic_goes_on_in_its_section() {
             catch_unwind(load).unwrap_err();
             assert!(a.core.translator.sections.is_open(), "{what}");
             assert_eq!(a.load::<u64>(at + 64), Ok(7));
-            // Waiting on this thread still closes it.
+            // A wait on this thread still closes the session's section.
             suspend_sessions();
             assert!(!a.core.translator.sections.is_open(), "{what}");
             assert_eq!(a.load::<u64>(at + 64), Ok(7));

@@ -1,4 +1,4 @@
-//! Faults by a short way: which ones take it, and that the result is the same.
+//! Faults by the short way: which ones take it, and that the result is the same.
 
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
@@ -6,7 +6,7 @@ use crate::space::fault::driver::load_by_short_way;
 use crate::space::table::pte::{self, Pte, VALID_R};
 use crate::store::MemoryStore;
 
-/// Makes a load by the short way, and returns whether it could.
+/// Tries a load by the short way, and returns whether it succeeded.
 fn loads_shortly(a: &mut Accessor, at: VirtAddr) -> bool {
     let core = &mut a.core;
     core.translator.sections.enter();
@@ -15,7 +15,7 @@ fn loads_shortly(a: &mut Accessor, at: VirtAddr) -> bool {
     done
 }
 
-/// The word of an address whose leaf exists.
+/// Returns the word of an address whose leaf exists.
 fn word(space: &Space, at: VirtAddr) -> Pte {
     let nodes = space.0.nodes();
     space.0.inside(|tables| {
@@ -47,7 +47,7 @@ fn a_load_of_no_page_comes_to_the_same_by_either_way() {
         for page in 1..64 {
             match shortly {
                 true => assert!(loads_shortly(&mut a, at + page * PAGE)),
-                false => space.0.post(Post::All), // is not read on the short way
+                false => space.0.post(Post::All), // the short way does not read mail
             }
             assert_eq!(a.load::<u8>(at + page * PAGE), Ok(0));
         }
@@ -138,7 +138,7 @@ fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
     assert_eq!(pool.counters.sum(Event::TableUnshare), 0);
     a.store(at + PAGE, 2u8).unwrap();
     assert_eq!(c.load::<u8>(at + PAGE), Ok(0));
-    // One of two spaces that share a leaf forbids loads of a page.
+    // Of two spaces that share a leaf, one forbids loads of a page.
     let other = child.fork().unwrap();
     assert_eq!(c.load::<u8>(at), Ok(1));
     other
@@ -153,7 +153,7 @@ fn a_short_load_in_a_leaf_that_forks_share_is_right_for_each_of_them() {
         .unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Forbidden);
     drop(other);
-    // One of two spaces that share a leaf maps more of it, while an accessor remembers the leaf.
+    // Of two spaces that share a leaf, one maps more of it, while an accessor remembers the leaf.
     let other = child.fork().unwrap();
     assert_eq!(c.load::<u8>(at), Ok(1));
     let more = at + 32 * PAGE;
@@ -209,8 +209,8 @@ fn a_short_load_takes_nothing_of_a_group_that_is_full() {
     space.validate();
 }
 
-/// A store asks for its page by the short way, in the step, and where it may wait: the last alone
-/// is an event.
+/// A store tries to get its page by the short way, in the step, and where it may wait. Only the
+/// last try is an event.
 #[test]
 fn a_store_is_refused_and_slowed_down_once() {
     let pool = pool(512);
@@ -219,7 +219,7 @@ fn a_store_is_refused_and_slowed_down_once() {
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
-    pool.flush_retired(); // what is given back while a request waits has it ask once more
+    pool.flush_retired(); // memory given back during a wait would repeat the request
     let mut over = 0;
     for page in 0.. {
         let before = group.events();

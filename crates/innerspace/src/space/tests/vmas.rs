@@ -1,4 +1,4 @@
-//! Mappings as accessors find them: their own slots, other spaces, changes elsewhere.
+//! Mappings as accessors find them: by their own slots, in other spaces, during changes elsewhere.
 
 use super::*;
 use crate::cache::{Cache, FileInner, FileOptions};
@@ -95,7 +95,7 @@ fn a_thread_that_changes_between_spaces_is_right_in_each() {
                 assert!(!mapped || a.load::<u64>(at) == Ok(value));
             }
         }
-        // The next round finds pages to fault on.
+        // The pages are mapped afresh, so that the next round faults.
         for (number, space) in spaces.iter().enumerate() {
             let first = VirtAddr(base + number as u64 * PAGE);
             space
@@ -105,8 +105,8 @@ fn a_thread_that_changes_between_spaces_is_right_in_each() {
     }
 }
 
-/// An unmap waits for a session that does nothing for a while. Faults elsewhere go on meanwhile,
-/// those in the range wait.
+/// An unmap waits for a session that is idle for a while. Faults elsewhere go on meanwhile; faults
+/// in the range wait.
 // spec: V22
 #[test]
 fn a_fault_waits_for_no_change_elsewhere() {
@@ -135,7 +135,7 @@ fn a_fault_waits_for_no_change_elsewhere() {
     while !is_closed() {
         thread::yield_now();
     }
-    // The faults are in the same leaf, and far away; new mappings are found, too.
+    // The faults are in the same leaf, and far away; new mappings are found as well.
     let mut a = space.accessor().unwrap();
     a.store(at + 2 * PAGE, 5u64).unwrap();
     assert_eq!(a.load::<u64>(at + 2 * PAGE), Ok(5));
@@ -156,7 +156,7 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     let group = pool.root_group().child("tenant", 64 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let mut a = space.accessor().unwrap();
-    // One page in each 1 GiB: two nodes and the page itself.
+    // There is one page in each 1 GiB: it takes two nodes and the page itself.
     let refused = (1..200u64).find_map(|number| {
         let at = VirtAddr(number << 30);
         space.map(Map::anonymous(PAGE).at(at)).ok()?;
@@ -176,7 +176,7 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     pool.flush_retired();
     assert_eq!(group.usage(), 0);
 
-    // Mappings alone: of alternating protections, so that they do not merge.
+    // Now only mappings take memory. Their protections alternate, so that they do not merge.
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let mut mapped = 0;
     let refused = loop {
@@ -188,7 +188,7 @@ fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
         }
     };
     assert!(matches!(refused, SpaceError::Limit(_)), "{refused}");
-    // Each takes about 64 bytes, and the tree is at least a third full.
+    // A mapping takes about 64 bytes, and the tree is at least a third full.
     assert!((1500..6000).contains(&mapped), "{mapped}");
     assert_eq!(space.stats().mappings.len(), mapped, "nothing is changed");
     space
@@ -232,7 +232,7 @@ fn code_is_stale_once_its_mapping_shows_something_else_and_not_before() {
     }
 }
 
-/// A thousand mappings of one page each, in no order, and two mappings of all pages.
+/// There are a thousand mappings of one page each, in random order, and two mappings of all pages.
 // spec: V23
 #[test]
 fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
@@ -266,8 +266,8 @@ fn pages_are_evicted_from_the_few_of_many_mappings_that_show_them() {
     space.validate();
 }
 
-/// Unmapping in parts leaves the leaf behind, and an access that fails finds it. When the whole
-/// range is mapped again, the leaf comes off, and its frame soon has another owner.
+/// An unmap in parts leaves the leaf, and an access that fails finds it. When the whole range is
+/// mapped again, the leaf is taken off, and its frame soon has another owner.
 // spec: A2
 #[test]
 fn an_empty_leaf_that_a_new_mapping_replaces_is_remembered_by_nobody() {
@@ -285,8 +285,9 @@ fn an_empty_leaf_that_a_new_mapping_replaces_is_remembered_by_nobody() {
     assert_eq!(fault.kind(), FaultKind::NotMapped);
     map();
     pool.flush_retired();
-    pool.flush_retired(); // what the first flush retired
-    // Every free frame gets words that lead to itself: bytes that nobody has stored here.
+    pool.flush_retired(); // releases the entries that the first flush retired
+    // Every free frame gets words that lead to itself: a wrong access would read bytes that were
+    // never stored here.
     let alloc = || pool.alloc(GroupId::ROOT, 0, AllocMode::NoWait).ok();
     let fill = |mut frame: PoolFrame<'_>| {
         let word = crate::space::table::pte::Pte::own(frame.address()).0;

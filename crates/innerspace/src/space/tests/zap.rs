@@ -1,4 +1,4 @@
-//! Dropping pages where they are.
+//! Dropping pages with the gate open.
 
 use std::sync::mpsc;
 
@@ -7,7 +7,8 @@ use crate::Advice;
 use crate::space::core::address::LEAF_BYTES;
 use crate::sync::failpoint;
 
-/// A space with numbered pages: the first half of a leaf, and as much before it.
+/// Creates a space with numbered pages: the first half of them ends a leaf, the other begins the
+/// next.
 fn numbered(pool: &Arc<Pool>) -> (Space, VirtAddr) {
     let space = space(pool);
     let at = VirtAddr(8 * LEAF_BYTES - 8 * PAGE);
@@ -24,7 +25,7 @@ fn shown(space: &Space, at: VirtAddr) -> Vec<u64> {
         .collect()
 }
 
-/// The memory is as it was, except for zeros in some pages.
+/// Returns the expected memory: unchanged, except for zeros in some pages.
 fn without(dropped: std::ops::Range<u64>) -> Vec<u64> {
     let left = |page| if dropped.contains(&page) { 0 } else { page + 1 };
     (0..16).map(left).collect()
@@ -38,7 +39,7 @@ fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() 
     assert_eq!(a.load::<u64>(at), Ok(1));
     let used = pool.groups.usage(GroupId::ROOT).0;
     let before = pool.domain.grace_periods();
-    // In two leaves.
+    // The range is in two leaves.
     let range = at + 6 * PAGE;
     space.advise(range, 5 * PAGE, Advice::DontNeed).unwrap();
     assert_eq!(pool.domain.grace_periods() - before, 1);
@@ -48,7 +49,7 @@ fn less_than_a_leaf_is_dropped_with_one_grace_period_and_nothing_is_forgotten() 
     );
     assert_eq!(pool.groups.usage(GroupId::ROOT).0, used - 5);
     assert_eq!(shown(&space, at), without(6..11));
-    // Zeros that were loaded are not pages to wait for.
+    // The zero frame, which loads have mapped, is no page to wait for.
     let before = pool.domain.grace_periods();
     space.advise(range, 5 * PAGE, Advice::DontNeed).unwrap();
     assert_eq!(pool.domain.grace_periods(), before);
@@ -68,7 +69,7 @@ fn what_others_share_is_theirs_still() {
     space.advise(at, 4 * PAGE, Advice::DontNeed).unwrap();
     assert_eq!(shown(&space, at), without(0..4));
     assert_eq!(shown(&child, at), without(0..0));
-    // Both leaves are the child's own now, and pages that it has not stored to are borrowed.
+    // Both leaves are the child's own now, and borrow the pages to which the child has not stored.
     let mut a = child.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     a.store(at + 15 * PAGE, 16u64).unwrap();
@@ -104,7 +105,7 @@ fn a_restore_brings_back_what_was_dropped_since() {
     let snapshot = space.freeze().unwrap();
     let mut a = space.accessor().unwrap();
     for _ in 0..2 {
-        // The leaf is the space's own, which a restore in place relies on.
+        // The leaf has become the space's own; a restore in place relies on that.
         a.store(at, 99u64).unwrap();
         space.advise(at, 2 * PAGE, Advice::DontNeed).unwrap();
         assert_eq!(shown(&space, at), without(0..2));
@@ -116,8 +117,8 @@ fn a_restore_brings_back_what_was_dropped_since() {
     assert_nothing_left(&pool);
 }
 
-/// A store that was about to make the page writable again finds it gone; until then the page is
-/// nobody else's.
+/// A store that was about to make the page writable again finds it gone. Until then the page is not
+/// reused.
 // spec: A5
 #[test]
 fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over() {
@@ -135,7 +136,7 @@ fn a_page_that_is_dropped_beside_a_fault_is_not_reused_before_the_fault_is_over(
         let (begun, used) = (pool.domain.begun(), pool.groups.usage(GroupId::ROOT));
         let advise = move || other.advise(at, PAGE, Advice::DontNeed).unwrap();
         let dropping = thread::spawn(advise);
-        // The drop is over, or it waits for us.
+        // The drop is over, or it waits for this thread.
         while !dropping.is_finished() && pool.domain.begun() == begun {
             thread::yield_now();
         }
@@ -159,7 +160,7 @@ fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
     let snapshot = space.freeze().unwrap();
     let mut a = space.accessor().unwrap();
     for _ in 0..2 {
-        // The page that is dropped is borrowed: no record of stores has it.
+        // The dropped page is borrowed, so it is in no record of changes.
         a.store(at, 99u64).unwrap();
         space.advise(at + PAGE, PAGE, Advice::DontNeed).unwrap();
         space.restore(&snapshot).unwrap();
@@ -167,8 +168,8 @@ fn a_restore_brings_back_what_was_dropped_and_never_stored_to() {
     }
 }
 
-/// With one accessor, a fault releases the leaf that it has copied at once: then it is the fork's
-/// alone.
+/// There is one accessor, so a fault releases the leaf that it has copied without a grace period:
+/// then the leaf is the fork's alone.
 // spec: F3
 #[test]
 fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
@@ -196,7 +197,7 @@ fn a_drop_beside_the_copy_of_its_leaf_takes_nothing_from_the_fork() {
     assert_nothing_left(&pool);
 }
 
-/// A page of zeros is going to be dropped; a store installs another first.
+/// A page of zeros is about to be dropped; a store first installs another page.
 #[test]
 fn what_a_store_puts_there_beside_the_drop_is_dropped() {
     let pool = pool(64);

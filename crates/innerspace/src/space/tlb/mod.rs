@@ -2,7 +2,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `page`, `place` | the bytes of a page that was found; the address that a remembered leaf leads to |
+//! | `page`, `place` | the bytes of a page that a hit found; the address of a remembered leaf |
 //! | `translator` | the cache, its sections, and the hit |
 //! | `coalesced` | leaves whose pages are contiguous |
 

@@ -1,4 +1,4 @@
-//! How the errors read, and how large a fault is.
+//! The texts of errors, and the size of a fault.
 
 use super::*;
 

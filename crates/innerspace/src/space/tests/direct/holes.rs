@@ -1,4 +1,4 @@
-//! Holes: the zero frame, the common leaf of zeros, and parting from it.
+//! Holes: the zero frame, the leaf of zeros, and replacing that leaf.
 
 use super::*;
 
@@ -27,7 +27,8 @@ fn a_hole_of_a_gib_read_by_mapping_takes_no_memory() {
         (1 << 30) / PAGE,
         "every translation is the zero frame"
     );
-    // One upper node of the file, the leaf of zeros, and nodes of the page table above the leaves.
+    // In use: one upper node of the file, the leaf of zeros, and nodes of the page table above the
+    // leaves.
     let used = pool.groups.usage(GroupId::ROOT).0 - before.0;
     assert!(used <= 8, "{used} pages for an aligned hole");
     assert_eq!(device.free_pages(), 1);
@@ -62,7 +63,7 @@ fn a_hole_at_odd_addresses_costs_tables_alone() {
         (space.stats().pages.resident, space.stats().pages.zero),
         (0, pages)
     );
-    // One fault maps many.
+    // Each fault maps many pages.
     assert!(file.stats().faults <= pages / 12, "{}", file.stats());
     drop((a, space, file));
     assert_all_given_back(&pool);
@@ -310,7 +311,7 @@ fn a_hole_that_becomes_executable_is_fetched_from() {
     let executable = Protection::READ | Protection::EXECUTE;
     let child = parent.fork().unwrap();
     let snapshot = parent.freeze().unwrap();
-    // The child may execute all of it, and the parent one page of it.
+    // The child may execute all of the mapping, and the parent one page of it.
     child.protect(at, 4 * LARGE, executable).unwrap();
     parent.protect(at + LARGE, PAGE, executable).unwrap();
     for large in 0..4 {
@@ -324,7 +325,7 @@ fn a_hole_that_becomes_executable_is_fetched_from() {
     parent.restore(&snapshot).unwrap();
     parent.protect(at, 2 * LARGE, executable).unwrap();
     assert_eq!(fetched(&parent, at), Ok(0));
-    // Elsewhere, without execution and with it again.
+    // The child moves the mapping, without the right to execute and with it again.
     child.protect(at, 4 * LARGE, Protection::READ).unwrap();
     assert_eq!(child.accessor().unwrap().load::<u64>(at), Ok(0));
     let moved = child

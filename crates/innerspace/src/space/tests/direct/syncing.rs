@@ -1,4 +1,4 @@
-//! Sync, cuts and reclaim beside stores through mappings.
+//! Sync, cuts and reclaim, concurrent with stores through mappings.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn a_block_that_was_punched_out_is_never_written_again() {
         }
         for round in 0..300_u64 {
             file.punch(0..4 * PAGE).unwrap();
-            // Blocks that were the first file's a moment ago.
+            // These blocks were the first file's a moment ago.
             let bytes = [round as u8 | 1; PAGE_SIZE];
             for page in 0..12 {
                 other.write_all_at(&bytes, page * PAGE).unwrap();
@@ -158,7 +158,7 @@ fn a_long_store_after_a_sync_takes_one_fault_for_all_its_pages() {
         file.read_exact_at(&mut found, 100).unwrap();
         assert!(found == bytes, "round {round}");
     }
-    // A store of one page makes no other one dirty.
+    // A store to one page makes no other page dirty.
     file.sync_all().unwrap();
     a.store(at + 3 * PAGE, 5u64).unwrap();
     assert_eq!(file.stats().dirty, 1);
