@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use innerspace::{
-    AccessKind, AddressWidth, Advice, AtFork, Device, DeviceError, FaultKind, MIB, Map, Memory,
-    MemoryOptions, PAGE_SIZE, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
+    AccessKind, AddressWidth, Advice, AtFork, Device, DeviceError, Fault, FaultKind, MIB, Map,
+    Memory, MemoryOptions, PAGE_SIZE, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -104,6 +104,111 @@ fn each_access_is_one_call_with_its_width_and_place() {
     assert_eq!((info.kind, info.file, info.offset), (kind, None, PAGE));
     assert!(space.stats().to_string().contains(" rw shared device: "));
     space.validate();
+}
+
+/// The fault of an access that goes beyond the end of a device of 20 bytes.
+#[track_caller]
+fn check_past_device(a: &innerspace::Accessor, fault: Fault, at: VirtAddr, access: AccessKind) {
+    let told = (fault.kind(), fault.address(), fault.access());
+    assert_eq!(told, (FaultKind::PastDevice, at, access));
+    let text = a.explain(fault).to_string();
+    assert!(text.ends_with("the device has 20 bytes"), "{text}");
+}
+
+// spec: A17
+#[test]
+fn a_device_is_never_asked_beyond_its_length() {
+    let space = space();
+    let calls = Recorder::default();
+    let device = Map::device(calls.clone(), 20);
+    let at = space.map(device.at(VirtAddr(0x10_0000))).unwrap();
+    let mut a = space.accessor().unwrap();
+    a.load::<u64>(at + 8).unwrap();
+    a.store(at + 4, 0_u128).unwrap();
+    calls.take();
+    for offset in [20, 17, 4092] {
+        let at = at + offset;
+        let [load, store] = [AccessKind::Load, AccessKind::Store];
+        let loaded = a.load::<u32>(at).unwrap_err();
+        check_past_device(&a, loaded, at, load);
+        let stored = a.store(at, 1_u32).unwrap_err();
+        check_past_device(&a, stored, at, store);
+        let in_session = a.session(|a| a.store(at, 1_u32)).unwrap_err();
+        check_past_device(&a, in_session, at, store);
+        let tried = a.try_load::<u32>(at).unwrap_err();
+        check_past_device(&a, tried, at, load);
+    }
+    let (end, acquire) = (at + 20, Ordering::Acquire);
+    let atomic = a.load_atomic::<u32>(end, acquire).unwrap_err();
+    check_past_device(&a, atomic, end, AccessKind::Load);
+    let atomic = a.store_atomic(end, 1_u32, Ordering::Release).unwrap_err();
+    check_past_device(&a, atomic, end, AccessKind::Store);
+    let exchange = a.fetch_add(end, 1_u32, acquire).unwrap_err();
+    check_past_device(&a, exchange, end, AccessKind::Exchange);
+    assert!(calls.take().is_empty());
+    // Runs of bytes end where the device does.
+    let fault = a.read(at, &mut [0; 32]).unwrap_err();
+    check_past_device(&a, fault, end, AccessKind::Load);
+    let inside = ["load 8 at 0x0", "load 8 at 0x8", "load 4 at 0x10"];
+    assert_eq!(calls.take(), inside);
+    let fault = a.compare(at, &core::array::from_fn::<u8, 32, _>(|at| at as u8));
+    check_past_device(&a, fault.unwrap_err(), end, AccessKind::Load);
+    assert_eq!(calls.take(), inside);
+    let stored = ["store [09, 09, 09, 09] at 0x10"];
+    let fault = a.write(at + 16, &[9; 32]).unwrap_err();
+    check_past_device(&a, fault, end, AccessKind::Store);
+    assert_eq!(calls.take(), stored);
+    let fault = a.fill(at + 16, 9, 32).unwrap_err();
+    check_past_device(&a, fault, end, AccessKind::Store);
+    assert_eq!(calls.take(), stored);
+    let memory = space.map(Map::anonymous(PAGE)).unwrap();
+    let fault = a.copy(memory, at + 16, 16).unwrap_err();
+    check_past_device(&a, fault, end, AccessKind::Load);
+    let fault = a.copy(at + 16, memory, 16).unwrap_err();
+    check_past_device(&a, fault, end, AccessKind::Store);
+    calls.take();
+    // A fork has the same device, and so have the pages that a remap has moved.
+    let mut fork = space.fork().unwrap().accessor().unwrap();
+    let fault = fork.load::<u32>(end).unwrap_err();
+    check_past_device(&fork, fault, end, AccessKind::Load);
+    let moved = space.remap(at, 20, 20, Remap::Replacing(at + 2 * PAGE));
+    let fault = a.load::<u32>(moved.unwrap() + 20).unwrap_err();
+    check_past_device(&a, fault, end + 2 * PAGE, AccessKind::Load);
+    assert!(calls.take().is_empty());
+}
+
+// spec: A17
+#[test]
+fn a_device_has_its_pages_for_itself() {
+    let space = space();
+    let at = VirtAddr(0x10_0000);
+    let device = |at| Map::device(Recorder::default(), 16).at(at);
+    space.map(device(at)).unwrap();
+    let refused = space.map(device(at + 16)).unwrap_err();
+    assert!(matches!(refused, SpaceError::Unaligned { .. }), "{refused}");
+    let refused = space.map(device(at)).unwrap_err();
+    assert!(matches!(refused, SpaceError::Overlaps { .. }), "{refused}");
+    space.map(device(at + PAGE)).unwrap();
+    let mut a = space.accessor().unwrap();
+    let across = a.load::<u64>(at + (PAGE - 4)).unwrap_err();
+    assert_eq!(across.kind(), FaultKind::PastDevice);
+}
+
+/// The end of a device lies in its second page, and so do the last bytes of the value.
+// spec: V24
+#[test]
+fn a_store_beyond_the_end_of_a_device_stores_nothing() {
+    let space = space();
+    let calls = Recorder::default();
+    let at = VirtAddr(0x10_0000);
+    let device = Map::device(calls.clone(), PAGE + 2);
+    space.map(device.at(at)).unwrap();
+    let mut a = space.accessor().unwrap();
+    let fault = a.store(at + (PAGE - 4), 1_u64).unwrap_err();
+    let told = (fault.kind(), fault.address());
+    assert_eq!(told, (FaultKind::PastDevice, at + PAGE));
+    assert!(calls.take().is_empty());
+    a.store(at + (PAGE - 6), 1_u64).unwrap();
 }
 
 // spec: A17

@@ -118,7 +118,12 @@ impl Core {
     ) -> Result<Part<'bytes>, Fault> {
         let device = match self.access::<S, ()>(at, part, drop) {
             Ok(()) => None,
-            Err(fault) => Some(self.device_of(fault)?),
+            Err(fault) => {
+                let call = self.device_of(fault)?;
+                let inside = call.device.check_end(call.offset, bytes.len());
+                inside.map_err(|cause| self.failed(fault, cause))?;
+                Some(call)
+            }
         };
         Ok(Part { at, bytes, device })
     }

@@ -15,7 +15,7 @@
 use super::single::{Core, Interrupted, Sectioned};
 use crate::VirtAddr;
 use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
-use crate::space::vma::device::DeviceCall;
+use crate::space::vma::device::{DeviceCall, DeviceRef};
 
 /// Splits a run of bytes into accesses of at most 8 bytes, each aligned to its size. Yields the
 /// offset and length of each.
@@ -32,6 +32,19 @@ fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
         done += size;
         Some((start, size))
     })
+}
+
+/// The calls of a bulk access at `at`, which is `offset` of the device. The bytes beyond its end
+/// come last, in one piece, which fails.
+fn runs(
+    device: &DeviceRef,
+    offset: u64,
+    at: VirtAddr,
+    len: usize,
+) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let inside = device.bytes_before_end(offset, len);
+    let beyond = (inside < len).then_some((inside, len - inside));
+    calls(at.0, inside).chain(beyond)
 }
 
 impl Core {
@@ -53,11 +66,7 @@ impl Core {
         let done = act();
         drop(inside);
         drop(suspended);
-        done.map_err(|cause| {
-            let fault = wanted.of_kind(cause.kind());
-            self.space.remember(fault, cause);
-            fault
-        })
+        done.map_err(|cause| self.failed(wanted, cause))
     }
 
     /// Completes a load of a value that met `fault`.
@@ -67,8 +76,8 @@ impl Core {
         bytes: &mut [u8],
         fault: Fault,
     ) -> Result<(), Fault> {
-        let DeviceCall { device, offset } = self.device_of(fault)?;
-        self.call::<S>(fault, || device.load(offset, bytes))
+        let call = self.device_of(fault)?;
+        self.call::<S>(fault, || call.device.load(call.offset, bytes))
     }
 
     /// Completes a store of a value that met `fault`.
@@ -78,8 +87,8 @@ impl Core {
         bytes: &[u8],
         fault: Fault,
     ) -> Result<(), Fault> {
-        let DeviceCall { device, offset } = self.device_of(fault)?;
-        self.call::<S>(fault, || device.store(offset, bytes))
+        let call = self.device_of(fault)?;
+        self.call::<S>(fault, || call.device.store(call.offset, bytes))
     }
 
     /// Completes a bulk load inside one page that met `fault`.
@@ -90,8 +99,9 @@ impl Core {
         bytes: &mut [u8],
         fault: Fault,
     ) -> Result<(), Fault> {
-        let DeviceCall { device, offset } = self.device_of(fault)?;
-        for (start, size) in calls(at.0, bytes.len()) {
+        let call = self.device_of(fault)?;
+        let DeviceCall { device, offset } = &call;
+        for (start, size) in runs(device, *offset, at, bytes.len()) {
             let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Load, 0);
             let piece = &mut bytes[start..start + size];
             self.call::<S>(wanted, || device.load(offset + start as u64, piece))?;
@@ -118,7 +128,7 @@ impl Core {
         bytes: &[u8],
         DeviceCall { device, offset }: &DeviceCall,
     ) -> Result<(), Fault> {
-        for (start, size) in calls(at.0, bytes.len()) {
+        for (start, size) in runs(device, *offset, at, bytes.len()) {
             let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Store, 0);
             let piece = &bytes[start..start + size];
             self.call::<S>(wanted, || device.store(offset + start as u64, piece))?;
@@ -129,11 +139,18 @@ impl Core {
     /// Returns the fault for a read-modify-write that met `fault`: devices have none.
     #[cold]
     pub(crate) fn device_exchange(&mut self, fault: Fault) -> Fault {
-        let Ok(DeviceCall { device, offset }) = self.device_of(fault) else {
-            return fault;
-        };
-        let cause = device.no_exchange(offset);
-        let fault = fault.of_kind(cause.kind());
+        match self.device_of(fault) {
+            Ok(call) => {
+                let cause = call.device.no_exchange(call.offset, fault.bytes());
+                self.failed(fault, cause)
+            }
+            Err(fault) => fault,
+        }
+    }
+
+    /// What `wanted` comes to when `cause` refuses it.
+    pub(crate) fn failed(&self, wanted: Fault, cause: Cause) -> Fault {
+        let fault = wanted.of_kind(cause.kind());
         self.space.remember(fault, cause);
         fault
     }

@@ -144,10 +144,14 @@ impl Map {
         }
     }
 
-    /// Describes a mapping of a device of `len` bytes, rounded up to whole pages: loads and stores
-    /// there are calls of `device`, never cached. The mapping is shared with forks, readable and
-    /// writable, never executable. An `Arc` of a device is a device too: keep a clone to have
-    /// access to it.
+    /// Describes a mapping of a device of `len` bytes: loads and stores there are calls of `device`,
+    /// never cached. The mapping is shared with forks, readable and writable, never executable. An
+    /// `Arc` of a device is a device too: keep a clone to have access to it.
+    ///
+    /// A mapping takes whole pages of addresses. An access that goes beyond `len` is a fault of the
+    /// kind [`FaultKind::PastDevice`](crate::FaultKind::PastDevice), and the device is not asked. A
+    /// second device in the same page is refused when it is mapped: map one device that divides
+    /// the offsets among them.
     ///
     /// ```
     /// use innerspace::{Device, DeviceError, MIB, Map, Memory};
@@ -178,7 +182,7 @@ impl Map {
     /// # Ok(()) }
     /// ```
     pub fn device(device: impl Device, len: u64) -> Map {
-        let device = DeviceRef::new(device);
+        let device = DeviceRef::new(device, len);
         Map {
             what: What::Device { device, len },
             protection: Protection::READ_WRITE,

@@ -78,6 +78,8 @@ pub enum FaultKind {
     /// The device that is mapped there refused, or the access was an atomic read-modify-write,
     /// which devices do not have. An atomic load or store of a device is an ordinary call.
     Device,
+    /// The device that is mapped there ends before the access does.
+    PastDevice,
     /// The access was made from inside a device's handler, or a store's callback, to the space for
     /// which that was called.
     Reentered,
@@ -148,6 +150,11 @@ impl Fault {
         self.what & BEYOND != 0
     }
 
+    /// Returns the size of the value that was to be accessed; 0 for a buffer.
+    pub(crate) fn bytes(self) -> usize {
+        (self.what & BYTES).into()
+    }
+
     /// Returns why the access failed.
     pub fn kind(self) -> FaultKind {
         self.kind
@@ -183,9 +190,9 @@ impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Wanted(fault) = self;
         f.write_str(fault.access().name())?;
-        match fault.what & BYTES {
+        match fault.bytes() {
             0 => {}
-            bytes => write!(f, " of {}", Bytes(bytes.into()))?,
+            bytes => write!(f, " of {}", Bytes(bytes as u64))?,
         }
         let place = if fault.is_beyond() {
             "at or after"
@@ -220,6 +227,7 @@ impl fmt::Display for FaultKind {
             FaultKind::TooManyOwners => "the page has as many owners as can be counted",
             FaultKind::Frozen => "a snapshot never changes, and has no devices; fork it",
             FaultKind::Device => "the device refused",
+            FaultKind::PastDevice => "past the end of the device",
             FaultKind::Reentered => "a callback of the space may not use it",
             FaultKind::WouldBlock => "it would block",
             FaultKind::OtherProcess => "this memory belongs to the process that made it",
@@ -242,7 +250,7 @@ impl FaultKind {
         match self {
             FaultKind::NotMapped | FaultKind::Misaligned => ErrorKind::InvalidInput,
             FaultKind::Forbidden => ErrorKind::PermissionDenied,
-            FaultKind::PastEnd => ErrorKind::UnexpectedEof,
+            FaultKind::PastEnd | FaultKind::PastDevice => ErrorKind::UnexpectedEof,
             FaultKind::Io | FaultKind::Device => ErrorKind::Other,
             FaultKind::Limit => ErrorKind::OutOfMemory,
             FaultKind::TooManyOwners => ErrorKind::ResourceBusy,
@@ -287,6 +295,7 @@ pub(crate) enum Cause {
     Direct(Arc<DaxError>),
     Limit(LimitError),
     Device(DeviceError),
+    PastDevice { len: u64 },
 }
 
 impl Cause {
@@ -306,6 +315,7 @@ impl Cause {
             },
             Cause::Limit(_) => FaultKind::Limit,
             Cause::Device(_) => FaultKind::Device,
+            Cause::PastDevice { .. } => FaultKind::PastDevice,
         }
     }
 }
@@ -316,7 +326,7 @@ impl Cause {
         match self {
             Cause::File(error) => error.would_block(),
             Cause::Limit(error) => error.would_block(),
-            Cause::Direct(_) | Cause::Device(_) => false,
+            Cause::Direct(_) | Cause::Device(_) | Cause::PastDevice { .. } => false,
         }
     }
 }
@@ -328,6 +338,7 @@ impl fmt::Display for Cause {
             Cause::Direct(error) => error.fmt(f),
             Cause::Limit(error) => error.fmt(f),
             Cause::Device(error) => error.fmt(f),
+            Cause::PastDevice { len } => write!(f, "the device has {len} bytes"),
         }
     }
 }

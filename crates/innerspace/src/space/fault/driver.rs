@@ -320,8 +320,10 @@ impl<'space> FaultState<'space> {
                 return Step::Denied(FaultKind::Frozen);
             }
             let offset = vma.file_page(self.at.0) * PAGE_SIZE as u64 + self.at.page_offset() as u64;
-            let device = device.clone();
-            return Step::Device(DeviceCall { device, offset });
+            return Step::Device(DeviceCall {
+                device: device.clone(),
+                offset,
+            });
         }
         if let Some(step) = self.step_without_leaf(vma) {
             return step;

@@ -12,6 +12,9 @@ use crate::sync::{Arc, OnceLock};
 /// Something that answers loads and stores of a range of addresses; see
 /// [`Map::device`](crate::Map::device).
 ///
+/// Calls stay inside the length with which the device was mapped: an access beyond that is a fault,
+/// [`FaultKind::PastDevice`](crate::FaultKind::PastDevice).
+///
 /// An access of a program is one call with as many bytes as the access has: 1, 2, 4, 8 or 16, at
 /// any alignment, in the machine's byte order. A bulk access is a run of calls of at most 8 bytes,
 /// aligned to their size; an access across the end of a page is two such runs. If a call is
@@ -80,7 +83,10 @@ struct Shared {
 }
 
 enum Target {
-    Device(Box<dyn Device>),
+    Device {
+        device: Box<dyn Device>,
+        len: u64,
+    },
     /// A direct-access file, guarded against being cut short. Not a handle: dropping a handle
     /// closes its file, and a mapping may be dropped anywhere.
     File(DaxRef),
@@ -90,20 +96,22 @@ impl DeviceRef {
     /// Returns the device's state; nothing for a file, whose only state is its bytes.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         match &self.0.target {
-            Target::Device(device) => device.snapshot(),
+            Target::Device { device, .. } => device.snapshot(),
             Target::File(_) => Vec::new(),
         }
     }
 
     /// Restores a state that the device returned before.
     pub(crate) fn restore(&self, state: &[u8]) {
-        if let Target::Device(device) = &self.0.target {
+        if let Target::Device { device, .. } = &self.0.target {
             device.restore(state);
         }
     }
 
-    pub(crate) fn new(device: impl Device) -> DeviceRef {
-        DeviceRef::to(Target::Device(Box::new(device)))
+    /// A device of `len` bytes.
+    pub(crate) fn new(device: impl Device, len: u64) -> DeviceRef {
+        let device = Box::new(device);
+        DeviceRef::to(Target::Device { device, len })
     }
 
     pub(crate) fn guarded(file: &DaxFile) -> DeviceRef {
@@ -119,7 +127,7 @@ impl DeviceRef {
     pub(crate) fn pay(&self, group: &Group) -> Result<(), LimitError> {
         if self.0.heap.get().is_none() {
             let boxed = match &self.0.target {
-                Target::Device(device) => size_of_val(&**device),
+                Target::Device { device, .. } => size_of_val(&**device),
                 Target::File(_) => 0,
             };
             let bytes = size_of::<Shared>() + ARC_BYTES + boxed;
@@ -132,7 +140,7 @@ impl DeviceRef {
     /// Returns the guarded file, if this is one.
     pub(crate) fn file(&self) -> Option<&DaxRef> {
         match &self.0.target {
-            Target::Device(_) => None,
+            Target::Device { .. } => None,
             Target::File(file) => Some(file),
         }
     }
@@ -140,7 +148,7 @@ impl DeviceRef {
     /// Says why a mapping of this may not have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match (&self.0.target, wanted.allows(Protection::EXECUTE)) {
-            (Target::Device(_), _) => "a device is never executable",
+            (Target::Device { .. }, _) => "a device is never executable",
             (Target::File(_), true) => "a file guarded against being cut short is never executable",
             (Target::File(_), false) => {
                 "a guarded file is written by shared mappings, if it was opened writable"
@@ -148,9 +156,31 @@ impl DeviceRef {
         }
     }
 
+    /// How many of `len` bytes at `offset` lie before the end of a device. A file's calls look at
+    /// its end themselves.
+    pub(crate) fn bytes_before_end(&self, offset: u64, len: usize) -> usize {
+        match &self.0.target {
+            Target::Device { len: end, .. } => end.saturating_sub(offset).min(len as u64) as usize,
+            Target::File(_) => len,
+        }
+    }
+
+    /// Refuses an access that goes beyond the end of a device.
+    pub(crate) fn check_end(&self, offset: u64, len: usize) -> Result<(), Cause> {
+        match &self.0.target {
+            Target::Device { len: end, .. } if self.bytes_before_end(offset, len) < len => {
+                Err(Cause::PastDevice { len: *end })
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Cause> {
         match &self.0.target {
-            Target::Device(device) => device.load(offset, bytes).map_err(Cause::Device),
+            Target::Device { device, .. } => {
+                self.check_end(offset, bytes.len())?;
+                device.load(offset, bytes).map_err(Cause::Device)
+            }
             Target::File(file) => {
                 let loaded = file.core().load_guarded(bytes, offset);
                 loaded.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
@@ -160,7 +190,10 @@ impl DeviceRef {
 
     pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Cause> {
         match &self.0.target {
-            Target::Device(device) => device.store(offset, bytes).map_err(Cause::Device),
+            Target::Device { device, .. } => {
+                self.check_end(offset, bytes.len())?;
+                device.store(offset, bytes).map_err(Cause::Device)
+            }
             Target::File(file) => {
                 let stored = file.core().store_guarded(bytes, offset);
                 stored.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
@@ -168,13 +201,16 @@ impl DeviceRef {
         }
     }
 
-    /// Returns the error for an atomic read-modify-write, which neither a device nor a guarded file
-    /// has.
-    pub(crate) fn no_exchange(&self, offset: u64) -> Cause {
+    /// Returns the error for an atomic read-modify-write of `len` bytes, which neither a device nor a
+    /// guarded file has.
+    pub(crate) fn no_exchange(&self, offset: u64, len: usize) -> Cause {
         match &self.0.target {
-            Target::Device(_) => {
-                Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
-            }
+            Target::Device { .. } => match self.check_end(offset, len) {
+                Ok(()) => {
+                    Cause::Device(DeviceError::new("a device has no atomic read-modify-write"))
+                }
+                Err(past_device) => past_device,
+            },
             Target::File(file) => {
                 let error = file.core().no_atomic_access(offset);
                 Cause::Direct(std::sync::Arc::new(error))
@@ -190,7 +226,7 @@ impl DeviceRef {
 impl fmt::Debug for DeviceRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.target {
-            Target::Device(_) => f.write_str("device"),
+            Target::Device { .. } => f.write_str("device"),
             Target::File(file) => f.write_str(file.name()),
         }
     }
