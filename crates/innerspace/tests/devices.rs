@@ -383,6 +383,8 @@ impl Device for Nosy {
         refused(pinned.err(), "pin", *at, PAGE);
         refused(space.take_dirty(*at, PAGE).err(), "take_dirty", *at, PAGE);
         refused(space.fork().err(), "fork", first, whole);
+        let waited = space.wait_for_calls();
+        refused(waited.err(), "wait for calls", first, whole);
         refused(space.freeze().err(), "freeze", first, whole);
         bytes.fill(9);
         Ok(())

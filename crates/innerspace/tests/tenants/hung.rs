@@ -71,6 +71,7 @@ fn work(memory: &Memory, group: &Group) {
         .unwrap();
     drop((file, child));
     space.unmap(at, 100_000_u64.next_multiple_of(PAGE)).unwrap();
+    space.wait_for_calls().unwrap();
     assert_eq!(store.to_vec()[..8], [9; 8], "it is closed");
 }
 
@@ -329,4 +330,42 @@ fn a_destructor_of_a_device_that_hangs_stops_its_own_tenant() {
     goes_on(world);
     drop(keep);
     end.join().unwrap();
+}
+
+/// A device whose calls hang.
+struct HangsInCalls(Arc<Hangs>);
+
+impl Device for HangsInCalls {
+    fn load(&self, _: u64, _: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.hang();
+        Ok(())
+    }
+
+    fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+// spec: N6
+#[test]
+fn a_call_of_a_device_that_hangs_stops_its_own_tenant() {
+    let world = World::new(16 * MIB, Threads::Service);
+    let (hangs, calls, keep) = Hangs::new();
+    let space = world.memory.space_in(&world.a).unwrap();
+    let at = space.map(Map::device(HangsInCalls(hangs), 8)).unwrap();
+    let mut accessor = space.accessor().unwrap();
+    let caller = thread::spawn(move || accessor.load::<u8>(at));
+    calls.recv_timeout(LONG).expect("it is called");
+    let waiter = {
+        let space = space.clone();
+        thread::spawn(move || space.wait_for_calls().unwrap())
+    };
+    within("an unmap of A", move || {
+        space.fork().unwrap();
+        space.unmap(at, PAGE).unwrap();
+    });
+    goes_on(world);
+    drop(keep);
+    assert_eq!(caller.join().unwrap(), Ok(0));
+    waiter.join().unwrap();
 }

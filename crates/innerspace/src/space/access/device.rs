@@ -100,7 +100,7 @@ impl Core {
         fault: Fault,
     ) -> Result<(), Fault> {
         let call = self.device_of(fault)?;
-        let DeviceCall { device, offset } = &call;
+        let DeviceCall { device, offset, .. } = &call;
         for (start, size) in runs(device, *offset, at, bytes.len()) {
             let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Load, 0);
             let piece = &mut bytes[start..start + size];
@@ -126,7 +126,7 @@ impl Core {
         &mut self,
         at: VirtAddr,
         bytes: &[u8],
-        DeviceCall { device, offset }: &DeviceCall,
+        DeviceCall { device, offset, .. }: &DeviceCall,
     ) -> Result<(), Fault> {
         for (start, size) in runs(device, *offset, at, bytes.len()) {
             let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Store, 0);

@@ -72,7 +72,10 @@ impl Space {
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
     /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
-    /// stay in their file.
+    /// stay in their file. One exception: the call of a [`Device`](crate::Device), or of a file with
+    /// [`OnShrink::Error`](crate::OnShrink::Error), may still be under way if an access had begun
+    /// it, and then that access succeeds. A handler may take as long as it likes, and may want a
+    /// lock that the caller holds; [`Space::wait_for_calls`] waits for it.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
@@ -80,6 +83,40 @@ impl Space {
     /// Nothing is changed then.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.unmap_in(AllocMode::Wait, at, len)
+    }
+
+    /// Waits for the calls of devices and of files with
+    /// [`OnShrink::Error`](crate::OnShrink::Error) that accesses to this space have begun.
+    /// [`Space::unmap`], [`Space::protect`] and all other changes of the mappings return without
+    /// waiting for such calls. Once both a change and this have returned, no call is under way any
+    /// more that the change would have refused: the device may be taken apart.
+    ///
+    /// Calls that begin later are not waited for. If a handler never returns, or waits for the
+    /// caller, this does not return either.
+    ///
+    /// ```
+    /// # use innerspace::{Device, DeviceError, MIB, Map, Memory};
+    /// # struct Uart;
+    /// # impl Device for Uart {
+    /// #     fn load(&self, _: u64, _: &mut [u8]) -> Result<(), DeviceError> { Ok(()) }
+    /// #     fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> { Ok(()) }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// let at = space.map(Map::device(Uart, 8))?;
+    /// space.unmap(at, 8)?;
+    /// space.wait_for_calls()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpaceError::Reentered`] from inside such a call, which would wait for itself;
+    /// [`SpaceError::OtherProcess`].
+    pub fn wait_for_calls(&self) -> Result<(), SpaceError> {
+        let whole = self.0.end();
+        self.0.check_entry("wait for calls", VirtAddr(0), whole)?;
+        self.0.calls.wait();
+        Ok(())
     }
 
     /// Unmaps as [`Space::unmap`] does, with memory allocated in `mode`.

@@ -3,6 +3,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `address` | pages, leaves, and the levels of the page table as numbers |
+//! | `calls` | accesses that are calls: which are under way |
 //! | `error` | `SpaceError`, `Fault`, and the cause behind a fault |
 //! | `options` | the bits of an address, the group |
 //! | `payer` | the group that is charged for a space's records |
@@ -10,6 +11,7 @@
 //! | `space` | `Space` and `SpaceInner` |
 
 pub(crate) mod address;
+pub(crate) mod calls;
 pub(crate) mod error;
 pub(crate) mod options;
 pub(crate) mod payer;

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::address::leaf_number;
+use super::calls::Calls;
 use super::error::{AccessKind, Cause, Explanation, Fault, FaultKind, SpaceError, Wanted};
 use super::options::AddressWidth;
 use super::structure::Structure;
@@ -106,6 +107,8 @@ pub(crate) struct SpaceInner {
     pub(crate) paths: Mutex<()>,
     /// The participants of the accessors, for posts.
     pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
+    /// Calls of devices and guarded files.
+    pub(crate) calls: Arc<Calls>,
     /// Causes of the last faults.
     pub(crate) causes: Mutex<VecDeque<(Fault, Cause)>>,
 }
@@ -178,6 +181,7 @@ impl SpaceInner {
             group: group.clone(),
             paths: Mutex::ranked(Rank::Paths, ()),
             accessors: Mutex::ranked(Rank::Participants, Members::default()),
+            calls: Arc::default(),
             causes: Mutex::new(VecDeque::new()),
         })
     }

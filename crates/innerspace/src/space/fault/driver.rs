@@ -198,6 +198,7 @@ impl<'space> FaultState<'space> {
                     self.lock_entry(&file, page, kind, reach)?
                 }
                 Step::Device(call) => {
+                    failpoint!(DeviceFound);
                     vmas.device = Some(call);
                     return Err(self.error(FaultKind::Device, None));
                 }
@@ -321,6 +322,7 @@ impl<'space> FaultState<'space> {
             }
             let offset = vma.file_page(self.at.0) * PAGE_SIZE as u64 + self.at.page_offset() as u64;
             return Step::Device(DeviceCall {
+                _under_way: self.space.calls.begin(),
                 device: device.clone(),
                 offset,
             });

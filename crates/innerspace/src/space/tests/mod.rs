@@ -1,5 +1,6 @@
 //! Tests of spaces with anonymous memory; files are tested through the facade.
 
+mod calls;
 mod chains;
 mod coalesced;
 mod direct;

@@ -6,6 +6,7 @@ use std::fmt;
 use super::protection::Protection;
 use crate::dax::{DaxFile, DaxRef};
 use crate::group::{Group, HeapBytes, LimitError, MayReclaim};
+use crate::space::core::calls::UnderWay;
 use crate::space::core::error::{Cause, DeviceError};
 use crate::sync::{Arc, OnceLock};
 
@@ -235,6 +236,8 @@ impl fmt::Debug for DeviceRef {
 /// A call to the device that a fault found instead of a page.
 #[derive(Debug)]
 pub(crate) struct DeviceCall {
+    /// Dropped before the device, whose destructor may be the program's.
+    pub(crate) _under_way: UnderWay,
     pub(crate) device: DeviceRef,
     pub(crate) offset: u64,
 }
