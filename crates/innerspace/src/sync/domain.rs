@@ -1,50 +1,56 @@
 //! Sections and grace periods: how a thread uses a translation or an index node without a shared
 //! write, and how another takes it away.
 //!
-//! A [`Participant`] is the public side of one reader: a counter that is odd while the reader is in
-//! a *section*, and a mailbox. An accessor owns one; any other thread that walks a table or an
-//! index uses its own ([`Domain::reader`]).
+//! A [`Participant`] is the side of a reader that other threads see: a counter that is odd while
+//! the reader is in a *section*, and a mailbox. Each accessor owns one. Any other thread that walks
+//! a page table or an index uses its own ([`Domain::reader`]).
 //!
 //! The reader
 //!
 //! 1. *enters*: `state` = odd, light barrier;
-//! 2. looks whether anything is `pending`, and drains the mailbox if so;
+//! 2. checks whether anything is `pending`, and drains the mailbox if so;
 //! 3. reads the words, and uses what they lead to;
 //! 4. *leaves*: `state` = even, release.
 //!
 //! The revoker
 //!
-//! 1. makes the thing unreachable: it changes the word that leads to it;
-//! 2. posts to the mailboxes of those that may have cached it, and sets `pending`;
-//! 3. calls [`Domain::synchronize_with`]: heavy barrier, wait for every odd `state` to change;
+//! 1. makes the thing unreachable: it changes the word that leads to the thing;
+//! 2. posts to the mailboxes of the readers that may have cached the thing, and sets their
+//!    `pending`;
+//! 3. calls [`Domain::synchronize_with`]: heavy barrier, then a wait for every odd `state` to
+//!    change;
 //! 4. reuses the thing, cleans it, or returns.
 //!
-//! At least one of the two sees the other, and after the wait the revoker sees what the reader
-//! wrote in its section. The argument is in `docs/protocols/sections.md`, also for systems without
-//! `membarrier` and for readers that fence ([`fencing`]).
+//! At least one of the two sees the other. After the wait the revoker sees what the reader wrote in
+//! its section. The argument is in `docs/protocols/sections.md`, which also covers systems without
+//! `membarrier` and readers that fence ([`fencing`]).
 //!
 //! # Sessions
 //!
-//! A session keeps one section open over many accesses and looks at `pending` before each: the
-//! address of the reader's cache while nothing is pending, and of an empty cache while something is
-//! ([`CacheBinding`]). A waiting revoker sets it, and the session passes a *safepoint* (leave,
-//! drain, enter). A thread that is about to wait for others first leaves the sections of its own
-//! sessions, and sets their `pending` ([`suspend_sessions`], called by every lock and wait of
-//! `sync`). While an access itself is under way the session is not registered (`end_session`), and
-//! nobody leaves its section for it.
+//! A session keeps one section open over many accesses and checks `pending` before each. `pending`
+//! holds the address of the reader's cache while no message waits, and the address of an empty
+//! cache while one does ([`CacheBinding`]). A waiting revoker sets `pending`, and the session
+//! passes a *safepoint* (leave, drain, enter).
 //!
-//! A session may stay open for as long as the program likes, so a grace period waits for the
-//! sessions of those spaces alone that may hold what is taken away. Between two accesses, and in
-//! one that hits, a session's section is *narrow* ([`Sections::narrow`]): it holds translations of
-//! its own space, its *owner*, and nothing else. Why that is enough is in `docs/protocols`, in
-//! `sections.md`.
+//! A thread that is about to wait for others first leaves the sections of its own sessions, and
+//! sets their `pending` ([`suspend_sessions`], called by every lock and wait of `sync`). While an
+//! access itself is under way the session is not registered (`end_session`), so no wait leaves its
+//! section.
+//!
+//! A session may stay open for as long as the program likes. A grace period therefore waits only
+//! for the sessions of those spaces that may hold what is taken away. Between two accesses, and in
+//! an access that hits, a session's section is *narrow* ([`Sections::narrow`]): the section then
+//! holds nothing but translations of its own space, which is its *owner*.
+//! `docs/protocols/sections.md` says why that is enough.
 //!
 //! # Rules
 //!
 //! Nothing in a section sleeps, allocates frames, charges or does I/O. `synchronize` is never
-//! called inside a section of the same thread (sessions excepted: they are suspended), nor with a
-//! lock held that a section may take. Locking: the list of participants and each mailbox have a
-//! mutex of their own, the innermost but for the allocator.
+//! called inside a section of the same thread (except in sessions, which are suspended), nor while
+//! a lock is held that a section may take.
+//!
+//! Locking: the list of participants and each mailbox have a mutex of their own. Only the
+//! allocator's locks are further in.
 
 use std::hint::cold_path;
 
@@ -54,38 +60,41 @@ use super::{Arc, Backoff, Mutex, Rank, order};
 use crate::sys::barrier::{self, BarrierMode};
 use crate::sys::process::Process;
 
-/// Posts kept one by one; one more turns the mailbox into a single "forget everything".
+/// The largest number of posts that a mailbox keeps one by one. One more turns all of them into a
+/// single "forget everything".
 pub(crate) const MAILBOX_LEN: usize = 64;
 
-/// An accessor's `state` outside its sections.
+/// The value of an accessor's `state` outside its sections.
 const CLOSED: u64 = 0;
 
-/// The bit of `state` that is set while the section is that of a session: between two accesses, or
-/// in one that hits.
+/// The bit of `state` that is set while the section is a session's narrow one: between two
+/// accesses, or in an access that hits.
 const SESSION: u64 = 1 << 63;
 
-/// The owner of a reader that has no sessions, and of what no session holds.
+/// The owner of a reader that has no sessions. A revoker also names it for things that no session
+/// can hold.
 pub(crate) const NO_OWNER: u64 = 0;
 
-/// The owner of what the sessions of any space may hold.
+/// The owner that stands for all spaces: the sessions of any space may hold the thing.
 pub(crate) const ANY_OWNER: u64 = u64::MAX;
 
-/// The bit of `alone` that is set while something is pending. No number of a cached leaf has it.
+/// The bit of `alone` that is set while a message is pending. No number of a cached leaf has this
+/// bit.
 const PENDING: u64 = 1 << 63;
 
-/// The bit of `alone` that is set while the owner has to fence. No number of a cached leaf has it
-/// either.
+/// The bit of `alone` that is set while the owner has to fence. No number of a cached leaf has this
+/// bit either.
 const FENCED: u64 = 1 << 62;
 
-/// Two caches: the reader's own, and one that is always empty. While an invalidation is pending the
-/// reader is shown the empty one, and misses.
+/// Two caches: the reader's own, and one that is always empty. While an invalidation is pending,
+/// the reader is given the empty one, and misses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CacheBinding {
     own: *mut (),
     empty: *mut (),
 }
 
-// SAFETY: addresses alone; nothing is read through them here.
+// SAFETY: the binding holds addresses only, and never reads through them.
 unsafe impl Send for CacheBinding {}
 // SAFETY: as above.
 unsafe impl Sync for CacheBinding {}
@@ -100,23 +109,23 @@ impl CacheBinding {
         binding
     }
 
-    /// The binding of a reader that caches nothing.
+    /// Returns the binding of a reader that caches nothing.
     fn of_nothing() -> CacheBinding {
         static PLACES: [u8; 2] = [0; 2];
         CacheBinding::new((&raw const PLACES[0]).cast_mut(), &raw const PLACES[1])
     }
 }
 
-/// Whether something was pending when a reader with a section for one access looked.
+/// The pending mark, as a reader with a section for one access loaded it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingMark(u64);
 
 impl PendingMark {
-    /// Nothing is pending, for a reader that has looked by other means.
+    /// The mark with nothing pending, for a reader that has checked by other means.
     pub(crate) const NONE: PendingMark = PendingMark(0);
 
-    /// The number of a cached leaf, or one that no leaf has if something is pending: one comparison
-    /// tests both.
+    /// Returns the number of a cached leaf, or a number that no leaf has if something is pending.
+    /// One comparison thus tests both.
     #[inline(always)]
     pub(crate) fn mark(self, number: u64) -> u64 {
         debug_assert_eq!(number & (PENDING | FENCED), 0);
@@ -128,28 +137,28 @@ impl PendingMark {
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Participant {
-    /// Odd while in a section; with [`SESSION`] if it is that of a session. Written by the owner
-    /// alone; read by revokers.
+    /// Odd while the reader is in a section; with the bit [`SESSION`] while that section is narrow.
+    /// Only the owner writes it; revokers read it.
     state: AtomicU64,
     /// The binding's empty cache while there are posts or safepoint requests that the owner has not
-    /// seen yet, else its own cache.
+    /// seen yet; otherwise the owner's cache.
     pending: AtomicPtr<()>,
     binding: CacheBinding,
-    /// [`PENDING`] while there are posts or requests to take the slow path, [`FENCED`] while the
-    /// owner has to fence when it enters ([`fencing`]). An access with a section of its own looks
-    /// at this word.
+    /// The bits [`PENDING`], while there are posts or requests to take the slow path, and
+    /// [`FENCED`], while the owner has to fence when it enters ([`fencing`]). An access with a
+    /// section of its own loads this word.
     alone: AtomicU64,
-    /// Nesting of [`Reader`]s; touched by the owner alone.
+    /// The nesting depth of [`Reader`]s. Only the owner uses it.
     depth: AtomicU32,
-    /// Fences so far, and the number of grace periods at the last look; touched by the owner
-    /// alone.
+    /// The number of fences since the owner last judged them ([`Domain::judge_fences`]), and the
+    /// number of grace periods at that time. Only the owner uses both.
     fences: AtomicU32,
     graces_seen: AtomicU64,
-    /// The space whose translations its sessions hold, or [`NO_OWNER`].
+    /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
     owner: u64,
-    /// Its place in the domain's list.
+    /// The participant's place in the domain's list.
     ticket: Ticket,
-    /// Removed together with its one [`Reader`].
+    /// Whether the participant is removed together with its only [`Reader`].
     passing: bool,
     /// The invalidations that the owner has to apply.
     mailbox: Mutex<Mailbox>,
@@ -161,7 +170,7 @@ struct Mailbox {
     flush: bool,
 }
 
-/// One message to a reader that caches things.
+/// A message to a reader that caches translations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Post {
     /// Forget the entry with this number.
@@ -193,7 +202,7 @@ impl Participant {
         }
     }
 
-    /// Posts a message that the owner reads before it uses anything it has cached. Never waits.
+    /// Posts a message. The owner reads it before it uses anything that it has cached. Never waits.
     pub(crate) fn post(&self, post: Post) {
         let mut mailbox = self.mailbox.lock();
         match post {
@@ -214,21 +223,22 @@ impl Participant {
         self.mark(&self.mailbox.lock());
     }
 
-    /// Called with the mailbox locked, so that a drain that clears the marks has seen the message
-    /// too. Release: pairs with the load in `Sections::has_mail` where that is followed by the
-    /// lock; for A6 the poster's later data store carries it.
+    /// Marks the mailbox as not empty. The caller holds the mailbox's lock, so a drain that clears
+    /// the marks has seen the message too. Release: pairs with the load in `Sections::has_mail`
+    /// where a lock of the mailbox follows that load. In case A6 the poster's later store of data
+    /// carries the ordering.
     fn mark(&self, _mailbox: &Mailbox) {
         self.alone.fetch_or(PENDING, Ordering::Release);
         self.request();
     }
 
-    /// Sets whether the owner is in a section (odd) or not (even); see the module for the
-    /// orderings.
+    /// Stores whether the owner is in a section (odd) or not (even). The page of this module argues
+    /// the orderings.
     #[inline(always)]
     fn set_state(&self, state: u64, mode: BarrierMode) {
         match mode {
-            // Release, which costs a store nothing on x86: a revoker that finds the next section
-            // open has then acquired the end of the one before it.
+            // Release, which costs a store nothing on x86: a revoker that reads the state of the
+            // next section has thereby acquired the end of the previous one.
             BarrierMode::Membarrier => self.state.store(state, Ordering::Release),
             BarrierMode::Fences => {
                 cold_path();
@@ -237,10 +247,11 @@ impl Participant {
         }
     }
 
-    /// Opens the section of one access, and returns its number, given the last one's.
+    /// Opens the section of one access. Takes the number of the last section and returns that of
+    /// the new one.
     #[inline(always)]
     fn open_alone(&self, last: u64, mode: BarrierMode) -> u64 {
-        // Under loom every load of `state` is one more thing to explore.
+        // Skipped under loom, where every load of `state` is one more step to explore.
         debug_assert!(cfg!(loom) || !self.is_open(), "I6: open already");
         self.set_state(last + 2, mode);
         if mode == BarrierMode::Membarrier {
@@ -249,39 +260,40 @@ impl Participant {
         last + 2
     }
 
-    /// Asks an open session to pass a safepoint. An access that has a section of its own leaves it
-    /// soon.
+    /// Asks an open session to pass a safepoint. An access that has a section of its own needs no
+    /// request, because it leaves its section soon.
     ///
-    /// A swap, not a store: a drain acquires what every requester released, and not the last one
-    /// alone.
+    /// The write is a swap and not a store, so that a drain acquires what every requester released,
+    /// and not only what the last one did.
     pub(crate) fn request(&self) {
         self.pending.swap(self.binding.empty, Ordering::Release);
     }
 
-    /// Whether a section is open. For the owner.
+    /// Returns whether a section is open. Only the owner calls this.
     pub(crate) fn is_open(&self) -> bool {
-        // Relaxed: only the owner changes it.
+        // Relaxed: only the owner changes `state`.
         self.state.load(Ordering::Relaxed) & 1 == 1
     }
 
-    /// Whether something was posted or requested since the last drain. For the owner.
+    /// Returns whether anything was posted or requested since the last drain. Only the owner calls
+    /// this.
     #[inline(always)]
     fn has_mail(&self) -> bool {
         self.visible() != self.binding.own
     }
 
-    /// The cache for the owner to look at: its own, or the empty one if something was posted or
-    /// requested since the last drain.
+    /// Returns the cache that the owner may use: its own, or the empty one if anything was posted
+    /// or requested since the last drain.
     #[inline(always)]
     pub(crate) fn visible(&self) -> *mut () {
-        // Relaxed: within a section the barrier of `enter` orders it (Dekker); for an upgrade by a
-        // thread we have synchronised with since, coherence forbids an older value. Either cache
-        // was written by the owner alone, or never.
+        // Relaxed: within a section the barrier of `enter` orders the load (Dekker). If a thread
+        // with which we have synchronised since upgraded a page, coherence forbids an older value.
+        // Both caches were written by the owner alone, or never.
         self.pending.load(Ordering::Relaxed)
     }
 }
 
-/// The readers of a domain.
+/// The readers of a domain, and the pace of their grace periods.
 #[derive(Debug, Default)]
 struct Participants {
     list: Members<Arc<Participant>>,
@@ -292,29 +304,31 @@ struct Participants {
 #[derive(Debug)]
 pub(crate) struct Domain {
     mode: BarrierMode,
-    /// Tells domains apart in a thread's own list of readers; never reused.
+    /// The number that tells this domain from others in a thread's own list of readers. It is never
+    /// reused.
     id: u64,
-    /// The process that made it. A child of fork(2) has none of its threads.
+    /// The process that made the domain. A child of fork(2) has none of the threads in it.
     maker: Process,
     participants: Mutex<Participants>,
-    /// Whether readers fence when they enter; changed with the participants locked ([`fencing`]).
+    /// Whether readers fence when they enter. It changes only with the list of participants locked
+    /// ([`fencing`]).
     fenced: AtomicBool,
-    /// The time a heavy barrier took when readers were told to fence, in nanoseconds.
+    /// The nanoseconds that a heavy barrier took at the time when readers were told to fence.
     barrier_cost: AtomicU64,
-    /// Grace periods begun so far; the number of each.
+    /// The number of grace periods that have begun, which is also the number of the latest one.
     grace_periods: AtomicU64,
-    /// The highest number of one that is over.
+    /// The highest number of a grace period that is over.
     passed: AtomicU64,
 }
 
 impl Domain {
-    /// A domain that uses the best barrier of this machine.
+    /// Makes a domain that uses the best barrier of this machine.
     pub(crate) fn new() -> Arc<Domain> {
         Domain::with_mode(barrier::mode())
     }
 
-    /// A domain with the given barrier, for tests that run both. Without membarrier it uses
-    /// read-modify-writes whatever is asked for.
+    /// Makes a domain with the given barrier, for tests that run both. Without membarrier the
+    /// domain uses read-modify-writes, whatever the caller asks for.
     pub(crate) fn with_mode(mode: BarrierMode) -> Arc<Domain> {
         let granted = cfg!(loom) || barrier::mode() == BarrierMode::Membarrier;
         let mode = if granted { mode } else { BarrierMode::Fences };
@@ -332,8 +346,8 @@ impl Domain {
         })
     }
 
-    /// Adds a reader with this binding, whose sessions hold translations of `owner`; it starts
-    /// outside a section with an empty mailbox.
+    /// Adds a reader with this binding, whose sessions hold translations of `owner`. The reader
+    /// starts outside a section, with an empty mailbox.
     pub(crate) fn register_at(domain: &Arc<Domain>, binding: CacheBinding, owner: u64) -> Sections {
         Sections {
             participant: domain.add(Participant {
@@ -353,7 +367,7 @@ impl Domain {
     }
 
     fn add(&self, mut participant: Participant) -> Arc<Participant> {
-        // As in `unregister`.
+        // In a child of fork(2) the list may stay locked for ever, as in `unregister`.
         if self.foreign_maker().is_some() {
             return Arc::new(participant);
         }
@@ -370,14 +384,15 @@ impl Domain {
         participants.list.join_with(join).clone()
     }
 
-    /// The process that made the domain, unless it is the calling one.
+    /// Returns the process that made the domain, unless that is the calling process.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
         (!self.maker.is_current()).then_some(self.maker)
     }
 
     fn unregister(&self, participant: &Participant) {
-        // Another thread of the parent may have had the lock.
+        // In a child of fork(2) the lock may have been held by a thread that exists only in the
+        // parent.
         if self.foreign_maker().is_some() {
             return;
         }
@@ -385,34 +400,34 @@ impl Domain {
         drop(left);
     }
 
-    /// Waits until every section that was open at the call has been left, except for sessions of
-    /// owners that hold no translation of what was made unreachable. Anything that was before the
-    /// call can be reused after it.
+    /// Waits until every section that was open at the call has been left. Sessions are passed over
+    /// if `may_hold` says that their owner can have no translation of what was made unreachable.
+    /// After the call, what was made unreachable before it can be reused.
     pub(crate) fn synchronize_with(&self, may_hold: impl Fn(u64) -> bool) {
         self.grace(may_hold, SessionWait::ToTheEnd);
     }
 
-    /// The same, whoever may hold it.
+    /// Waits like `synchronize_with`, for the sessions of all owners.
     #[cfg(test)]
     pub(crate) fn synchronize(&self) {
         self.synchronize_with(|_| true);
     }
 
-    /// The same, but waits for a session only as long as one takes that is in use. Returns the
-    /// owners of those that are still open.
+    /// Waits like `synchronize_with`, but for a session only as long as a session in use takes to
+    /// pass a safepoint. Returns the owners of the sessions that are still open.
     pub(crate) fn synchronize_but_sessions(&self) -> Vec<u64> {
         self.grace(|_| true, SessionWait::Briefly)
     }
 
-    /// Asks the sessions of these owners to pass a safepoint, and waits as long as that takes where
-    /// they are in use. Returns whether all have.
+    /// Asks the sessions of the owners that `may_hold` selects to pass a safepoint, and waits as
+    /// long as a session in use takes to do so. Returns whether all of them have.
     pub(crate) fn sessions_pass(&self, may_hold: impl Fn(u64) -> bool) -> bool {
         if self.foreign_maker().is_some() {
             return true;
         }
         #[cfg(not(loom))]
         suspend_sessions();
-        // Not ordered against anything: a session that is missed here has just been opened.
+        // The read needs no ordering: a session that is missed here was opened just now.
         let mut waiting = self.odd(&self.participants.lock());
         waiting.retain(|(it, seen)| seen & SESSION != 0 && may_hold(it.owner));
         let passes = |(it, seen): (Arc<Participant>, u64)| {
@@ -423,14 +438,16 @@ impl Domain {
     }
 
     fn grace(&self, may_hold: impl Fn(u64) -> bool, sessions: SessionWait) -> Vec<u64> {
-        // In a child of fork(2) no thread leaves the sections that were open in the parent.
+        // In a child of fork(2) no thread is left that could leave the sections that were open in
+        // the parent.
         if self.foreign_maker().is_some() {
             return Vec::new();
         }
         // Acquire: pairs with `begun`, so that this grace period covers everything that was
         // unreachable when `begun` was called.
         let number = self.grace_periods.fetch_add(1, Ordering::AcqRel) + 1;
-        // Sections take locks from `paths` inwards.
+        // A section may take the lock `paths` and all locks further in, so the caller must hold
+        // none of them.
         order::may_wait(Rank::Paths);
         #[cfg(not(loom))]
         suspend_sessions();
@@ -445,19 +462,19 @@ impl Domain {
                 }
             }
         }
-        // Release: pairs with `has_passed`.
+        // Release: pairs with the load in `has_passed`.
         self.passed.fetch_max(number, Ordering::AcqRel);
         left
     }
 
-    /// The readers that are in a section now, and its number. A reader that is not one of them
-    /// finds the words as the caller has changed them.
+    /// Returns the readers that are in a section now, each with the state that was read. Any other
+    /// reader finds the words as the caller has changed them.
     fn open_sections(&self) -> Vec<(Arc<Participant>, u64)> {
-        // The list may change once unlocked. A reader that registers later starts with nothing
-        // cached and, having taken this lock after us, reads the words as we left them.
+        // The list may change once it is unlocked. A reader that registers later has nothing cached
+        // and, because it takes this lock after us, reads the words as we left them.
         let participants = match self.mode {
             BarrierMode::Membarrier => self.ordered(),
-            // The read-modify-writes on `state` order everything.
+            // The read-modify-writes of `state` order everything.
             BarrierMode::Fences => self.participants.lock(),
         };
         self.odd(&participants)
@@ -471,19 +488,20 @@ impl Domain {
         odd.collect()
     }
 
-    /// Grace periods begun so far: one with a higher number begins after this call. A
-    /// read-modify-write, so that such a grace period acquires what the caller did before.
+    /// Returns the number of grace periods that have begun: one with a higher number begins after
+    /// this call. The load is a read-modify-write, so that such a grace period acquires what the
+    /// caller did before.
     pub(crate) fn begun(&self) -> u64 {
         self.grace_periods.fetch_add(0, Ordering::AcqRel)
     }
 
-    /// Whether a grace period with a number above `begun` is over. Acquire: so are, for the caller,
-    /// the sections it waited for.
+    /// Returns whether a grace period with a number above `begun` is over. Acquire: if so, the
+    /// sections that it waited for are over for the caller too.
     pub(crate) fn has_passed(&self, begun: u64) -> bool {
         self.passed.load(Ordering::Acquire) > begun
     }
 
-    /// Acquire: pairs with the release store in `Sections::leave`.
+    /// Loads a reader's `state`. Acquire: pairs with the release store in `Sections::leave`.
     fn read_state(&self, participant: &Participant) -> u64 {
         match self.mode {
             BarrierMode::Membarrier => participant.state.load(Ordering::Acquire),
@@ -491,8 +509,9 @@ impl Domain {
         }
     }
 
-    /// Waits until the section that was `seen` is left, or is a session's that need not be waited
-    /// for; `false`: a session has not ended in time.
+    /// Waits until the reader has left the section with the state `seen`, or until that section is
+    /// a session's for which the caller need not wait. Returns `false` if a session has not ended
+    /// in time.
     fn wait_for(
         &self,
         participant: &Participant,
@@ -501,7 +520,7 @@ impl Domain {
     ) -> bool {
         let mut backoff = Backoff::new();
         loop {
-            // Acquire: pairs with the release of `set_state`.
+            // Acquire: pairs with the release in `set_state`.
             let state = participant.state.load(Ordering::Acquire);
             let is_session = state & SESSION != 0;
             if (state ^ seen) & !SESSION != 0 || (is_session && sessions.is_none()) {
@@ -519,18 +538,19 @@ impl Domain {
                 continue;
             }
             // A section is short. One this long belongs to a thread that lost its processor, or to
-            // a session that has drained the request without leaving its section.
+            // a session that has drained the request without leaving its section. The latter has to
+            // be asked again.
             participant.request();
             std::thread::sleep(std::time::Duration::from_micros(20));
         }
     }
 
-    /// Tells domains apart.
+    /// Returns the number that tells domains apart.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Grace periods waited for so far.
+    /// Returns the number of grace periods that have begun.
     pub(crate) fn grace_periods(&self) -> u64 {
         self.grace_periods.load(Ordering::Relaxed)
     }
@@ -540,52 +560,52 @@ impl Domain {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionWait {
     ToTheEnd,
-    /// As long as one that is in use takes to come to its next access.
+    /// As long as a session in use takes to come to its next access.
     Briefly,
 }
 
-/// A reader's own side of its [`Participant`], the only one that enters and leaves.
+/// A reader's own side of its [`Participant`]. Nothing else enters or leaves its sections.
 #[derive(Debug)]
 pub(crate) struct Sections {
     participant: Arc<Participant>,
     domain: Arc<Domain>,
-    /// A copy of the domain's value.
+    /// A copy of the domain's mode.
     mode: BarrierMode,
-    /// The value of `participant.state` in the last section: odd, and different in each.
+    /// The value of `participant.state` in the last section: odd, and different for each section.
     last: u64,
 }
 
 impl Sections {
-    /// The shared side, for threads that post to this reader.
+    /// Returns the shared side, for threads that post to this reader.
     pub(crate) fn participant(&self) -> &Arc<Participant> {
         &self.participant
     }
 
-    /// The domain this reader belongs to.
+    /// Returns the domain to which this reader belongs.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
-    /// Opens a section. Must be outside one.
+    /// Opens a section. The reader must not be in one.
     #[inline(always)]
     pub(crate) fn enter(&mut self) {
         self.enter_alone();
         self.order();
     }
 
-    /// Opens a section for one access. The access looks at [`Sections::pending_mark`] before it
-    /// uses anything cached, and calls [`Sections::order`] if the mark is set: a reader that is
-    /// told to fence has not fenced yet.
+    /// Opens a section for one access. Before the access uses anything cached, it loads
+    /// [`Sections::pending_mark`]. If the mark is set, the access calls [`Sections::order`],
+    /// because a reader that was told to fence has not fenced yet.
     #[inline(always)]
     pub(crate) fn enter_alone(&mut self) {
         self.last = self.participant.open_alone(self.last, self.mode);
     }
 
-    /// Opens such a section and runs the access with the mark. If the access succeeds, the section
-    /// is closed.
+    /// Opens a section for one access and runs the access with the mark. Closes the section if the
+    /// access succeeds.
     #[inline(always)]
     pub(crate) fn alone<R>(&mut self, access: impl FnOnce(PendingMark) -> Option<R>) -> Option<R> {
-        // Loaded once: as far as the compiler knows, the access may store to any of it.
+        // Loaded once, because the compiler has to assume that the access changes them.
         let (participant, mode) = (&*self.participant, self.mode);
         self.last = participant.open_alone(self.last, mode);
         let done = access(PendingMark(participant.lone_word()))?;
@@ -593,18 +613,19 @@ impl Sections {
         Some(done)
     }
 
-    /// The section holds nothing from here on but translations of the owner: it is a session's.
+    /// Narrows the section: from here on it holds nothing but translations of the owner, and counts
+    /// as a session's.
     ///
-    /// Release, as all changes of `state`: a revoker that finds this has acquired what the section
-    /// did before.
+    /// Release, as for all changes of `state`: a revoker that reads the narrow state has acquired
+    /// what the section did before.
     #[inline(always)]
     pub(crate) fn narrow(&mut self) {
         debug_assert!(self.is_open());
         self.participant.set_state(self.last | SESSION, self.mode);
     }
 
-    /// Ends [`Sections::narrow`], in the same section: what is read from here on may be anything. A
-    /// revoker that has passed over the session has changed its words before this is ordered, as
+    /// Ends [`Sections::narrow`] in the same section: what is read from here on may be anything. A
+    /// revoker that has passed over the session changed its words before this call's barrier, as
     /// with [`Sections::enter`].
     #[inline(always)]
     pub(crate) fn widen(&mut self) {
@@ -613,7 +634,8 @@ impl Sections {
         self.order();
     }
 
-    /// The end of [`Sections::enter`].
+    /// Orders the opening of the section before the reads in it. This is the last step of
+    /// [`Sections::enter`].
     #[inline(always)]
     pub(crate) fn order(&mut self) {
         if self.mode == BarrierMode::Membarrier && self.participant.order() {
@@ -621,48 +643,48 @@ impl Sections {
         }
     }
 
-    /// The mark: set if there is mail, or if the section has yet to be ordered.
+    /// Loads the pending mark. It is set if there is mail, or if the section has yet to be ordered.
     #[inline(always)]
     pub(crate) fn pending_mark(&self) -> PendingMark {
         PendingMark(self.participant.lone_word())
     }
 
-    /// Closes the section; that of a session may have been left already, when it was suspended.
-    /// Release: what was done inside is visible to a revoker that saw it closed.
+    /// Closes the section. A session's section may be closed already, if the session was suspended.
+    /// Release: what was done inside is visible to a revoker that has seen the section closed.
     #[inline(always)]
     pub(crate) fn leave(&mut self) {
         self.participant.set_state(CLOSED, self.mode);
     }
 
-    /// Whether a section is open. That of a suspended session is not.
+    /// Returns whether a section is open. The section of a suspended session is not.
     pub(crate) fn is_open(&self) -> bool {
         self.participant.is_open()
     }
 
-    /// Whether something was posted or requested since the last drain. The owner looks inside its
-    /// section, before it uses anything cached.
+    /// Returns whether anything was posted or requested since the last drain. The owner checks this
+    /// inside its section, before it uses anything cached.
     #[inline(always)]
     pub(crate) fn has_mail(&self) -> bool {
         self.participant.has_mail()
     }
 
-    /// The cache to look at, which is the empty one if there is mail.
+    /// Returns the cache to use, which is the empty one if there is mail.
     #[inline(always)]
     pub(crate) fn visible(&self) -> *mut () {
         self.participant.visible()
     }
 
-    /// The word that `visible` looks at; it lives as long as the participant.
+    /// Returns the word that `visible` loads. The word lives as long as the participant.
     #[cfg(all(feature = "layout", not(any(loom, shuttle))))]
     pub(crate) fn visible_word(&self) -> &AtomicPtr<()> {
         &self.participant.pending
     }
 
-    /// Takes the mail out, oldest first, and hands each message to `forget`.
+    /// Takes the mail out of the mailbox, oldest first, and passes each message to `forget`.
     #[cold]
     pub(crate) fn drain(&mut self, mut forget: impl FnMut(Post)) {
         let mut mailbox = self.participant.mailbox.lock();
-        // Acquire: pairs with the release of posts and requests.
+        // Acquire: pairs with the release in `post` and `request`.
         let participant = &self.participant;
         participant
             .pending
@@ -687,8 +709,8 @@ impl Sections {
         SESSIONS.with(|sessions| sessions.borrow_mut().push(open));
     }
 
-    /// Ends the registration of [`Sections::begin_session`], in the same thread. The section may
-    /// have been left meanwhile; then there is mail.
+    /// Ends the registration of [`Sections::begin_session`], in the same thread. If the section was
+    /// left meanwhile, there is mail.
     #[cfg(not(loom))]
     pub(crate) fn end_session(&mut self) {
         let is_own = |open: &OpenSession| Arc::ptr_eq(&open.participant, &self.participant);
@@ -722,23 +744,23 @@ super::thread_local! {
     static SESSIONS: std::cell::RefCell<Vec<OpenSession>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Leaves the sections of this thread's sessions, which are all between two accesses, before the
-/// thread waits.
+/// Leaves the sections of this thread's sessions before the thread waits. All these sessions are
+/// between two accesses.
 #[cfg(not(loom))]
 #[cold]
 pub(crate) fn suspend_sessions() {
-    // A thread that is ending has none.
+    // A thread that is ending has no sessions.
     let _ = SESSIONS.try_with(|sessions| {
         for open in sessions.borrow().iter() {
             let participant = &open.participant;
-            // Relaxed: only this thread changes it while the session is registered, which is not
-            // `Send`.
+            // Relaxed: a session is not `Send`, so only this thread changes `state` while the
+            // session is registered.
             let state = participant.state.load(Ordering::Relaxed);
             if state & 1 == 0 {
                 continue;
             }
             participant.request();
-            // As `Sections::leave`.
+            // Release, as in `Sections::leave`.
             participant.set_state(CLOSED, open.mode);
         }
     });

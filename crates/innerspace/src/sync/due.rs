@@ -1,30 +1,32 @@
-//! A flag that a future is due to be woken: set by many threads, taken by the one that wakes it.
+//! A flag that says that a future is due to be woken. Many threads set it; the thread that wakes
+//! the future takes it.
 //!
-//! A future waits for several blocks of a file. The first fill that concerns it puts it in a list,
-//! and the thread that empties the list wakes it. A fill in between finds the flag set and does
-//! nothing more. The wake-up to come must show the future that fill's block as well. Otherwise the
-//! future finds the block missing and is never woken again.
+//! A future waits for several blocks of a file. The first fill that concerns the future puts it in
+//! a list, and the thread that empties the list wakes it. A fill in between finds the flag set and
+//! does nothing more. The wake-up to come must then show that fill's block to the future as well.
+//! Otherwise the future finds the block missing and is never woken again.
 //!
-//! Both operations are therefore exchanges of one word, which have one order. A note that finds the
-//! word set comes before the take that clears it, and every change between the two is an exchange:
-//! the take reads the note's value, or one that continues its release sequence. Everything before
-//! the note (Release) thus happens before everything after the take (Acquire), which is the
-//! wake-up. A take that only stored would acquire nothing.
+//! Both operations are therefore exchanges of one word, which puts them in one order. A note that
+//! finds the word set comes before the take that clears it. Every change between the two is an
+//! exchange too, so the take reads the note's value, or one that continues the note's release
+//! sequence. Everything before the note (Release) thus happens before everything after the take
+//! (Acquire), which includes the wake-up. A take by a plain store would acquire nothing.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module.
+/// The flag; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Due(AtomicBool);
 
 impl Due {
-    /// Notes a change for the sleeper. Returns whether the caller has to list it; otherwise it is
-    /// listed already, and is woken after a [`Due::take`] that sees the caller's change.
+    /// Notes a change for the sleeper. Returns `true` if the caller has to put the sleeper in the
+    /// list. If `false`, the sleeper is in the list already, and is woken after a [`Due::take`]
+    /// that sees the caller's change.
     pub(crate) fn note(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes that the sleeper was taken out of the list, and is woken next.
+    /// Notes that the sleeper was taken out of the list and is woken next.
     pub(crate) fn take(&self) {
         self.0.swap(false, Ordering::AcqRel);
     }
@@ -42,7 +44,7 @@ mod loom_models {
             let due = Arc::new(Due::default());
             let is_filled = Arc::new(AtomicBool::new(false));
             let list = Arc::new(Mutex::new(0));
-            // Another block of the future has been filled.
+            // An earlier fill of another block has put the future in the list.
             assert!(due.note());
             *list.lock() += 1;
             let filler = {

@@ -1,10 +1,10 @@
-//! Points in the middle of an operation where a test can run something of its own.
+//! Points in the middle of an operation at which a test can run code of its own.
 //!
-//! `failpoint!(Name)` marks a point. It expands to nothing outside tests and under the model
-//! checkers. A test arms it with `on`.
+//! `failpoint!(Name)` marks a point. In tests `on` arms it. Outside tests and under the model
+//! checkers it expands to nothing.
 
-/// Marks a point in an operation at which a test can step in. With `if`, only when the condition
-/// holds, which is evaluated in tests only.
+/// Marks a point in an operation at which a test can step in. With `if`, the point counts only when
+/// the condition holds; the condition is evaluated in tests only.
 #[cfg_attr(
     any(loom, shuttle),
     allow(unused_macros, reason = "only tests step in")
@@ -37,7 +37,7 @@ mod armed {
         static ARMED: RefCell<Vec<(&'static str, Work)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// An armed failpoint. Panics when dropped if this thread has not reached the point since.
+    /// An armed failpoint. Dropping it panics if this thread has not reached the point since.
     #[must_use = "the point must be reached before this is dropped"]
     pub(crate) struct Armed(&'static str, PhantomData<*const ()>);
 

@@ -1,32 +1,33 @@
 //! A lock for a structure over addresses, which readers pass without a shared write. A reader is
-//! *inside* an address while it is in a section that saw the gate open there. A writer closes a
-//! range and waits for a grace period; then no reader is inside the range.
+//! *inside* an address while it is in a section that found the gate open at that address. A writer
+//! closes a range of addresses and waits for a grace period; then no reader is inside the range.
 //!
-//! - A reader opens a section and asks [`Gate::is_open`]. If it is closed there, the reader leaves
-//!   the section, waits ([`Gate::wait_open`]) and tries again. Inside, it may change single words
-//!   of that address by compare-exchange, and never sleeps.
-//! - A writer waits for its turn ([`Gate::write`]), sets aside what it will need, and closes a
-//!   range ([`Writer::close`]). It may then do everything inside the range, but not sleep on
-//!   anything a reader may hold, allocate, or do I/O.
+//! - A reader opens a section and asks [`Gate::is_open`]. If the gate is closed at its address, the
+//!   reader leaves the section, waits ([`Gate::wait_open`]) and tries again. Inside, the reader may
+//!   change single words of that address by compare-exchange, and never sleeps.
+//! - A writer waits for its turn ([`Gate::write`]), sets aside the memory that it will need, and
+//!   closes a range ([`Writer::close`]). Then it may do everything inside the range, except to
+//!   allocate, to do I/O, or to sleep on anything that a reader may hold.
 //!
-//! There is one writer at a time, and so one range. Addresses outside the range stay open, and
-//! their readers run beside the writer. The structure has its own rules for the nodes that both
-//! reach: those above the range, and a leaf at its edge. The writer's mutex guards a value, the
-//! writer's own state.
+//! There is one writer at a time, and so one closed range. Addresses outside the range stay open,
+//! and their readers run at the same time as the writer. Both can reach the nodes above the range
+//! and a leaf at its edge, for which the structure has rules of its own. The writer's mutex guards
+//! a value: the writers' own state.
 //!
-//! The range is two words: `from` is stored first, then `to`; opening stores 0 in `to`. A reader
-//! loads `to` and then `from`. Why that is right is in `docs/protocols/structural-changes.md`.
+//! The range is two words. Closing stores `from` first and then `to`; opening stores 0 in `to`. A
+//! reader loads `to` and then `from`. `docs/protocols/structural-changes.md` says why that is
+//! right.
 
 use super::atomic::{AtomicU64, Ordering};
 use super::domain::{Domain, Sections};
 use super::{Condvar, Mutex, MutexGuard, Rank};
 use std::ops::{Deref, DerefMut, Range};
 
-/// A proof of an open section. A shared borrow of it keeps the section open.
+/// A proof that a section is open. A shared borrow of the proof keeps the section open.
 pub(crate) trait OpenSection {
-    /// Whether a section is open now.
+    /// Returns whether a section is open now.
     fn is_open(&self) -> bool;
-    /// The domain whose grace periods wait for the section.
+    /// Returns the domain whose grace periods wait for the section.
     fn domain_id(&self) -> u64;
 }
 
@@ -54,18 +55,19 @@ impl OpenSection for super::domain::Reader<'_> {
 /// The gate; see the module.
 #[derive(Debug)]
 pub(crate) struct Gate<T> {
-    /// The domain whose sections may look; set once.
+    /// The domain whose sections may use the gate. It never changes.
     domain_id: u64,
     /// The space whose accessors are the readers.
     owner: u64,
-    /// The first address that is closed. Written by the holder of `writer`.
+    /// The first address of the closed range. Only the holder of `writer` changes it.
     from: AtomicU64,
-    /// The first address past it that is open; 0: the whole gate is open. Written by the holder of
-    /// `writer`.
+    /// The first address behind the closed range, or 0 if the whole gate is open. Only the holder
+    /// of `writer` changes it.
     to: AtomicU64,
-    /// Held by a structural writer from before it closes until after it has opened.
+    /// The writers' state. A structural writer holds the mutex from before it closes a range until
+    /// after it has opened it again.
     writer: Mutex<T>,
-    /// Guards the change of `to` back to 0, for threads that wait for the gate to open.
+    /// Held while `to` goes back to 0, for the sake of threads that wait for the gate to open.
     opening: Mutex<()>,
     opened: Condvar,
 }
@@ -77,14 +79,14 @@ pub(crate) struct Writer<'gate, T> {
     guard: MutexGuard<'gate, T>,
 }
 
-/// A closed range, with no reader inside. It opens when this is dropped.
+/// A closed range, with no reader inside. Dropping this opens the range.
 #[derive(Debug)]
 pub(crate) struct Closed<'writer, T> {
     gate: &'writer Gate<T>,
 }
 
 impl<T> Gate<T> {
-    /// An open gate of the space `owner`, for sections of `domain`.
+    /// Makes an open gate for the space `owner` and for sections of `domain`.
     pub(crate) fn new(domain: &Domain, owner: u64, state: T) -> Gate<T> {
         Gate {
             domain_id: domain.id(),
@@ -97,38 +99,40 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Whether the gate is open at this address, to the end of the section.
+    /// Returns whether the gate is open at this address. An open gate stays open until the section
+    /// ends.
     ///
     /// # Panics
-    /// If `section` is not open, or is one of another domain: the grace period of `close` would not
-    /// wait for it.
+    /// If `section` is not open, or belongs to another domain: the grace period of `close` would
+    /// not wait for it.
     #[inline]
     pub(crate) fn is_open(&self, section: &impl OpenSection, at: u64) -> bool {
         self.check_section(section);
         !self.is_closed_at(at)
     }
 
-    /// Whether the gate is open at every address, to the end of the section.
+    /// Returns whether the gate is open at every address. An open gate stays open until the section
+    /// ends.
     ///
     /// # Panics
     /// As for `is_open`.
     #[inline]
     pub(crate) fn is_open_everywhere(&self, section: &impl OpenSection) -> bool {
         self.check_section(section);
-        // As in `is_closed_at`.
+        // Acquire, as in `is_closed_at`.
         self.to.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the gate is open at all of these addresses, to the end of the section. A caller that
-    /// changes words beside its own needs this: being inside one address says nothing about the
-    /// next.
+    /// Returns whether the gate is open at all of these addresses. An open gate stays open until
+    /// the section ends. A caller that also changes the words of neighbouring addresses needs this,
+    /// because an open gate at one address says nothing about the next.
     ///
     /// # Panics
     /// As for `is_open`.
     #[inline]
     pub(crate) fn is_open_in(&self, section: &impl OpenSection, range: &Range<u64>) -> bool {
         self.check_section(section);
-        // As in `is_closed_at`.
+        // Acquire, as in `is_closed_at`.
         let to = self.to.load(Ordering::Acquire);
         to <= range.start || range.end <= self.from.load(Ordering::Acquire)
     }
@@ -141,16 +145,16 @@ impl<T> Gate<T> {
         );
     }
 
-    /// The barrier of the section's `enter` orders these loads against `close`. Acquire: a reader
-    /// that finds the gate open again sees what the last writer did. It also keeps the order of the
-    /// two loads, see the module.
+    /// Returns whether the gate is closed at this address. The barrier of the section's `enter`
+    /// orders these loads against `close`. Acquire: a reader that finds the gate open again sees
+    /// what the last writer did. Acquire also keeps the order of the two loads, see the module.
     #[inline]
     fn is_closed_at(&self, at: u64) -> bool {
         let to = self.to.load(Ordering::Acquire);
         at < to && self.from.load(Ordering::Acquire) <= at
     }
 
-    /// Sleeps until the gate is open at this address. Outside any section.
+    /// Sleeps until the gate is open at this address. The caller is outside every section.
     pub(crate) fn wait_open(&self, at: u64) {
         let mut guard = self.opening.lock();
         while self.is_closed_at(at) {
@@ -158,7 +162,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Becomes the one structural writer; sleeps while there is another.
+    /// Becomes the only structural writer. Sleeps while there is another.
     pub(crate) fn write(&self) -> Writer<'_, T> {
         Writer {
             gate: self,
@@ -172,8 +176,8 @@ impl<T> Gate<T> {
         Some(Writer { gate: self, guard })
     }
 
-    /// Like [`Gate::write`], for a gate that no other thread has seen yet, so the lock order does
-    /// not matter.
+    /// Becomes the structural writer of a gate that no other thread has seen yet. The lock order
+    /// does not matter there.
     ///
     /// # Panics
     /// If another thread is a writer.
@@ -184,7 +188,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// The writers' state of a gate that no other thread can reach.
+    /// Returns the writers' state of a gate that no other thread can reach.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.writer.get_mut()
     }

@@ -1,16 +1,16 @@
-//! Members that come and go: each has a ticket by which it is found again.
+//! A list of members that come and go. Each member has a ticket by which it is found again.
 
 use std::collections::BTreeMap;
 
-/// A list whose members join at its end and leave it anywhere. Joining and leaving take a time that
-/// grows with the logarithm of their number.
+/// A list whose members join at its end and leave from anywhere. Joining and leaving take a time
+/// that grows with the logarithm of the number of members.
 #[derive(Debug)]
 pub(crate) struct Members<T> {
     by_ticket: BTreeMap<Ticket, T>,
     last: Ticket,
 }
 
-/// The number of a member; never reused.
+/// The number of a member. It is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) struct Ticket(u64);
 
@@ -29,14 +29,14 @@ impl<T> Default for Members<T> {
 }
 
 impl<T> Members<T> {
-    /// Adds the member that `make` makes, given its ticket.
+    /// Adds the member that `make` returns for its ticket.
     pub(crate) fn join_with(&mut self, make: impl FnOnce(Ticket) -> T) -> &T {
         self.last.0 += 1;
         let ticket = self.last;
         self.by_ticket.entry(ticket).or_insert_with(|| make(ticket))
     }
 
-    /// Adds a member.
+    /// Adds a member and returns its ticket.
     pub(crate) fn join(&mut self, member: T) -> Ticket {
         self.join_with(|_| member);
         self.last
@@ -47,12 +47,12 @@ impl<T> Members<T> {
         self.by_ticket.remove(&ticket)
     }
 
-    /// The members, oldest first.
+    /// Iterates over the members, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.by_ticket.values()
     }
 
-    /// How many there are.
+    /// Returns the number of members.
     pub(crate) fn len(&self) -> usize {
         self.by_ticket.len()
     }

@@ -1,7 +1,8 @@
 //! Concurrency primitives: one shim over std and the two model checkers.
 //!
 //! Every other module takes its atomics, locks, threads and `Arc` from here and never from
-//! `std::sync`, so that the same code runs in three worlds, chosen by cfg and never by a feature:
+//! `std::sync`. The same code therefore runs in three worlds, which are chosen by a `cfg` and never
+//! by a cargo feature:
 //!
 //! | build | types | what it proves |
 //! |---|---|---|
@@ -9,7 +10,7 @@
 //! | `--cfg loom` | `loom` | orderings of one small protocol, exhaustively, two or three threads |
 //! | `--cfg shuttle` | `shuttle` | whole operations, by random sequentially consistent schedules |
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `shim` | the types of the three worlds under one set of names |
 //! | `domain` | sections and grace periods |
@@ -35,25 +36,27 @@
 //! model run.
 //!
 //! **Limits of the shim**, which code in a shared module has to live with:
-//! - Under loom there is no `Weak`, no `thread::scope`, no method that takes `self` as an `Arc`,
-//!   and `new` of a lock or an atomic is not `const`: no statics of these types. Under shuttle
-//!   `const` constructors exist, but a static keeps its value from one explored schedule to the
-//!   next.
-//! - Neither checker models time: a wait with a timeout is a wait without one (a wake-up must
-//!   come).
-//! - [`OnceLock`] is std's in every build. Its initialiser runs with other threads blocked outside
-//!   the checker's sight, so it must not contain a scheduling point (no shim atomic, no shim lock).
+//! - Under loom there is no `Weak`, no `thread::scope`, and no method may take `self` as an `Arc`.
+//!   `new` of a lock or an atomic is not `const`, so there are no statics of these types.
+//! - Under shuttle `const` constructors exist, but a static keeps its value from one explored
+//!   schedule to the next.
+//! - Neither checker models time: a wait with a timeout behaves as a wait without one, so a wake-up
+//!   has to come.
+//! - [`OnceLock`] is std's in every build. While its initialiser runs, other threads may be blocked
+//!   without the checker knowing, so the initialiser must not contain a scheduling point (an atomic
+//!   or a lock of the shim).
 //! - Shuttle has no `from_ptr` for atomics. Words in raw memory (page tables and index nodes in
-//!   arena frames) are reached through [`raw`]'s std atomics, with a call of [`interleave`] beside
-//!   them where another thread's step in between matters.
-//! - `compiler_fence` is a `SeqCst` fence under loom, which has no weaker notion of it, and has no
-//!   effect under shuttle.
+//!   arena frames) are std atomics, reached through [`raw`]. Where a step of another thread between
+//!   two of their accesses matters, the code calls [`interleave`] there.
+//! - Under loom `compiler_fence` is a `SeqCst` fence, because loom has nothing weaker. Under
+//!   shuttle it has no effect.
 //!
-//! Locks here ignore poisoning: a panic in a user's callback must not make the library unusable.
-//! What a lock protects is therefore kept valid at every point that can unwind.
+//! Locks of this module ignore poisoning, because a panic in a user's callback must not make the
+//! library unusable. The data that a lock protects is therefore kept valid at every point that can
+//! unwind.
 //!
-//! Locking: none of its own; [`order`] has the order of all locks of the library, and checks it in
-//! debug builds. Neighbours: `sys` below uses the same shim.
+//! Locking: this module adds no lock of its own. [`order`] has the order of all locks of the
+//! library, and checks it in debug builds. Neighbours: `sys` below uses the same shim.
 
 pub(crate) mod domain;
 pub(crate) mod due;

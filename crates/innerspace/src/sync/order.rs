@@ -1,30 +1,31 @@
 //! The lock order, checked at run time in debug builds.
 //!
-//! A lock may have a [`Rank`]. A thread that waits for one must hold none of that rank or of one
-//! further in. Otherwise it panics at once, even if no other thread is there to make it a
-//! deadlock. `try_lock` never waits, so it is not checked, but the lock it takes counts as held. A
-//! lock without a rank is a leaf: nothing is locked under it, and it is not checked.
+//! A lock may have a [`Rank`]. A thread that waits for a ranked lock must hold no lock of that rank
+//! or of one further in. Otherwise the thread panics immediately, even if no other thread is there
+//! to make it a deadlock. `try_lock` never waits, so it is not checked, but the lock that it takes
+//! counts as held. A lock without a rank is innermost: no other lock is taken under it, and it is
+//! not checked.
 //!
-//! Block locks are bits in frame metadata. They may pass from thread to thread, so they are not
-//! counted as held. Code that waits for one, for a grace period or for memory calls [`may_wait`]
-//! first.
+//! Block locks are bits in the metadata of frames. They may pass from thread to thread, so they are
+//! not counted as held. Code calls [`may_wait`] before it waits for a block lock, for a grace
+//! period or for memory.
 //!
 //! Foreign code (wakers, hooks, callbacks) may do whatever a caller of the library may, so it is
-//! called with no lock held. Code that calls it calls [`may_call_out`] first. Calls of stores are
-//! treated separately ([`Apart`]).
+//! called with no lock held. The calling code first calls [`may_call_out`]. Calls of stores have a
+//! rule of their own ([`Apart`]).
 //!
-//! Release builds and model checkers check nothing ([`CHECKS`]).
+//! Release builds and builds for the model checkers check nothing ([`CHECKS`]).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 macro_rules! ranks {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// Places in the lock order, outermost first. ARCHITECTURE.md has them as a tree.
+        /// Places in the lock order, outermost first. ARCHITECTURE.md shows them as a tree.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
         #[repr(u8)]
         pub(crate) enum Rank {
-            /// A leaf that is not checked.
+            /// The rank of an innermost lock, which is not checked.
             #[default]
             Leaf,
             $($(#[$doc])+ $name,)+
@@ -37,7 +38,7 @@ macro_rules! ranks {
 ranks! {
     /// The work of the service thread.
     Service,
-    /// Table of open files.
+    /// The table of open files.
     Registry,
     /// The writer mutex of a space's gate.
     SpaceWriter,
@@ -45,23 +46,23 @@ ranks! {
     Append,
     /// A file's `invalidate`.
     Invalidate,
-    /// The lock of a block. Several at once: in ascending order, or by trying.
+    /// The lock of a block. A thread may lock several: in ascending order, or by trying.
     Block,
     /// A file's list of mappings.
     Mappings,
-    /// Held by faults that un-share a path of the table.
+    /// The lock of a space's paths, held by faults that un-share a path of the page table.
     Paths,
-    /// A file's index, and its dirty blocks.
+    /// A file's index with its dirty blocks.
     Dirty,
     /// Another index.
     Index,
-    /// A batch of frames that are not listed yet: a shared one, or all of them for a drain.
+    /// A batch of frames that are on no LRU list yet: a shared batch, or all batches for a drain.
     Batch,
     /// The LRU lists of a group.
     Lists,
     /// The shape of the tree of groups.
     GroupTree,
-    /// Frames in their grace period; the table of owners; shadows.
+    /// The queue of retired things, the table of owners, and the queue of shadows.
     Retire,
     /// One queue of the wait table.
     WaitQueue,
@@ -75,13 +76,13 @@ ranks! {
     Buddy,
 }
 
-/// Whether this build checks the order.
+/// Whether this build checks the lock order.
 const CHECKS: bool = cfg!(all(debug_assertions, not(any(loom, shuttle))));
 
 thread_local! {
-    /// How many locks of each rank this thread holds.
+    /// The number of locks of each rank that this thread holds.
     static HELD: Cell<[u8; RANKS.len()]> = const { Cell::new([0; RANKS.len()]) };
-    /// How many [`Apart`]s live.
+    /// The number of [`Apart`]s of this thread that exist.
     static APART: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -96,14 +97,14 @@ fn change(rank: Rank, by: i8) {
     }
 }
 
-/// Checks that this thread may wait for something of this rank.
+/// Checks that this thread may wait for a lock or an event of this rank.
 ///
 /// # Panics
-/// If it holds a lock of this rank or of one further in.
+/// If the thread holds a lock of this rank or of one further in.
 #[inline]
 #[track_caller]
 pub(crate) fn may_wait(rank: Rank) {
-    // A wrong order on the way out of a panic is the lesser evil.
+    // While a panic unwinds, a wrong order is the lesser evil.
     if !CHECKS || rank == Rank::Leaf || std::thread::panicking() {
         return;
     }
@@ -118,8 +119,8 @@ pub(crate) fn may_wait(rank: Rank) {
 /// Checks that this thread may call foreign code.
 ///
 /// # Panics
-/// If it holds a lock other than that of the service thread, or is in a call of a store, whose
-/// caller may hold locks.
+/// If the thread holds a lock other than that of the service thread, or is in a call of a store,
+/// whose caller may hold locks.
 #[inline]
 #[track_caller]
 pub(crate) fn may_call_out() {
@@ -129,7 +130,7 @@ pub(crate) fn may_call_out() {
     may_wait(Rank::Registry);
 }
 
-/// The rank of a lock.
+/// The rank that a lock was made with.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RankOf(Rank);
 
@@ -152,8 +153,8 @@ impl RankOf {
     }
 }
 
-/// Hides the locks that this thread holds until dropped, for a call of a store. A store may be
-/// built on another file, whose locks are all further in than those of this one.
+/// Hides the locks that this thread holds, until it is dropped, for a call of a store. A store may
+/// be built on another file, all of whose locks are further in than those of the calling file.
 pub(crate) struct Apart {
     before: [u8; RANKS.len()],
     _of_thread: PhantomData<*const ()>,
@@ -176,7 +177,7 @@ impl Drop for Apart {
     }
 }
 
-/// Counts a lock as held by this thread until dropped.
+/// Counts a lock as held by this thread, until it is dropped.
 pub(crate) struct Held(Rank);
 
 impl Drop for Held {
@@ -215,7 +216,7 @@ mod tests {
         let inner = index.lock();
         assert!(refused(|| drop(dirty.lock())));
         assert!(refused(|| may_wait(Rank::Index)), "not twice, either");
-        // A try never waits, but the lock it takes is held.
+        // A try never waits, but the lock that it takes counts as held.
         let outer = dirty.try_lock().expect("it is free");
         drop(inner);
         assert!(refused(|| may_wait(Rank::Block)));
@@ -237,7 +238,7 @@ mod tests {
         let writer = invalidate.write();
         assert!(refused(|| drop(append.lock())));
         drop(writer);
-        // Through a wait of a condition variable the mutex stays held, as far as the order goes.
+        // During a wait on a condition variable the order counts the mutex as held.
         let (changed, guard) = (Condvar::new(), append.lock());
         let (guard, _) = changed.wait_timeout(guard, Duration::from_nanos(1));
         assert!(refused(|| may_wait(Rank::SpaceWriter)));

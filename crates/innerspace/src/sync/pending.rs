@@ -1,27 +1,28 @@
-//! A short list that one thread fills with plain stores, and that any thread may drain meanwhile:
-//! the batches of frames to be added to an LRU list.
+//! A short list that one thread fills with plain stores, and that any thread may drain meanwhile.
+//! The batches of frames on their way to an LRU list use it.
 //!
-//! An entry is a hint. It names an item whose *mark* says whether it is still pending. The mark is
-//! cleared under a lock of the user's, by the thread that processes the item or removes it. Entries
-//! are therefore never taken out: the entry of an item that is done finds no mark, or the mark of a
-//! later time, which has an entry of its own. An item that was added before a drain began has been
-//! processed when it ends, and only once. The steps and the argument are in
-//! `docs/protocols/per-thread.md`.
+//! An entry is a hint: it names an item whose *mark* says whether the item is still pending. The
+//! thread that processes or removes the item clears the mark, under a lock of the user's. Entries
+//! are therefore never taken out. An entry whose item is done finds no mark, or the mark of a later
+//! time, which has an entry of its own.
+//!
+//! An item that was added before a drain began has been processed when the drain ends, and only
+//! once. The steps and the argument are in `docs/protocols/per-thread.md`.
 //!
 //! *The owner* is one thread at a time, as in [`super::per_thread`], or the holder of a mutex.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The last `N` entries, a power of two.
+/// The list, which keeps the last `N` entries. `N` is a power of two.
 #[derive(Debug)]
 pub(crate) struct Pending<const N: usize> {
-    /// Entries added so far. Written by the owner alone, like the entries.
+    /// The number of entries added so far. Only the owner writes it and the entries.
     number: AtomicU64,
     entries: [AtomicU32; N],
 }
 
-/// How far the drains of a [`Pending`] have come; kept under the lock that makes them come one
-/// after another.
+/// The position up to which a [`Pending`] was drained. It is kept under the lock that makes drains
+/// come one after another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen(u64);
 
@@ -47,7 +48,8 @@ impl<const N: usize> Pending<N> {
         &self.entries[number as usize % N]
     }
 
-    /// Adds an entry; `mark` marks the item it names. For the owner.
+    /// Adds an entry, and calls `mark` to mark the item that the entry names. Only the owner calls
+    /// this.
     #[inline(always)]
     pub(crate) fn add(&self, entry: u32, mark: impl FnOnce()) -> Room {
         let number = self.number.load(Ordering::Relaxed);
@@ -60,25 +62,26 @@ impl<const N: usize> Pending<N> {
         }
     }
 
-    /// Hands the last entries to `each`, in order. For the owner.
+    /// Passes the entries since the last full round to `each`, in order. Only the owner calls this.
     #[inline]
     pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Relaxed);
-        // Entries before the last multiple of `N` were drained then.
+        // Entries before the last multiple of `N` were drained when the owner reached that
+        // multiple.
         let first = number.saturating_sub(1) / N as u64 * N as u64;
         (first..number)
             .map(|at| self.place(at).load(Ordering::Relaxed))
             .for_each(each);
     }
 
-    /// Hands the entries that were not `seen` to `each`, in order. For any thread.
+    /// Passes the entries that were not `seen` to `each`, in order. Any thread may call this.
     pub(crate) fn drain(&self, seen: &mut Seen, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Acquire);
         self.entries_from(seen.0, number).for_each(each);
         seen.0 = number;
     }
 
-    /// The last entries, in order.
+    /// Iterates over the last entries, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.entries_from(0, self.number.load(Ordering::Acquire))
     }
@@ -103,7 +106,7 @@ mod models {
 
     struct World {
         pending: Pending<2>,
-        /// The marks of the items with these numbers; number 0 is none.
+        /// The marks of the items with these numbers. Number 0 stands for no item.
         marks: [AtomicU8; 4],
         list: Mutex<Vec<u32>>,
         seen: Mutex<Seen>,
@@ -138,7 +141,7 @@ mod models {
             }
         }
 
-        /// Takes it out, wherever it is, as freeing it would.
+        /// Takes the item out, wherever it is, as freeing a frame does.
         fn remove(&self, thing: u32) {
             let mut list = self.list.lock();
             list.retain(|other| *other != thing);
@@ -160,7 +163,8 @@ mod models {
         }
     }
 
-    /// An owner beside one that drains, twice. Afterwards all of `expected` is listed, once.
+    /// Runs an owner beside a thread that drains, twice. Afterwards each of `expected` must be
+    /// listed once.
     fn owner_beside_drainer(owner: fn(&World), expected: &'static [u32]) {
         let mut builder = Builder::new();
         builder.preemption_bound = Some(3);
@@ -177,7 +181,7 @@ mod models {
                 theirs.drain();
             });
             owner(&world);
-            // The drain is complete, whichever thread drains at the same time.
+            // This drain is complete even if the other thread drains at the same time.
             world.drain();
             world.validate(expected);
             drainer.join().unwrap();

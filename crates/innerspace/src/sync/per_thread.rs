@@ -1,17 +1,18 @@
 //! Slots that one thread changes with plain loads and stores, and that other threads may still
 //! empty: stocks of charges, magazines of frames.
 //!
-//! The owner sets its busy flag and looks whether a drain is under way; a drainer announces itself
-//! and looks at the busy flag. So the two are never at a slot together, and the second sees what
-//! the first did. The asymmetric barrier (`sys::barrier`) makes the owner's side free. The argument
-//! is in `docs/protocols/per-thread.md`.
+//! The owner sets its busy flag and then checks whether a drain is under way; a drainer announces
+//! itself and then checks the busy flag. So the two are never at a slot together, and whichever
+//! comes second sees what the first did. The asymmetric barrier (`sys::barrier`) makes the owner's
+//! side free. The argument is in `docs/protocols/per-thread.md`.
 //!
-//! A turn of the owner is short, because a drainer waits for it. In its turn the owner must never
-//! wait for anything that a drainer holds when it begins.
+//! An owner stays in its slot only briefly, because a drainer waits for it. While in its slot, the
+//! owner must never wait for anything that a drainer holds when it begins.
 //!
 //! *The owner* is the thread with the slot's number (`stats::thread_number`). No two living threads
-//! have the same number, and a number is handed on under a mutex, with everything its last thread
-//! left in the slot. Threads beyond [`OWNERS`] share other slots, in ways of the users' own.
+//! have the same number. A mutex guards the handing on of a number, together with everything that
+//! its last thread left in the slot. Threads beyond [`OWNERS`] share other slots; each user of this
+//! module decides how.
 
 use std::ops::Deref;
 
@@ -19,8 +20,8 @@ use super::atomic::{AtomicU32, Ordering};
 use super::thread;
 use crate::sys::barrier::{self, BarrierMode};
 
-/// Threads that have slots of their own. Few under the checkers, where each look is expensive and
-/// memories are small: with many slots each would have no room.
+/// The number of threads that have slots of their own. It is small under the checkers, where each
+/// read is expensive and memories are so small that many slots would leave each one no room.
 pub(crate) const OWNERS: usize = if cfg!(loom) {
     2
 } else if cfg!(any(miri, shuttle)) {
@@ -29,12 +30,12 @@ pub(crate) const OWNERS: usize = if cfg!(loom) {
     32
 };
 
-/// The slot of one thread, on cache lines of its own (two: the adjacent line is prefetched with
-/// it).
+/// The slot of one thread, on two cache lines of its own, because the processor prefetches the
+/// adjacent line too.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct PerThread<T> {
-    /// Whether the owner is at the slot. Written by the owner alone.
+    /// Whether the owner is in the slot. Only the owner writes it.
     busy: AtomicU32,
     place: T,
 }
@@ -47,8 +48,8 @@ impl<T> PerThread<T> {
         }
     }
 
-    /// Enters the slot until the result is dropped; `None` while a drain is under way. For the
-    /// owner alone.
+    /// Enters the slot until the result is dropped. Returns `None` while a drain is under way. Only
+    /// the owner calls this.
     #[inline(always)]
     pub(crate) fn enter(&self, drains: &Drains) -> Option<Entered<'_, T>> {
         self.busy.store(1, Ordering::Relaxed);
@@ -58,14 +59,15 @@ impl<T> PerThread<T> {
         (drains.count.load(Ordering::Acquire) == 0).then_some(place)
     }
 
-    /// The slot, for drainers and for readers of figures, which may see it change.
+    /// Returns the slot's value, for drainers and for readers of statistics. The latter may see it
+    /// change.
     #[inline(always)]
     pub(crate) fn look(&self) -> &T {
         &self.place
     }
 }
 
-/// See [`PerThread::enter`].
+/// The owner's presence in its slot; see [`PerThread::enter`].
 pub(crate) struct Entered<'a, T>(&'a PerThread<T>);
 
 impl<T> Deref for Entered<'_, T> {
@@ -80,12 +82,13 @@ impl<T> Deref for Entered<'_, T> {
 impl<T> Drop for Entered<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with `Drains::begin`.
+        // Release: pairs with the load in `Drains::begin`.
         self.0.busy.store(0, Ordering::Release);
     }
 }
 
-/// The drains under way. Every owner reads this each time, so it has a cache line of its own.
+/// The number of drains under way. Every owner reads it whenever it enters its slot, so it has a
+/// cache line of its own.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Drains {
@@ -101,27 +104,27 @@ impl Drains {
         }
     }
 
-    /// Whether a drain is under way.
+    /// Returns whether a drain is under way.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    /// The owners' side of the barrier, for other announcements that precede a look at
-    /// [`Drains::any`].
+    /// Performs the owner's side of the barrier, for other announcements that come before a check
+    /// of [`Drains::any`].
     #[inline(always)]
     pub(crate) fn light(&self) {
         self.mode.light();
     }
 
-    /// Keeps every owner from its slot until the result is dropped. The caller must hold nothing
-    /// that an owner waits for in its turn.
+    /// Keeps every owner out of its slot until the result is dropped. The caller must hold nothing
+    /// for which an owner in its slot may wait.
     pub(crate) fn begin<'a, T>(&'a self, owned: &[PerThread<T>]) -> Draining<'a> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let draining = Draining(self);
         self.mode.heavy();
         for one in owned {
-            // Acquire: pairs with the drop of `Entered`.
+            // Acquire: pairs with the release in the drop of `Entered`.
             while one.busy.load(Ordering::Acquire) != 0 {
                 thread::yield_now();
             }
@@ -130,7 +133,7 @@ impl Drains {
     }
 }
 
-/// See [`Drains::begin`].
+/// A drain under way; see [`Drains::begin`].
 #[derive(Debug)]
 #[must_use = "the owners come back when this is dropped"]
 pub(crate) struct Draining<'a>(&'a Drains);
@@ -150,10 +153,11 @@ mod models {
     use super::*;
     use crate::sync::{Arc, Mutex};
 
-    /// A value changed in place without an atomic: loom reports two accesses that are not ordered.
+    /// A value changed in place without an atomic. Loom reports two accesses that are not ordered.
     struct Plain(UnsafeCell<u32>);
 
-    // SAFETY: loom checks that no two threads use the cell at once; a race is the model's failure.
+    // SAFETY: loom checks that no two threads use the cell at the same time; a race fails the
+    // model.
     unsafe impl Sync for Plain {}
     // SAFETY: as above.
     unsafe impl Send for Plain {}
@@ -174,7 +178,8 @@ mod models {
     struct World {
         drains: Drains,
         owned: [PerThread<Plain>; 1],
-        /// The pages taken out, and those that an owner brought here itself while it was kept away.
+        /// The pages that were taken out, and those that the owner put here itself while it was
+        /// kept out of its slot.
         out: Mutex<u32>,
     }
 
@@ -195,7 +200,8 @@ mod models {
         }
     }
 
-    /// An owner beside a drainer: each page is still in the slot, or was taken out once.
+    /// Runs an owner beside a drainer. Each page must still be in the slot, or have been taken out
+    /// once.
     fn owner_beside_drainer(owner: impl Fn(&World) + Send + Sync + 'static) {
         let mut builder = Builder::new();
         builder.preemption_bound = Some(3);

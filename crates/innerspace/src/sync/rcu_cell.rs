@@ -1,14 +1,14 @@
 //! A value that writers replace as a whole, and that readers use without a lock or a shared write.
 //!
 //! A reader in a section gets a `&T`; a writer swaps the pointer. The writer gets the old value as
-//! a [`Replaced`], which frees it only after a grace period that began after the swap: one that has
-//! passed meanwhile, or one of its own. A reader therefore sees the old value or the new one,
-//! whole, until its section ends.
+//! a [`Replaced`], which frees it after a grace period that began after the swap. If no such grace
+//! period has passed meanwhile, `Replaced` waits for one of its own. Until its section ends, a
+//! reader therefore sees the whole of the old value or the whole of the new one.
 //!
 //! Orderings: the swap releases the new value to the reader's acquiring load. The old value is
-//! freed after [`Domain::has_passed`] has acquired the end of a grace period, which acquired the
-//! end of every section that could have loaded the old pointer (`sync::domain`, the Dekker pair
-//! with the pointer as the word).
+//! freed after [`Domain::has_passed`] has acquired the end of a grace period. That grace period
+//! acquired the end of every section that could have loaded the old pointer (the Dekker pair of
+//! `sync::domain`, with the pointer as the word).
 
 use super::Arc;
 use super::atomic::{AtomicPtr, Ordering};
@@ -16,37 +16,37 @@ use super::domain::Domain;
 use super::gate::OpenSection;
 use std::marker::PhantomData;
 
-/// The cell: it owns the current value.
+/// A cell that owns its current value.
 #[derive(Debug)]
 pub(crate) struct RcuCell<T> {
-    /// From `Box::into_raw`; changed by `publish` alone.
+    /// The current value, from `Box::into_raw`. Only `publish` changes the pointer.
     current: AtomicPtr<T>,
     domain_id: u64,
     _owns: PhantomData<T>,
 }
 
-// SAFETY: `read` gives `&T` to many threads, and the thread that drops the `T` need not be the one
-// that made it.
+// SAFETY: `read` gives `&T` to many threads, and another thread than the one that made the `T` may
+// drop it.
 unsafe impl<T: Send + Sync> Sync for RcuCell<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
 
-/// A value that was replaced. Dropping it waits for a grace period unless one has passed since, so
-/// it must be dropped outside every section, and with no lock held that a section may take.
+/// A value that was replaced. Dropping it waits for a grace period unless one has passed since. It
+/// must therefore be dropped outside every section, with no lock held that a section may take.
 #[derive(Debug)]
 pub(crate) struct Replaced<T> {
     old: *mut T,
     domain: Arc<Domain>,
-    /// Grace periods that had begun when the value was replaced.
+    /// The number of grace periods that had begun when the value was replaced.
     begun: u64,
     _owns: PhantomData<T>,
 }
 
-// SAFETY: a `T` on its way to be dropped, by whichever thread.
+// SAFETY: it holds a `T` that any thread may drop.
 unsafe impl<T: Send + Sync> Send for Replaced<T> {}
 
 impl<T> RcuCell<T> {
-    /// Publishes the first value, for sections of `domain`.
+    /// Makes a cell with its first value, for sections of `domain`.
     pub(crate) fn new(domain: &Domain, value: T) -> RcuCell<T> {
         RcuCell {
             current: AtomicPtr::new(Box::into_raw(Box::new(value))),
@@ -55,10 +55,10 @@ impl<T> RcuCell<T> {
         }
     }
 
-    /// The current value; the section stays open as long as the result lives.
+    /// Returns the current value. The section stays open as long as the result lives.
     ///
     /// # Panics
-    /// If `section` is not open, or is one of another domain.
+    /// If `section` is not open, or belongs to another domain.
     #[inline]
     pub(crate) fn read<'s>(&'s self, section: &'s impl OpenSection) -> &'s T {
         assert!(
@@ -67,17 +67,17 @@ impl<T> RcuCell<T> {
         );
         super::interleave();
         let current = self.current.load(Ordering::Acquire);
-        // SAFETY: `publish` hands what it replaces to `Replaced`, which waits for a grace period
-        // after the swap before it frees it; the section, which cannot end while it is borrowed,
-        // was open when the pointer was loaded.
+        // SAFETY: `publish` passes the old pointer to `Replaced`, which frees it only after a grace
+        // period that began after the swap. The section was open when the pointer was loaded, and
+        // cannot end while it is borrowed.
         unsafe { &*current }
     }
 
-    /// Makes `value` the current one. The caller drops the value it replaces, at a point where it
-    /// can wait.
+    /// Makes `value` the current one. The caller drops the replaced value at a point where it can
+    /// wait.
     ///
     /// # Panics
-    /// If `domain` is not the one this was made for.
+    /// If `domain` is not the one for which the cell was made.
     pub(crate) fn publish(&self, domain: &Arc<Domain>, value: T) -> Replaced<T> {
         assert_eq!(
             domain.id(),
@@ -85,8 +85,8 @@ impl<T> RcuCell<T> {
             "a value is published in one domain"
         );
         let new = Box::into_raw(Box::new(value));
-        // SeqCst: before the count of grace periods is read; a grace period that is counted later
-        // begins after the swap.
+        // SeqCst: the swap comes before the count of grace periods is read, so a grace period that
+        // is counted later begins after the swap.
         let old = self.current.swap(new, Ordering::SeqCst);
         super::interleave();
         Replaced {
@@ -100,11 +100,11 @@ impl<T> RcuCell<T> {
 
 impl<T> Drop for RcuCell<T> {
     fn drop(&mut self) {
-        // Relaxed: no other thread can reach it, and this one has synchronised with those that
-        // could.
+        // Relaxed: no other thread can reach the cell, and this one has synchronised with those
+        // that could.
         let current = self.current.load(Ordering::Relaxed);
-        // SAFETY: `&mut self`: no reader is left, since readers borrow it; the box is owned by the
-        // pointer.
+        // SAFETY: readers borrow the cell, so `&mut self` proves that none is left. The pointer
+        // owns the box.
         drop(unsafe { Box::from_raw(current) });
     }
 }
@@ -112,12 +112,12 @@ impl<T> Drop for RcuCell<T> {
 impl<T> Drop for Replaced<T> {
     fn drop(&mut self) {
         if !self.domain.has_passed(self.begun) {
-            // No session holds a value.
+            // No session holds a value of a cell, so none is waited for.
             self.domain.synchronize_with(|_| false);
         }
-        // SAFETY: nobody can load the pointer since the swap; every section that had loaded it has
-        // ended, as a grace period began after the swap and is over; and this is the only
-        // `Replaced` with it.
+        // SAFETY: no thread can load the pointer since the swap. A grace period that began after
+        // the swap is over, so every section that had loaded the pointer has ended. This is the
+        // only `Replaced` with the pointer.
         drop(unsafe { Box::from_raw(self.old) });
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     use crate::sync::atomic::AtomicU64;
     use crate::sync::thread;
 
-    /// Counts its drops.
+    /// A value that counts its drops.
     struct Counted(Arc<AtomicU64>);
 
     impl Drop for Counted {
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((drops.load(Ordering::Relaxed), domain.begun()), (1, 1));
         let replaced = published.publish(&domain, Counted(drops.clone()));
         domain.synchronize();
-        drop(replaced); // no grace period of its own
+        drop(replaced); // needs no grace period of its own
         assert_eq!((drops.load(Ordering::Relaxed), domain.begun()), (2, 2));
         drop(published);
         assert_eq!(drops.load(Ordering::Relaxed), 3);
@@ -178,7 +178,7 @@ mod tests {
     }
 }
 
-/// The pointer and the grace period under loom, one reader and one writer.
+/// Loom models of the pointer and the grace period, with one reader and one writer.
 #[cfg(all(test, loom))]
 mod loom_models {
     use super::*;
@@ -186,11 +186,11 @@ mod loom_models {
     use loom::cell::UnsafeCell;
     use loom::thread;
 
-    /// Two words that loom watches, which are written when they are made and differ once they are
+    /// Two words that loom watches. They are equal while the pair lives, and differ once it is
     /// dropped.
     struct Pair(UnsafeCell<(u64, u64)>);
-    // SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's
-    // failure.
+    // SAFETY: loom itself checks that no two threads use the cell at the same time; a race fails
+    // the model.
     unsafe impl Sync for Pair {}
     // SAFETY: as above.
     unsafe impl Send for Pair {}

@@ -1,28 +1,28 @@
 //! A reference of a shared object to itself, held while others depend on the object.
 //!
-//! Most users hold an `Arc`. Some are too many for a reference count each: the views of a file's
-//! blocks. One of the `Arc` holders keeps the object alive for them while it lives. The views it
-//! leaves behind when it goes are counted here instead: while the count is not 0, the object holds
-//! an `Arc` of itself.
+//! Most users hold an `Arc`. Views of a file's blocks are too many for a reference count each:
+//! while one of the `Arc` holders lives, it keeps the object alive for its views. The views that it
+//! leaves behind when it goes are counted here. While the count is not 0, the object holds an `Arc`
+//! of itself.
 //!
 //! The holder that leaves views behind
 //!
 //! 1. calls [`SelfRefState::begin`], with its own `Arc` in hand;
-//! 2. leaves the views: they can end from here on;
-//! 3. drops its `Arc`, some time.
+//! 2. leaves the views, which can end from here on;
+//! 3. drops its `Arc` at some later time.
 //!
 //! The thread that drops such a view
 //!
-//! 1. takes an `Arc` out: [`SelfRef::get`];
-//! 2. does what there is to do;
+//! 1. takes an `Arc` out by [`SelfRef::get`];
+//! 2. does its work on the object;
 //! 3. calls [`SelfRefState::end`], then drops both `Arc`s.
 //!
 //! Count and `Arc` change together under a mutex, so a caller of `get` always finds the `Arc`. The
-//! same mutex may guard further counts of the user's. All of this is rare.
+//! same mutex may guard further counts of the user's. All these calls are rare.
 
 use super::{Arc, Mutex, MutexGuard};
 
-/// The count, and the reference that goes with it.
+/// The count, and the object's reference to itself.
 #[derive(Debug)]
 pub(crate) struct SelfRef<T>(Mutex<SelfRefState<T>>);
 
@@ -34,7 +34,7 @@ pub(crate) struct SelfRefState<T> {
 }
 
 impl<T> SelfRef<T> {
-    /// Nothing is counted.
+    /// Makes a `SelfRef` that counts nothing.
     pub(crate) fn new() -> SelfRef<T> {
         SelfRef(Mutex::new(SelfRefState {
             count: 0,
@@ -42,12 +42,12 @@ impl<T> SelfRef<T> {
         }))
     }
 
-    /// Locks the count, and whatever the user counts with it.
+    /// Locks the count, together with whatever the user counts under the same mutex.
     pub(crate) fn lock(&self) -> MutexGuard<'_, SelfRefState<T>> {
         self.0.lock()
     }
 
-    /// The object, for a caller that is counted.
+    /// Returns the object to a caller that is counted.
     ///
     /// # Panics
     /// If the count is 0.
@@ -58,7 +58,7 @@ impl<T> SelfRef<T> {
 }
 
 impl<T> SelfRefState<T> {
-    /// Counts one more; `me` is the object that contains this.
+    /// Counts one more. `me` is the object that contains this `SelfRef`.
     pub(crate) fn begin(&mut self, me: &Arc<T>) {
         self.count += 1;
         if self.own.is_none() {
@@ -66,8 +66,8 @@ impl<T> SelfRefState<T> {
         }
     }
 
-    /// Counts one less. The last one returns the object's own reference: drop it when the object is
-    /// no longer used.
+    /// Counts one less. The last call returns the object's own reference, to be dropped when the
+    /// caller no longer uses the object.
     #[must_use = "it may be the last reference"]
     pub(crate) fn end(&mut self) -> Option<Arc<T>> {
         self.count -= 1;

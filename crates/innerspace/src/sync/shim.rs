@@ -1,4 +1,4 @@
-//! The shim itself: std, loom and shuttle under one set of names. See the parent module for its
+//! The shim itself: std, loom and shuttle under one set of names. The parent module describes its
 //! limits.
 
 use std::fmt;
@@ -20,7 +20,7 @@ pub(crate) use base::Arc;
 pub(crate) use base::Weak;
 pub(crate) use std::sync::OnceLock;
 
-/// Atomic integers and fences of the world this is built for.
+/// Atomic integers and fences: std's or the model checker's.
 pub(crate) mod atomic {
     pub(crate) use super::base::atomic::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -30,28 +30,28 @@ pub(crate) mod atomic {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) use std::sync::atomic::compiler_fence;
 
-    /// Loom has no compiler fence; the strongest fence stands in for it.
+    /// Performs the strongest fence, because loom has no compiler fence.
     #[cfg(loom)]
     pub(crate) fn compiler_fence(_: Ordering) {
         fence(Ordering::SeqCst);
     }
 
-    /// Shuttle explores sequentially consistent interleavings alone: there is nothing to order.
+    /// Does nothing: shuttle explores sequentially consistent interleavings only.
     #[cfg(shuttle)]
     pub(crate) fn compiler_fence(_: Ordering) {}
 }
 
 /// std's atomics in every build, for words that live in raw memory and are reached by `from_ptr`.
 ///
-/// A model checker does not see them: put [`interleave`] beside an access whose place in the
-/// schedule matters.
+/// The model checkers do not see these accesses. Where the place of one in the schedule matters,
+/// call [`interleave`] next to it.
 pub(crate) mod raw {
     #[cfg(not(loom))]
     pub(crate) use std::sync::atomic::AtomicU32;
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 }
 
-/// Spawning, parking and naming threads.
+/// Functions that spawn, park and name threads.
 pub(crate) mod thread {
     #[cfg(loom)]
     pub(crate) use loom::thread::*;
@@ -73,7 +73,7 @@ pub(crate) mod hint {
     pub(crate) use std::hint::spin_loop;
 }
 
-/// Loom's macro knows no constant initialisers.
+/// Drops the `const` of initialisers, which loom's macro does not accept.
 #[cfg(loom)]
 macro_rules! loom_thread_local {
     ($($(#[$doc:meta])* static $name:ident: $type:ty = const { $value:expr };)+) => {
@@ -87,22 +87,22 @@ pub(crate) use shuttle::thread_local;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::thread_local;
 
-/// A point where shuttle may run another thread; nothing in other builds.
+/// Lets shuttle run another thread here. Does nothing in other builds.
 #[inline(always)]
 pub(crate) fn interleave() {
     #[cfg(shuttle)]
     shuttle::thread::yield_now();
 }
 
-/// Prepares this thread to wait for another: its sessions must not keep that one waiting
-/// (`domain::suspend_sessions`).
+/// Prepares this thread to wait for another thread, which in turn must not have to wait for this
+/// thread's sessions (`domain::suspend_sessions`).
 #[inline]
 pub(crate) fn before_waiting() {
     #[cfg(not(loom))]
     super::domain::suspend_sessions();
 }
 
-/// Makes constructors `const`, except under loom, whose types have no `const` ones.
+/// Makes constructors `const`, except under loom, whose types have no `const` constructors.
 macro_rules! const_unless_loom {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)+) => {
         $(
@@ -117,13 +117,14 @@ macro_rules! const_unless_loom {
     };
 }
 
-/// The guard of a lock, whether or not an earlier holder panicked.
+/// Returns the guard of a lock, whether or not an earlier holder panicked.
 #[inline(always)]
 fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The same for a try, if the lock was free.
+/// Returns the guard of a tried lock if the lock was free, whether or not an earlier holder
+/// panicked.
 #[inline(always)]
 fn try_unpoisoned<G>(result: TryLockResult<G>) -> Option<G> {
     match result {
@@ -133,14 +134,14 @@ fn try_unpoisoned<G>(result: TryLockResult<G>) -> Option<G> {
     }
 }
 
-/// A mutex whose `lock` has no error: a panic of an earlier holder is ignored.
+/// A mutex whose `lock` returns no error: a panic of an earlier holder is ignored.
 #[derive(Default)]
 pub(crate) struct Mutex<T: ?Sized> {
     rank: RankOf,
     inner: base::Mutex<T>,
 }
 
-/// Holds a lock; unlocks when dropped.
+/// Holds a lock. Dropping it unlocks.
 #[must_use = "the lock is released when the guard is dropped"]
 pub(crate) struct Guard<G> {
     inner: G,
@@ -180,12 +181,12 @@ impl<G: DerefMut> DerefMut for Guard<G> {
 
 impl<T> Mutex<T> {
     const_unless_loom! {
-        /// An unlocked mutex around `value`: a leaf.
+        /// Makes an unlocked mutex around `value`. It is innermost in the lock order.
         fn new(value: T) -> Mutex<T> {
             Mutex::ranked(Rank::Leaf, value)
         }
 
-        /// An unlocked mutex around `value`, with its place in the lock order.
+        /// Makes an unlocked mutex around `value`, with its place in the lock order.
         fn ranked(rank: Rank, value: T) -> Mutex<T> {
             Mutex {
                 rank: RankOf::new(rank),
@@ -196,7 +197,7 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Locks, sleeping while another thread holds the mutex.
+    /// Locks the mutex. Sleeps while another thread holds it.
     #[inline]
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
@@ -209,19 +210,19 @@ impl<T: ?Sized> Mutex<T> {
         Guard::new(unpoisoned(self.inner.lock()), self.rank)
     }
 
-    /// Locks if nobody holds the mutex; never sleeps.
+    /// Locks the mutex if no thread holds it. Never sleeps.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         try_unpoisoned(self.inner.try_lock()).map(|inner| Guard::new(inner, self.rank))
     }
 
-    /// The value, without locking: `&mut self` proves that nobody holds the mutex.
+    /// Returns the value without locking: `&mut self` proves that no thread holds the mutex.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         unpoisoned(self.inner.get_mut())
     }
 }
 
-/// A reader-writer lock whose `read` and `write` have no error, as with [`Mutex`].
+/// A reader-writer lock whose `read` and `write` return no error, as with [`Mutex`].
 #[derive(Default)]
 pub(crate) struct RwLock<T> {
     rank: RankOf,
@@ -229,12 +230,12 @@ pub(crate) struct RwLock<T> {
 }
 
 impl<T> RwLock<T> {
-    /// An unlocked lock around `value`: a leaf.
+    /// Makes an unlocked lock around `value`. It is innermost in the lock order.
     pub(crate) fn new(value: T) -> RwLock<T> {
         RwLock::ranked(Rank::Leaf, value)
     }
 
-    /// An unlocked lock around `value`, with its place in the lock order.
+    /// Makes an unlocked lock around `value`, with its place in the lock order.
     pub(crate) fn ranked(rank: Rank, value: T) -> RwLock<T> {
         RwLock {
             rank: RankOf::new(rank),
@@ -242,7 +243,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Locks for reading, sleeping while a writer holds the lock.
+    /// Locks for reading. Sleeps while a writer holds the lock.
     #[inline]
     #[track_caller]
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
@@ -255,7 +256,7 @@ impl<T> RwLock<T> {
         Guard::new(unpoisoned(self.inner.read()), self.rank)
     }
 
-    /// Locks for writing, sleeping while anyone holds the lock.
+    /// Locks for writing. Sleeps while any thread holds the lock.
     #[inline]
     #[track_caller]
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
@@ -268,42 +269,42 @@ impl<T> RwLock<T> {
         Guard::new(unpoisoned(self.inner.write()), self.rank)
     }
 
-    /// Locks for reading if no writer holds the lock; never sleeps.
+    /// Locks for reading if no writer holds the lock. Never sleeps.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         try_unpoisoned(self.inner.try_read()).map(|inner| Guard::new(inner, self.rank))
     }
 
-    /// Locks for writing if nobody holds the lock; never sleeps.
+    /// Locks for writing if no thread holds the lock. Never sleeps.
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         try_unpoisoned(self.inner.try_write()).map(|inner| Guard::new(inner, self.rank))
     }
 }
 
-/// How a wait with a timeout ended. Both may be spurious; look at the condition again.
+/// How a wait with a timeout ended. Either end may be spurious, so check the condition again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitEnd {
-    /// There was a notification, or the wait ended without a reason.
+    /// A notification came, or the wait ended for no reason.
     Woken,
-    /// The time was up.
+    /// The timeout passed.
     TimedOut,
 }
 
 /// A condition variable for [`Mutex`].
 ///
-/// std's asks the system to wake threads each time, this one only if some wait. A waiter counts
-/// itself with the mutex held, before it stops looking at its condition. The thread that changes
-/// the condition does so with the mutex held, or takes the mutex afterwards, and then notifies. So
-/// either the waiter sees the change, or that thread sees the waiter.
+/// std's condition variable calls the system at each notification; this one only if a thread waits.
+/// A waiter counts itself with the mutex held, before it stops checking its condition. The thread
+/// that changes the condition does so with the mutex held, or takes the mutex afterwards, and then
+/// notifies. So either the waiter sees the change, or that thread sees the waiter.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     inner: base::Condvar,
-    /// Threads that wait. Relaxed: the mutex orders it, see above.
+    /// The number of threads that wait. Relaxed: the mutex orders it, see above.
     waiters: atomic::AtomicU32,
 }
 
 impl Condvar {
     const_unless_loom! {
-        /// A condition variable without waiters.
+        /// Makes a condition variable without waiters.
         fn new() -> Condvar {
             Condvar {
                 inner: base::Condvar::new(),
@@ -312,7 +313,7 @@ impl Condvar {
         }
     }
 
-    /// Unlocks, sleeps until notified (or for no reason), locks again.
+    /// Unlocks the mutex, sleeps until notified (or wakes for no reason), and locks it again.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         before_waiting();
         let Guard { inner, held } = guard;
@@ -322,7 +323,7 @@ impl Condvar {
         Guard { inner, held }
     }
 
-    /// Like [`Condvar::wait`], for at most `timeout`; under the checkers time does not pass.
+    /// Waits like [`Condvar::wait`], for at most `timeout`. Under the checkers no time passes.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -356,7 +357,7 @@ impl Condvar {
         }
     }
 
-    /// Whether a thread sleeps, or may be about to wake. Called with the mutex locked.
+    /// Returns whether a thread waits, or is about to wake. The caller holds the mutex.
     #[inline]
     pub(crate) fn is_waited_on(&self) -> bool {
         self.waiters.load(atomic::Ordering::Relaxed) > 0
@@ -381,27 +382,27 @@ impl<T> fmt::Debug for RwLock<T> {
     }
 }
 
-/// Paces a loop that waits for another thread's next few instructions: busy at first, then giving
-/// up the processor.
+/// Paces a loop that waits for another thread's next few instructions: first it spins, then it
+/// yields the processor.
 ///
-/// For waits that end soon by themselves; a wait that may be long parks instead.
+/// It is for waits that soon end by themselves. A wait that may be long parks instead.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     round: u32,
 }
 
 impl Backoff {
-    /// Rounds of busy waiting, of 1, 2, 4, .. 64 hints each, before the first yield.
+    /// The number of spinning rounds before the first yield. They give 1, 2, 4, .. 64 hints.
     const BUSY_ROUNDS: u32 = 7;
-    /// Rounds after which parking would have been cheaper.
+    /// The number of rounds after which parking would have been cheaper.
     const SPENT_ROUNDS: u32 = 12;
 
-    /// Starts busy.
+    /// Makes a backoff that starts by spinning.
     pub(crate) const fn new() -> Backoff {
         Backoff { round: 0 }
     }
 
-    /// Waits a little, a little longer each time. Under the checkers every call yields.
+    /// Waits a little, longer each time. Under the checkers every call yields.
     pub(crate) fn snooze(&mut self) {
         if cfg!(any(loom, shuttle)) || self.round >= Backoff::BUSY_ROUNDS {
             thread::yield_now();
@@ -413,13 +414,13 @@ impl Backoff {
         self.round = (self.round + 1).min(Backoff::SPENT_ROUNDS);
     }
 
-    /// Whether the next wait is a busy one; never under the checkers.
+    /// Returns whether the next wait spins. Never true under the checkers.
     pub(crate) fn is_busy(&self) -> bool {
         !cfg!(any(loom, shuttle)) && self.round < Backoff::BUSY_ROUNDS
     }
 
-    /// Whether the loop has waited so long that it should park; always so under the checkers after
-    /// one round.
+    /// Returns whether the loop has waited so long that it should park. Under the checkers that is
+    /// so after one round.
     pub(crate) fn is_spent(&self) -> bool {
         self.round
             >= if cfg!(any(loom, shuttle)) {
@@ -449,7 +450,7 @@ mod tests {
         assert_eq!(shared.0.try_lock().map(|guard| *guard), Some(1));
         assert_eq!(*shared.1.read(), 2);
         assert_eq!(shared.1.try_write().map(|guard| *guard), Some(2));
-        // The mutex is poisoned in std's eyes: every wait passes through that branch.
+        // std counts the mutex as poisoned, so every wait takes the branch for poisoned locks.
         let mut guard = shared.0.lock();
         let mut end = WaitEnd::Woken;
         while end == WaitEnd::Woken {

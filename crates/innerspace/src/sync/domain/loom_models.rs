@@ -1,7 +1,7 @@
-//! The access protocol under loom, at most three threads a model. Each model is small: one word
-//! that leads to one page (or two), one reader, one revoker. The reader's and the revoker's
-//! barriers are sequentially consistent fences in `Membarrier` mode and read-modify-writes in
-//! `Fences` mode; every model runs in both.
+//! Loom models of the access protocol, with at most three threads each. Each model is small: one
+//! word that leads to one page (or two), one reader, one revoker. The barriers of both sides are
+//! sequentially consistent fences in `Membarrier` mode and read-modify-writes in `Fences` mode;
+//! every model runs in both.
 
 use super::*;
 use loom::cell::UnsafeCell;
@@ -15,10 +15,10 @@ fn both_modes(model: impl Fn(BarrierMode) + Send + Sync + Copy + 'static) {
     }
 }
 
-/// A page of bytes that loom watches for races.
+/// A page of bytes whose races loom detects.
 struct Page(UnsafeCell<u64>);
-// SAFETY: loom itself checks that no two threads use the cell at once; a race is the model's
-// failure.
+// SAFETY: loom itself checks that no two threads use the cell at the same time; a race fails the
+// model.
 unsafe impl Sync for Page {}
 // SAFETY: as above.
 unsafe impl Send for Page {}
@@ -39,8 +39,8 @@ impl Page {
     }
 }
 
-/// A frame is revoked and reused while a reader may be using it: loom finds the race if the grace
-/// period is missing.
+/// A revoker reuses a frame that a reader may be using. If the grace period is missing, loom finds
+/// the race.
 // spec: A2
 #[test]
 fn a2_a_freed_frame_is_not_reused_in_use() {
@@ -66,15 +66,15 @@ fn a2_a_freed_frame_is_not_reused_in_use() {
     });
 }
 
-/// The flusher cleans a page while a writer may hold a writable translation: the store is in the
-/// written bytes, or the page is dirty again.
+/// The flusher cleans a page while a writer may hold a writable translation. Afterwards the
+/// writer's store is in the written bytes, or the page is dirty again.
 // spec: A1
 #[test]
 fn a1_a_store_is_written_or_the_page_is_dirty_again() {
     both_modes(|mode| {
         let domain = Domain::with_mode(mode);
         let valid_w = Arc::new(AtomicBool::new(true));
-        let block = Arc::new(Mutex::new(true)); // the block lock, and "dirty"
+        let block = Arc::new(Mutex::new(true)); // the block lock; its value is "dirty"
         let byte = Arc::new(AtomicU64::new(0));
         let mut sections = Domain::register(&domain);
         let writer = {
@@ -83,7 +83,8 @@ fn a1_a_store_is_written_or_the_page_is_dirty_again() {
                 sections.enter();
                 if !valid_w.load(Ordering::Relaxed) {
                     sections.leave();
-                    // The fault: under the block lock, dirty first and then writable again.
+                    // The fault takes the block lock, sets dirty, and then makes the page writable
+                    // again.
                     let mut dirty = block.lock();
                     *dirty = true;
                     valid_w.store(true, Ordering::Relaxed);
@@ -106,7 +107,7 @@ fn a1_a_store_is_written_or_the_page_is_dirty_again() {
     });
 }
 
-/// A reader caches what it found; a revocation that races with the fill must reach the cached copy.
+/// A reader caches what it found. A revocation that races with the caching must reach the copy.
 // spec: A3
 #[test]
 fn a3_a_fill_outlives_no_revocation() {
@@ -146,7 +147,7 @@ fn a3_a_fill_outlives_no_revocation() {
     });
 }
 
-/// Fork takes the parent's write permission away before it reads the page for the child.
+/// Fork revokes the parent's write permission before it reads the page for the child.
 // spec: A4
 #[test]
 fn a4_no_store_of_the_parent_reaches_the_child_after_fork() {
@@ -186,8 +187,8 @@ fn a4_no_store_of_the_parent_reaches_the_child_after_fork() {
     });
 }
 
-/// One thread reads the zero page, another upgrades it and synchronises with the first: the first
-/// must see the bytes.
+/// One thread reads the zero page, and another upgrades it to a page of its own and then
+/// synchronises with the first. The first must see the new bytes.
 // spec: A6
 #[test]
 fn a6_an_upgrade_is_seen_by_who_synchronised_with_it() {
@@ -224,8 +225,8 @@ fn a6_an_upgrade_is_seen_by_who_synchronised_with_it() {
     });
 }
 
-/// Two threads that each wait for a grace period do not wait for each other: neither is in a
-/// section meanwhile.
+/// Two threads that wait for a grace period each do not wait for each other, because neither is in
+/// a section meanwhile.
 // spec: A7
 #[test]
 fn a7_two_revokers_do_not_wait_for_each_other() {
@@ -245,8 +246,8 @@ fn a7_two_revokers_do_not_wait_for_each_other() {
     });
 }
 
-/// A session that is passed over reads nothing of what was taken away: it had read it before, or
-/// finds the word changed once it has widened its section.
+/// A grace period passes over a session. The session reads nothing of what was taken away: it had
+/// read it before, or finds the word changed after it has widened its section.
 // spec: N7
 #[test]
 fn n7_a_session_that_is_passed_over_holds_nothing_of_others() {
@@ -275,8 +276,8 @@ fn n7_a_session_that_is_passed_over_holds_nothing_of_others() {
     });
 }
 
-/// A narrow section of an owner that may hold the page is waited for, also where the section was
-/// wide when the grace period began.
+/// A grace period waits for the narrow section of an owner that may hold the page, even if the
+/// section was wide when the grace period began.
 // spec: N7
 #[test]
 fn n7_a_session_of_the_owner_is_waited_for() {

@@ -1,4 +1,4 @@
-//! Sections of threads without an accessor. Such a thread walks a table or an index with a
+//! Sections of threads without an accessor. Such a thread walks a page table or an index with a
 //! participant of its own.
 
 use super::*;
@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::hint::cold_path;
 use std::marker::PhantomData;
 
-/// A thread's own participant in one domain; gone with the thread.
+/// A thread's own participant in one domain. It ends with the thread.
 struct Own {
     domain_id: u64,
     domain: Weak<Domain>,
@@ -16,7 +16,8 @@ struct Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // A thread-local destructor that runs later would find it freed.
+        // A thread-local destructor that runs later would otherwise find the freed participant
+        // there.
         let _ = LAST.try_with(|last| last.set(NOBODY));
         if let Some(domain) = self.domain.upgrade() {
             domain.unregister(&self.participant);
@@ -27,24 +28,26 @@ impl Drop for Own {
 crate::sync::thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
 
-    /// The domain with an asymmetric barrier in which this thread had a section last, and its
-    /// participant there, while it has no [`Reader`] there. Every view looks it up. It needs no
-    /// destructor, so reading it costs a load and a comparison. No other domain has the address as
-    /// long as the thread's list has its `Weak`.
+    /// The domain in which this thread had its last section, and its participant there. It is set
+    /// only if that domain has an asymmetric barrier and the thread has no [`Reader`] in it.
+    ///
+    /// Every view reads this value. It has no destructor, so reading it costs a load and a
+    /// comparison. No other domain can have the same address while the thread's list holds a `Weak`
+    /// of this one.
     static LAST: Cell<(*const Domain, *const Participant)> = const { Cell::new(NOBODY) };
 }
 
 const NOBODY: (*const Domain, *const Participant) = (std::ptr::null(), std::ptr::null());
 
-/// An open section of the calling thread; closed when dropped. May be nested.
+/// An open section of the calling thread. Dropping it closes the section. Sections may be nested.
 #[derive(Debug)]
 pub(crate) struct Reader<'domain> {
-    /// Bound to the thread by being a raw pointer, kept by the thread's list.
+    /// A raw pointer, so that a `Reader` is not `Send` and stays with its thread.
     participant: *const Participant,
     domain: &'domain Domain,
 }
 
-/// An open section of the calling thread in which no other is opened: see [`Domain::look`].
+/// An open section of the calling thread that contains no other section: see [`Domain::look`].
 #[derive(Debug)]
 pub(crate) struct Look<'domain> {
     participant: *const Participant,
@@ -62,8 +65,8 @@ impl Drop for Look<'_> {
 }
 
 impl Participant {
-    /// Adds one to `state`, as its owner alone may: one instruction, which keeps no register from
-    /// one to the next.
+    /// Adds one to `state`, as only its owner may. It is one instruction, so that no value has to
+    /// stay in a register between opening and closing.
     #[inline(always)]
     fn step(&self, order: Ordering) {
         let state = self.state.load(Ordering::Relaxed);
@@ -72,10 +75,12 @@ impl Participant {
 }
 
 impl Domain {
-    /// Opens a section of the calling thread for a short look. The thread opens no other until it
-    /// is over, so nothing has to be counted. `None` where that takes more than two plain stores:
-    /// the thread has a section open or had its last one in another domain, there is no asymmetric
-    /// barrier, or its fences are due to be judged. The caller then opens a [`Reader`].
+    /// Opens a section of the calling thread for a short look. The thread opens no other section
+    /// until this one is over, so no nesting is counted.
+    ///
+    /// Returns `None` where opening takes more than two plain stores: if the thread has a section
+    /// open, had its last one in another domain, has no asymmetric barrier, or has fences that are
+    /// due to be judged. The caller then opens a [`Reader`].
     #[inline(always)]
     pub(crate) fn look(self: &Arc<Domain>) -> Option<Look<'_>> {
         let (domain, pointer) = LAST.with(Cell::get);
@@ -91,7 +96,7 @@ impl Domain {
         );
         participant.step(Ordering::Release);
         if participant.order() {
-            // A reader judges.
+            // The fences are due to be judged, which a `Reader` does.
             participant.step(Ordering::Release);
             return None;
         }
@@ -112,7 +117,7 @@ impl Domain {
         reader
     }
 
-    /// This thread's participant.
+    /// Returns this thread's participant, and registers one if there is none.
     fn own_participant(self: &Arc<Domain>) -> *const Participant {
         let known = OWN.try_with(|own| {
             let own = own.borrow();
@@ -142,8 +147,9 @@ impl Domain {
         pointer
     }
 
-    /// Makes a participant for one section of a thread that is ending and has no list any more, for
-    /// example where a thread-local destructor drops a file. The domain's list keeps it.
+    /// Makes a participant for one section of a thread that is ending and has lost its list, for
+    /// example where a thread-local destructor drops a file. The domain's list keeps the
+    /// participant alive.
     #[cold]
     fn register_passing(&self) -> *const Participant {
         let participant = self.add(Participant {
@@ -155,30 +161,30 @@ impl Domain {
 }
 
 impl Reader<'_> {
-    /// The domain the section is one of.
+    /// Returns the domain of this section.
     pub(crate) fn domain(&self) -> &Domain {
         self.domain
     }
 
     fn participant(&self) -> &Participant {
-        // SAFETY: the thread's list holds an `Arc` of it until the thread ends or the domain is
-        // gone, and an entry that goes clears `LAST`; the domain's list holds a passing one until
-        // its only `Reader` is dropped. A `Reader` is neither `Send` nor outlives the domain it
-        // borrows.
+        // SAFETY: the thread's list holds an `Arc` of the participant until the thread ends or the
+        // domain is gone, and an entry that leaves the list clears `LAST`. A passing participant is
+        // held by the domain's list until its only `Reader` is dropped. A `Reader` is not `Send`
+        // and does not outlive the domain that it borrows.
         unsafe { &*self.participant }
     }
 
     #[inline]
     fn enter(&self, mode: BarrierMode) {
         let participant = self.participant();
-        // Relaxed: `depth` and the value of `state` belong to this thread.
+        // Relaxed: only this thread changes `depth` and `state`.
         let depth = participant.depth.load(Ordering::Relaxed);
         participant.depth.store(depth + 1, Ordering::Relaxed);
         if depth > 0 {
             return;
         }
-        // Nothing can be looked at until the section is over. To forget another domain's entry does
-        // no harm: the next reader there remembers it again.
+        // No `look` is possible until this section is over. Forgetting another domain's entry does
+        // no harm: the next reader of that domain sets it again.
         LAST.with(|last| last.set(NOBODY));
         let state = participant.state.load(Ordering::Relaxed);
         debug_assert!(state & 1 == 0, "a section inside a look");

@@ -54,18 +54,19 @@ fn synchronize_waits_for_an_open_section_and_no_later_one() {
             })
         };
         while !sections.has_mail() {
-            thread::yield_now(); // the request says that the waiter has seen us
+            thread::yield_now(); // the request says that the waiter has seen our section
         }
         assert!(receiver.try_recv().is_err());
         sections.leave();
-        sections.enter(); // a new section is none of its business
+        sections.enter(); // the waiter does not wait for a new section
         receiver.recv().unwrap();
         sections.leave();
         waiter.join().unwrap();
     }
 }
 
-/// A drain takes away a request that came for the section it is in, and the section goes on.
+/// A drain clears a request that was meant for the section in which it runs, and the section goes
+/// on.
 // spec: A15
 #[test]
 fn a_request_that_was_drained_away_is_made_again() {
@@ -79,7 +80,7 @@ fn a_request_that_was_drained_away_is_made_again() {
         };
         for _ in 0..3 {
             while !sections.has_mail() {
-                thread::yield_now(); // would hang if it asked once
+                thread::yield_now(); // would hang if the waiter asked only once
             }
             sections.drain(|_| ());
         }
@@ -100,7 +101,7 @@ fn a_session_of_the_same_thread_is_suspended_and_told() {
     sections.leave();
 }
 
-/// Each of two threads has a session open and waits for a grace period.
+/// Two threads each have a session open and wait for a grace period.
 // spec: A7
 #[test]
 fn threads_with_sessions_do_not_wait_for_each_other() {
@@ -151,7 +152,7 @@ fn a_dropped_or_panicking_reader_leaves_no_section_open() {
     assert!(domain.participants.lock().list.len() == 0);
 }
 
-/// Bounded stress on the hardware: the barrier itself, which no model covers.
+/// A bounded stress of the barrier on the hardware, which no model covers.
 // spec: A2
 #[test]
 fn a_word_is_never_reused_while_a_reader_uses_it() {
@@ -168,7 +169,7 @@ fn a_word_is_never_reused_while_a_reader_uses_it() {
                 let mut sections = Domain::register(&domain);
                 while !stop.load(Ordering::Relaxed) {
                     sections.enter();
-                    // Acquire: pairs with the store below, which says that the cell is clean again.
+                    // Acquire: pairs with the store below, after which the cell is clean again.
                     let which = slot.load(Ordering::Acquire) as usize;
                     for _ in 0..3 {
                         assert_eq!(cells[which].load(Ordering::Relaxed), 0, "reused in use");

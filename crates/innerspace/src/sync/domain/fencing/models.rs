@@ -1,45 +1,46 @@
-//! All interleavings of readers that are told to fence, and to stop, beside a revoker: the
-//! machine's store buffers are part of the state, as in x86's memory model (Owens, Sarkar, Sewell:
-//! "A better x86 memory model: x86-TSO", 2009). Each model is a program of a few steps, tried in
-//! every order; nothing of it is the library's code, which the tests of `domain` run on the
-//! processor itself.
+//! A model of adaptive fencing: readers that are told to fence and to stop, beside a revoker, in
+//! all interleavings. The machine's store buffers are part of the state, as in x86's memory model
+//! (Owens, Sarkar, Sewell: "A better x86 memory model: x86-TSO", 2009).
+//!
+//! Each thread is a program of a few steps, and all orders of the steps are tried. The model
+//! contains no code of the library; the tests of `domain` run that code on the processor itself.
 
 use std::collections::HashSet;
 
-/// The state of memory. The lock of the list is not in it: each step that holds it is taken as one,
-/// where its order to the reader's does not matter.
+/// The state of memory and of each thread's program. Steps that hold the list's lock are merged
+/// into one where their order relative to the reader's steps does not matter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct World {
-    /// The reader's `state` is odd, as others see it; the reader's own is ahead of it while it is
-    /// `buffered`.
+    /// Whether the reader's `state` is odd, as other threads see it. The reader's own view is ahead
+    /// while stores are in `buffered`.
     odd: bool,
-    /// The stores to `odd` in the reader's buffer, oldest first; at most two are under way.
+    /// The stores to `odd` in the reader's buffer, oldest first. At most two are under way.
     buffered: [Option<bool>; 2],
-    /// The reader's `fenced`, and the domain's.
+    /// The reader's flag `fenced`, and the domain's.
     told: bool,
     domain: bool,
     /// Three flags: the word's change is in the revoker's store buffer; it is in memory; the page
-    /// that the word led to was freed.
+    /// to which the word led was freed.
     revoking: bool,
     revoked: bool,
     freed: bool,
     lock: Option<Who>,
     reader: u8,
-    /// Sections that the reader has left to do.
+    /// The number of sections that the reader has yet to open.
     sections: u8,
-    /// The reader has found the old word, in this section.
+    /// Whether the reader has found the old word in this section.
     using: bool,
     revoker: u8,
-    /// The revoker found the domain fenced.
+    /// Whether the revoker found the domain fenced.
     found: bool,
     teller: u8,
-    /// The stores in the teller's buffer: to `told`, to `domain`, and the unlocking. Unlocking
-    /// comes last; in which order the others reach memory is left open, which is more than x86
-    /// does.
+    /// The stores in the teller's buffer: to `told`, to `domain`, and the unlocking. The unlocking
+    /// reaches memory last. The other two may do so in either order, which is more than x86 allows.
     telling: Option<bool>,
     telling_domain: Option<bool>,
     unlocking: bool,
-    /// Changes that the teller has left to do; odd ones are "fence", even ones "stop".
+    /// The number of changes that the teller has yet to make. Odd ones are "fence", even ones
+    /// "stop".
     changes: u8,
     used_freed: bool,
 }
@@ -50,16 +51,16 @@ enum Who {
     Teller,
 }
 
-/// The protocol, with the parts that can be left out.
+/// The protocol, as switches for the parts that can be left out.
 #[derive(Clone, Copy)]
 struct Protocol {
-    /// A heavy barrier between telling the reader and telling the domain.
+    /// A heavy barrier stands between telling the reader and telling the domain.
     barrier_between: bool,
-    /// The revoker looks again with the list locked.
+    /// The revoker checks the domain's flag again with the list locked.
     looks_again: bool,
-    /// The reader looks at `fenced` after it has entered.
+    /// The reader checks `fenced` after it has entered.
     looks_inside: bool,
-    /// Its later reads are loaded after the look, by both the compiler and the processor.
+    /// Neither the compiler nor the processor loads the reader's later reads before that check.
     reads_after_look: bool,
     /// The thread that tells readers to stop locks the list.
     locks_to_stop: bool,
@@ -83,7 +84,7 @@ impl World {
         self.buffered[1].is_none()
     }
 
-    /// The oldest store of the reader reaches memory.
+    /// Lets the reader's oldest store reach memory.
     fn drain_one(&mut self) {
         if let [Some(odd), next] = self.buffered {
             self.odd = odd;
@@ -91,22 +92,23 @@ impl World {
         }
     }
 
-    /// A full fence of the reader, by itself or by a heavy barrier of another.
+    /// Performs a full fence of the reader: its own, or another thread's heavy barrier.
     fn drain(&mut self) {
         self.drain_one();
         self.drain_one();
     }
 
-    /// The revoker's store reaches memory.
+    /// Lets the revoker's store reach memory.
     fn revoke_for_all(&mut self) {
         self.revoked |= std::mem::take(&mut self.revoking);
     }
 
-    /// The reader's next step: enter, look, fence if it was told, read the word, use it, leave.
+    /// Takes the reader's next step: enter, check the flag, fence if told, read the word, use the
+    /// page, leave.
     fn read(mut self, protocol: Protocol) -> Option<World> {
-        // The number of the next step tells what the look found: 2 fences, 3 goes on without. 6 and
-        // 7 are the same for a reader that looked before its section; 8 is a reader that has yet to
-        // look and has loaded the word already.
+        // The number of the next step says what the check found: step 2 fences, step 3 goes on
+        // without a fence. Steps 6 and 7 are the same for a reader that checked before its section.
+        // At step 8 the reader has loaded the word already and has yet to check.
         match self.reader {
             0 if self.sections == 0 => return None,
             0 if !protocol.looks_inside => self.reader = if self.told { 6 } else { 7 },
@@ -148,7 +150,7 @@ impl World {
         Some(self)
     }
 
-    /// The reader's load of the word overtakes its look.
+    /// Lets the reader's load of the word overtake its check of the flag.
     fn read_early(mut self, protocol: Protocol) -> Option<World> {
         if protocol.reads_after_look || self.reader != 1 {
             return None;
@@ -158,7 +160,7 @@ impl World {
         Some(self)
     }
 
-    /// A store of the teller reaches memory; with all of them, its unlocking.
+    /// Lets the teller's store to `told` reach memory.
     fn tell_reader(&mut self) {
         self.told = self.telling.take().unwrap_or(self.told);
     }
@@ -176,7 +178,8 @@ impl World {
         }
     }
 
-    /// The revoker's: change the word, look at the domain, lock or barrier, wait, free.
+    /// Takes the revoker's next step: change the word, check the domain, lock or barrier, wait,
+    /// free.
     fn revoke(mut self, protocol: Protocol) -> Option<World> {
         match self.revoker {
             0 => {
@@ -189,7 +192,7 @@ impl World {
             }
             2 if !self.found => {
                 self.revoke_for_all();
-                self.drain(); // heavy
+                self.drain(); // a heavy barrier
                 self.revoker = 3;
             }
             2 | 3 if self.lock.is_some() => return None,
@@ -211,7 +214,7 @@ impl World {
                 self.revoke_for_all(); // a full fence
                 self.revoker = 5;
             }
-            // Reads `state`: even, or it waits until it has changed, with the list unlocked.
+            // Reads `state` and unlocks the list. If `state` is odd, step 6 waits until it changes.
             5 => {
                 self.lock = None;
                 self.revoker = if self.odd { 6 } else { 7 };
@@ -227,7 +230,7 @@ impl World {
         Some(self)
     }
 
-    /// Tells the reader to fence, or to stop.
+    /// Takes the teller's next step in telling the reader to fence, or to stop.
     fn tell(mut self, protocol: Protocol) -> Option<World> {
         let fence = self.changes % 2 == 1;
         match self.teller {
@@ -271,9 +274,9 @@ impl World {
     }
 }
 
-/// Whether the reader uses the freed page, in any order of steps.
+/// Returns whether the reader uses the freed page in any order of steps.
 fn goes_wrong(protocol: Protocol) -> bool {
-    // It begins fenced or not fenced, and there are one to four changes.
+    // Readers begin fenced or not fenced, and there are one to four changes.
     let begins = [(false, 1), (false, 3), (true, 2), (true, 4)];
     begins.into_iter().any(|(fenced, changes)| {
         let begin = World {

@@ -2,7 +2,7 @@ use super::super::*;
 use super::*;
 use crate::sync::thread;
 
-/// A domain with the asymmetric barrier, if this machine has one.
+/// Returns a domain with the asymmetric barrier, if this machine has one.
 fn asymmetric() -> Option<Arc<Domain>> {
     let domain = Domain::with_mode(BarrierMode::Membarrier);
     (domain.mode == BarrierMode::Membarrier).then_some(domain)
@@ -33,7 +33,7 @@ fn barriers_are_dear_if_they_take_much_of_the_time_between_them() {
     assert_eq!(window(micros(300), micros(20)).last(), Some(&None));
     assert_eq!(window(micros(20), micros(1)).last(), Some(&None));
 
-    // A barrier whose thread lost its processor counts for at most the longest time it can take.
+    // A barrier whose thread lost its processor counts for `LONGEST` at most.
     let mut pace = Pace::default();
     for number in 0..WINDOW {
         let late = number > 0;
@@ -49,7 +49,7 @@ fn who_comes_while_readers_fence_fences_and_the_grace_period_waits_for_it() {
     let mut before = Domain::register(&domain);
     tell_to_fence(&domain);
     let after = Domain::register(&domain);
-    drop(domain.reader()); // the thread's own
+    drop(domain.reader()); // registers the calling thread's own participant
     assert_eq!(told(&domain), [true; 3]);
 
     before.enter();
@@ -79,7 +79,7 @@ fn readers_stop_when_there_are_few_grace_periods_for_their_fences() {
             }
         }
     };
-    // Enough to make the fences cheaper than barriers.
+    // Grace periods are frequent enough here that fences cost less than heavy barriers.
     for _ in 0..3 {
         read(LOOK_EVERY, 10);
     }
@@ -102,7 +102,7 @@ fn who_comes_while_readers_fence_judges_by_the_grace_periods_since() {
     assert_eq!(told(&domain), [false]);
 }
 
-/// How a reader of the test below opens its sections.
+/// The way in which a reader of the test below opens its sections.
 #[derive(Clone, Copy)]
 enum Enter {
     Whole,
@@ -110,8 +110,8 @@ enum Enter {
     Look,
 }
 
-/// Readers use the page that a word leads to; a revoker replaces it, and spoils the old one after a
-/// grace period; a third thread changes all the while whether readers fence.
+/// Readers use the page that a word leads to. A revoker replaces the page, and spoils the old one
+/// after a grace period. All the while a third thread tells readers to fence and to stop.
 // spec: A2
 #[test]
 fn nothing_is_reused_in_use_while_readers_are_told_to_fence_and_to_stop() {
