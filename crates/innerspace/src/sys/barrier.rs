@@ -1,23 +1,25 @@
 //! The asymmetric barrier: free on the side that runs often, expensive on the side that runs
 //! seldom.
 //!
-//! An accessor announces itself and then reads a page-table entry; a revoker changes the entry and
-//! then looks whether anyone has announced themselves. At least one of the two must see the other.
-//! A full fence on every access costs more than the access itself. So the accessor only prevents
-//! reordering by the compiler (the light side), and the revoker makes every other processor execute
-//! the fence in the accessor's place (the heavy side), by membarrier(2), command
-//! `PRIVATE_EXPEDITED`. Why that is right is in `docs/protocols/sections.md`.
+//! An accessor announces itself and then reads a page-table entry. A revoker changes the entry and
+//! then checks whether any accessor has announced itself. At least one of the two must see the
+//! other. A full fence on every access costs more than the access itself. So the accessor only
+//! prevents reordering by the compiler (the light side). The revoker makes every other processor
+//! execute the fence in the accessor's place (the heavy side), by membarrier(2), command
+//! `PRIVATE_EXPEDITED`. `docs/protocols/sections.md` says why that is right.
 //!
-//! **When it is not there** (old kernel, a seccomp policy, another system) or not wanted (model
-//! checkers, Miri, `--cfg portable`, the environment variable `INNERSPACE_BARRIER=fences`), both
-//! sides are `SeqCst` fences and the argument is the C++ memory model's. ThreadSanitizer models
-//! neither, so code that it is to check asks for the [`BarrierMode`] and uses read-modify-writes in
-//! `Fences` mode. The mode is decided once in a process and never changes: threads with light
-//! fences and a revoker without membarrier would corrupt data silently. (`sync::domain` has readers
-//! fence for a time, by a protocol of its own that begins with membarrier.)
+//! **Without membarrier.** Where membarrier is missing (old kernel, a seccomp policy, another
+//! system) or not wanted (model checkers, Miri, `--cfg portable`, the environment variable
+//! `INNERSPACE_BARRIER=fences`), both sides are `SeqCst` fences, and the argument is the C++ memory
+//! model's. ThreadSanitizer models neither form. Code that it is to check therefore asks for the
+//! [`BarrierMode`] and uses read-modify-writes in `Fences` mode.
+//!
+//! The mode is decided once in a process and never changes: threads with light fences and a revoker
+//! without membarrier would corrupt data silently. (`sync::domain` has readers fence for a time, by
+//! a protocol of its own that begins with membarrier.)
 //!
 //! Sources: membarrier(2); the asymmetric fences of C++ proposal P1202 and of Folly and liburcu, by
-//! description. It knows nothing of sections and grace periods: those are `sync`'s.
+//! description. This module knows nothing of sections and grace periods, which belong to `sync`.
 
 use crate::sync::atomic::{Ordering, fence};
 
@@ -31,7 +33,8 @@ pub(crate) enum BarrierMode {
 }
 
 impl BarrierMode {
-    /// The cheap side, between the announcement and the read of a word that may be revoked.
+    /// Performs the cheap side, between the announcement and the read of a word that may be
+    /// revoked.
     #[inline(always)]
     pub(crate) fn light(self) {
         match self {
@@ -43,15 +46,15 @@ impl BarrierMode {
         }
     }
 
-    /// The expensive side, between the revocation and the look for announcements.
+    /// Performs the expensive side, between the revocation and the check for announcements.
     ///
-    /// About 0.4 us when no other thread runs, 8 to 25 us when one does, which loses some us as
-    /// well. Batch where possible, and fence on the light side too where these calls take much of
-    /// the time (`sync::domain` does).
+    /// Takes about 0.4 us when no other thread runs. When another runs it takes 8 to 25 us, and
+    /// that thread loses some us as well. Batch these calls where possible. Where they take much of
+    /// the time, fence on the light side too, as `sync::domain` does.
     ///
     /// # Panics
-    /// If the kernel granted membarrier at the start and refuses it now (because of a seccomp
-    /// policy that was installed in between): there is no sound way to continue.
+    /// If the kernel granted membarrier at the start and refuses it now, because of a seccomp
+    /// policy that was installed in between. There is no sound way to continue.
     #[inline]
     pub(crate) fn heavy(self) {
         match self {
@@ -61,19 +64,19 @@ impl BarrierMode {
     }
 }
 
-/// The mode of this process; detected at the first call, the same ever after.
+/// Returns the mode of this process. The first call detects it; it never changes.
 #[inline]
 pub(crate) fn mode() -> BarrierMode {
     platform::mode()
 }
 
-/// The cheap side in the process's mode.
+/// Performs the cheap side in the process's mode.
 #[cfg(test)]
 pub(crate) fn light() {
     mode().light();
 }
 
-/// The expensive side in the process's mode. See [`BarrierMode::heavy`].
+/// Performs the expensive side in the process's mode. See [`BarrierMode::heavy`].
 pub(crate) fn heavy() {
     mode().heavy();
 }
@@ -89,7 +92,7 @@ mod platform {
     const MEMBARRIER: u8 = 1;
     const FENCES: u8 = 2;
 
-    /// Written at most a few times, always with the same value: detection is idempotent.
+    /// The mode. The first call that detects it stores it, and it never changes after that.
     static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
     #[inline]
@@ -109,7 +112,8 @@ mod platform {
         } else {
             FENCES
         };
-        // Two first callers may disagree (the environment was changed in between): the first wins.
+        // The first caller wins, should two disagree because the environment was changed in
+        // between.
         let kept = MODE.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
         match kept.map_or_else(|earlier| earlier, |_| found) {
             MEMBARRIER => BarrierMode::Membarrier,
@@ -118,7 +122,7 @@ mod platform {
     }
 
     fn membarrier(command: libc::c_int) -> io::Result<()> {
-        // SAFETY: the call reads and writes no memory of ours; flags and processor number are 0, as
+        // SAFETY: the call reads and writes no memory of ours. Flags and processor number are 0, as
         // both commands used here demand.
         let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
         if result < 0 {
@@ -128,7 +132,8 @@ mod platform {
         }
     }
 
-    /// Tells the kernel that this process will use the expedited command, and tries it once.
+    /// Tells the kernel that this process will use the expedited command, and tries the command
+    /// once.
     fn register() -> bool {
         membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).is_ok()
             && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).is_ok()
@@ -136,7 +141,8 @@ mod platform {
 
     pub(super) fn heavy() {
         compiler_fence(Ordering::SeqCst);
-        // The registration belongs to the address space: renew it where a fork lost it.
+        // The registration belongs to the address space, so it is renewed in a child of fork(2)
+        // that lost it.
         let done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).is_ok() || register();
         assert!(
             done,
@@ -178,11 +184,12 @@ mod tests {
     }
 
     impl Dekker {
-        /// Waits until the other side has entered `round` too. Release and acquire alone, so that
-        /// nothing drains a store buffer in the barrier's place; spinning hard, so that both sides
-        /// leave at the same moment.
+        /// Waits until the other side has entered `round` too. It uses only release and acquire, so
+        /// that no store buffer is drained in the barrier's place. It spins without pause, so that
+        /// both sides leave at the same moment.
         fn meet(&self, me: usize, round: u32) {
-            // With the other's word in the cache, a slow store races with a fast load.
+            // The load brings the other side's word into this cache, so that a slow store races
+            // with a fast load.
             let other = [&self.revoked, &self.announced][me]
                 .0
                 .load(Ordering::Relaxed);
@@ -198,8 +205,8 @@ mod tests {
         }
     }
 
-    /// Counts the rounds in which neither side saw the other. The next round's words are written
-    /// only after both sides have met again, so a round never sees them.
+    /// Counts the rounds in which neither side saw the other. Both sides meet before the next
+    /// round's words are written, so a round never sees those words.
     fn rounds_unseen(rounds: u32, light: fn(), heavy: fn()) -> usize {
         let shared = Arc::new(Dekker::default());
         let theirs = shared.clone();
@@ -230,8 +237,8 @@ mod tests {
 
     const ROUNDS: u32 = if cfg!(miri) { 50 } else { 50_000 };
 
-    // One test for both modes: at the same time they would take each other's processors, and the
-    // two threads of a pair would hardly ever run at the same moment.
+    // Both modes are in one test. As two tests at the same time they would take each other's
+    // processors, and the two threads of a pair would hardly ever run at the same moment.
     #[test]
     fn one_side_always_sees_the_other() {
         assert_eq!(
@@ -256,7 +263,7 @@ mod tests {
 
         const CHILD: &str = "INNERSPACE_TEST_WANTS_FENCES";
 
-        /// Runs this test binary again, with `the_child_has_fences` alone.
+        /// Returns a command that runs only the test `the_child_has_fences` of this test binary.
         fn child() -> Command {
             let mut command = Command::new(std::env::current_exe().expect("path of the test"));
             command.args([
@@ -295,14 +302,14 @@ mod tests {
         fn fences_are_used_where_a_policy_refuses_membarrier() {
             for errno in [libc::EPERM, libc::ENOSYS] {
                 let mut command = child();
-                // SAFETY: the closure runs between fork and exec; it makes two system calls and
+                // SAFETY: the closure runs between fork and exec, makes two system calls and
                 // allocates nothing.
                 unsafe { command.pre_exec(move || refuse_membarrier(errno)) };
                 assert_passes(command);
             }
         }
 
-        /// Tests of the layers above, once more in a process that is refused membarrier.
+        /// Runs tests of the layers above once more, in a process that is refused membarrier.
         // spec: A14
         #[test]
         fn the_suite_passes_without_membarrier() {
@@ -317,8 +324,8 @@ mod tests {
             let mut command = Command::new(std::env::current_exe().expect("path of the test"));
             command.args(LAYERS).arg("the_child_has_fences");
             command.env(CHILD, "1").env_remove("INNERSPACE_BARRIER");
-            // SAFETY: the closure runs between fork and exec; it makes two system calls and
-            // allocates nothing.
+            // SAFETY: the closure runs between fork and exec, makes two system calls and allocates
+            // nothing.
             unsafe { command.pre_exec(|| refuse_membarrier(libc::EPERM)) };
             let output = command.output().expect("the child runs");
             let text = String::from_utf8_lossy(&output.stdout);
@@ -329,7 +336,8 @@ mod tests {
             }
         }
 
-        /// Installs a seccomp filter that answers membarrier with `errno` and allows the rest.
+        /// Installs a seccomp filter that answers membarrier with `errno` and allows all other
+        /// calls.
         fn refuse_membarrier(errno: libc::c_int) -> std::io::Result<()> {
             let filter = |code: u32, jump_true, jump_false, k| libc::sock_filter {
                 code: code as u16,

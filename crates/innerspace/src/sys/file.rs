@@ -1,5 +1,5 @@
-//! Files as `FileStore` needs them: positioned I/O that leaves no trace in the kernel's page cache,
-//! holes, the pages that the kernel still caches, and the holder of a lock.
+//! Files as `FileStore` needs them: positioned I/O that leaves nothing in the kernel's page cache,
+//! holes, the pages that the kernel still caches, and the process that holds a lock.
 //!
 //! | primitive | Linux | elsewhere |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | the holder of a lock | `/proc/locks`, of our pid namespace | unknown |
 //! | cached pages | `cachestat` (6.5), else `mincore` | unsupported |
 //!
-//! Windows moves the file's cursor with positioned I/O; nothing here uses the cursor.
+//! On Windows positioned I/O moves the file's cursor, which no code here uses.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 #[path = "file_linux.rs"]
@@ -30,12 +30,12 @@ pub(crate) use platform::{
     wait_writeback, write_at, write_vectored_at,
 };
 
-/// The bytes of one read or write that the kernel may keep.
+/// Which bytes of a read or write the kernel may keep in its page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
     /// As many as the kernel chooses.
     Cached,
-    /// Nothing; only after [`enable_dontcache`] said that this works.
+    /// No bytes. Allowed only after [`enable_dontcache`] has said that this works.
     Nothing,
 }
 
@@ -47,38 +47,38 @@ pub(crate) fn without_waiting(options: &mut std::fs::OpenOptions) {
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
 }
 
-/// Sets flags so that an open never waits for the other end of a FIFO: there are none.
+/// Does nothing, because this system has no FIFOs and no controlling terminals.
 #[cfg(not(unix))]
 pub(crate) fn without_waiting(_: &mut std::fs::OpenOptions) {}
 
-/// Device and inode number: equal for two names of one file.
+/// Returns device and inode number, which are equal for two names of one file.
 #[cfg(unix)]
 pub(crate) fn identity(metadata: &Metadata) -> Option<[u64; 2]> {
     use std::os::unix::fs::MetadataExt;
     Some([metadata.dev(), metadata.ino()])
 }
 
-/// Std does not give a file's number here.
+/// Returns `None`, because std does not give a file's number on this system.
 #[cfg(not(unix))]
 pub(crate) fn identity(_: &Metadata) -> Option<[u64; 2]> {
     None
 }
 
-/// The size in bytes of the blocks that the file system prefers for I/O, one or several of its own,
-/// where it is known.
+/// Returns the size in bytes of the blocks that the file system prefers for I/O, where it is known.
+/// Such a block is one or several of the file system's own.
 #[cfg(unix)]
 pub(crate) fn block_size(metadata: &Metadata) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     Some(metadata.blksize())
 }
 
-/// Std does not give it here.
+/// Returns `None`, because std does not give the size on this system.
 #[cfg(not(unix))]
 pub(crate) fn block_size(_: &Metadata) -> Option<u64> {
     None
 }
 
-/// The kind of a file that is neither regular nor a directory, for messages.
+/// Names the kind of a file that is neither regular nor a directory, for messages.
 #[cfg(unix)]
 pub(crate) fn special_kind(kind: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
@@ -91,13 +91,13 @@ pub(crate) fn special_kind(kind: FileType) -> &'static str {
     }
 }
 
-/// The kind of a file that is neither regular nor a directory, for messages.
+/// Names the kind of a file that is neither regular nor a directory, for messages.
 #[cfg(not(unix))]
 pub(crate) fn special_kind(_: FileType) -> &'static str {
     "special file"
 }
 
-/// Whether an error number means that the device failed, not the request.
+/// Returns whether an error number means that the device failed, and not the request.
 pub(crate) fn is_device_error(number: i32) -> bool {
     #[cfg(unix)]
     return matches!(number, libc::EIO | libc::ENXIO | libc::ENODEV | libc::EBADMSG)
@@ -113,19 +113,19 @@ pub(crate) fn is_device_error(number: i32) -> bool {
     }
 }
 
-/// The process that holds a `flock` on the file with this device and inode number, where the system
-/// tells. It does not for a process outside our pid namespace, nor on file systems whose locks have
-/// another device number than `stat` gives (btrfs).
+/// Returns the process that holds a `flock` on the file with this device and inode number, where
+/// the system tells. It does not tell for a process outside our pid namespace, nor on file systems
+/// whose locks have another device number than `stat` gives (btrfs).
 pub(crate) fn lock_holder(identity: [u64; 2]) -> Option<u32> {
     lock_holder_by(Path::new("/proc"), identity)
 }
 
-/// Asks the file system mounted at `proc`. Its numbers are those of the pid namespace that mounted
-/// it, which need not be ours; it tells its number for us.
+/// Asks the proc file system mounted at `proc`. Its process numbers are those of the pid namespace
+/// that mounted it, which may differ from ours. It is believed only if it knows our own number.
 ///
-/// The list is read piece by piece, each from where the last one ended by its number: if a lock is
-/// released in between, a line is passed over. Hence a buffer that most lists fit into, and more
-/// than one look.
+/// The kernel gives out the list piece by piece and finds its place again by a line's number. If a
+/// lock is released between two pieces, a line is skipped. The buffer is therefore large enough for
+/// most lists, and the list is read up to `LOOKS` times.
 fn lock_holder_by(proc: &Path, identity: [u64; 2]) -> Option<u32> {
     const LOOKS: usize = 4;
     let called = std::fs::read_link(proc.join("self")).ok()?;
@@ -140,14 +140,14 @@ fn lock_holder_by(proc: &Path, identity: [u64; 2]) -> Option<u32> {
     })
 }
 
-/// Finds the holder in text like `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
+/// Finds the holder in text such as `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
 fn holder_in(locks: &str, [device, inode]: [u64; 2]) -> Option<u32> {
-    // The kernel's way of packing a device number, see makedev(3).
+    // Unpacks the device number as the kernel packs it, see makedev(3).
     let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);
     let minor = (device & 0xff) | (device >> 12 & 0xffff_ff00);
     let file = format!("{major:02x}:{minor:02x}:{inode}");
     locks.lines().find_map(|line| {
-        // A line of a process that waits has `->` in the second column.
+        // The line of a waiting process has `->` in its second column.
         let fields: Vec<&str> = line.split_whitespace().collect();
         match fields[..] {
             [_, "FLOCK", _, _, pid, of, ..] if of == file => pid.parse().ok().filter(|&p| p > 0),
@@ -156,12 +156,14 @@ fn holder_in(locks: &str, [device, inode]: [u64; 2]) -> Option<u32> {
     })
 }
 
-/// Bytes of the file at `path` that the kernel keeps in its page cache, in whole host pages.
+/// Returns the bytes of the file at `path` that are in the kernel's page cache, in whole host
+/// pages.
 pub(crate) fn cached_bytes_of(path: &Path) -> io::Result<u64> {
     cached_bytes(&File::open(path)?)
 }
 
-/// A folder for tests beside their executable: on a disk, where `/tmp` may be memory.
+/// Makes a folder for tests next to their executable. That is on a disk, while `/tmp` may be
+/// memory.
 #[cfg(test)]
 pub(crate) fn disk_dir() -> tempfile::TempDir {
     let executable = std::env::current_exe().unwrap();
@@ -225,8 +227,8 @@ mod tests {
                     while !done.load(std::sync::atomic::Ordering::Relaxed) {
                         let others =
                             [0, 1, 2, 3, 4, 5, 6, 7].map(|n| create(format!("{thread}.{n}")));
-                        // One of them may still be locked, by a child that another test has made at
-                        // this moment.
+                        // One of the files may still be locked by a child process that another test
+                        // has just made.
                         others.iter().for_each(|other| drop(other.try_lock()));
                     }
                 });

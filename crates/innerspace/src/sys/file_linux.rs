@@ -8,37 +8,38 @@ use std::path::Path;
 
 use super::Keep;
 
-/// Leaves nothing in the page cache that was not there before. The libc crate does not have it
-/// yet.
+/// The flag for a transfer that leaves nothing new in the page cache. The libc crate does not have
+/// it yet.
 const RWF_DONTCACHE: libc::c_int = 0x80;
-/// The number of cachestat(2), the same on all architectures but Alpha.
+/// The number of cachestat(2), the same on all architectures except Alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
-/// The most buffers one vectored call takes.
+/// The largest number of buffers that one vectored call takes.
 const IOV_MAX: usize = 1024;
-/// Dropping from the cache takes whole pages: ranges are widened to the largest host page.
+/// The largest host page. Ranges to drop are widened to it, because only whole pages are dropped.
 const LARGEST_PAGE: u64 = 64 << 10;
 
 /// Whether [`drop_cached`] does anything.
 pub(crate) const CAN_DROP: bool = true;
 
-/// The result of a call that answers -1 for an error.
+/// Converts the result of a system call that returns -1 for an error.
 fn check(result: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// An offset for a system call; -1 would mean "at the cursor".
+/// Converts an offset for a system call. It may not become -1, which would mean "at the cursor".
 fn position(offset: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Finds out whether reads and writes of `file` can keep [`Keep::Nothing`] (kernel and file
-/// system).
+/// Returns whether reads and writes of `file` can keep [`Keep::Nothing`]. That depends on the
+/// kernel and the file system.
 pub(crate) fn enable_dontcache(file: &File) -> bool {
-    // The flag is checked before the offset: at the end of any file this touches nothing.
+    // The kernel checks the flag before the offset, so a read at the largest offset touches
+    // nothing.
     read_at(file, &mut [0], i64::MAX as u64 - 1, Keep::Nothing).is_ok()
 }
 
-/// The flags of a transfer that keeps this.
+/// Returns the flags of a transfer that keeps `keep`.
 fn flags_of(keep: Keep) -> libc::c_int {
     match keep {
         Keep::Cached => 0,
@@ -46,7 +47,7 @@ fn flags_of(keep: Keep) -> libc::c_int {
     }
 }
 
-/// Reads at an offset, once.
+/// Reads once, at an offset.
 pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64, keep: Keep) -> io::Result<usize> {
     if keep == Keep::Cached {
         return file.read_at(buf, offset);
@@ -56,12 +57,12 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64, keep: Keep) -> i
         iov_len: buf.len(),
     };
     let (at, flags) = (position(offset)?, flags_of(keep));
-    // SAFETY: `iov` is the one buffer `buf`, which the borrow keeps writable and ours until the
-    // call returns; the descriptor is open as long as `file` is borrowed.
+    // SAFETY: `iov` is the one buffer `buf`. The borrow keeps it writable and ours until the call
+    // returns. The descriptor is open as long as `file` is borrowed.
     check(unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, at, flags) })
 }
 
-/// Reads into the first buffers (1024 at most) at an offset, once.
+/// Reads once, at an offset, into at most the first 1024 buffers.
 pub(crate) fn read_vectored_at(
     file: &File,
     bufs: &mut [IoSliceMut<'_>],
@@ -75,12 +76,12 @@ pub(crate) fn read_vectored_at(
     let bufs = bufs[..count].iter_mut();
     let bufs = joined(bufs.map(|buf| (buf.as_mut_ptr(), buf.len())));
     let (fd, at, flags) = (file.as_raw_fd(), position(offset)?, flags_of(keep));
-    // SAFETY: the buffers are the caller's, whose borrows keep them writable and ours until the
-    // call returns; the descriptor is open as long as `file` is borrowed.
+    // SAFETY: the caller's borrows keep the buffers writable and ours until the call returns. The
+    // descriptor is open as long as `file` is borrowed.
     check(unsafe { libc::preadv2(fd, bufs.as_ptr(), bufs.len() as libc::c_int, at, flags) })
 }
 
-/// Writes at an offset, once.
+/// Writes once, at an offset.
 pub(crate) fn write_at(file: &File, buf: &[u8], offset: u64, keep: Keep) -> io::Result<usize> {
     match keep {
         Keep::Cached => file.write_at(buf, offset),
@@ -88,7 +89,7 @@ pub(crate) fn write_at(file: &File, buf: &[u8], offset: u64, keep: Keep) -> io::
     }
 }
 
-/// Writes the first buffers (1024 at most) at an offset, once.
+/// Writes once, at an offset, from at most the first 1024 buffers.
 pub(crate) fn write_vectored_at(
     file: &File,
     bufs: &[IoSlice<'_>],
@@ -98,14 +99,14 @@ pub(crate) fn write_vectored_at(
     let bufs = bufs[..bufs.len().min(IOV_MAX)].iter();
     let bufs = joined(bufs.map(|buf| (buf.as_ptr().cast_mut(), buf.len())));
     let (fd, at, flags) = (file.as_raw_fd(), position(offset)?, flags_of(keep));
-    // SAFETY: the buffers are the caller's, whose borrows keep them readable until the call
-    // returns, and the kernel only reads them.
+    // SAFETY: the caller's borrows keep the buffers readable until the call returns, and the kernel
+    // only reads them.
     check(unsafe { libc::pwritev2(fd, bufs.as_ptr(), bufs.len() as libc::c_int, at, flags) })
 }
 
-/// The buffers in the kernel's form. Buffers that are adjacent in memory are merged, since the
-/// kernel looks the pages up buffer by buffer. (Pages of 4 KiB written past the page cache took
-/// 1,510 to 1,870 ns, and 1,330 to 1,700 in one buffer.)
+/// Returns the buffers in the kernel's form. Buffers that are adjacent in memory are merged,
+/// because the kernel looks up the pages of each buffer separately. (Pages of 4 KiB written past
+/// the page cache took 1,510 to 1,870 ns each, and 1,330 to 1,700 ns in one buffer.)
 fn joined(bufs: impl ExactSizeIterator<Item = (*mut u8, usize)>) -> Vec<libc::iovec> {
     let mut joined: Vec<libc::iovec> = Vec::with_capacity(bufs.len());
     for (begin, len) in bufs {
@@ -122,27 +123,27 @@ fn joined(bufs: impl ExactSizeIterator<Item = (*mut u8, usize)>) -> Vec<libc::io
     joined
 }
 
-/// Opens a file once more for direct I/O; an error where the file system has none.
+/// Opens a file again for direct I/O. Fails where the file system has none.
 pub(crate) fn open_direct(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let file = options
         .clone()
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // O_NONBLOCK was for the open alone. With it io_uring would fail a read that has to wait, by
-    // EAGAIN, on file systems that cannot tell beforehand.
+    // O_NONBLOCK was for the open only. If it stayed, io_uring would fail a read that has to wait
+    // by EAGAIN, on file systems that cannot tell beforehand.
     // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
     let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
     check(set as libc::ssize_t)?;
     Ok(file)
 }
 
-/// The alignment in bytes that direct I/O on `file` needs, `Some(0)` when it is not possible,
-/// `None` when the kernel does not say.
+/// Returns the alignment in bytes that direct I/O on `file` needs: `Some(0)` if direct I/O is not
+/// possible, `None` if the kernel does not say.
 pub(crate) fn direct_alignment(file: &File) -> Option<usize> {
-    // SAFETY: statx is plain integers, for which all zeros is a value.
+    // SAFETY: `statx` consists of plain integers, for which all zeros is a valid value.
     let mut answer: libc::statx = unsafe { std::mem::zeroed() };
     let (fd, flags, mask) = (file.as_raw_fd(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
-    // SAFETY: the empty path is a C string and `answer` a whole statx; both outlive the call.
+    // SAFETY: the empty path is a C string and `answer` is a whole `statx`. Both outlive the call.
     let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, &raw mut answer) };
     (result == 0 && answer.stx_mask & mask != 0)
         .then(|| answer.stx_dio_offset_align.max(answer.stx_dio_mem_align) as usize)
@@ -152,17 +153,17 @@ fn advise(file: &File, offset: u64, len: u64, advice: libc::c_int) {
     let (Ok(at), Ok(len)) = (position(offset), position(len)) else {
         return;
     };
-    // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed. It is
-    // advice, whose errors do not matter.
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed. The call
+    // is only advice, so its errors are ignored.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), at, len, advice) };
 }
 
-/// Turns the kernel's read-ahead off: it would cache bytes that were not asked for.
+/// Turns the kernel's read-ahead off, because it would cache bytes that nothing asked for.
 pub(crate) fn expect_random(file: &File) {
     advise(file, 0, 0, libc::POSIX_FADV_RANDOM);
 }
 
-/// Drops the clean pages of a range from the kernel's cache; `len` 0 means to the end.
+/// Drops the clean pages of a range from the kernel's cache. A `len` of 0 means to the file's end.
 pub(crate) fn drop_cached(file: &File, offset: u64, len: u64) {
     let begin = offset - offset % LARGEST_PAGE;
     let end = offset.saturating_add(len).next_multiple_of(LARGEST_PAGE);
@@ -181,12 +182,14 @@ fn sync_range(file: &File, offset: u64, len: u64, flags: libc::c_uint) -> io::Re
     Ok(())
 }
 
-/// Begins to write a range out, without waiting; `len` 0 means to the end. Durability needs a sync.
+/// Begins to write a range out, without waiting. A `len` of 0 means to the file's end. Durability
+/// needs a sync as well.
 pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) -> io::Result<()> {
     sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Writes a range out and waits for it; `len` 0 means to the end. Durability needs a sync.
+/// Writes a range out and waits for it. A `len` of 0 means to the file's end. Durability needs a
+/// sync as well.
 pub(crate) fn wait_writeback(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -194,7 +197,7 @@ pub(crate) fn wait_writeback(file: &File, offset: u64, len: u64) -> io::Result<(
     sync_range(file, offset, len, flags)
 }
 
-/// Makes a hole of `len` > 0 bytes; `Unsupported` where the file system has none.
+/// Makes a hole of `len` bytes, at least one. Returns `Unsupported` where the file system has none.
 pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (fd, at, len) = (file.as_raw_fd(), position(offset)?, position(len)?);
@@ -202,14 +205,15 @@ pub(crate) fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
         // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
         match check(unsafe { libc::fallocate(fd, mode, at, len) } as libc::ssize_t) {
             Ok(_) => return Ok(()),
-            // A signal's handler ran in the middle.
+            // A signal handler interrupted the call.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Moves the cursor, which nothing uses; `None` past the last byte of the kind.
+/// Moves the file's cursor, which no other code uses. Returns `None` if nothing of this kind
+/// follows.
 fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
     let Ok(at) = position(offset) else {
         return Ok(None);
@@ -225,17 +229,18 @@ fn seek(file: &File, offset: u64, whence: libc::c_int) -> io::Result<Option<u64>
     }
 }
 
-/// The first offset at or after `offset` with data; `None` when there is none.
+/// Returns the first offset at or after `offset` with data, or `None` if there is none.
 pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     seek(file, offset, libc::SEEK_DATA)
 }
 
-/// The first offset at or after `offset` in a hole, the end counting as one; `None` past the end.
+/// Returns the first offset at or after `offset` in a hole, or `None` past the file's end. The end
+/// itself counts as a hole.
 pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
     seek(file, offset, libc::SEEK_HOLE)
 }
 
-/// Bytes of `file` in the page cache, in whole host pages.
+/// Returns the bytes of `file` in the page cache, in whole host pages.
 pub(crate) fn cached_bytes(file: &File) -> io::Result<u64> {
     match cachestat(file.as_raw_fd()) {
         Err(error) if is_missing(&error, || cachestat(NO_FILE)) => mincore(file),
@@ -243,12 +248,14 @@ pub(crate) fn cached_bytes(file: &File) -> io::Result<u64> {
     }
 }
 
-/// No descriptor can have this number.
+/// A number that no descriptor can have.
 const NO_FILE: RawFd = -1;
 
-/// Whether `error` means that cachestat(2) is not available. A filter of system calls may refuse
-/// it by EPERM; so does the kernel, of a file that we may not write (of which mincore(2) would say
-/// that all of it is there). Without a file, the kernel says something else.
+/// Returns whether `error` means that cachestat(2) is not available.
+///
+/// EPERM has two causes. A filter of system calls may refuse cachestat by it. The kernel also
+/// returns it for a file that we may not write, for which mincore(2) would say that all of it is
+/// cached. A call without a file tells them apart: the kernel answers it by another error.
 fn is_missing(error: &io::Error, without_file: impl FnOnce() -> io::Result<u64>) -> bool {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => true,
@@ -265,13 +272,14 @@ fn host_page() -> io::Result<u64> {
     u64::try_from(size).map_err(|_| io::Error::last_os_error())
 }
 
-/// Host pages in the page cache, by cachestat(2).
+/// Returns the host pages in the page cache, by cachestat(2).
 fn cachestat(fd: RawFd) -> io::Result<u64> {
-    // struct cachestat_range { off, len }, where len 0 means to the end; struct cachestat begins
-    // with the number of cached pages and has five words.
+    // `range` is struct cachestat_range { off, len }, where a len of 0 means to the end. `answer`
+    // is struct cachestat, five words that begin with the number of cached pages.
     let range = [0u64; 2];
     let mut answer = [0u64; 5];
-    // SAFETY: the kernel reads two words from `range` and writes five to `answer`; both live here.
+    // SAFETY: the kernel reads two words from `range` and writes five to `answer`. Both are locals
+    // here.
     let result = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
@@ -285,7 +293,7 @@ fn cachestat(fd: RawFd) -> io::Result<u64> {
     Ok(answer[0])
 }
 
-/// Bytes in the page cache, by mapping the file and asking mincore(2).
+/// Returns the bytes in the page cache, by mapping the file and asking mincore(2).
 fn mincore(file: &File) -> io::Result<u64> {
     let len = file.metadata()?.len() as usize;
     if len == 0 {
@@ -300,7 +308,8 @@ fn mincore(file: &File) -> io::Result<u64> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: `at` is the mapping of `len` bytes made above, and `resident` has a byte for each of
-    // its pages. Its memory is never touched, so that a file cut short meanwhile does no harm.
+    // its pages. The mapped memory is never touched, so a file that is cut short meanwhile does no
+    // harm.
     let result = unsafe { libc::mincore(at, len, resident.as_mut_ptr()) };
     let result = check(result as libc::ssize_t);
     // SAFETY: the mapping was made above and nothing points into it.
@@ -315,7 +324,8 @@ mod tests {
 
     const LEN: u64 = 1 << 20;
 
-    /// Other users of the page cache, need of memory above all, can interfere once.
+    /// The number of attempts. Other users of the page cache, above all a shortage of memory, can
+    /// interfere with one.
     const TRIES: usize = 100;
 
     fn read_all(file: &File) {
@@ -328,15 +338,15 @@ mod tests {
         // SAFETY: the kernel writes a `statfs`, for which there is room.
         check(unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } as libc::ssize_t)
             .unwrap();
-        // SAFETY: the call has filled it.
+        // SAFETY: the call has filled the structure.
         let kind = unsafe { about.assume_init() }.f_type;
         [libc::TMPFS_MAGIC as _, RAMFS_MAGIC as _].contains(&kind)
     }
 
     #[test]
     fn cachestat_and_mincore_agree() {
-        // The page cache has everything of a file in memory that is not in swap, from where a read
-        // brings it back.
+        // A file in memory is in the page cache as a whole, except for what is in swap. The read
+        // brings that back.
         let file = crate::sys::shared::sealed_memory(c"cached", LEN).unwrap();
         file.write_all_at(&vec![7; LEN as usize], 0).unwrap();
         let agree = || {
@@ -360,7 +370,7 @@ mod tests {
         std::fs::write(&path, vec![7; LEN as usize]).unwrap();
         let file = File::open(&path).unwrap();
         file.sync_all().unwrap();
-        // Where files are kept in memory, the cache is the file itself.
+        // A file that is kept in memory exists in the page cache only, so nothing can be dropped.
         let left = if is_in_memory(&file) { LEN } else { 0 };
         let drops = || {
             read_all(&file);
@@ -378,7 +388,7 @@ mod tests {
         assert!(missing(libc::EPERM, libc::EPERM));
         assert!(!missing(libc::EPERM, libc::EBADF));
         assert!(!missing(libc::EBADF, libc::EPERM));
-        // The kernel's answer, if it is asked.
+        // The kernel's own answer, if no filter answers first.
         let alone = cachestat(NO_FILE).unwrap_err().raw_os_error();
         let known = [libc::EBADF, libc::ENOSYS, libc::EPERM];
         assert!(known.map(Some).contains(&alone), "{alone:?}");

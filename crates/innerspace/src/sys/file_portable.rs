@@ -1,5 +1,5 @@
-//! The portable forms of `sys::file`: std's positioned I/O, no holes, no control of the cache but
-//! macOS's.
+//! The portable forms of `sys::file`: std's positioned I/O, no holes, and no control of the page
+//! cache except macOS's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,7 +14,7 @@ fn unsupported<T>() -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Turns caching off for this descriptor, where that is possible.
+/// Turns caching off for this descriptor. Returns whether that is possible.
 pub(crate) fn enable_dontcache(file: &File) -> bool {
     #[cfg(all(target_vendor = "apple", not(miri)))]
     {
@@ -29,7 +29,7 @@ pub(crate) fn enable_dontcache(file: &File) -> bool {
     }
 }
 
-/// Reads at an offset, once.
+/// Reads once, at an offset.
 pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64, _: Keep) -> io::Result<usize> {
     #[cfg(unix)]
     return std::os::unix::fs::FileExt::read_at(file, buf, offset);
@@ -42,7 +42,7 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64, _: Keep) -> io::
     }
 }
 
-/// Reads into the first buffer that is not empty at an offset, once.
+/// Reads once, at an offset, into the first buffer that is not empty.
 pub(crate) fn read_vectored_at(
     file: &File,
     bufs: &mut [IoSliceMut<'_>],
@@ -54,7 +54,7 @@ pub(crate) fn read_vectored_at(
         .map_or(Ok(0), |buf| read_at(file, buf, offset, keep))
 }
 
-/// Writes at an offset, once.
+/// Writes once, at an offset.
 pub(crate) fn write_at(file: &File, buf: &[u8], offset: u64, _: Keep) -> io::Result<usize> {
     #[cfg(unix)]
     return std::os::unix::fs::FileExt::write_at(file, buf, offset);
@@ -67,7 +67,7 @@ pub(crate) fn write_at(file: &File, buf: &[u8], offset: u64, _: Keep) -> io::Res
     }
 }
 
-/// Writes the first buffer that is not empty at an offset, once.
+/// Writes once, at an offset, from the first buffer that is not empty.
 pub(crate) fn write_vectored_at(
     file: &File,
     bufs: &[IoSlice<'_>],
@@ -79,49 +79,49 @@ pub(crate) fn write_vectored_at(
         .map_or(Ok(0), |buf| write_at(file, buf, offset, keep))
 }
 
-/// There is no direct I/O here.
+/// Returns an error: there is no direct I/O here.
 pub(crate) fn open_direct(_: &Path, _: &OpenOptions) -> io::Result<File> {
     unsupported()
 }
 
-/// There is no direct I/O here.
+/// Returns 0: there is no direct I/O here.
 pub(crate) fn direct_alignment(_: &File) -> Option<usize> {
     Some(0)
 }
 
-/// Read-ahead is left alone here.
+/// Does nothing: read-ahead is left to the kernel.
 pub(crate) fn expect_random(_: &File) {}
 
-/// The kernel's cache is left alone here.
+/// Does nothing: the page cache is left to the kernel.
 pub(crate) fn drop_cached(_: &File, _: u64, _: u64) {}
 
-/// Write-out is left to the kernel here.
+/// Does nothing: writing out is left to the kernel.
 pub(crate) fn start_writeback(_: &File, _: u64, _: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Write-out is left to the kernel here.
+/// Does nothing: writing out is left to the kernel.
 pub(crate) fn wait_writeback(_: &File, _: u64, _: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// There are no holes here.
+/// Returns an error: no holes can be made here.
 pub(crate) fn punch(_: &File, _: u64, _: u64) -> io::Result<()> {
     unsupported()
 }
 
-/// There are no holes here.
+/// Returns `offset` if it is inside the file, because all of a file counts as data here.
 pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     Ok((offset < file.metadata()?.len()).then_some(offset))
 }
 
-/// There are no holes here.
+/// Returns the file's end, because no other holes are known here.
 pub(crate) fn next_hole(file: &File, offset: u64) -> io::Result<Option<u64>> {
     let len = file.metadata()?.len();
     Ok((offset < len).then_some(len))
 }
 
-/// The kernel's cached pages are unknown here.
+/// Returns an error: the number of cached pages is unknown here.
 pub(crate) fn cached_bytes(_: &File) -> io::Result<u64> {
     unsupported()
 }

@@ -1,7 +1,7 @@
-//! Flushing cache lines: sends the stores to an address on their way to the medium behind it.
+//! Flushing of cache lines: it sends the stores to an address on their way to the medium behind it.
 //!
 //! On memory that survives a power cut, stores are durable once their cache lines are flushed and a
-//! fence has waited for that. The processor says which instruction it has; it is asked once:
+//! fence has waited for that. The processor is asked once which instruction it has:
 //!
 //! | instruction | the line stays cached | ordered with other flushes |
 //! |---|---|---|
@@ -10,19 +10,18 @@
 //! | `clflush` | no | one after the other |
 //! | none: elsewhere, Miri, `--cfg portable` | | |
 //!
-//! Where there is none, [`flush`] does nothing and returns false; then only msync(2) makes a
-//! mapping durable. (aarch64 has such instructions, but whether a line they clean is durable
+//! Where there is none, [`flush`] does nothing and returns false. Then only msync(2) makes a
+//! mapping durable. (aarch64 has such instructions, but whether a line cleaned by them is durable
 //! differs from machine to machine; msync(2) is right on all of them.)
 //!
-//! This module does not know the kind of memory: flushing ordinary memory is harmless and costs the
+//! This module does not know the kind of memory. Flushing ordinary memory is harmless and costs the
 //! same.
 
 use std::ops::Range;
 
 use crate::sync::OnceLock;
 
-/// The unit of flushing in bytes. A processor with smaller lines counts as one without an
-/// instruction.
+/// The unit of flushing in bytes. A processor with smaller lines counts as having no instruction.
 pub(crate) const LINE: usize = 64;
 
 /// The way in which lines are flushed.
@@ -32,25 +31,25 @@ pub(crate) enum Flusher {
     Clwb,
     /// Writes a line back and drops it.
     ClflushOpt,
-    /// The same, each waiting for the one before.
+    /// Writes a line back and drops it, after the flush before it has finished.
     Clflush,
-    /// There is no instruction.
+    /// The processor has no instruction.
     Nothing,
 }
 
 impl Flusher {
-    /// The best way on this processor.
+    /// Returns the best way on this processor.
     #[inline]
     pub(crate) fn best() -> Flusher {
         static BEST: OnceLock<Flusher> = OnceLock::new();
         *BEST.get_or_init(|| Flusher::available()[0])
     }
 
-    /// Flushes the lines that hold a byte of the range. They are durable after a [`fence`], and
-    /// only if this returns true: there is an instruction.
+    /// Flushes the lines that hold a byte of the range. Returns whether there is an instruction for
+    /// it; only then are the lines durable after a [`fence`].
     ///
     /// # Safety
-    /// The range is mapped for the time of the call. Others may read and write it.
+    /// The range stays mapped during the call. Other threads may read and write it.
     #[inline]
     pub(crate) unsafe fn flush(self, address: *const u8, len: usize) -> bool {
         if self == Flusher::Nothing {
@@ -64,14 +63,14 @@ impl Flusher {
     }
 }
 
-/// The addresses of the lines that hold a byte of the range.
+/// Iterates over the addresses of the lines that hold a byte of the range.
 pub(crate) fn lines(address: usize, len: usize) -> impl Iterator<Item = usize> {
     line_range(address as u64, len as u64)
         .step_by(LINE)
         .map(|line| line as usize)
 }
 
-/// A range widened to whole lines; an empty one stays empty.
+/// Returns the range widened to whole lines. An empty range stays empty.
 pub(crate) fn line_range(start: u64, len: u64) -> Range<u64> {
     let line = LINE as u64;
     let first = start - start % line;
@@ -84,10 +83,10 @@ pub(crate) fn line_range(start: u64, len: u64) -> Range<u64> {
 /// Flushes with the best instruction of this processor; see [`Flusher::flush`].
 ///
 /// # Safety
-/// As there.
+/// As for [`Flusher::flush`].
 #[inline]
 pub(crate) unsafe fn flush(address: *const u8, len: usize) -> bool {
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { Flusher::best().flush(address, len) }
 }
 
@@ -99,10 +98,10 @@ mod platform {
     use super::{Flusher, LINE};
 
     impl Flusher {
-        /// The forms that the processor has, best first; never empty.
+        /// Returns the forms that the processor has, best first. The list is never empty.
         pub(crate) fn available() -> Vec<Flusher> {
             let basic = __cpuid(1);
-            // The size is in units of 8 bytes.
+            // The processor gives the size in units of 8 bytes.
             let line = (basic.ebx >> 8 & 0xFF) as usize * 8;
             let more = match __get_cpuid_max(0).0 {
                 7.. => __cpuid_count(7, 0).ebx,
@@ -125,9 +124,8 @@ mod platform {
         /// Safety: the line is mapped, and the processor has the instruction.
         #[inline(always)]
         pub(super) unsafe fn flush_line(self, line: *const u8) {
-            // SAFETY: the caller's promise; the instructions change no byte and no register. They
-            // may access memory as far as the compiler is concerned: stores before them stay before
-            // them.
+            // SAFETY: the caller's promise; the instructions change no byte and no register. The
+            // compiler assumes that they may access memory, so stores before them stay before them.
             unsafe {
                 match self {
                     Flusher::Clwb => {
@@ -145,10 +143,10 @@ mod platform {
         }
     }
 
-    /// Waits for the flushes of this thread, and for its stores past the caches.
+    /// Waits for the flushes of this thread, and for its stores that bypass the caches.
     #[inline]
     pub(crate) fn fence() {
-        // SAFETY: the instruction is in every x86-64 processor.
+        // SAFETY: every x86-64 processor has the instruction.
         unsafe { _mm_sfence() }
     }
 }
@@ -158,16 +156,16 @@ mod platform {
     use super::Flusher;
 
     impl Flusher {
-        /// The forms that the processor has, best first; never empty.
+        /// Returns the forms that the processor has, best first. The list is never empty.
         pub(crate) fn available() -> Vec<Flusher> {
             vec![Flusher::Nothing]
         }
 
-        /// There is nothing to flush with.
+        /// Does nothing, because there is no instruction.
         pub(super) unsafe fn flush_line(self, _: *const u8) {}
     }
 
-    /// There is nothing to wait for.
+    /// Does nothing, because no flush was begun.
     pub(crate) fn fence() {}
 }
 
@@ -197,7 +195,7 @@ mod tests {
         for flusher in Flusher::available() {
             for range in [0..10_000, 1..2, 63..65, 100..9_999, 5..5] {
                 let part = &bytes[range];
-                // SAFETY: a part of a vector that is borrowed.
+                // SAFETY: the range is a part of a vector that is borrowed.
                 let flushed = unsafe { flusher.flush(part.as_ptr(), part.len()) };
                 fence();
                 assert_eq!(flushed, flusher != Flusher::Nothing);

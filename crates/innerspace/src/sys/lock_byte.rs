@@ -1,5 +1,5 @@
-//! The byte of a page's flags that carries its lock, and the two operations on it that must be one
-//! instruction.
+//! The byte of a page's flags that carries its lock, and two operations on that byte. Each must be
+//! one instruction.
 //!
 //! ```text
 //!   bit 0  LOCKED    a thread owns the page's content and state
@@ -7,16 +7,16 @@
 //!   bit 7  WAITERS   a thread may be waiting for a bit of this page to clear
 //! ```
 //!
-//! Unlocking almost never finds a waiter, so the question must cost nothing: bit 7 is the sign of
-//! the byte, and the processor's flags after the locked operation that clears bit 0 already hold
-//! it. The compiler cannot express this: it compiles an atomic `and` whose result is used to a loop
-//! of compare-exchanges. Hence the assembly, with the portable form beside it.
+//! Unlocking almost never finds a waiter, so checking for one must cost nothing. Bit 7 is the sign
+//! of the byte, and the locked operation that clears bit 0 leaves the sign in the processor's
+//! flags. The compiler cannot express this: if the result of an atomic `and` is used, it makes a
+//! loop of compare-exchanges of it. Hence the assembly, next to a portable form.
 //!
-//! All atomics on this byte are one byte wide: a wider operation on the word around it would cost
-//! the next narrow one a store-forwarding stall.
+//! All atomics on this byte are one byte wide. A wider operation on the word around it would delay
+//! the next narrow one, because the processor could not forward the store.
 //!
-//! Setting LOCKED, the wait table and the rules for callers belong to the page lock, not to this
-//! module.
+//! Setting LOCKED, the wait table and the rules for callers belong to the page lock
+//! (`frame/lock.rs`), not to this module.
 
 use crate::sync::atomic::{AtomicU8, Ordering};
 
@@ -27,19 +27,19 @@ pub(crate) const UPTODATE: u8 = 1 << 1;
 /// A thread may be waiting for a bit of this page to clear.
 pub(crate) const WAITERS: u8 = 1 << 7;
 
-// The sign of the byte is WAITERS, the lock is below it, and one addition of LOCKED turns
-// LOCKED without UPTODATE into UPTODATE without LOCKED, with no carry beyond.
+// The sign of the byte is WAITERS, and LOCKED is below it. Adding LOCKED turns LOCKED without
+// UPTODATE into UPTODATE without LOCKED, and carries no further.
 const _: () = assert!(WAITERS == i8::MIN as u8);
 const _: () = assert!(LOCKED < WAITERS && UPTODATE < WAITERS);
 const _: () = assert!(LOCKED + LOCKED == UPTODATE);
 
-/// Whether a WAITERS bit was found: a waiter may have to be woken.
+/// Whether the WAITERS bit was found set, so that a waiter may have to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "waiters that are not woken sleep on"]
 pub(crate) enum Contention {
     /// No thread waits.
     None,
-    /// The wait table has to be looked at.
+    /// A thread may wait: the wait table has to be checked.
     Waiters,
 }
 
@@ -54,12 +54,12 @@ impl Contention {
     }
 }
 
-/// Clears LOCKED and tells whether a thread waits, in one atomic operation (release).
+/// Clears LOCKED and returns whether a thread may wait, in one atomic operation (release).
 ///
-/// Unlocking an unlocked page leaves it unlocked.
+/// An unlocked page stays unlocked.
 ///
 /// # Panics
-/// In debug builds, when the byte is not locked.
+/// In debug builds, if the page is not locked.
 #[inline(always)]
 pub(crate) fn unlock(byte: &AtomicU8) -> Contention {
     debug_assert!(
@@ -69,7 +69,7 @@ pub(crate) fn unlock(byte: &AtomicU8) -> Contention {
     clear::<LOCKED>(byte)
 }
 
-/// Clears `BITS` and tells whether a thread waits, in one atomic operation (release).
+/// Clears `BITS` and returns whether a thread may wait, in one atomic operation (release).
 #[inline(always)]
 pub(crate) fn clear<const BITS: u8>(byte: &AtomicU8) -> Contention {
     const {
@@ -85,13 +85,13 @@ pub(crate) fn clear<const BITS: u8>(byte: &AtomicU8) -> Contention {
 }
 
 /// Ends a successful read: sets UPTODATE and clears LOCKED in one atomic operation (release), and
-/// tells whether a thread waits. No reader ever sees the page unlocked and not up to date.
+/// returns whether a thread may wait. No reader ever sees the page unlocked and not up to date.
 ///
-/// It adds LOCKED to the byte: unlike with exclusive or, the old value comes with the same
-/// instruction, so that a wrong call is noticed in every build.
+/// The operation adds LOCKED to the byte. Unlike an exclusive or, the addition also gives the old
+/// value in one instruction, so every build notices a wrong call.
 ///
 /// # Panics
-/// When the page was not locked, or was up to date already.
+/// If the page was not locked, or was up to date already.
 #[inline(always)]
 pub(crate) fn end_read(byte: &AtomicU8) -> Contention {
     let before = byte.fetch_add(LOCKED, Ordering::Release);
@@ -126,9 +126,9 @@ mod assembly {
     #[inline(always)]
     pub(super) fn clear<const BITS: u8>(byte: &AtomicU8) -> bool {
         let sign: u8;
-        // SAFETY: a locked operation on a live atomic byte; a block that may touch memory is also a
-        // compiler barrier, and the locked operation a full one, so that nothing moves out of the
-        // locked region.
+        // SAFETY: the instruction is a locked operation on a live atomic byte. Assembly that may
+        // touch memory is a compiler barrier and the locked operation is a full one, so nothing
+        // moves out of the locked region.
         unsafe {
             std::arch::asm!(
                 "lock and byte ptr [{byte}], {keep}",
@@ -197,14 +197,14 @@ mod tests {
         let _ = end_read(&AtomicU8::new(LOCKED | UPTODATE));
     }
 
-    /// The release build's `unlock`, as a function of its own.
+    /// The release build's `unlock`, as a function that is not inlined.
     #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
     #[inline(never)]
     extern "sysv64" fn unlock_alone(byte: &AtomicU8) -> bool {
         clear::<LOCKED>(byte) == Contention::Waiters
     }
 
-    /// A function whose call disappears in an optimised build.
+    /// A function with a call that disappears in an optimised build.
     #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
     #[inline(never)]
     extern "sysv64" fn call_alone(byte: u64) -> u64 {
@@ -215,11 +215,11 @@ mod tests {
         same(byte)
     }
 
-    /// The first bytes of a function, up to its return.
+    /// Returns the bytes of a function's code, up to its return.
     #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
     fn code_of(code: *const u8) -> Vec<u8> {
         const RETURN: u8 = 0xC3;
-        // SAFETY: the code of a function is readable; it is read up to its return and no further.
+        // SAFETY: the code of a function is readable, and is read no further than its return.
         (0..64)
             .map(|i| unsafe { code.add(i).read() })
             .take_while(|byte| *byte != RETURN)
@@ -230,8 +230,8 @@ mod tests {
     #[cfg(all(target_arch = "x86_64", not(any(portable, miri))))]
     #[test]
     fn unlock_is_one_locked_instruction() {
-        // lock and byte ptr [rdi], 0xfe: the address is the first argument, already in its
-        // register.
+        // lock and byte ptr [rdi], 0xfe: the address is the first argument, which is in that
+        // register already.
         const LOCK_AND: [u8; 4] = [0xF0, 0x80, 0x27, 0xFE];
         const CALL: u8 = 0xE8;
         if code_of(call_alone as *const u8).contains(&CALL) {
@@ -244,7 +244,7 @@ mod tests {
         );
         let locks = code.iter().filter(|byte| **byte == LOCK_AND[0]).count();
         assert_eq!(locks, 1, "{code:x?}");
-        // Nothing jumps: neither short (7x, E0-E3, EB), nor near (E9, 0F 8x).
+        // Checks that nothing jumps: neither short (7x, E0-E3, EB), nor near (E9, 0F 8x).
         let jumps = code
             .iter()
             .filter(|byte| matches!(**byte, 0x70..=0x7F | 0xE0..=0xE3 | 0xE9 | 0xEB));

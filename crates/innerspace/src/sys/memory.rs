@@ -1,17 +1,15 @@
-//! Memory from the system: one large zeroed mapping, and how much memory there is.
+//! Memory from the system: one large zeroed mapping. Also tells how much memory there is.
 //!
-//! [`Mapping`] is the memory of an arena. It is private to the process, backed by memory as it is
-//! first touched, and aligned to 2 MiB so that huge pages can serve it. Operations on a range of it
-//! (fault it in ahead of time, give it back) go by address while other threads use it: all of it is
-//! shared bytes in the sense of [`super::copy`].
+//! [`Mapping`] is the memory of an arena. It is private to the process and aligned to 2 MiB, so
+//! that huge pages can serve it. Each page takes memory only once it is touched. Other threads use
+//! the mapping at any time: all of it is shared bytes in the sense of [`super::copy`].
 //!
 //! | | Linux | portable |
 //! |---|---|---|
 //! | memory | mmap(2), no swap reserved | the zeroing allocator |
-//! | huge pages, not in a fork's child | madvise(2) | nothing |
+//! | huge pages; wiped in a child of fork(2) | madvise(2) | nothing |
 //!
-//! Host pages of 4 to 64 KiB are allowed for: the parts of a range that do not fill host pages are
-//! handled by touching and zeroing.
+//! Host pages may have 4 to 64 KiB.
 
 use std::io;
 use std::path::Path;
@@ -22,14 +20,14 @@ use super::process::Process;
 /// The alignment of large mappings, and the size of a huge page on most machines, in bytes.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// The smallest host page there is, and the least alignment of a mapping, in bytes.
+/// The smallest host page of any system, and the least alignment of a mapping, in bytes.
 const SMALLEST_PAGE: usize = 4096;
 
-/// The unit in which the host maps memory, in bytes: 4096 or more.
+/// Returns the unit in which the host maps memory, in bytes: 4096 or more.
 pub(crate) fn host_page_size() -> usize {
     #[cfg(unix)]
     {
-        // SAFETY: reads a constant of the system.
+        // SAFETY: the call reads a constant of the system.
         let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         usize::try_from(size)
             .ok()
@@ -38,15 +36,16 @@ pub(crate) fn host_page_size() -> usize {
     }
     #[cfg(not(unix))]
     {
-        // The largest that any of these systems uses. With a smaller one, ranges are merely rounded
-        // more coarsely.
+        // The largest page of any of these systems. If the page is really smaller, ranges are only
+        // rounded more coarsely.
         64 << 10
     }
 }
 
-/// A range of zeroed memory from the system; unmapped when dropped, by the process that made it.
+/// A range of zeroed memory from the system. Dropping it unmaps the range, but only in the process
+/// that made it.
 ///
-/// It hands out addresses, not slices: its owner decides which bytes may be touched.
+/// It gives out addresses, not slices: its owner decides which bytes may be touched.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -54,18 +53,19 @@ pub(crate) struct Mapping {
     maker: Process,
 }
 
-// SAFETY: a mapping is a range of addresses with no tie to a thread; its methods are system calls
-// and atomic accesses.
+// SAFETY: a mapping is a range of addresses with no tie to a thread. Its methods are system calls.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of zeroes, aligned to 2 MiB where they are that many and to 4096 otherwise.
-    /// Costs memory only as it is touched (in the portable form, if the allocator works that way).
+    /// Maps `len` bytes of zeros. They are aligned to 2 MiB if there are at least that many,
+    /// otherwise to 4096. They cost memory only once they are touched (in the portable form, if the
+    /// allocator works that way).
     ///
     /// # Errors
-    /// `InvalidInput` when `len` is 0 or too large for an address; otherwise the system's error.
+    /// `InvalidInput` if `len` is 0 or does not fit in the address space; otherwise the system's
+    /// error.
     pub(crate) fn new(len: usize) -> io::Result<Mapping> {
         if len == 0 || len > isize::MAX as usize - HUGE_PAGE {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -77,30 +77,30 @@ impl Mapping {
         })
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Asks for huge pages. This is advice, and is ignored where there are none.
+    /// Asks for huge pages. This is advice, which a system without them ignores.
     pub(crate) fn advise_huge(&self) {
         platform::advise_huge(self.base, self.len);
     }
 
-    /// Asks that a child of fork(2) gets zeros in place of this memory, or no mapping where that is
-    /// not supported. Advice, as above.
+    /// Asks that a child of fork(2) gets zeros in place of this memory, or no mapping where zeros
+    /// are not supported. This is advice too.
     pub(crate) fn advise_wipe_on_fork(&self) {
         platform::advise_wipe_on_fork(self.base, self.len);
     }
@@ -108,10 +108,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A child may not have the mapping, and may have something else in its place.
+        // A child may not have the mapping, and may have another one in its place.
         if self.maker.is_current() {
-            // SAFETY: the range was made by `map` with this length and alignment in this process,
-            // and its owner is gone.
+            // SAFETY: `map` made the range with this length and alignment in this process, and its
+            // owner is gone.
             unsafe { platform::unmap(self.base, self.len, alignment_for(self.len)) }
         }
     }
@@ -148,9 +148,9 @@ mod platform {
         }
         let address = address.cast::<u8>();
         let before = address.addr().next_multiple_of(align) - address.addr();
-        // SAFETY: both ends are parts of the mapping just made that nobody knows of; host pages are
-        // whole because the kernel's address and `align` are multiples of them, or, where a host
-        // page is larger than `align`, `before` is 0.
+        // SAFETY: both ends are parts of the mapping just made, which nothing else uses. They
+        // consist of whole host pages, because the kernel's address and `align` are multiples of
+        // host pages. Where a host page is larger than `align`, `before` is 0.
         unsafe {
             trim(address, before);
             let base = address.add(before);
@@ -160,7 +160,7 @@ mod platform {
         }
     }
 
-    /// Unmaps a part of a new mapping. Safety: it is mapped and nobody uses it.
+    /// Unmaps a part of a new mapping. Safety: the part is mapped, and nothing uses it.
     unsafe fn trim(address: *mut u8, len: usize) {
         if len > 0 {
             // SAFETY: the caller's promise.
@@ -169,14 +169,15 @@ mod platform {
         }
     }
 
-    /// Safety: `base` and `len` are those of one [`map`], and nobody uses the memory.
+    /// Unmaps the memory of a mapping. Safety: `base` and `len` are those of one [`map`], and
+    /// nothing uses the memory.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize, _: usize) {
         // SAFETY: the caller's promise.
         unsafe { trim(base.as_ptr(), len) }
     }
 
     fn advise(base: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the advices used here change no content.
+        // SAFETY: the kinds of advice used here change no content that this process sees.
         let result = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
         if result < 0 {
             Err(io::Error::last_os_error())
@@ -212,7 +213,8 @@ mod platform {
         NonNull::new(base).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    /// Safety: all three are those of one [`map`], and nobody uses the memory.
+    /// Frees the memory of a mapping. Safety: all three arguments are those of one [`map`], and
+    /// nothing uses the memory.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize, align: usize) {
         // SAFETY: the caller's promise.
         unsafe { dealloc(base.as_ptr(), layout(len, align)) }
@@ -223,8 +225,8 @@ mod platform {
     pub(super) fn advise_wipe_on_fork(_: NonNull<u8>, _: usize) {}
 }
 
-/// The memory available to this process, in bytes: the machine's, or its container's limit where
-/// that is lower. `None` where the system does not tell.
+/// Returns the memory available to this process, in bytes: the machine's, or its container's limit
+/// if that is lower. Returns `None` where the system does not tell.
 pub(crate) fn memory_of_machine() -> Option<u64> {
     let machine = kb_of(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")? * 1024;
     Some(
@@ -233,7 +235,7 @@ pub(crate) fn memory_of_machine() -> Option<u64> {
     )
 }
 
-/// The number in a line such as `MemTotal:      1234 kB`.
+/// Returns the number in a line such as `MemTotal:      1234 kB`.
 fn kb_of(text: &str, field: &str) -> Option<u64> {
     let rest = text
         .lines()
@@ -241,12 +243,12 @@ fn kb_of(text: &str, field: &str) -> Option<u64> {
     rest.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// The lowest memory limit of the control groups the process is in, in bytes.
+/// Returns the lowest memory limit of the control groups of this process, in bytes. All groups on
+/// the way to the root limit it too.
 ///
-/// `membership` has lines `number:controllers:/path`; version 2 has the number 0 and no
-/// controllers. Every group on the way to the root limits, too. A path that is not there under
-/// `root` is one of another namespace: then only the root itself is looked at, which is the
-/// process's own group there.
+/// `membership` has lines of the form `number:controllers:/path`. Version 2 has the number 0 and no
+/// controllers. A path that does not exist under `root` belongs to another namespace. Then only
+/// `root` itself is read, which is the process's own group there.
 fn container_limit(membership: &Path, root: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(membership).ok()?;
     let groups = text.lines().filter_map(|line| {
@@ -268,14 +270,14 @@ fn container_limit(membership: &Path, root: &Path) -> Option<u64> {
         .min()
 }
 
-/// The lowest number in `file` of the group `path` below `top` and of its ancestors.
+/// Returns the lowest number in `file` of the group `path` below `top` and of its ancestors.
 fn lowest_limit(top: &Path, path: &str, file: &str) -> Option<u64> {
     let group = top.join(path.trim_start_matches('/'));
     group
         .ancestors()
         .take_while(|ancestor| ancestor.starts_with(top))
         .filter_map(|ancestor| std::fs::read_to_string(ancestor.join(file)).ok())
-        // "max", or in version 1 a number near 2^63: no limit.
+        // "max" means no limit, and so does a number near 2^63 in version 1.
         .filter_map(|text| text.trim().parse().ok())
         .filter(|limit| *limit < 1 << 62)
         .min()
@@ -330,12 +332,12 @@ mod tests {
         let mut first = [1; 8];
         let mut mapping = Some(mapping);
         assert!(crate::sys::process::tests::in_child(|| {
-            // SAFETY: mapped in the child, too.
+            // SAFETY: the range is mapped in the child, too.
             unsafe { copy::copy_in(&mut first, base) };
             // SAFETY: as above.
             unsafe { copy::fill(base, 9, 8) };
             drop(mapping.take());
-            // SAFETY: asks about a range of addresses.
+            // SAFETY: the call only asks about a range of addresses.
             first == [0; 8] && unsafe { libc::msync(base.cast(), len, libc::MS_ASYNC) == 0 }
         }));
         assert_eq!(bytes(&mapping.unwrap(), 0..8), [7; 8]);

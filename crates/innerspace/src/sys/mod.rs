@@ -1,6 +1,6 @@
-//! Platform primitives: the only place for system calls, assembly and processor specifics.
+//! Platform primitives: the only place for system calls, assembly and code for one processor.
 //!
-//! Each primitive stands beside a portable form that needs nothing but std, and both pass the same
+//! Each primitive stands next to a portable form that needs nothing but std. Both pass the same
 //! tests:
 //!
 //! | module | x86-64 Linux | portable |
@@ -9,18 +9,18 @@
 //! | [`copy`] | string instructions, plain moves | relaxed atomic words |
 //! | `file` | no page cache, holes, locks' holders | positioned I/O of std |
 //! | `flush` | clwb, clflushopt, clflush | nothing, and says so |
-//! | [`lock_byte`] | a locked `and`, whose sign is the answer | fetch-and |
+//! | [`lock_byte`] | a locked `and`, whose sign tells of waiters | fetch-and |
 //! | [`memory`] | mmap(2), madvise(2), /proc, control groups | the allocator; no answers |
 //! | `process` | getpid(2) | a constant |
 //! | `ring` | io_uring(7), with the feature `io-uring` | none: a system call each |
 //! | `shared` | shared mappings, memfd_create(2), fallocate(2) | unsupported |
 //!
-//! The portable forms are chosen where the platform offers nothing better, under the model checkers
-//! and Miri, and by `--cfg portable`, which the build for ThreadSanitizer passes because that tool
-//! sees neither assembly nor lone fences.
+//! The portable forms are used on other platforms, under the model checkers and Miri, and with
+//! `--cfg portable`. The build for ThreadSanitizer passes that flag, because the tool sees neither
+//! assembly nor lone fences.
 //!
-//! Locking: none. Neighbours: `sync` gives the atomics. It does not know of frames, files or
-//! spaces.
+//! Locking: none. Neighbours: `sync` provides the atomics. This layer does not know of frames,
+//! files or spaces.
 
 pub(crate) mod barrier;
 #[cfg(not(loom))]
@@ -42,13 +42,13 @@ pub(crate) mod ring;
 #[cfg(not(loom))]
 pub(crate) mod shared;
 
-/// Keeps the compiler from merging the end of this path with that of another which does the same
-/// with other addresses. Merged, both would compute their addresses in full, and one would jump.
-/// Emits no instruction.
+/// Keeps the compiler from merging the end of this path with that of another path that does the
+/// same with other addresses. If they were merged, both would compute their addresses in full, and
+/// one would jump. Emits no instruction.
 #[inline(always)]
 pub(crate) fn stay_apart() {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
-    // SAFETY: no instruction.
+    // SAFETY: the assembly contains no instruction.
     unsafe {
         std::arch::asm!("", options(readonly, nostack, preserves_flags));
     }

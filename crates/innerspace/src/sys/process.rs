@@ -1,33 +1,34 @@
-//! The identity of the process: a child of fork(2) has the handles of its parent, but neither its
+//! The identity of the process. A child of fork(2) has the handles of its parent, but neither its
 //! threads nor its locks.
 //!
-//! The number of the process is remembered in a page of its own, which the kernel clears in a child
-//! (MADV_WIPEONFORK, Linux 4.14): so a check costs one load. Elsewhere it is a system call.
+//! The number of the process is kept in a page of its own, which the kernel clears in a child
+//! (MADV_WIPEONFORK, Linux 4.14). A check therefore costs one load. On other systems it is a system
+//! call.
 
-/// A process, for objects that work for their maker alone.
+/// A process, for objects that work only in the process that made them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// The calling process.
+    /// Returns the calling process.
     #[inline]
     pub(crate) fn current() -> Process {
         Process(remembered::id())
     }
 
-    /// Whether it is the calling process, not its parent.
+    /// Returns whether this is the calling process. False in a child of it.
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         self == Process::current()
     }
 
-    /// The system's number for it.
+    /// Returns the system's number for the process.
     pub(crate) fn id(self) -> u32 {
         self.0
     }
 }
 
-/// The message that refuses a process the objects of the process with this number.
+/// The error for a process that uses objects of the process with this number.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this memory belongs to the process that made it (pid {0}); a child of fork(2) cannot use it"
@@ -39,8 +40,8 @@ mod remembered {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The remembered number, which is 0 in a child that has not asked yet; `None` where the kernel
-    /// clears no page.
+    /// The page with the number, which is 0 in a child that has not asked yet. `None` if the kernel
+    /// cannot clear pages in children.
     static PLACE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
 
     #[inline]
@@ -71,20 +72,21 @@ mod remembered {
         if page == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the page was just made, and nobody else knows about it.
+        // SAFETY: the page was just made, and nothing else knows about it.
         if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
-            // SAFETY: as above; it is not used again.
+            // SAFETY: as above; the page is not used again.
             unsafe { libc::munmap(page, len) };
             return None;
         }
-        // SAFETY: the page is aligned, all zeros, and stays for good.
+        // SAFETY: the page is aligned and all zeros, and stays mapped for ever.
         Some(unsafe { AtomicU32::from_ptr(page.cast()) })
     }
 }
 
 #[cfg(not(all(target_os = "linux", not(any(portable, miri, loom, shuttle)))))]
 mod remembered {
-    /// A platform without processes counts as one process.
+    /// Returns the system's number for the process. A platform without processes counts as one
+    /// process.
     pub(super) fn id() -> u32 {
         match cfg!(unix) {
             true => std::process::id(),
@@ -97,28 +99,28 @@ mod remembered {
 pub(crate) mod tests {
     use super::*;
 
-    /// Whether `work` says so in a child of fork(2), where it must neither allocate nor take a lock
-    /// that other threads have: they are not there. The test fails if the child ends in another
-    /// way.
+    /// Runs `work` in a child of fork(2) and returns its result. `work` must neither allocate nor
+    /// take a lock that another thread may hold, because the child has no other threads. The test
+    /// fails if the child ends in any other way.
     pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the caller answers for the child's actions, and it ends without a destructor of
-        // this process.
+        // SAFETY: the caller answers for the child's actions. The child ends without running a
+        // destructor of this process.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
         if child == 0 {
             let code = if work() { 0 } else { 1 };
-            // SAFETY: ends the process.
+            // SAFETY: the call ends the process.
             unsafe { libc::_exit(code) }
         }
         let mut status = 0;
-        // SAFETY: the child is ours, and the place lives as long as the call.
+        // SAFETY: the child is ours, and the status lives as long as the call.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
         libc::WEXITSTATUS(status) == 0
     }
 
-    /// Returns whether, in a child that has something of its own where the parent has `len` bytes
-    /// at `base`, that survives `end`.
+    /// Checks that `end` unmaps nothing in a child. The child first maps memory of its own where
+    /// the parent has `len` bytes at `base`; returns whether that memory survives `end`.
     pub(in crate::sys) fn keeps_what_is_there(
         base: *mut u8,
         len: usize,
@@ -127,13 +129,13 @@ pub(crate) mod tests {
         in_child(|| {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            // SAFETY: a new mapping, where the child has none.
+            // SAFETY: a new mapping, at an address where the child has none.
             let own = unsafe { libc::mmap(base.cast(), len, rights, flags, -1, 0) };
             if own != base.cast() {
                 return false;
             }
             end();
-            // SAFETY: asks about a range of addresses.
+            // SAFETY: the call only asks about a range of addresses.
             unsafe { libc::msync(own, len, libc::MS_ASYNC) == 0 }
         })
     }
@@ -144,7 +146,7 @@ pub(crate) mod tests {
         assert!(parent.is_current());
         assert!(in_child(|| {
             let child = Process::current();
-            // The same if the answer was remembered before the fork.
+            // The result must be the same although the number was remembered before the fork.
             !parent.is_current() && child.is_current() && child.id() == std::process::id()
         }));
         assert!(parent.is_current());

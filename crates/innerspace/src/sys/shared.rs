@@ -1,20 +1,20 @@
-//! Bytes of a file at an address: shared mappings, and memory that is a file.
+//! Bytes of a file at an address: shared mappings of files, and files that are in memory.
 //!
-//! A [`SharedMapping`] may be larger than its file, so that the file can grow under it; bytes past
-//! the file's end must not be touched (the system answers with SIGBUS), which the caller ensures.
-//! The same goes for a hole when the file system is full: [`allocate`] first.
+//! A [`SharedMapping`] may be larger than its file, so that the file can grow under it. Touching
+//! bytes past the file's end, or a hole while the file system is full, raises SIGBUS. The caller
+//! prevents both; for holes it calls [`allocate`] first.
 //!
 //! | | Linux | elsewhere |
 //! |---|---|---|
 //! | shared mapping | mmap(2), `MAP_SYNC` asked for first | `Unsupported` |
 //! | write out | msync(2) | |
-//! | make it write pages again | madvise(2), `MADV_POPULATE_WRITE` | |
+//! | mark pages as changed again | madvise(2), `MADV_POPULATE_WRITE` | |
 //! | room for stores to mapped pages | the same | |
 //! | a file in memory | memfd_create(2), sealed | `Unsupported` |
 //! | blocks ahead of writes | fallocate(2) | `Unsupported` |
 //!
-//! Before Linux 5.14, pages are written again by a store of their present value, and nothing makes
-//! room.
+//! Before Linux 5.14, pages are marked as changed by a store of their present value ([`touch`]),
+//! and nothing makes room.
 //!
 //! Holes are found and made by [`super::file`].
 
@@ -32,7 +32,7 @@ use super::process::Process;
 /// The accesses that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rights {
-    /// Loads.
+    /// Loads only.
     Read,
     /// Loads and stores.
     ReadWrite,
@@ -41,16 +41,16 @@ pub(crate) enum Rights {
 /// When stores to a mapping are durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Synchronous {
-    /// Once its cache lines are flushed: the file's medium is mapped itself (`MAP_SYNC`).
+    /// Once their cache lines are flushed: the file's medium itself is mapped (`MAP_SYNC`).
     Yes,
     /// Once msync(2) has returned: the page cache is mapped.
     No,
 }
 
-/// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB; unmapped
-/// when dropped, by the process that made it.
+/// A shared mapping of a file from its start, at an address that is a multiple of 2 MiB. Dropping
+/// it unmaps the range, but only in the process that made it.
 ///
-/// It hands out addresses, not slices: its owner decides which bytes may be touched.
+/// It gives out addresses, not slices: its owner decides which bytes may be touched.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     base: NonNull<u8>,
@@ -59,18 +59,18 @@ pub(crate) struct SharedMapping {
     maker: Process,
 }
 
-// SAFETY: a mapping is a range of addresses with no tie to a thread; its methods are system calls.
+// SAFETY: a mapping is a range of addresses with no tie to a thread. Its methods are system calls.
 unsafe impl Send for SharedMapping {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// Maps the first `len` bytes of `file`, however many it has now. A child of fork(2) does not
-    /// have the mapping.
+    /// Maps the first `len` bytes of `file`, whatever its present length. A child of fork(2) does
+    /// not have the mapping.
     ///
     /// # Errors
-    /// `InvalidInput` when `len` is 0 or too large for an address; otherwise the system's error:
-    /// `Unsupported` when the file system has no shared mappings.
+    /// `InvalidInput` if `len` is 0 or does not fit in the address space; otherwise the system's
+    /// error, which is `Unsupported` if the file system has no shared mappings.
     pub(crate) fn new(file: &File, len: usize, rights: Rights) -> io::Result<SharedMapping> {
         if len == 0 || len > isize::MAX as usize - 2 * super::memory::HUGE_PAGE {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -84,23 +84,23 @@ impl SharedMapping {
         })
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The way in which stores become durable.
+    /// Returns how stores become durable.
     pub(crate) fn synchronous(&self) -> Synchronous {
         self.synchronous
     }
 
-    /// Panics when the range is not inside the mapping.
+    /// Panics if the range is not inside the mapping.
     fn check(&self, range: &Range<usize>) {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -109,12 +109,11 @@ impl SharedMapping {
         );
     }
 
-    /// Returns when the bytes of the range (offsets; widened to whole pages) and the metadata
-    /// needed to find them again are durable. The part of it that lies past the file's end is
-    /// passed over.
+    /// Makes the bytes of the range durable, with the metadata needed to find them again. The range
+    /// holds offsets and is widened to whole pages. Its part past the file's end is skipped.
     ///
     /// # Errors
-    /// If the system could not write. The same failure may not be reported again.
+    /// If the system could not write. The system may not report the same failure again.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -129,13 +128,15 @@ impl SharedMapping {
         platform::sync(self.base, start..range.end)
     }
 
-    /// Makes the system treat the pages of the range (of whole pages) as changed, as a store of the
-    /// present value to each would. If the file has ended meanwhile that is an error, and not a
-    /// signal; the pages before the end are done then. Where the system's pages are larger, they
-    /// are marked as a whole.
+    /// Makes the system treat the pages of the range as changed, as a store of its present value to
+    /// each page would. The range consists of whole pages; where the system's pages are larger,
+    /// those are marked as a whole.
+    ///
+    /// If the file has become shorter meanwhile, the result is an error and not a signal. The pages
+    /// before the file's end are then marked.
     ///
     /// # Errors
-    /// The system's error; `Unsupported` where it cannot: see [`touch`].
+    /// The system's error. `Unsupported` where the system cannot mark pages; then use [`touch`].
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -147,13 +148,13 @@ impl SharedMapping {
         platform::touch(self.base, start..range.end)
     }
 
-    /// Ensures that stores to the pages of the range (of whole pages) raise no signal, as far as
-    /// that can be known ahead. A file system may need room for the neighbours of a page that has
-    /// its block: ext4 does, for the holes in a large folio.
+    /// Ensures that stores to the pages of the range (whole pages) raise no signal, as far as that
+    /// can be known ahead. A page that has its own block may still need room for its neighbours:
+    /// ext4 needs it for the holes in a large folio.
     ///
     /// # Errors
-    /// `StorageFull` when a store would raise a signal, for whatever reason: the system does not
-    /// tell which. Otherwise the system's error.
+    /// `StorageFull` if a store would raise a signal for any reason, because the system does not
+    /// tell the reason. Otherwise the system's error.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -166,7 +167,7 @@ impl SharedMapping {
             platform::touch(self.base, start..range.end)
         };
         match made() {
-            // A system without the call has no large folios in such files, either.
+            // A system without the call has no large folios in such files either.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             Err(error) if platform::would_signal(&error) => Err(io::ErrorKind::StorageFull.into()),
             made => made,
@@ -176,29 +177,28 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // A child does not have the mapping, and may have something else in its place.
+        // A child does not have the mapping, and may have another one in its place.
         if self.maker.is_current() {
-            // SAFETY: the range was made by `map` with this length in this process, and its owner
-            // is gone.
+            // SAFETY: `map` made the range with this length in this process, and its owner is gone.
             unsafe { platform::unmap(self.base, self.len) }
         }
     }
 }
 
-/// Makes a file of `len` bytes in memory, without a name. No process can shrink or grow it, so no
-/// access to a mapping of it can find its end moved.
+/// Makes a file of `len` bytes in memory, without a name. No process can shrink or grow it, so a
+/// mapping of it never reaches past its end.
 ///
 /// # Errors
-/// The system's error; `Unsupported` where there are no such files.
+/// The system's error. `Unsupported` where there are no such files.
 pub(crate) fn sealed_memory(name: &std::ffi::CStr, len: u64) -> io::Result<File> {
     platform::sealed_memory(name, len)
 }
 
 /// Ensures that stores to the range find room: holes in it get blocks of zeros. The file's length
-/// stays.
+/// does not change.
 ///
 /// # Errors
-/// `StorageFull` when there is no room; `Unsupported` where the file system cannot.
+/// `StorageFull` if there is no room. `Unsupported` where the file system cannot allocate.
 pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, miri))))]
     faulty::ask(
@@ -209,13 +209,14 @@ pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Stores a byte's present value to it in one step, so that the system treats its page as changed.
-/// An atomic operation that changes nothing is not enough: the compiler may turn it into a load.
+/// The compiler may turn an atomic operation that changes nothing into a load, so that is not
+/// enough.
 ///
 /// # Safety
-/// The byte is mapped for stores for the time of the call. Others may read and write it.
+/// The byte stays mapped for stores during the call. Other threads may read and write it.
 pub(crate) unsafe fn touch(byte: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise; the byte stays what it is.
+    // SAFETY: the caller's promise; the byte keeps its value.
     unsafe {
         std::arch::asm!("lock or byte ptr [{}], 0", in(reg) byte, options(nostack))
     }
@@ -235,7 +236,7 @@ mod platform {
     use super::super::memory::{HUGE_PAGE, host_page_size};
     use super::{File, NonNull, Range, Rights, Synchronous, io};
 
-    /// How often another mapping may take an address before this one gives up.
+    /// How many times another mapping may take the address before this attempt gives up.
     const TRIES: usize = 1000;
 
     /// Maps the start of `file` at a multiple of 2 MiB.
@@ -245,8 +246,8 @@ mod platform {
         rights: Rights,
     ) -> io::Result<(NonNull<u8>, Synchronous)> {
         let whole = len.next_multiple_of(host_page_size());
-        // MAP_SHARED_VALIDATE refuses flags that it does not know, and MAP_SYNC where the medium is
-        // not mapped itself.
+        // MAP_SHARED_VALIDATE makes the kernel refuse flags that it does not know, and MAP_SYNC
+        // where the medium itself is not mapped.
         let direct = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
         let (base, synchronous) = match map_aligned(file, whole, rights, direct) {
             Ok(base) => (base, Synchronous::Yes),
@@ -256,12 +257,13 @@ mod platform {
             }
             Err(error) => return Err(error),
         };
-        // SAFETY: the range was just mapped; whether a child has it changes nothing here. Advice.
+        // SAFETY: the range was just mapped. The call is advice about children, and changes nothing
+        // here.
         unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_DONTFORK) };
         Ok((base, synchronous))
     }
 
-    /// The errors of a kernel or a file system without MAP_SYNC.
+    /// Returns whether the error is that of a kernel or a file system without MAP_SYNC.
     fn refuses_sync(error: &io::Error) -> bool {
         matches!(
             error.raw_os_error(),
@@ -269,7 +271,7 @@ mod platform {
         )
     }
 
-    /// mmap(2) says ENODEV where the file system has no such mappings.
+    /// Translates ENODEV, mmap(2)'s answer where the file system has no such mappings.
     fn unsupported(error: io::Error) -> io::Error {
         match error.raw_os_error() {
             Some(libc::ENODEV) => io::Error::new(io::ErrorKind::Unsupported, error),
@@ -277,12 +279,12 @@ mod platform {
         }
     }
 
-    /// Maps where there was room a moment ago, until the kernel gives an address that is a multiple
-    /// of 2 MiB.
+    /// Maps at a place that was free a moment ago. Repeats that until the kernel gives an address
+    /// that is a multiple of 2 MiB.
     ///
-    /// The address is a hint, and the room is unmapped before. It may not be kept and mapped over
-    /// (MAP_FIXED): a mapping that fails may already have unmapped the room, and the next attempt
-    /// would replace whatever was mapped there in between.
+    /// The address is only a hint, and the place is unmapped before. The place must not be kept and
+    /// mapped over (MAP_FIXED): a mapping that fails may already have unmapped the place, and the
+    /// next attempt would replace whatever was mapped there in between.
     fn map_aligned(
         file: &File,
         len: usize,
@@ -297,23 +299,23 @@ mod platform {
         let fd = file.as_raw_fd();
         for _ in 0..TRIES {
             let wish = free_address(len)?;
-            // SAFETY: a new mapping where nothing is mapped: without MAP_FIXED the kernel sees to
-            // that.
+            // SAFETY: a new mapping where nothing is mapped, which the kernel ensures without
+            // MAP_FIXED.
             let at = unsafe { libc::mmap(wish.cast(), len, protection, flags, fd, 0) };
             if at == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
             match NonNull::new(at.cast::<u8>()) {
                 Some(base) if base.addr().get().is_multiple_of(HUGE_PAGE) => return Ok(base),
-                // SAFETY: the mapping was just made, and nobody has been told of it.
+                // SAFETY: the mapping was just made, and nothing else knows of it.
                 _ => unsafe { release(at.cast(), len) },
             }
         }
         Err(io::Error::from(io::ErrorKind::OutOfMemory))
     }
 
-    /// An address that is a multiple of 2 MiB, where `len` bytes were free during the call, with
-    /// room for the kernel to align the mapping.
+    /// Returns an address that is a multiple of 2 MiB. From there `len` bytes were free during the
+    /// call, with room for the kernel to align the mapping.
     fn free_address(len: usize) -> io::Result<*mut u8> {
         let room = len + 2 * HUGE_PAGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -323,13 +325,13 @@ mod platform {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just made, and nobody has been told of it.
+        // SAFETY: the mapping was just made, and nothing else knows of it.
         unsafe { release(start.cast(), room) };
         let aligned = start.addr().next_multiple_of(HUGE_PAGE);
         Ok(start.with_addr(aligned).cast())
     }
 
-    /// Safety: the range is mapped by this module and nobody uses it.
+    /// Unmaps a range. Safety: this module mapped the range, and nothing uses it.
     unsafe fn release(start: *mut u8, len: usize) {
         if len > 0 {
             // SAFETY: the caller's promise.
@@ -338,14 +340,15 @@ mod platform {
         }
     }
 
-    /// Safety: both are those of one [`map`], and nobody uses the range.
+    /// Unmaps a mapping. Safety: both arguments are those of one [`map`], and nothing uses the
+    /// range.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { release(base.as_ptr(), len.next_multiple_of(host_page_size())) }
     }
 
     pub(super) fn sync(base: NonNull<u8>, range: Range<usize>) -> io::Result<()> {
-        // SAFETY: the range is inside the mapping, as the caller has checked; no byte is changed.
+        // SAFETY: the range is inside the mapping, as the caller has checked. No byte changes.
         let result = unsafe {
             let start = base.as_ptr().add(range.start);
             libc::msync(start.cast(), range.len(), libc::MS_SYNC)
@@ -359,8 +362,7 @@ mod platform {
 
     pub(super) fn touch(base: NonNull<u8>, range: Range<usize>) -> io::Result<()> {
         loop {
-            // SAFETY: the range is inside the mapping, as the caller has checked; no byte is
-            // changed.
+            // SAFETY: the range is inside the mapping, as the caller has checked. No byte changes.
             let result = unsafe {
                 let start = base.as_ptr().add(range.start);
                 libc::madvise(start.cast(), range.len(), libc::MADV_POPULATE_WRITE)
@@ -379,7 +381,7 @@ mod platform {
         }
     }
 
-    /// Whether [`touch`] said that an access would have been a SIGBUS.
+    /// Returns whether [`touch`] failed because an access would have raised SIGBUS.
     pub(super) fn would_signal(error: &io::Error) -> bool {
         error.raw_os_error() == Some(libc::EFAULT)
     }
@@ -391,7 +393,7 @@ mod platform {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(len)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -432,7 +434,7 @@ mod platform {
         unsupported("shared mappings")
     }
 
-    /// Safety: never called, since nothing was mapped.
+    /// Does nothing. Safety: never called, since nothing was mapped.
     pub(super) unsafe fn unmap(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn sync(_: NonNull<u8>, _: Range<usize>) -> io::Result<()> {

@@ -1,5 +1,6 @@
-//! The x86-64 form. Short ranges go through the portable loops, which compile to plain moves; long
-//! ones through moves of a cache line, where the processor has them ([`wide`]).
+//! The x86-64 form of the loops. Short ranges go through the portable loops, which compile to plain
+//! moves. Long ranges go through moves of a whole cache line, where the processor has them
+//! ([`wide`]).
 
 use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
@@ -10,12 +11,12 @@ use super::wide;
 use super::words::Words;
 use crate::units::PAGE_SIZE;
 
-/// Moves of 64 bytes or string instructions, and moves of 16 bytes.
+/// The form by moves of 64 or 16 bytes and by string instructions.
 #[derive(Debug)]
 pub(super) struct Assembly;
 
-/// The length in words from which a string instruction is worth its start-up (256 bytes: 12 ns
-/// either way).
+/// The length in words from which a string instruction is worth its start-up. (At 256 bytes both
+/// ways take 12 ns.)
 const STRING_WORDS: usize = 32;
 
 /// The size in words of a [`block`].
@@ -26,7 +27,8 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn words<S: Shared>(mut dst: *mut u8, mut src: *const u8, mut words: usize) {
-        // SAFETY: every step takes words off the front of the two ranges the caller vouches for.
+        // SAFETY: every step takes words off the front of the two ranges, for which the caller
+        // vouches.
         unsafe {
             if words >= STRING_WORDS && wide::available() {
                 return wide::words::<S>(dst, src, words);
@@ -50,8 +52,8 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: reads and writes `len` bytes, which the caller vouches for. The direction flag is
-        // clear at every assembly block.
+        // SAFETY: the instruction reads and writes `len` bytes, for which the caller vouches. The
+        // direction flag is clear at every assembly block.
         unsafe {
             asm!(
                 "rep movsb",
@@ -65,7 +67,7 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize) {
-        // SAFETY: the trait's promise, word for word.
+        // SAFETY: the trait's promise is the same.
         unsafe {
             if words >= STRING_WORDS {
                 move_words(dst.cast(), src.cast(), words);
@@ -78,11 +80,11 @@ impl Form for Assembly {
     #[inline]
     unsafe fn words_fill(dst: *mut u64, value: u64, words: usize) {
         if words < STRING_WORDS {
-            // SAFETY: the trait's promise, word for word.
+            // SAFETY: the trait's promise is the same.
             return unsafe { Words::words_fill(dst, value, words) };
         }
-        // SAFETY: writes `words` words at `dst`, which the trait's promise covers. The direction
-        // flag is clear at every assembly block.
+        // SAFETY: the instruction writes `words` words at `dst`, which the trait's promise covers.
+        // The direction flag is clear at every assembly block.
         unsafe {
             asm!(
                 "rep stosq",
@@ -96,7 +98,7 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn page_zero(page: *mut u64) {
-        // SAFETY: the trait's promise, word for word; and the processor has the moves.
+        // SAFETY: the trait's promise is the same, and the processor has the moves.
         unsafe {
             if wide::available() {
                 wide::page_zero(page);
@@ -113,13 +115,13 @@ impl Form for Assembly {
 
     #[inline]
     unsafe fn stream_page(dst: *mut u8, src: *const u8) {
-        // SAFETY: the trait's promise; the processor has the moves, or nothing would be streamed.
+        // SAFETY: the trait's promise; pages are streamed only if the processor has the moves.
         unsafe { wide::stream_page(dst, src) }
     }
 
     #[inline(always)]
     fn prefetch(address: *const u8) {
-        // SAFETY: touches no memory, and is right for every address.
+        // SAFETY: a prefetch accesses no memory, and every address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 
@@ -130,11 +132,11 @@ impl Form for Assembly {
     }
 }
 
-/// Copies whole words by the string instruction. Safety: both ranges as in [`Form`].
+/// Copies whole words by the string instruction. Safety: both ranges as for [`Form`].
 #[inline(always)]
 unsafe fn move_words(dst: *mut u8, src: *const u8, words: usize) {
-    // SAFETY: reads and writes `words` words, which the caller vouches for. The direction flag is
-    // clear at every assembly block.
+    // SAFETY: the instruction reads and writes `words` words, for which the caller vouches. The
+    // direction flag is clear at every assembly block.
     unsafe {
         asm!(
             "rep movsq",
@@ -146,11 +148,11 @@ unsafe fn move_words(dst: *mut u8, src: *const u8, words: usize) {
     }
 }
 
-/// Copies a block of 8 words. Moves of 16 bytes are atomic where they are aligned (at the very
-/// least their halves are). Safety: the shared side is aligned to 16; both as in [`Form`].
+/// Copies a block of 8 words. An aligned move of 16 bytes is atomic, or at the very least each of
+/// its halves is. Safety: the shared side is aligned to 16; both ranges as for [`Form`].
 #[inline(always)]
 unsafe fn block(dst: *mut u8, src: *const u8) {
-    // SAFETY: reads and writes 64 bytes, which the caller vouches for.
+    // SAFETY: the moves read and write 64 bytes, for which the caller vouches.
     unsafe {
         asm!(
             "movdqu {a}, [{src}]",

@@ -1,37 +1,38 @@
-//! The form of the inner loops, and the operations on a range of any alignment in a given form.
+//! The forms of the inner loops, and the operations on a range of any alignment in a given form.
 
 use super::pieces::{Shared, Target, WORD};
 use crate::units::PAGE_SIZE;
 
-/// The inner loops on whole words. *Shared* sides are aligned to a word; *private* ones need not
+/// The inner loops on whole words. *Shared* sides are aligned to a word; *private* sides need not
 /// be.
 ///
-/// Safety of all: both ranges are valid for `words` words, the source for reads, the destination
-/// for writes; they do not overlap; nobody else uses the private one.
+/// Safety of all methods: both ranges are valid for `words` words, the source for reads and the
+/// destination for writes. They do not overlap. Nothing else uses the private one.
 pub(super) trait Form {
-    /// Whether prefetches do anything here: if not, a caller need not look for an address.
+    /// Whether prefetches have any effect in this form. If not, a caller need not compute an
+    /// address.
     const PREFETCHES: bool = false;
 
-    /// Words of a copy whose shared side is `S`.
+    /// Copies words, where the side `S` is the shared one.
     unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize);
-    /// Copies bytes that are assumed not to change to private memory, as many as given.
+    /// Copies `len` bytes, which are assumed not to change, to private memory.
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize);
-    /// Shared words to shared words.
+    /// Copies shared words to shared words.
     unsafe fn words_across(dst: *mut u64, src: *const u64, words: usize);
-    /// `value` into shared words.
+    /// Stores `value` to shared words.
     unsafe fn words_fill(dst: *mut u64, value: u64, words: usize);
-    /// Zeros into a page of shared words, aligned to 64 bytes; words that are zero already need not
-    /// be stored to.
+    /// Sets a page of shared words, aligned to 64 bytes, to zero. Words that are zero already need
+    /// not be stored to.
     unsafe fn page_zero(page: *mut u64) {
-        // SAFETY: a page of words, which the caller vouches for.
+        // SAFETY: the range is a page of words, for which the caller vouches.
         unsafe { Self::words_fill(page, 0, PAGE_SIZE / WORD) }
     }
 
-    /// Whether [`Form::stream_page`] gains anything.
+    /// Returns whether [`Form::stream_page`] gains anything.
     fn streams() -> bool {
         true
     }
-    /// A page of bytes to one that is aligned to 64 and that nobody else uses. See
+    /// Copies a page of bytes to a page that is aligned to 64 bytes and that nothing else uses. See
     /// [`super::Streaming`].
     unsafe fn stream_page(dst: *mut u8, src: *const u8) {
         // SAFETY: the caller's promise.
@@ -44,14 +45,14 @@ pub(super) trait Form {
     fn prefetch_to_write(_address: *const u8) {}
 }
 
-/// How many of `len` bytes at `address` are before the first aligned word; all of them if there is
-/// none.
+/// Returns how many of `len` bytes at `address` are before the first aligned word. If there is no
+/// aligned word, that is all of them.
 pub(super) fn head_of(address: *const u8, len: usize) -> usize {
     (address.addr().wrapping_neg() % WORD).min(len)
 }
 
-/// The pieces of 1, 2 and 4 bytes, each aligned, that `len < 8` bytes at `address` consist of, as
-/// (offset, size) pairs. They cross no aligned word.
+/// Divides `len < 8` bytes at `address` into aligned pieces of 1, 2 and 4 bytes, and returns them
+/// as (offset, size) pairs. No piece crosses an aligned word.
 fn pieces_of(address: *const u8, len: usize) -> impl Iterator<Item = (usize, usize)> {
     debug_assert!(address.addr() % WORD + len <= WORD);
     let mut offset = 0;
@@ -68,16 +69,16 @@ fn pieces_of(address: *const u8, len: usize) -> impl Iterator<Item = (usize, usi
     })
 }
 
-/// A copy in a given form. Safety: both ranges are valid for `len` bytes; others use the side `S`
-/// by atomics alone, and nobody else the other one.
+/// Copies in a given form. Safety: both ranges are valid for `len` bytes. Others use the side `S`
+/// by atomics only, and nothing else uses the other side.
 pub(super) unsafe fn copy_by<F: Form, S: Shared>(dst: *mut u8, src: *const u8, len: usize) {
     crate::sync::interleave();
     let shared = S::of(dst, src);
     let head = head_of(shared, len);
     let words = (len - head) / WORD;
     let tail = head + words * WORD;
-    // SAFETY: head, words and tail are the parts of a range the caller vouches for; the words begin
-    // at an aligned address by the choice of `head`.
+    // SAFETY: head, words and tail are the parts of a range for which the caller vouches. `head` is
+    // chosen so that the words begin at an aligned address.
     unsafe {
         for (offset, size) in pieces_of(shared, head) {
             S::piece(dst.add(offset), src.add(offset), size);
@@ -89,7 +90,7 @@ pub(super) unsafe fn copy_by<F: Form, S: Shared>(dst: *mut u8, src: *const u8, l
     }
 }
 
-/// `fill` in a given form. Safety: as there.
+/// Fills in a given form. Safety: as for `copy_by`.
 pub(super) unsafe fn fill_by<F: Form>(dst: *mut u8, byte: u8, len: usize) {
     crate::sync::interleave();
     let value = [byte; WORD];

@@ -1,26 +1,28 @@
 //! Bulk operations on shared bytes: bytes that other threads may be writing at the same time.
 //!
 //! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
-//! not: whatever other threads do meanwhile, they end, touch nothing outside their range, and treat
-//! each *aligned word* of shared memory (8 bytes at an address divisible by 8) as one access: a
-//! word that is read is some word that was written, never a mixture (A16). Order between words is
-//! not promised: bytes that are handed over, rather than raced for, are ordered by the handover.
+//! no data race. Whatever other threads do meanwhile, the operations end, touch nothing outside
+//! their range, and access each *aligned word* of shared memory (8 bytes at an address divisible by
+//! 8) once. A word that is read is therefore some word that was written, never a mixture (A16).
 //!
-//! Two forms of the inner loops, tested against each other:
-//! - [`words::Words`]: relaxed atomic words. Portable, and what model checkers, Miri and
-//!   ThreadSanitizer (`--cfg portable`) understand.
-//! - [`assembly::Assembly`], x86-64: moves of 64 bytes, aligned on the shared side, where the
-//!   processor has them; else `rep movsq` where both sides are aligned, and moves of 16 bytes where
-//!   they are not. Pages are copied by `rep movsq`, and bytes filled by `rep stosq`. `rep movsb`
-//!   promises nothing about words, and serves [`copy_still`] alone; `rep movsq` is defined as a
-//!   sequence of moves of 8 bytes, and aligned moves of 8 bytes are atomic.
+//! Order between words is not promised. Where one thread hands bytes over to another, instead of
+//! racing for them, the handover orders them.
 //!
-//! Shared bytes are reached through pointers that may write, also where they are only read: the
-//! portable form reads with atomics, and an atomic needs a pointer that may write.
+//! Two forms of the inner loops are tested against each other:
+//! - [`words::Words`]: relaxed atomic words. This form is portable, and model checkers, Miri and
+//!   ThreadSanitizer (`--cfg portable`) understand it.
+//! - [`assembly::Assembly`], for x86-64: moves of 64 bytes, aligned on the shared side, where the
+//!   processor has them. Otherwise `rep movsq` where both sides are aligned, and moves of 16 bytes
+//!   where they are not. Pages are copied by `rep movsq`, and bytes filled by `rep stosq`.
+//!   `rep movsq` is defined as a sequence of moves of 8 bytes, and aligned moves of 8 bytes are
+//!   atomic. `rep movsb` promises nothing about words, so only [`copy_still`] uses it.
 //!
-//! [`scalar`] has the single loads, stores and read-modify-writes. Neighbours: everything that
-//! moves the bytes of frames and of device memory. It checks no address: callers have translated
-//! already.
+//! Shared bytes are reached through pointers that may write, even where they are only read: the
+//! portable form reads by atomics, and an atomic needs a pointer that may write.
+//!
+//! [`scalar`] has the single loads, stores and read-modify-writes. Neighbours: every layer that
+//! moves bytes of frames or of device memory uses this module. It checks no address, because its
+//! callers have translated already.
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
@@ -54,21 +56,22 @@ use words::Words as Native;
 /// Copies shared bytes into private ones.
 ///
 /// # Safety
-/// `src` is valid for reads of `dst.len()` bytes for the time of the call. Others may write them,
-/// through this module or atomics alone.
+/// `src` stays valid for reads of `dst.len()` bytes during the call. Others may write them, only
+/// through this module or atomics.
 #[inline]
 pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
     // SAFETY: the caller's promise for `src`; `dst` is exclusive, so it overlaps nothing shared.
     unsafe { copy_by::<Native, Source>(dst.as_mut_ptr(), src, dst.len()) }
 }
 
-/// Copies bytes that are assumed not to change into private ones that are likely to be in no cache.
-/// Makes no promise about words, and so is faster where the processor fills lines without reading
-/// them first. The caller checks afterwards whether the bytes changed, and then discards the copy.
+/// Copies bytes that are assumed not to change into private bytes that are likely to be in no
+/// cache. Makes no promise about words. That makes it faster where the processor fills cache lines
+/// without reading them first. The caller checks afterwards whether the bytes changed, and then
+/// discards the copy.
 ///
 /// # Safety
-/// `src` is valid for reads of `dst.len()` bytes for the time of the call. Others may write them,
-/// through this module or atomics alone.
+/// `src` stays valid for reads of `dst.len()` bytes during the call. Others may write them, only
+/// through this module or atomics.
 #[inline]
 pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
     crate::sync::interleave();
@@ -79,35 +82,35 @@ pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
 /// Copies private bytes to shared ones.
 ///
 /// # Safety
-/// `dst` is valid for writes of `src.len()` bytes for the time of the call. Others may read and
-/// write them, through this module or atomics alone.
+/// `dst` stays valid for writes of `src.len()` bytes during the call. Others may read and write
+/// them, only through this module or atomics.
 #[inline]
 pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
-    // SAFETY: the caller's promise for `dst`; nobody writes `src` while it is borrowed.
+    // SAFETY: the caller's promise for `dst`; nothing writes `src` while it is borrowed.
     unsafe { copy_by::<Native, Target>(dst, src.as_ptr(), src.len()) }
 }
 
 /// Sets `len` shared bytes to `byte`.
 ///
 /// # Safety
-/// `dst` is valid for writes of `len` bytes for the time of the call. Others may read and write
-/// them, through this module or atomics alone.
+/// `dst` stays valid for writes of `len` bytes during the call. Others may read and write them,
+/// only through this module or atomics.
 #[inline]
 pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { fill_by::<Native>(dst, byte, len) }
 }
 
-/// Compares shared bytes with private ones, in the order of `memcmp`: by the first byte that
-/// differs.
+/// Compares shared bytes with private ones in the order of `memcmp`, which is decided by the first
+/// byte that differs.
 ///
-/// If others write meanwhile, the answer is right for some mixture of old and new words.
+/// If others write meanwhile, the result is right for some mixture of old and new words.
 ///
 /// # Safety
-/// `a` is valid for reads of `b.len()` bytes for the time of the call. Others may write them,
-/// through this module or atomics alone.
+/// `a` stays valid for reads of `b.len()` bytes during the call. Others may write them, only
+/// through this module or atomics.
 pub(crate) unsafe fn compare(a: *const u8, b: &[u8]) -> Ordering {
-    // SAFETY: the caller's promise for `a`; nobody writes `b` while it is borrowed.
+    // SAFETY: the caller's promise for `a`; nothing writes `b` while it is borrowed.
     unsafe {
         compare_with(
             a,
@@ -121,8 +124,8 @@ pub(crate) unsafe fn compare(a: *const u8, b: &[u8]) -> Ordering {
 /// Compares `len` shared bytes with other shared bytes; see [`compare`]. The ranges may overlap.
 ///
 /// # Safety
-/// `a` and `b` are valid for reads of `len` bytes for the time of the call. Others may write them,
-/// through this module or atomics alone.
+/// `a` and `b` stay valid for reads of `len` bytes during the call. Others may write them, only
+/// through this module or atomics.
 pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> Ordering {
     // SAFETY: the caller's promise; both closures are called with offsets inside the range.
     unsafe {
@@ -135,7 +138,7 @@ pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> O
     }
 }
 
-/// Sets the 4096 shared bytes at `dst` to zero. Words that are zero already may be left alone.
+/// Sets the 4096 shared bytes at `dst` to zero. Words that are zero already may be skipped.
 ///
 /// # Safety
 /// As for [`fill`] with 4096 bytes, and `dst` is aligned to 64.
@@ -143,34 +146,35 @@ pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> O
 pub(crate) unsafe fn zero_page(dst: *mut u8) {
     debug_assert!(dst.addr().is_multiple_of(64));
     crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { Native::page_zero(dst.cast()) }
 }
 
 /// Copies the 4096 shared bytes at `src` to `dst`.
 ///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of 4096 bytes for the time of the call, the two do
-/// not overlap, and both are aligned to 8. Others may read and write both, through this module or
-/// atomics alone.
+/// `src` stays valid for reads and `dst` for writes of 4096 bytes during the call. The two do not
+/// overlap, and both are aligned to 8. Others may read and write both, only through this module or
+/// atomics.
 #[inline]
 pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     debug_assert!(dst.cast::<u64>().is_aligned() && src.cast::<u64>().is_aligned());
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { Native::words_across(dst.cast(), src.cast(), PAGE_SIZE / WORD) }
 }
 
-/// Copies of pages past the caches: the destination is not read first and displaces nothing from
-/// the caches. Such stores are not ordered with any others before a fence of their own thread,
-/// which dropping this makes. It stays in its thread, and the copies are neither read nor published
-/// while it lives. (No test can tell whether the fence is there.)
+/// Copies pages past the caches: the destination is not read first, and nothing is displaced from
+/// the caches. Such stores are not ordered with any others until their own thread executes a fence,
+/// which dropping this does. This value stays in its thread. While it lives, the copies are neither
+/// read nor published. (No test can tell whether the fence is there.)
 #[must_use = "the copies are complete when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Streaming(PhantomData<*mut ()>);
 
 impl Streaming {
-    /// `None` where the processor has no such stores of whole lines: stores of parts gain nothing.
-    /// Where there is no assembly, these are plain copies.
+    /// Begins to copy. Returns `None` where the processor cannot store whole lines past the caches,
+    /// because stores of parts of lines gain nothing. Where there is no assembly, the copies are
+    /// plain ones.
     #[inline]
     pub(crate) fn begin() -> Option<Streaming> {
         Native::streams().then_some(Streaming(PhantomData))
@@ -179,11 +183,11 @@ impl Streaming {
     /// Copies a page of bytes.
     ///
     /// # Safety
-    /// `dst` is valid for writes of 4096 bytes and aligned to 64; and until `self` is dropped,
-    /// which it must be, nobody uses those bytes, the caller included.
+    /// `dst` is valid for writes of 4096 bytes and aligned to 64. Until `self` is dropped, nothing
+    /// uses those bytes, not even the caller. `self` must be dropped.
     #[inline]
     pub(crate) unsafe fn copy_page(&self, dst: *mut u8, src: &[u8; PAGE_SIZE]) {
-        // SAFETY: the caller's promise; and there would be no `self` without such stores.
+        // SAFETY: the caller's promise; without such stores there would be no `self`.
         unsafe { Native::stream_page(dst, src.as_ptr()) }
     }
 }
@@ -196,13 +200,13 @@ impl Drop for Streaming {
 }
 
 /// Prefetches the first quarter of a page that is to be copied some hundred instructions later.
-/// Fetching more is no faster, because the processor then fetches ahead by itself.
+/// Prefetching more is no faster, because the processor then fetches ahead by itself.
 #[inline]
 pub(crate) fn prefetch_page(address: *const u8) {
     prefetch_first::<{ PAGE_SIZE / 4 }>(address);
 }
 
-/// Prefetches the lines of the first `BYTES` bytes, which are to be read soon.
+/// Prefetches the cache lines of the first `BYTES` bytes, which are to be read soon.
 #[inline]
 pub(crate) fn prefetch_first<const BYTES: usize>(address: *const u8) {
     for offset in (0..BYTES).step_by(64) {
@@ -210,12 +214,12 @@ pub(crate) fn prefetch_first<const BYTES: usize>(address: *const u8) {
     }
 }
 
-/// Whether prefetches do anything here: if not, a caller need not look for an address.
+/// Whether prefetches have any effect here. If not, a caller need not compute an address.
 pub(crate) const PREFETCHES: bool = Native::PREFETCHES;
 
-/// Prefetches a page that is to be written next, while another is copied. The whole page: stores to
-/// lines that are in no cache wait for each other, and the processor does not fetch ahead across a
-/// page's end.
+/// Prefetches a page that is to be written next, while another page is copied. It prefetches the
+/// whole page, because stores to lines that are in no cache wait for each other, and the processor
+/// does not fetch ahead across a page's end.
 #[inline]
 pub(crate) fn prefetch_page_to_write(address: *const u8) {
     for quarter in Quarter::ALL {
@@ -223,8 +227,8 @@ pub(crate) fn prefetch_page_to_write(address: *const u8) {
     }
 }
 
-/// A quarter of a page: about as much as a processor fetches at a time. Further prefetches wait
-/// until some lines have arrived.
+/// A quarter of a page, which is about as much as a processor fetches at a time. Further prefetches
+/// would wait until some lines have arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quarter {
     First,
@@ -258,9 +262,10 @@ pub(crate) fn prefetch_line(address: *const u8) {
     Native::prefetch_to_write(address);
 }
 
-/// Compares `len` shared bytes at `a` with what `word_at` and `byte_at` give for an offset.
+/// Compares `len` shared bytes at `a` with the words and bytes that `word_at` and `byte_at` return
+/// for an offset.
 ///
-/// Safety: `a` is valid for reads of `len` bytes that others may write.
+/// Safety: `a` is valid for reads of `len` bytes, which others may write.
 unsafe fn compare_with(
     a: *const u8,
     len: usize,

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// The unit that is never torn, in bytes.
+/// The size in bytes of the unit that is never torn.
 pub(super) const WORD: usize = 8;
 
-/// Records a shared access of the portable form in tests; does nothing elsewhere.
+/// Records a shared access of the portable form in tests. Does nothing in other builds.
 #[inline(always)]
 fn accessed(address: *const u8, size: usize) {
     #[cfg(test)]
@@ -14,14 +14,14 @@ fn accessed(address: *const u8, size: usize) {
     let _ = (address, size);
 }
 
-/// Which side of a copy is shared with others. The other side is private.
+/// The side of a copy that is shared with others. The other side is private.
 pub(super) trait Shared {
-    /// The address of the shared side.
+    /// Returns the address of the shared side.
     fn of(dst: *mut u8, src: *const u8) -> *const u8;
 
     /// Copies `size` bytes (1, 2, 4 or 8) as one access to the shared side.
     ///
-    /// Safety: the shared side is aligned to `size`, and others use it by atomics alone; nobody
+    /// Safety: the shared side is aligned to `size`, and others use it by atomics only. Nothing
     /// else uses the private side. Both are valid for `size` bytes.
     unsafe fn piece(dst: *mut u8, src: *const u8, size: usize);
 }
@@ -77,13 +77,13 @@ impl Shared for Target {
     }
 }
 
-/// A record of the shared accesses that one thread makes in the portable form, for tests to count.
+/// A record of the shared accesses that a thread makes in the portable form, for tests to check.
 #[cfg(test)]
 pub(super) mod trace {
     use std::cell::RefCell;
 
     std::thread_local! {
-        /// (address, size) of each access in order; `None` while no test asks.
+        /// The (address, size) of each access, in order. `None` while no test records.
         static ACCESSES: RefCell<Option<Vec<(usize, usize)>>> = const { RefCell::new(None) };
     }
 

@@ -1,12 +1,13 @@
 //! Single accesses to shared bytes: loads and stores of 1 to 16 bytes at any alignment, and
 //! read-modify-writes at aligned addresses.
 //!
-//! Up to 8 bytes, an aligned load or store is one access. On x86-64 every load or store of up to 8
-//! bytes compiles to a single `mov` without a branch, and this target's moves are atomic when
-//! aligned. The load is a volatile access of an unaligned type, whose races are the target's to
-//! define; the store is assembly, because such a volatile store takes a detour over the stack.
-//! Elsewhere (and under Miri, the models and `--cfg portable`) an aligned one is a relaxed atomic
-//! and an unaligned one goes byte by byte. 16 bytes are two halves of 8.
+//! An aligned load or store of up to 8 bytes is one access. On x86-64 every load or store of up to
+//! 8 bytes compiles to a single `mov` without a branch, and the processor's moves are atomic when
+//! aligned. The load is a volatile access of an unaligned type, whose races the target defines. The
+//! store is assembly, because the compiler sends such a volatile store through the stack.
+//!
+//! Elsewhere (and under Miri, the models and `--cfg portable`) an aligned access is a relaxed
+//! atomic, and an unaligned one goes byte by byte. An access of 16 bytes is two halves of 8.
 
 use std::sync::atomic::{
     AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
@@ -15,17 +16,17 @@ use std::sync::atomic::{
 /// A plain number of 1, 2, 4, 8 or 16 bytes: the unit of a typed load or store. Every pattern of
 /// bits is a value, and there is no padding.
 ///
-/// Implemented for the integers `u8` to `u128` and `i8` to `i128`, `f32` and `f64`, in the byte
-/// order of the machine. It cannot be implemented elsewhere.
+/// Implemented for the integers `u8` to `u128` and `i8` to `i128`, and for `f32` and `f64`, in the
+/// byte order of the machine. No other crate can implement it.
 pub trait Scalar: Copy + Send + Sync + 'static + private::Access {}
 
 /// An integer of 1, 2, 4 or 8 bytes: the unit of an atomic access. The address must be a multiple
 /// of its size.
 ///
-/// This trait cannot be implemented elsewhere.
+/// No other crate can implement this trait.
 pub trait AtomicScalar: Scalar + Eq + private::AtomicAccess {}
 
-/// Whether loads and stores are plain moves here.
+/// Whether loads and stores are plain moves in this build.
 const MOVES: bool = cfg!(all(
     target_arch = "x86_64",
     not(any(portable, shuttle, miri, loom))
@@ -38,8 +39,8 @@ mod private {
 
     /// The moves of a scalar, in separate forms that can be tested against each other.
     ///
-    /// Safety of all: the address is valid for the access for the time of the call, at any
-    /// alignment; others may access the same bytes, through this module or atomics alone.
+    /// Safety of all methods: the address stays valid for the access during the call, at any
+    /// alignment. Others may access the same bytes, only through this module or atomics.
     #[allow(
         clippy::missing_safety_doc,
         reason = "stated once for the whole trait, which is private"
@@ -55,7 +56,7 @@ mod private {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum Modify {
         Swap,
-        /// Wrapping, as `Subtract`.
+        /// Wraps around, as `Subtract` does.
         Add,
         Subtract,
         And,
@@ -65,7 +66,8 @@ mod private {
         Max,
     }
 
-    /// Atomic accesses. Safety: as for [`Access`], and the address is a multiple of the size.
+    /// The atomic accesses of a scalar. Safety: as for [`Access`], and the address is a multiple of
+    /// the size.
     #[allow(
         clippy::missing_safety_doc,
         reason = "stated once for the whole trait, which is private"
@@ -86,22 +88,22 @@ mod private {
 /// Loads from shared bytes.
 ///
 /// # Safety
-/// `address` is valid for reads of `size_of::<T>()` bytes for the time of the call, at any
-/// alignment. Others may write them, through this module or atomics alone.
+/// `address` stays valid for reads of `size_of::<T>()` bytes during the call, at any alignment.
+/// Others may write them, only through this module or atomics.
 #[inline(always)]
 pub(crate) unsafe fn load<T: Scalar>(address: *const u8) -> T {
     crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { load_inside(address) }
 }
 
-/// [`load`] without a scheduling point for the models: one step of a longer operation.
+/// Loads like [`load`], without a scheduling point for the models, as a step of a longer operation.
 ///
 /// # Safety
 /// As for [`load`].
 #[inline(always)]
 pub(super) unsafe fn load_inside<T: Scalar>(address: *const u8) -> T {
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe {
         if MOVES {
             T::load_moving(address)
@@ -114,12 +116,12 @@ pub(super) unsafe fn load_inside<T: Scalar>(address: *const u8) -> T {
 /// Stores to shared bytes.
 ///
 /// # Safety
-/// `address` is valid for writes of `size_of::<T>()` bytes for the time of the call, at any
-/// alignment. Others may read and write them, through this module or atomics alone.
+/// `address` stays valid for writes of `size_of::<T>()` bytes during the call, at any alignment.
+/// Others may read and write them, only through this module or atomics.
 #[inline(always)]
 pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
     crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe {
         if MOVES {
             T::store_moving(address, value)
@@ -129,20 +131,20 @@ pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
     }
 }
 
-/// Loads a value in this order.
+/// Loads a value with the given order.
 ///
 /// # Safety
-/// `address` is valid for reads and writes of `size_of::<T>()` bytes and a multiple of that size.
-/// Others may read and write them, through this module or atomics alone.
+/// `address` is valid for reads and writes of `size_of::<T>()` bytes, and a multiple of that size.
+/// Others may read and write them, only through this module or atomics.
 #[inline(always)]
 pub(crate) unsafe fn load_atomic<T: AtomicScalar>(address: *const u8, order: Ordering) -> T {
     debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
     crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { T::load_atomic(address, order) }
 }
 
-/// Stores a value in this order.
+/// Stores a value with the given order.
 ///
 /// # Safety
 /// As for [`load_atomic`].
@@ -150,12 +152,12 @@ pub(crate) unsafe fn load_atomic<T: AtomicScalar>(address: *const u8, order: Ord
 pub(crate) unsafe fn store_atomic<T: AtomicScalar>(address: *mut u8, value: T, order: Ordering) {
     debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
     crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { T::store_atomic(address, value, order) }
 }
 
-/// Replaces `current` by `new` in the first order; `Err` has the value found instead, loaded in the
-/// second.
+/// Replaces `current` by `new` with the first order. If another value is found, returns it as
+/// `Err`, loaded with the second order.
 ///
 /// # Safety
 /// As for [`load_atomic`].
@@ -168,11 +170,11 @@ pub(crate) unsafe fn compare_exchange<T: AtomicScalar>(
 ) -> Result<T, T> {
     debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
     crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { T::compare_exchange(address, current, new, orders) }
 }
 
-/// Replaces a value by the result of `how` on it and `operand`, and returns the value before.
+/// Applies `how` to a value and `operand`, stores the result, and returns the previous value.
 ///
 /// # Safety
 /// As for [`load_atomic`].
@@ -185,26 +187,27 @@ pub(crate) unsafe fn modify<T: AtomicScalar>(
 ) -> T {
     debug_assert!(address.addr().is_multiple_of(size_of::<T>()));
     crate::sync::interleave();
-    // SAFETY: the caller's promise, word for word.
+    // SAFETY: the caller's promise is the same.
     unsafe { T::modify(address, how, operand, order) }
 }
 
-/// Takes the alignment of 1, so that a volatile access to it is one unaligned move.
+/// A wrapper with an alignment of 1, so that a volatile access to it is one unaligned move.
 #[repr(C, packed)]
 struct Unaligned<T>(T);
 
-/// The two moves of a type, given the store's instruction and the class of its register.
+/// Defines the two moves of a type, given the instruction of the store and the class of its
+/// register.
 macro_rules! moving_forms {
     ($store:literal, $class:ident) => {
         #[inline(always)]
         unsafe fn load_moving(address: *const u8) -> Self {
-            // SAFETY: valid by the trait's promise; aligned, because the type's alignment is 1.
+            // SAFETY: valid by the trait's promise, and aligned, because the type's alignment is 1.
             unsafe { address.cast::<Unaligned<Self>>().read_volatile().0 }
         }
 
         #[inline(always)]
         unsafe fn store_moving(address: *mut u8, value: Self) {
-            // SAFETY: valid by the trait's promise; the instruction asks for no alignment.
+            // SAFETY: valid by the trait's promise; the instruction needs no alignment.
             #[cfg(target_arch = "x86_64")]
             unsafe {
                 std::arch::asm!(
@@ -214,7 +217,7 @@ macro_rules! moving_forms {
                     options(nostack, preserves_flags),
                 );
             }
-            // SAFETY: valid by the trait's promise; aligned, because the type's alignment is 1.
+            // SAFETY: valid by the trait's promise, and aligned, because the type's alignment is 1.
             #[cfg(not(target_arch = "x86_64"))]
             unsafe {
                 address.cast::<Unaligned<Self>>().write_volatile(Unaligned(value));
@@ -233,7 +236,8 @@ macro_rules! integers {
 
             #[inline]
             unsafe fn load_portable(address: *const u8) -> Self {
-                // SAFETY: the trait's promise; the atomic type asks for the alignment tested.
+                // SAFETY: the trait's promise; the address has the alignment of the atomic, as the
+                // condition says.
                 unsafe {
                     if address.cast::<$atomic>().is_aligned() {
                         <$atomic>::from_ptr(address.cast_mut().cast()).load(Ordering::Relaxed)
@@ -349,7 +353,7 @@ macro_rules! wide_integers {
     )*};
 }
 
-/// Loads and stores of two words, the first one first.
+/// Defines loads and stores of two words, the first word first.
 macro_rules! wide_forms {
     ($load:ident, $store:ident, $($inline:tt)*) => {
         #[$($inline)*]
@@ -380,7 +384,8 @@ wide_integers! {
     i128;
 }
 
-/// Loads byte by byte. Safety: valid for reads of `N` bytes that others may race with.
+/// Loads byte by byte. Safety: `address` is valid for reads of `N` bytes, for which others may
+/// race.
 unsafe fn load_bytes<const N: usize>(address: *const u8) -> [u8; N] {
     // SAFETY: `i < N`.
     std::array::from_fn(|i| unsafe {
@@ -388,7 +393,8 @@ unsafe fn load_bytes<const N: usize>(address: *const u8) -> [u8; N] {
     })
 }
 
-/// Stores byte by byte. Safety: valid for writes of `N` bytes that others may race with.
+/// Stores byte by byte. Safety: `address` is valid for writes of `N` bytes, for which others may
+/// race.
 unsafe fn store_bytes<const N: usize>(address: *mut u8, bytes: [u8; N]) {
     for (i, byte) in bytes.into_iter().enumerate() {
         // SAFETY: `i < N`.
@@ -402,7 +408,8 @@ mod tests {
 
     use super::*;
 
-    /// Stores and loads `value` at every alignment in all four pairs of forms; the neighbours stay.
+    /// Stores and loads `value` at every alignment in all four pairs of forms. The neighbouring
+    /// bytes must not change.
     fn round_trip<T: Scalar + PartialEq + Debug>(value: T) {
         let size = size_of::<T>();
         type Load<T> = unsafe fn(*const u8) -> T;
@@ -416,7 +423,7 @@ mod tests {
         for offset in 0..16 {
             for store in &stores {
                 let mut room = [0xA5_u8; 48];
-                // SAFETY: offset 16 + 15 and 16 bytes more are inside the 48 bytes.
+                // SAFETY: the 16 bytes from offset 16 + 15 on are inside the 48 bytes.
                 let seen = unsafe {
                     let address = room.as_mut_ptr().add(16 + offset);
                     store(address, value);
@@ -457,7 +464,7 @@ mod tests {
     fn memory_order_is_the_machines() {
         let mut room: [u8; 16] = std::array::from_fn(|i| i as u8 + 1);
         let (bytes, shared) = (room, room.as_mut_ptr());
-        // SAFETY: 16 bytes are there.
+        // SAFETY: the array has 16 bytes.
         unsafe {
             assert_eq!(load::<u128>(shared), u128::from_ne_bytes(bytes));
             assert_eq!(load::<u16>(shared.add(1)), u16::from_ne_bytes([2, 3]));
@@ -469,7 +476,7 @@ mod tests {
         fn check<T: AtomicScalar + Debug>(three: T, four: T, seven: T) {
             let mut room = 0_u64;
             let address = (&raw mut room).cast::<u8>();
-            // SAFETY: 8 aligned bytes are there.
+            // SAFETY: the room has 8 aligned bytes.
             unsafe {
                 store(address, three);
                 assert_eq!(

@@ -1,7 +1,7 @@
 //! Compares both forms with plain vectors, and with a second thread (A16).
 //!
-//! Under Miri they need `-Zmiri-disable-weak-memory-emulation`: that emulation breaks down where
-//! words and pieces of them are accessed by turns.
+//! Under Miri these tests need `-Zmiri-disable-weak-memory-emulation`, because that emulation
+//! breaks down where words and pieces of them are accessed in turn.
 
 use std::cmp::Ordering::{Equal, Less};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,21 +24,22 @@ impl Random {
         (0..len).map(|_| self.below(256) as u8).collect()
     }
 
-    /// Mostly short, sometimes long: every path of a form has its share.
+    /// Returns a length that is mostly short and sometimes long, so that every path of a form is
+    /// taken.
     fn len(&mut self) -> usize {
         let end = [17, 80, 600, 5000][self.below(4)];
         self.below(end)
     }
 }
 
-/// Two copies of `bytes` with up to 15 bytes of room on both sides, to be used at `offset`.
+/// Returns `bytes` at `offset` of a larger vector of filler bytes, for use at that offset.
 fn placed(bytes: &[u8], offset: usize) -> Vec<u8> {
     let mut room = vec![0xEE; bytes.len() + 64];
     room[offset..offset + bytes.len()].copy_from_slice(bytes);
     room
 }
 
-/// Compares the effect of operations of form `F` on vectors with the expected one.
+/// Compares the effect of the operations of form `F` on vectors with the expected effect.
 fn does_what_plain_copies_do<F: Form>(seed: u64) {
     let mut random = Random(seed);
     for _ in 0..if cfg!(miri) { 60 } else { 4000 } {
@@ -51,14 +52,14 @@ fn does_what_plain_copies_do<F: Form>(seed: u64) {
 
         let check = |name: &str, copy: &dyn Fn(*mut u8, *const u8)| {
             let mut target = placed(&old, to);
-            // SAFETY: both have at least `len + 16` bytes.
+            // SAFETY: both vectors have at least `len + 16` bytes.
             unsafe { copy(target.as_mut_ptr().add(to), shared.add(from)) };
             assert_eq!(
                 target, expected,
                 "{name} of {len} bytes from {from} to {to}"
             );
         };
-        // SAFETY: `check` passes ranges of `len` bytes that nobody else uses.
+        // SAFETY: `check` passes ranges of `len` bytes that nothing else uses.
         check("copy_in", &|dst, src| unsafe {
             copy_by::<F, Source>(dst, src, len)
         });
@@ -69,7 +70,7 @@ fn does_what_plain_copies_do<F: Form>(seed: u64) {
         let (words, _) = new.as_chunks::<WORD>();
         let mut words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
         let mut room = vec![!0; words.len() + 64];
-        // SAFETY: so many aligned words are inside both vectors.
+        // SAFETY: both vectors have that many aligned words from there on.
         unsafe {
             let to = room.as_mut_ptr().add(to);
             F::words_across(to, words.as_mut_ptr(), words.len());
@@ -116,7 +117,7 @@ fn pages_past_the_caches_have_the_same_bytes_and_their_neighbours_keep_theirs() 
         let Some(streaming) = Streaming::begin() else {
             return;
         };
-        // SAFETY: a page of the three, which this thread alone has.
+        // SAFETY: the destination is one of three pages that only this thread has.
         unsafe { streaming.copy_page(target.0[1].as_mut_ptr(), page) };
         drop(streaming);
         assert!(target.0[1] == *page, "from {offset}");
@@ -146,14 +147,14 @@ fn comparison_finds_the_first_difference() {
         };
         assert_eq!(found, [a.cmp(&b); 2], "{len} bytes at {left} and {right}");
     }
-    // SAFETY: nothing is read at length 0, one byte at length 1.
+    // SAFETY: no byte is read at length 0, and one byte at length 1.
     unsafe {
         assert_eq!(compare([].as_mut_ptr(), &[]), Equal);
         assert_eq!(compare([1].as_mut_ptr(), &[2]), Less);
     }
 }
 
-/// Words at the beginning of a cache line.
+/// Words that start at a cache line.
 #[repr(C, align(64))]
 struct Pages<const WORDS: usize>([u64; WORDS]);
 
@@ -165,7 +166,7 @@ fn every_word_is_cleared<F: Form>() {
         for around in [WORDS - 1, WORDS + dirty, 2 * WORDS] {
             page.0[around] = 1 << (dirty % 64);
         }
-        // SAFETY: the second of three pages.
+        // SAFETY: the destination is the second of three pages.
         unsafe { F::page_zero(page.0.as_mut_ptr().add(WORDS)) };
         let left: Vec<_> = (0..3 * WORDS).filter(|word| page.0[*word] != 0).collect();
         assert_eq!(left, [WORDS - 1, 2 * WORDS], "with word {dirty} set");
@@ -189,9 +190,9 @@ fn pages_are_copied_and_cleared_whole() {
     }
     let before = *room;
     let pages = room.as_mut_ptr().cast::<u8>();
-    // SAFETY: three pages, aligned to 8.
+    // SAFETY: the room has three pages, aligned to 8.
     unsafe { copy_page(pages, pages.add(PAGE_SIZE)) };
-    // SAFETY: the slices below are not in use during the calls.
+    // SAFETY: as above.
     unsafe { zero_page(pages.add(PAGE_SIZE)) };
     let (first, rest) = room.split_at(PAGE_SIZE / WORD);
     let (second, third) = rest.split_at(PAGE_SIZE / WORD);
@@ -214,13 +215,13 @@ fn bytes_that_stand_still_are_copied_at_any_length_and_place() {
         let bytes = random.bytes(len);
         let mut from = placed(&bytes, place);
         let mut to = vec![0; len];
-        // SAFETY: `len` bytes from `place` on are inside the vector, and nobody writes them.
+        // SAFETY: `len` bytes from `place` on are inside the vector, and nothing writes them.
         unsafe { copy_still(&mut to, from.as_mut_ptr().add(place)) };
         assert_eq!(to, bytes, "{len} bytes at {place}");
     }
 }
 
-/// Panics unless `accesses` touch every byte from `begin` on, `len` of them, once, and every
+/// Panics unless `accesses` touch each of the `len` bytes from `begin` on exactly once, and every
 /// aligned word among them as a whole.
 fn assert_word_by_word(accesses: &[(usize, usize)], begin: *const u8, len: usize) {
     let begin = begin.addr();
@@ -257,9 +258,9 @@ fn each_word_in_the_range_is_one_access() {
     let mut private = vec![0_u8; 6000];
     for _ in 0..if cfg!(miri) { 60 } else { 4000 } {
         let len = random.len();
-        // SAFETY: 22 and `len` bytes are inside both rooms.
+        // SAFETY: both rooms have at least `len` + 22 bytes.
         let (a, b) = unsafe { (ours.add(random.below(16)), theirs.add(random.below(16))) };
-        // SAFETY: `len` bytes of each are there, and nobody else uses them.
+        // SAFETY: both ranges have `len` bytes, which nothing else uses.
         let copied_in =
             trace::of(|| unsafe { copy_by::<Words, Source>(private.as_mut_ptr(), a, len) });
         assert_word_by_word(&copied_in, a, len);
@@ -272,14 +273,14 @@ fn each_word_in_the_range_is_one_access() {
         assert_word_by_word(&filled, a, len);
         let [a, b] = [a, b].map(|at| at.wrapping_add(head_of(at, WORD)));
         let words = len / WORD;
-        // SAFETY: as above, with 7 bytes more.
+        // SAFETY: as above; both ranges have at least 7 bytes more.
         let across = trace::of(|| unsafe { Words::words_across(a.cast(), b.cast(), words) });
         assert_word_by_word(&across, a, words * WORD);
         assert_word_by_word(&across, b, words * WORD);
     }
 }
 
-/// Memory that two threads race for.
+/// Memory for which two threads race.
 struct Raced(Vec<AtomicU64>);
 
 impl Raced {
@@ -287,21 +288,22 @@ impl Raced {
         Raced((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The address of a byte, which must be inside.
+    /// Returns the address of a byte, which must be inside the memory.
     fn at(&self, offset: usize) -> *mut u8 {
         // SAFETY: callers stay inside the words.
         unsafe { self.0.as_ptr().cast_mut().cast::<u8>().add(offset) }
     }
 
-    /// Writes every word once, all bytes of a word equal to `byte`.
+    /// Writes every word once. All bytes of a word equal `byte`.
     fn write_words(&self, byte: u8) {
         for word in &self.0 {
             word.store(u64::from_ne_bytes([byte; WORD]), Ordering::Relaxed);
         }
     }
 
-    /// A range that covers all but the first and last two words, and begins and ends inside those.
-    /// Miri refuses races between atomics of different sizes: there, it is whole words.
+    /// Returns a range that covers all but the first and last two words, and begins and ends inside
+    /// those. Under Miri it consists of whole words, because Miri refuses races between atomics of
+    /// different sizes.
     fn range(&self, random: &mut Random) -> (usize, usize) {
         let step = if cfg!(miri) { WORD } else { 1 };
         let (begin, end) = (random.below(16), self.0.len() * WORD - random.below(16));
@@ -311,7 +313,7 @@ impl Raced {
         )
     }
 
-    /// Looks at the words that are inside every [`Raced::range`], and gives the last byte.
+    /// Reads the words that are inside every [`Raced::range`], and returns the last byte.
     ///
     /// Panics if a word is a mixture of two that were written.
     fn look(&self) -> u8 {
@@ -330,8 +332,8 @@ fn assert_whole(bytes: [u8; WORD]) {
     assert!(bytes == [bytes[0]; WORD], "a word was torn: {bytes:x?}");
 }
 
-/// Runs `theirs` over and over in a second thread while `ours` runs `races` times, and on until
-/// what `ours` returns has changed often enough to show that the two did race.
+/// Runs `theirs` over and over in a second thread while `ours` runs `races` times. Goes on until
+/// the values that `ours` returns have changed often enough to prove that the two raced.
 fn race(races: usize, mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() -> u8) {
     struct Finish<'a>(&'a AtomicBool);
     impl Drop for Finish<'_> {
@@ -350,7 +352,7 @@ fn race(races: usize, mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() 
                 theirs(turn);
             }
         });
-        // Ends the other thread also where an assertion in `ours` fails.
+        // Ends the other thread even if an assertion in `ours` fails.
         let _finish = Finish(&done);
         let (mut changes, mut turns, mut last) = (0, 0, 0);
         while turns < races || changes < least_changes {
@@ -364,21 +366,21 @@ fn race(races: usize, mut theirs: impl FnMut(u8) + Send, mut ours: impl FnMut() 
     });
 }
 
-/// The races for every direction. The second thread writes words whose bytes are all equal.
+/// Runs the races for every direction. The second thread writes words whose bytes are all equal.
 fn words_stay_whole<F: Form>(words: usize) {
     let (raced, other) = (Raced::new(words), Raced::new(words));
-    // About the same work for each size; the ends of short ranges are raced for most.
+    // About the same work for each size. Short ranges race most often, so their ends do too.
     let races = if cfg!(miri) { 8 } else { 16_000 / words };
     let (mut ours, mut theirs) = (Random(0xA16), Random(0xB16));
 
-    // Words written while they are copied in.
+    // First race: words are written while they are copied in.
     let mut private = vec![0; words * WORD + 16];
     race(
         races,
         |turn| raced.write_words(turn),
         || {
             let ((begin, len), to) = (raced.range(&mut ours), ours.below(16));
-            // SAFETY: the range is inside `raced`, and `private` has 16 bytes more than that.
+            // SAFETY: the range is inside `raced`, and `private` is 16 bytes longer than `raced`.
             unsafe { copy_by::<F, Source>(private.as_mut_ptr().add(to), raced.at(begin), len) };
             let copied = &private[to..to + len][head_of(raced.at(begin), len)..];
             let (words, _) = copied.as_chunks::<WORD>();
@@ -387,7 +389,7 @@ fn words_stay_whole<F: Form>(words: usize) {
         },
     );
 
-    // Words read while they are copied out and filled.
+    // Second race: words are read while they are copied out and filled.
     let mut private = vec![0; words * WORD + 16];
     race(
         races,
@@ -403,12 +405,13 @@ fn words_stay_whole<F: Form>(words: usize) {
         || raced.look(),
     );
 
-    // Words copied to words: first the source is written meanwhile, then the destination is read.
+    // Third and fourth race: words are copied to words while the source is written, and then while
+    // the destination is read.
     let copy = |random: &mut Random| {
         let (begin, len) = raced.range(random);
         let words = begin.div_ceil(WORD)..(begin + len) / WORD;
         let (to, from) = (other.at(words.start * WORD), raced.at(words.start * WORD));
-        // SAFETY: so many aligned words are inside both.
+        // SAFETY: both have that many aligned words from there on.
         unsafe { F::words_across(to.cast(), from.cast(), words.len()) };
     };
     other.write_words(0);

@@ -1,11 +1,11 @@
-//! Whole words by moves of a cache line, for processors with AVX-512.
+//! Copies of whole words by moves of a cache line, for processors with AVX-512.
 //!
-//! A string instruction delays the instructions after it: page copies that each followed a look-up
-//! with a cache miss waited for one after the other. These moves overlap with their surroundings.
+//! A string instruction delays the instructions after it: where each of several page copies
+//! followed a look-up with a cache miss, the copies waited for one another. These moves overlap
+//! with the instructions around them.
 //!
 //! **Words stay whole**: the shared side is aligned to 64 bytes, so each move there is one access
-//! to one cache line. Where a processor splits it, the parts are not smaller than the 8 bytes of an
-//! element.
+//! to one cache line. If a processor splits it, the parts have at least the 8 bytes of an element.
 
 use std::arch::asm;
 
@@ -14,16 +14,17 @@ use super::pieces::{Shared, WORD};
 use super::words::Words;
 use crate::units::PAGE_SIZE;
 
-/// Whether the processor has these moves, and runs them at full speed. The first processors with
-/// AVX-512 lowered their frequency for them; later ones have VBMI2.
+/// Returns whether the processor has these moves and runs them at full speed. The first processors
+/// with AVX-512 lowered their frequency for them; later processors also have VBMI2, by which they
+/// are known.
 #[inline]
 pub(super) fn available() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")
         && std::arch::is_x86_feature_detected!("avx512vbmi2")
 }
 
-/// Moves of 64 bytes, 256 bytes at a time, with the given stores. Registers 16 and up leave nothing
-/// behind that has to be cleaned.
+/// Moves 64 bytes by each instruction, 256 bytes in each round, with the given store. Registers
+/// from zmm16 on leave no upper halves behind that would have to be cleared.
 macro_rules! move_lines {
     ($dst:expr, $src:expr, $lines:expr, $store:literal) => {{
         let (mut dst, mut src, lines): (*mut u8, *const u8, usize) = ($dst, $src, $lines);
@@ -61,14 +62,14 @@ macro_rules! move_lines {
     }};
 }
 
-/// [`Form::words`]. Safety: as there, and [`available`].
+/// Copies words as [`Form::words`] does. Safety: as there, and the moves are [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize) {
     let to_line = S::of(dst, src).addr().wrapping_neg() % 64 / WORD;
     let head = to_line.min(words);
     let lines = (words - head) * WORD / 64;
     let (at, tail) = (head * WORD, head * WORD + lines * 64);
-    // SAFETY: head, lines and tail are the parts of the two ranges the caller vouches for.
+    // SAFETY: head, lines and tail are the parts of the two ranges for which the caller vouches.
     unsafe {
         Words::words::<S>(dst, src, head);
         move_lines!(dst.add(at), src.add(at), lines, "vmovdqu64");
@@ -76,26 +77,30 @@ pub(super) unsafe fn words<S: Shared>(dst: *mut u8, src: *const u8, words: usize
     }
 }
 
-/// [`Form::stream_page`], with stores that are not ordered with others. Safety: as there, and
-/// [`available`].
+/// Copies as [`Form::stream_page`] does, with stores that are not ordered with others. Safety: as
+/// there, and the moves are [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn stream_page(dst: *mut u8, src: *const u8) {
     debug_assert!(dst.addr().is_multiple_of(64));
-    // SAFETY: reads and writes what the caller vouches for.
+    // SAFETY: the moves read and write the two pages for which the caller vouches.
     unsafe { move_lines!(dst, src, PAGE_SIZE / 64, "vmovntdq") }
 }
 
-/// [`Form::page_zero`]: stores only to the blocks of 256 bytes that are not clear.
+/// Clears a page as [`Form::page_zero`] does, and stores only to the blocks of 256 bytes that are
+/// not clear.
 ///
-/// Frames that come back are usually mostly clear where programs touch little of a page. Reading a
-/// line costs less than writing it, both in a near cache and in memory, which need not be written
-/// back; and the processor fetches ahead lines that are read, not lines that are only written.
-/// Safety: as there, and [`available`].
+/// Recycled frames are usually mostly clear where programs touch little of a page. Reading a line
+/// costs less than writing it, both in a near cache and in memory, because the line need not be
+/// written back. The processor also fetches ahead lines that are read, but not lines that are only
+/// written.
+///
+/// Safety: as for [`Form::page_zero`], and the moves are [`available`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn page_zero(page: *mut u64) {
     debug_assert!(page.addr().is_multiple_of(64));
     for quarter in 0..PAGE_SIZE / 256 {
-        // SAFETY: reads and writes 256 bytes of the page, which the caller vouches for.
+        // SAFETY: the instructions read and write 256 bytes of the page for which the caller
+        // vouches.
         unsafe {
             asm!(
                 "vmovdqa64 zmm16, [{to}]",

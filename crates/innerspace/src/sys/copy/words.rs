@@ -1,17 +1,18 @@
 //! The portable form: relaxed atomic words, with smaller atomics at the ends of a range.
 //!
-//! The language leaves atomics of different sizes that race on the same bytes undefined; every
-//! processor we know of defines them, and they arise here only where two users race with ranges
+//! The language leaves races between atomics of different sizes on the same bytes undefined. Every
+//! processor that we know of defines them. They arise here only where two users race with ranges
 //! that are not aligned alike, or with typed accesses of another size.
 
 use super::form::{Form, copy_by};
 use super::pieces::{Shared, Source, Target, WORD};
 
-/// Relaxed atomic words.
+/// The form by relaxed atomic words.
 #[derive(Debug)]
 pub(super) struct Words;
 
-/// The offset of each word. Lets a model look at a bulk operation that is half done.
+/// Iterates over the offset of each word. In the middle it lets a model look at the unfinished
+/// operation.
 #[inline(always)]
 fn offsets(words: usize) -> impl Iterator<Item = usize> {
     (0..words).map(move |word| {
@@ -24,8 +25,8 @@ fn offsets(words: usize) -> impl Iterator<Item = usize> {
 
 impl Form for Words {
     unsafe fn still_in(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: the caller's promise. Word by word: a plain copy would race with a thread that
-        // writes them after all.
+        // SAFETY: the caller's promise. The copy goes word by word, because a plain copy would be a
+        // data race with a thread that writes the bytes after all.
         unsafe { copy_by::<Words, Source>(dst, src, len) }
     }
 

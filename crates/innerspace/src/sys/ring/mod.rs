@@ -1,35 +1,38 @@
-//! Transfers in flight by io_uring(7), submitted and reaped by any thread.
+//! Transfers by io_uring(7), which any thread may submit and reap.
 //!
-//! [`Ring`] owns one ring of the kernel. A [`Transfer`] goes in together with a payload, which owns
-//! the memory that is read or written, and the descriptor. The payload comes back once, with the
-//! result: from [`Ring::submit`] if the transfer was not taken, otherwise from [`Ring::reap`].
-//! Until then the ring keeps it in a slot, since even a cancelled transfer may still be under way.
-//! A completion names its slot and the slot's generation; one that comes late or twice is refused
-//! and counted.
+//! [`Ring`] owns one ring of the kernel. A [`Transfer`] is submitted together with a payload, which
+//! owns the descriptor and the memory that is read or written. The payload comes back once, with
+//! the result: from [`Ring::submit`] if the transfer was not accepted, otherwise from
+//! [`Ring::reap`]. Until then the ring keeps it in a slot, because even a cancelled transfer may
+//! still be under way. A completion names its slot and the slot's generation. A completion that
+//! comes late or twice is refused and counted.
 //!
-//! **Completion.** The kernel finishes a direct transfer in the thread that submitted it, which it
-//! interrupts for that. So a completion is late while that thread is in an uninterruptible wait,
-//! such as a read of another file, and epoll_wait(2) and similar calls may end with EINTR there.
-//! (On Linux 6.18, 13 of 16 reads of 1 MiB completed when vfork(2) returned, 790 ms late.) A thread
-//! of the ring's own that submits, and waits in [`Ring::reap`], avoids both. A transfer whose
-//! thread has ended may come back as ECANCELED. IORING_SETUP_COOP_TASKRUN would save the interrupt,
-//! but delay the completion until the thread enters the kernel by itself, so it is not used.
+//! **Completion.** The kernel finishes a direct transfer in the thread that submitted it, and
+//! interrupts that thread to do so. A completion is therefore late while that thread is in an
+//! uninterruptible wait, such as a read of another file. The interrupt may also end epoll_wait(2)
+//! and similar calls with EINTR. (On Linux 6.18, 13 of 16 reads of 1 MiB completed when vfork(2)
+//! returned, 790 ms late.)
 //!
-//! **A ring that breaks.** The kernel may take fewer entries than it was given, for want of memory,
-//! and entries cannot be withdrawn from a queue that it sees. Those not taken after [`TRIES`]
-//! attempts come back, and the ring takes nothing more: the kernel never looks at the queue again,
-//! and transfers in flight complete as usual.
+//! Both are avoided if the ring has a thread of its own that submits and then waits in
+//! [`Ring::reap`]. A transfer whose thread has ended may come back as ECANCELED.
+//! IORING_SETUP_COOP_TASKRUN would save the interrupt, but would delay the completion until the
+//! thread enters the kernel by itself, so it is not used.
 //!
-//! **fork(2).** A child has neither the parent's requests nor its memory. There a submission is an
-//! error, reaping finds nothing, and dropping leaks everything.
+//! **A ring that breaks.** If the kernel lacks memory, it may take fewer entries than it was given,
+//! and entries cannot be withdrawn from a queue that the kernel sees. Entries not taken after
+//! [`TRIES`] attempts are given back to the caller, and the ring accepts nothing more. The kernel
+//! never reads the queue again, and transfers in flight complete as usual.
 //!
-//! Locking: `submission` is held during io_uring_enter(2) for a submission, `completion` while the
-//! completions that are there are taken. Neither is held while waiting. `slots` is a leaf inside
-//! both.
+//! **fork(2).** A child has neither the parent's requests nor its memory. In a child a submission
+//! is an error, reaping finds nothing, and dropping the ring leaks everything.
+//!
+//! Locking: `submission` is held during io_uring_enter(2) for a submission, and `completion` while
+//! available completions are taken. Neither is held while waiting. `slots` is an innermost lock,
+//! taken inside both.
 //!
 //! The ring does not retry, poll, or register buffers. (Registered buffers were no faster at 4 KiB,
-//! and 7 % to 80 % faster at 1 MiB, with as much difference between two runs. They would pin the
-//! whole arena, and count against RLIMIT_MEMLOCK, commonly 8 MiB.)
+//! and 7 % to 80 % faster at 1 MiB, where two runs differed as much. They would pin the whole
+//! arena, and count against RLIMIT_MEMLOCK, commonly 8 MiB.)
 
 mod slots;
 #[cfg(test)]
@@ -50,66 +53,67 @@ use slots::Slots;
 
 pub(crate) use libc::iovec;
 
-/// The most buffers of one transfer.
+/// The largest number of buffers of one transfer.
 const IOV_MAX: usize = 1024;
-/// How often to repeat a submission that the kernel has no memory for, a millisecond apart.
+/// How many times to repeat a submission for which the kernel has no memory, a millisecond apart.
 const TRIES: u32 = 20;
-/// The completion of a wake-up: no slot has this key.
+/// The key of a wake-up's completion. No slot has this key.
 const WAKE: u64 = u64::MAX;
-/// The completion of a request to cancel another.
+/// The key of the completion of a request to cancel a transfer.
 const CANCEL: u64 = u64::MAX - 1;
-/// How long a waiter sleeps where it cannot be woken, or the kernel does not let it wait.
+/// How long a waiter sleeps where it cannot be woken, or where the kernel refuses to let it wait.
 const SLICE: Duration = Duration::from_millis(1);
 
 /// One transfer between a file and memory.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    /// The file; the payload keeps it open.
+    /// The file. The payload keeps it open.
     pub fd: RawFd,
     /// The offset in bytes from the beginning of the file.
     pub offset: u64,
-    /// The memory, 1024 pieces at most.
+    /// The memory, in at most 1024 pieces.
     pub iovecs: Vec<libc::iovec>,
 }
 
-// SAFETY: it is addresses and lengths, which are used under the contract of `Ring::submit` alone.
+// SAFETY: the addresses and lengths are used only under the contract of `Ring::submit`.
 unsafe impl Send for Transfer {}
 
 /// A ring of the kernel, with the payloads of transfers in flight.
 pub(crate) struct Ring<T: Send + 'static> {
-    /// Not dropped in a child of fork(2), nor before everything has completed.
+    /// Not dropped in a child of fork(2), nor before all transfers have completed.
     ring: ManuallyDrop<IoUring>,
     slots: ManuallyDrop<Mutex<Slots<T>>>,
     /// The process that made the ring.
     process: Process,
-    /// Held from the first entry that is added to the queue until the kernel has taken the last:
-    /// the queue is empty whenever this is not locked, unless the ring is broken.
+    /// Held from the time the first entry is added to the queue until the kernel has taken the last
+    /// one. The queue is thus empty whenever this mutex is unlocked, unless the ring is broken.
     submission: Mutex<()>,
     completion: Mutex<()>,
-    /// The slots in use; changed with `slots` locked.
+    /// The number of slots in use. It changes only with `slots` locked.
     in_flight: AtomicUsize,
-    /// A wake-up is on its way. The exchanges of `wake` and `take` order everything before them.
+    /// Whether a wake-up is on its way. The exchanges in `wake` and `take` order everything before
+    /// them.
     woken: AtomicBool,
-    /// The error number by which the kernel has refused a submission for good; 0 if it has not.
+    /// The number of the error by which the kernel has refused a submission for good, or 0.
     broken: AtomicU32,
 }
 
-/// Whether this process can have rings. It cannot where the kernel lacks io_uring, a filter of
-/// system calls or the administrator forbids it, or there was no room for one.
+/// Returns whether this process can have rings. It cannot if the kernel lacks io_uring, if the
+/// administrator or a filter of system calls forbids it, or if the kernel had no memory for a ring.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| Ring::<()>::new(2).is_ok())
 }
 
 impl<T: Send + 'static> Ring<T> {
-    /// A ring for `depth` transfers in flight, 32,768 at most.
+    /// Makes a ring for `depth` transfers in flight, at most 32,768.
     ///
     /// # Errors
-    /// The errors of io_uring_setup(2); `Unsupported` where the kernel lacks an operation that is
+    /// The errors of io_uring_setup(2), or `Unsupported` if the kernel lacks an operation that is
     /// used.
     pub(crate) fn new(depth: u32) -> io::Result<Ring<T>> {
-        // Room for each transfer, for a request to cancel each, and for wake-ups: the queue of
-        // completions never overflows.
+        // The queue of completions has room for each transfer, for a request to cancel each, and
+        // for wake-ups, so it never overflows.
         let completions = depth.saturating_mul(4).min(1 << 16);
         let ring = IoUring::builder().setup_cqsize(completions).build(depth)?;
         let mut probe = Probe::new();
@@ -136,14 +140,14 @@ impl<T: Send + 'static> Ring<T> {
         })
     }
 
-    /// Puts transfers in flight by one system call. Those for which there is no room
-    /// (`WouldBlock`), or that the kernel does not take, come back with the reason.
+    /// Puts transfers in flight by one system call. Returns the payloads of transfers for which
+    /// there is no room (`WouldBlock`) or that the kernel does not accept, with the reason.
     ///
     /// # Safety
-    /// Until a transfer's payload has come back, from here or from [`Ring::reap`], or was dropped
-    /// with the ring: each of its `iovecs` is valid memory, which nobody else reads or writes, and
-    /// its descriptor is open. The payload owns both, so that it
-    /// may be leaked, too.
+    /// Each of a transfer's `iovecs` is valid memory that nothing else reads or writes, and its
+    /// descriptor is open. Both hold until the payload has come back, from here or from
+    /// [`Ring::reap`], or was dropped with the ring. The payload owns both, so leaking it is
+    /// allowed too.
     pub(crate) unsafe fn submit(&self, transfers: Vec<(Transfer, T)>) -> Vec<(T, io::Error)> {
         if !self.process.is_current() {
             let refuse = |(_, payload)| (payload, io::ErrorKind::Unsupported.into());
@@ -154,7 +158,7 @@ impl<T: Send + 'static> Ring<T> {
         let _submission = self.submission.lock();
         self.put(transfers, &mut keys, &mut refused);
         if let Err((left, error)) = self.enter_all(keys.len()) {
-            // The kernel takes entries in order, and will not see the rest.
+            // The kernel takes entries in order, and will not see the remaining ones.
             let mut slots = self.slots.lock();
             for &key in &keys[keys.len() - left..] {
                 if let Some(payload) = self.take_slot(&mut slots, key) {
@@ -173,7 +177,7 @@ impl<T: Send + 'static> Ring<T> {
         refused: &mut Vec<(T, io::Error)>,
     ) {
         let mut slots = self.slots.lock();
-        // SAFETY: the caller holds `submission`, by which alone entries are added.
+        // SAFETY: entries are added only with `submission` held, which the caller holds.
         let mut queue = unsafe { self.ring.submission_shared() };
         for (transfer, payload) in transfers {
             let Transfer { fd, offset, iovecs } = transfer;
@@ -190,11 +194,11 @@ impl<T: Send + 'static> Ring<T> {
             };
             self.in_flight.fetch_add(1, Ordering::Relaxed);
             let entry = entry_of(fd, offset, iovecs).user_data(key);
-            // SAFETY: the memory is valid until the payload comes back, which the caller of
-            // `submit` promised; the list of buffers lies in the slot for as long.
+            // SAFETY: the caller of `submit` promised that the memory is valid until the payload
+            // comes back. The list of buffers lies in the slot for as long.
             match unsafe { queue.push(&entry) } {
                 Ok(()) => keys.push(key),
-                // The queue has an entry for each slot.
+                // Cannot happen: the queue has an entry for each slot.
                 Err(_) => {
                     let payload = self.take_slot(&mut slots, key);
                     let full = || io::ErrorKind::WouldBlock.into();
@@ -204,7 +208,7 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Whether a transfer can be given to the kernel at all.
+    /// Returns an error if a transfer cannot be given to the kernel at all.
     fn check(&self, offset: u64, iovecs: &[libc::iovec]) -> io::Result<()> {
         match self.broken.load(Ordering::Relaxed) {
             0 => {}
@@ -217,13 +221,13 @@ impl<T: Send + 'static> Ring<T> {
         Ok(())
     }
 
-    /// Makes the kernel take the last `count` entries, or returns how many it did not take, and
-    /// why. The caller holds `submission`.
+    /// Makes the kernel take the last `count` entries. If it does not take all, returns how many
+    /// are left, and the error. The caller holds `submission`.
     fn enter_all(&self, count: usize) -> Result<(), (usize, io::Error)> {
         let (mut left, mut tries) = (count, 0);
         while left > 0 {
-            // SAFETY: no argument is passed. The kernel takes entries that the holders of
-            // `submission` have added, each under the contract of `submit`.
+            // SAFETY: no argument is passed. The kernel takes entries that holders of `submission`
+            // have added, each under the contract of `submit`.
             let taken = unsafe {
                 let none = None::<&libc::sigset_t>;
                 self.ring.submitter().enter(left as u32, 0, 0, none)
@@ -253,7 +257,7 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Adds the available completions to `into`. If there are none, waits for at least one, until
-    /// `patience` is over or [`Ring::wake`] is called. Several threads may wait at once, and a
+    /// `patience` is over or [`Ring::wake`] is called. Several threads may wait at the same time. A
     /// completion may then end the wait of any of them, or of several.
     pub(crate) fn reap(&self, patience: Duration, into: &mut Vec<(T, io::Result<usize>)>) {
         if !self.process.is_current() {
@@ -275,13 +279,13 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// Takes the available completions; returns whether that ends a wait.
+    /// Takes the available completions. Returns whether that ends a wait.
     fn take(&self, into: &mut Vec<(T, io::Result<usize>)>) -> bool {
-        // A ring that takes no entries delivers no wake-up.
+        // A broken ring takes no entries, so it delivers no wake-up.
         let is_broken = self.is_broken();
         let mut ends = is_broken && self.woken.swap(false, Ordering::AcqRel);
         let _completion = self.completion.lock();
-        // SAFETY: `completion` is held, by which alone completions are taken.
+        // SAFETY: completions are taken only with `completion` held, which it is here.
         let queue = unsafe { self.ring.completion_shared() };
         if queue.is_empty() {
             return ends;
@@ -311,7 +315,7 @@ impl<T: Send + 'static> Ring<T> {
         Some(payload)
     }
 
-    /// Waits for a completion, for at most `left`; may return earlier.
+    /// Waits for a completion, at most for `left`. May return earlier.
     fn wait(&self, left: Duration) {
         /// `struct io_uring_getevents_arg`.
         #[repr(C)]
@@ -335,31 +339,31 @@ impl<T: Send + 'static> Ring<T> {
             timeout: (&raw const timeout).expose_provenance() as u64,
         };
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        // SAFETY: the argument has the layout that EXT_ARG calls for; it and the time it points to
-        // outlive the call. No entry is submitted.
+        // SAFETY: the argument has the layout that EXT_ARG requires. The argument and the time to
+        // which it points outlive the call. No entry is submitted.
         let waited = unsafe {
             let submitter = self.ring.submitter();
             submitter.enter(0, 1, flags.bits(), Some(&argument))
         };
         match waited.map_err(|error| error.raw_os_error()) {
             Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
-            // Completions arrive in shared memory, even where waiting for them is refused.
+            // Completions arrive in shared memory, even where the kernel refuses to wait for them.
             Err(_) => thread::sleep(left.min(SLICE)),
         }
     }
 
-    /// Whether the ring takes nothing more.
+    /// Returns whether the ring accepts nothing more.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed) != 0
     }
 
-    /// The number of transfers whose payload has not come back.
+    /// Returns the number of transfers whose payload has not come back.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Ends the wait of one thread in [`Ring::reap`], or of the next that would wait. (If the ring
-    /// breaks while a thread waits, that thread may keep waiting for a completion.)
+    /// Ends the wait of one thread in [`Ring::reap`], or of the next thread that would wait there.
+    /// (If the ring breaks while a thread waits, that thread may keep waiting for a completion.)
     pub(crate) fn wake(&self) {
         if !self.process.is_current() || self.woken.swap(true, Ordering::AcqRel) {
             return;
@@ -372,13 +376,13 @@ impl<T: Send + 'static> Ring<T> {
 
     /// Submits entries that touch no memory. The caller holds `submission`.
     fn put_own(&self, entries: &[squeue::Entry]) {
-        // SAFETY: the caller holds `submission`, by which alone entries are added.
+        // SAFETY: entries are added only with `submission` held, which the caller holds.
         let mut queue = unsafe { self.ring.submission_shared() };
         // SAFETY: the entries touch no memory.
         let put = unsafe { queue.push_multiple(entries) };
         drop(queue);
         if put.is_ok() {
-            // A failure leaves the ring broken, which is noticed later.
+            // A failure leaves the ring broken, which later calls notice.
             let _ = self.enter_all(entries.len());
         }
     }
@@ -409,7 +413,8 @@ impl<T: Send + 'static> Drop for Ring<T> {
             done.clear();
             self.reap(Duration::from_secs(1), &mut done);
         }
-        // SAFETY: neither is used again. Nothing is in flight: the kernel has no address of ours.
+        // SAFETY: neither is used again. No transfer is in flight, so the kernel has no address of
+        // ours.
         unsafe {
             ManuallyDrop::drop(&mut self.ring);
             ManuallyDrop::drop(&mut self.slots);
@@ -425,7 +430,8 @@ impl<T: Send + 'static> fmt::Debug for Ring<T> {
     }
 }
 
-/// Whether an error means that a ring cannot do the operation. A system call may find the same.
+/// Returns whether an error means that a ring cannot do the operation. A system call may fail in
+/// the same way.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -433,8 +439,8 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a transfer failed for reasons other than the file: it would have had to wait, or the
-/// thread that submitted it has ended.
+/// Returns whether a transfer failed for a reason other than the file: it would have had to wait,
+/// or the thread that submitted it has ended.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -442,7 +448,7 @@ pub(crate) fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// Pieces that are adjacent in memory are merged.
+/// Merges pieces that are adjacent in memory.
 fn joined(mut iovecs: Vec<libc::iovec>) -> Vec<libc::iovec> {
     iovecs.dedup_by(|next, last| {
         let follows = last.iov_base.addr() + last.iov_len == next.iov_base.addr();
@@ -454,10 +460,10 @@ fn joined(mut iovecs: Vec<libc::iovec>) -> Vec<libc::iovec> {
     iovecs
 }
 
-/// The entry of a transfer: one piece of memory directly, several as a list.
+/// Makes the entry of a transfer. One piece of memory is passed directly, several as a list.
 fn entry_of(fd: RawFd, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
     let fd = types::Fd(fd);
-    // A length that one read cannot have goes by the list.
+    // A length that is too large for one read goes through the list.
     if let [one] = iovecs
         && let Ok(len) = u32::try_from(one.iov_len)
     {
@@ -468,7 +474,7 @@ fn entry_of(fd: RawFd, offset: u64, iovecs: &[libc::iovec]) -> squeue::Entry {
     list.offset(offset).build()
 }
 
-/// The kernel's answer: a number of bytes, or the negative of an error number.
+/// Converts the kernel's answer: a number of bytes, or a negated error number.
 fn result_of(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
@@ -485,13 +491,14 @@ mod for_tests {
     use super::*;
 
     impl<T: Send + 'static> Ring<T> {
-        /// Breaks the ring, as if the kernel had no memory for a submission however often it is
-        /// repeated.
+        /// Breaks the ring, as if the kernel had no memory for a submission even after all
+        /// repetitions.
         pub(crate) fn break_off(&self) {
             self.broken.store(libc::ENOMEM as u32, Ordering::Relaxed);
         }
 
-        /// The number of completions that no transfer waited for: late or duplicate ones.
+        /// Returns the number of completions that belonged to no transfer in flight: late or
+        /// duplicate ones.
         pub(crate) fn refused(&self) -> u64 {
             self.slots.lock().refused()
         }

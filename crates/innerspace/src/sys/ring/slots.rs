@@ -1,13 +1,14 @@
 //! The payloads of transfers in flight.
 
-/// A slab of payloads, each with the list of buffers that the kernel may read until it completes.
+/// A slab of payloads, each with the list of buffers that the kernel may read until the transfer
+/// completes.
 ///
-/// A key is the index of a slot and the number of times that the slot was filled: the key of an
-/// earlier payload finds nothing.
+/// A key consists of the index of a slot and the number of times that the slot was filled. The key
+/// of an earlier payload therefore finds nothing.
 pub(super) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
-    /// Completions whose key has no transfer in flight.
+    /// The number of completions whose key has no transfer in flight.
     refused: u64,
 }
 
@@ -37,8 +38,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Fills a slot; returns its key and the buffers, which stay where they are until it is
-    /// emptied. The payload comes back if there is no free slot.
+    /// Fills a slot. Returns its key and the buffers, which stay where they are until the slot is
+    /// emptied. If no slot is free, returns the payload as an error.
     pub(super) fn put(
         &mut self,
         iovecs: Vec<libc::iovec>,
@@ -53,7 +54,7 @@ impl<T> Slots<T> {
         Ok((key, &held.iovecs))
     }
 
-    /// Empties a slot. A key that has no transfer in flight is counted.
+    /// Empties a slot. Counts a key that has no transfer in flight.
     pub(super) fn take(&mut self, key: u64) -> Option<T> {
         let (index, generation) = (key as u32, (key >> 32) as u32);
         let slot = self.slots.get_mut(index as usize);
@@ -71,7 +72,7 @@ impl<T> Slots<T> {
         taken
     }
 
-    /// The keys of all transfers in flight.
+    /// Returns the keys of all transfers in flight.
     pub(super) fn keys(&self) -> Vec<u64> {
         let slots = self.slots.iter().zip(0u64..);
         let held = slots.filter(|(slot, _)| slot.held.is_some());
@@ -79,7 +80,7 @@ impl<T> Slots<T> {
             .collect()
     }
 
-    /// The number of completions refused.
+    /// Returns the number of refused completions.
     #[cfg(test)]
     pub(super) fn refused(&self) -> u64 {
         self.refused

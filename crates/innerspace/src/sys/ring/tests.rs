@@ -1,4 +1,4 @@
-//! Rings over files and pipes.
+//! Tests of rings, over files and pipes.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,12 +11,12 @@ use crate::sys::process::tests::in_child;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// The memory of a transfer, its descriptor, and which transfer it is.
+/// A payload: the memory of a transfer, its descriptor, and its number in the test.
 struct Load {
     name: usize,
     bufs: Vec<Vec<u8>>,
     _file: Arc<OwnedFd>,
-    /// Counts the loads that are gone.
+    /// Counts the loads that were dropped.
     dropped: Arc<Count>,
 }
 
@@ -46,11 +46,12 @@ fn read(file: &Arc<OwnedFd>, offset: u64, lens: &[usize]) -> (Transfer, Load) {
 }
 
 fn submit(ring: &Ring<Load>, transfers: Vec<(Transfer, Load)>) -> Vec<(Load, io::Error)> {
-    // SAFETY: the loads own the memory and the descriptor, and touch neither until they are back.
+    // SAFETY: the loads own the memory and the descriptor, and touch neither until they have come
+    // back.
     unsafe { ring.submit(transfers) }
 }
 
-/// A ring; `None`, with a message, where there can be none.
+/// Makes a ring. Prints a message and returns `None` where there can be none.
 fn ring(depth: u32) -> Option<Ring<Load>> {
     if !available() {
         eprintln!("left out: no io_uring here");
@@ -77,19 +78,21 @@ fn file_with(bytes: &[u8]) -> Arc<OwnedFd> {
     Arc::new(file.into())
 }
 
-/// The two ends of a pipe: a read of the first waits until something is written to the second.
+/// Makes the two ends of a pipe. A read of the first waits until something is written to the
+/// second.
 pub(crate) fn pipe() -> (Arc<OwnedFd>, File) {
     let mut ends = [0; 2];
-    // SAFETY: there is room for two descriptors.
+    // SAFETY: the array has room for two descriptors.
     let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
     assert_eq!(made, 0, "{}", io::Error::last_os_error());
-    // SAFETY: they were just made, and nobody else has them.
+    // SAFETY: the descriptors were just made, and nothing else has them.
     let [out, into] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     (Arc::new(out), into.into())
 }
 
-/// Reads into pages of four, in this order, by a ring of its own: what they have then, and the
-/// result. `None` if `transfer_for` has no transfer for them, or there can be no ring.
+/// Reads into some of four pages, in the order of `pages`, by a ring made for this call. Returns
+/// the bytes that those pages then hold, and the result. Returns `None` if `transfer_for` has no
+/// transfer for them, or there can be no ring.
 pub(crate) fn read_pages(
     pages: &[usize],
     transfer_for: impl FnOnce(Vec<iovec>) -> Option<Transfer>,
@@ -104,8 +107,8 @@ pub(crate) fn read_pages(
     });
     let transfer = transfer_for(pieces.collect())?;
     let ring = Ring::new(2).ok()?;
-    // SAFETY: the payload owns the memory; the descriptor is open until this returns, or unwinds,
-    // which it does after the read has completed.
+    // SAFETY: the payload owns the memory. The descriptor is open until this function returns or
+    // unwinds, and it does either only after the read has completed.
     let refused = unsafe { ring.submit(vec![(transfer, memory)]) };
     assert!(refused.is_empty());
     let mut done = Vec::new();
@@ -293,7 +296,7 @@ fn a_thread_that_waits_is_woken_and_so_is_one_that_is_about_to() {
     let Some(ring) = ring(2) else { return };
     let (out, _into) = pipe();
     assert!(submit(&ring, vec![read(&out, 0, &[1])]).is_empty());
-    // This is longer than the test may take.
+    // `LONG * 60` is longer than the test may take.
     let mut done = Vec::new();
     ring.wake();
     ring.wake();

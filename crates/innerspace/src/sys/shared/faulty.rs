@@ -1,4 +1,4 @@
-//! Answers that a test gives its own thread in place of the system.
+//! Answers that a test gives its own thread in place of the system's.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,9 +15,9 @@ pub(crate) enum Call {
     Room,
     /// [`allocate`](super::allocate), with the bytes of the file.
     Allocate,
-    /// A write by call to a file that is mapped, with the bytes of the file.
+    /// A write by a call to a file that is mapped, with the bytes of the file.
     Write,
-    /// A change of the length of a file that is mapped, with the bytes it is to have.
+    /// A change of the length of a file that is mapped, with the bytes that it is to have.
     SetLen,
 }
 
@@ -27,11 +27,11 @@ std::thread_local! {
     static ANSWER: RefCell<Option<Answer>> = const { RefCell::new(None) };
 }
 
-/// While it lives, the answers are those of the test.
+/// Proof that the test answers. Dropping it lets the system answer again.
 pub(crate) struct Answered(());
 
-/// Makes this thread ask `answer` first, with the bytes of the mapping. Its errors stand for the
-/// system's; otherwise the system is asked.
+/// Makes this thread ask `answer` first, with the bytes of the mapping. If `answer` returns an
+/// error, it stands for the system's; otherwise the system is asked.
 pub(crate) fn answer(
     answer: impl FnMut(Call, Range<usize>) -> io::Result<()> + 'static,
 ) -> Answered {
@@ -45,7 +45,7 @@ impl Drop for Answered {
     }
 }
 
-/// The test's answer, if it has one.
+/// Returns the test's answer, or `Ok` if the test has none.
 pub(crate) fn ask(call: Call, bytes: Range<usize>) -> io::Result<()> {
     ANSWER.with_borrow_mut(|answer| match answer {
         Some(answer) => answer(call, bytes),

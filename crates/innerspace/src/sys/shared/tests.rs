@@ -1,4 +1,4 @@
-//! Shared mappings of files: which changes are seen, touching, writing back and giving back.
+//! Tests of shared mappings: which changes are seen, touching, writing back, and unmapping.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,7 +13,7 @@ const PAGE: u64 = 4096;
 
 fn put(mapping: &SharedMapping, offset: usize, bytes: &[u8]) {
     assert!(offset + bytes.len() <= mapping.len());
-    // SAFETY: inside the mapping, and tests stay inside the file.
+    // SAFETY: the bytes are inside the mapping, and tests stay inside the file.
     unsafe { copy::copy_out(mapping.base().add(offset), bytes) }
 }
 
@@ -47,15 +47,15 @@ fn a_mapping_lies_over_nobody_elses() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(PAGE).unwrap();
     let done = AtomicBool::new(false);
-    // Each is mapped for a moment, as often as possible, where a reservation may just have been
-    // given back.
+    // Maps memory for a moment, as often as possible, at a place where another mapping's
+    // reservation may just have been given back.
     let memory = || {
         while !done.load(Relaxed) {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let nowhere = std::ptr::null_mut();
-            // SAFETY: a new mapping at an address of the kernel's choice, used and unmapped by this
-            // thread alone.
+            // SAFETY: a new mapping at an address of the kernel's choice, which only this thread
+            // uses and unmaps.
             unsafe {
                 let at = libc::mmap(nowhere, LEN, rights, flags, -1, 0);
                 assert_ne!(at, libc::MAP_FAILED);
@@ -115,11 +115,13 @@ fn impossible_mappings_are_errors() {
     ignore = "the portable form of a mapping is memory of the allocator's, which has pages of its own already"
 )]
 fn a_touched_page_is_written_to_as_far_as_the_system_knows() {
-    // A private mapping of zeros gets a page of its own when it is stored to, not when it is read.
+    // A private mapping of zeros gets a page of its own when a byte is stored to it, not when one
+    // is read.
     let mapping = super::super::memory::Mapping::new(4 * HUGE_PAGE).unwrap();
     let start = mapping.base().addr();
-    // With a flag of its own, or the system would join it to its neighbours, which come and go, and
-    // count them together. SAFETY: it changes only the contents of a core dump.
+    // With a flag of its own the mapping is listed separately. The system would otherwise join it
+    // to its neighbours, which come and go. SAFETY: the flag changes only the contents of a core
+    // dump.
     let apart = unsafe { libc::madvise(mapping.base().cast(), mapping.len(), libc::MADV_DONTDUMP) };
     assert_eq!(apart, 0);
     let own_pages = || {
@@ -142,7 +144,7 @@ fn a_touched_page_is_written_to_as_far_as_the_system_knows() {
             .unwrap()
     };
     let mut byte = [9];
-    // SAFETY: inside the mapping, which nobody else has.
+    // SAFETY: the byte is inside the mapping, which nothing else has.
     unsafe { copy::copy_in(&mut byte, mapping.base()) };
     let before = own_pages();
     // SAFETY: as above.
@@ -191,7 +193,7 @@ fn an_address_range_is_given_back() {
     let ours = maps
         .lines()
         .find(|line| line.starts_with(&format!("{start:x}-")));
-    // Another thread may have mapped something there, but not a file that is gone.
+    // Another thread may have mapped something there, but not the deleted file.
     assert!(
         !ours.is_some_and(|line| line.contains("(deleted)")),
         "{ours:?}"
@@ -226,7 +228,7 @@ fn allocated_blocks_are_zeros_that_keep_length_and_content() {
         return eprintln!("left out: {error}");
     }
     allocate(&file, 100 * PAGE, PAGE).unwrap();
-    // This is the least: a file system may have larger blocks, and count others of its own.
+    // This is the minimum: a file system may have larger blocks, and count blocks of its own.
     let blocks = || file.metadata().unwrap().blocks() * 512;
     let allocated = blocks();
     assert!(allocated >= 5 * PAGE, "{allocated} bytes");
