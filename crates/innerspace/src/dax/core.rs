@@ -1,4 +1,4 @@
-//! The state of one direct access file.
+//! The state of one direct-access file.
 
 use std::io;
 use std::ops::Range;
@@ -23,11 +23,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Rank, RwLock, RwLockReadGuard, Weak, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE, PageCount};
 
-/// Bytes that a range takes in the set of dirty ranges: nodes have room for 11 and are two thirds
-/// full.
+/// The bytes that one range takes in the set of dirty ranges: nodes have room for 11 and are two
+/// thirds full.
 const DIRTY_RANGE_BYTES: u64 = 16;
 
-/// The largest size of a file in bytes, over any device.
+/// The largest size of a file in bytes, on any device.
 pub(super) const MAX_SIZE: u64 = 1 << 47;
 
 /// How much a write to a hole allocates.
@@ -36,10 +36,10 @@ pub enum HoleWrites {
     /// The page that is written.
     #[default]
     OnePage,
-    /// An aligned hole of 2 MiB at once, where the device has them free in one piece: for a store
-    /// through a mapping that shows all of it, and for a write by call of all of it. Other writes,
-    /// and those by call to a file that is guarded against being cut (`OnShrink`), allocate page by
-    /// page.
+    /// An aligned hole of 2 MiB as a whole, if the device has 2 MiB free in one piece: for a store
+    /// through a mapping of all of the hole, and for a write by call to all of it. Other writes
+    /// allocate page by page, and so do writes by call to a file that is guarded against being cut
+    /// (`OnShrink`).
     Large,
 }
 
@@ -54,15 +54,15 @@ pub(super) struct Parts {
     pub(super) host: Option<Arc<HostFile>>,
 }
 
-/// The options it is opened with.
+/// The options with which a file is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct DaxSetup {
     pub(crate) access: FileAccess,
     pub(crate) hole_writes: HoleWrites,
     pub(crate) on_shrink: OnShrink,
-    /// The most bytes a host file can grow to. Default: depends on its length.
+    /// The most bytes to which a host file can grow. The default depends on the file's length.
     pub(crate) capacity: Option<u64>,
-    /// Whether other groups may open it, too.
+    /// Whether other groups may open the file, too.
     pub(crate) shared: bool,
 }
 
@@ -81,18 +81,18 @@ impl Default for DaxSetup {
 /// What happens when another process cuts the host file short while it is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnShrink {
-    /// An access to bytes that were cut off ends the process with SIGBUS, as with any mapping of
-    /// the kernel's. A store on a full disk can do so too: to an old block if the file system
-    /// copies on write, or to a page that another process has made the system read into its cache
-    /// again.
+    /// An access to bytes that were cut off ends the process with SIGBUS, as with any mapping that
+    /// the kernel makes. A store on a full disk can do so too: to an old block, if the file system
+    /// copies on write; or to a page that the system has read into its cache again for another
+    /// process.
     #[default]
     Signal,
-    /// Every access goes through a system call, and an access to bytes that were cut off is an
-    /// error. Each costs a few hundred nanoseconds.
+    /// Every access goes through a system call, which costs a few hundred nanoseconds, and an
+    /// access to bytes that were cut off is an error.
     Error,
 }
 
-/// An open file. Handles and mappings keep it.
+/// An open file. Handles and mappings keep it open.
 pub(crate) struct DaxCore {
     pub(super) name: Arc<str>,
     pub(super) pool: Arc<Pool>,
@@ -104,45 +104,46 @@ pub(crate) struct DaxCore {
     pub(super) hole_writes: HoleWrites,
     pub(super) host: Option<Arc<HostFile>>,
     pub(crate) on_shrink: OnShrink,
-    /// Whether other groups may open it, too.
+    /// Whether other groups may open the file, too.
     pub(crate) shared: bool,
-    /// The most bytes it can have.
+    /// The most bytes that the file can have.
     pub(super) most: u64,
-    /// The length in bytes when it was opened.
+    /// The length in bytes at the time of opening.
     pub(super) opened_len: u64,
-    /// The length in bytes. A fault reads it after locking an entry; a truncate stores it before
-    /// looking at entries.
+    /// The length in bytes. A fault reads it after locking an entry; a truncate stores it before it
+    /// locks entries.
     pub(super) size: AtomicU64,
     pub(super) entries: Entries,
     mappers: MapperList,
-    /// Shared: reads and writes by call. Exclusive: truncate, punch. Outside entry locks.
+    /// Shared by reads and writes by call; exclusive for truncate and punch. Taken before entries
+    /// are locked.
     pub(super) layout: RwLock<()>,
     /// Serialises changes of the length by writes.
     pub(super) growth: Mutex<()>,
-    /// The ranges that are being cut out, where faults wait. The count can be read without the
+    /// The number of ranges that are being cut out, where faults wait. It can be read without the
     /// mutex.
     pub(super) cuts: AtomicU64,
     pub(super) cut: Mutex<Vec<Range<u64>>>,
-    /// One sync at a time, so that none returns before the flush it relies on is done.
+    /// Serialises syncs, so that none returns before the flush on which it relies is done.
     pub(super) syncing: Mutex<()>,
     /// Failures to make stores durable. Each is reported once to each handle.
     pub(super) errors: ErrorSequence<DaxError>,
-    /// The host's failures to write since it was last told of everything that is dirty. Unless this
-    /// is 0, the host may take dirty pages for clean.
+    /// The number of times that the host has failed to write since it was last told of all that is
+    /// dirty. Unless this is 0, the host may take dirty pages for clean.
     pub(super) host_forgot: AtomicU64,
-    /// The ranges in which some entry may be dirty.
+    /// The ranges in which an entry may be dirty.
     dirty: DirtyRanges,
-    /// The charge for the heap memory of the extent map and the set of dirty ranges. Never waited
-    /// for with it locked.
+    /// The charge for the heap memory of the extent map and the set of dirty ranges. No thread
+    /// waits for memory with this locked.
     heap: Mutex<HeapCharge>,
-    /// Pages that `heap` is charged for. Changed with `heap` locked; read without it to see that
-    /// they are enough.
+    /// The number of pages in the charge `heap`. Changed with `heap` locked; read without it to see
+    /// whether the charge is enough.
     paid: AtomicU64,
     pub(super) pins: Pins,
     pub(super) counts: Counts,
-    /// What ends with the file: its place in the table of open files, the charge for its heap.
+    /// Dropped with the file: its place in the table of open files, and the charge for its heap.
     ending: OnceLock<Box<dyn Send + Sync>>,
-    /// Dropped last of the fields: opening the host file again waits for it.
+    /// Dropped last of the fields. A thread that opens the host file again waits for that.
     closed: Arc<()>,
 }
 
@@ -202,17 +203,18 @@ impl DaxCore {
         })
     }
 
-    /// Keeps something until the file is closed.
+    /// Keeps a value until the file is closed.
     pub(crate) fn keep(&self, ending: Box<dyn Send + Sync>) {
         let _once = self.ending.set(ending);
     }
 
-    /// Alive until the file is closed and its lock on the host file is released.
+    /// Returns a reference that is alive until the file is closed and its lock on the host file is
+    /// released.
     pub(crate) fn until_closed(&self) -> Weak<()> {
         Arc::downgrade(&self.closed)
     }
 
-    /// The group that pays for the file.
+    /// Returns the group that pays for the file.
     pub(crate) fn group(&self) -> &Group {
         self.entries.group()
     }
@@ -221,27 +223,27 @@ impl DaxCore {
         &self.name
     }
 
-    /// Whether the file belongs to this memory.
+    /// Returns whether the file belongs to this memory.
     pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
 
-    /// Whether the file takes writes.
+    /// Returns whether the file takes writes.
     pub(crate) fn writable(&self) -> bool {
         self.access == FileAccess::ReadWrite
     }
 
-    /// Whether every access asks the host file first.
+    /// Returns whether every access asks the host for the file's length first.
     pub(crate) fn is_guarded(&self) -> bool {
         self.on_shrink == OnShrink::Error && self.host.is_some()
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::SeqCst)
     }
 
-    /// Pages, the last of which may be partly past the end.
+    /// Returns the number of pages. The last page may be partly past the end.
     pub(super) fn pages(&self) -> u64 {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
@@ -292,7 +294,7 @@ impl DaxCore {
         }
     }
 
-    /// The error of a call that may not wait and would have to.
+    /// Returns the error of a call that would have to wait and may not.
     pub(super) fn would_block(&self, offset: u64) -> DaxError {
         DaxError::WouldBlock {
             file: self.name.clone(),
@@ -320,7 +322,7 @@ impl DaxCore {
         self.mappers.add(mapper)
     }
 
-    /// Whether the space with this number maps the file.
+    /// Returns whether the space with this number maps the file.
     pub(crate) fn is_mapped_by(&self, space: u64) -> bool {
         self.mappers.has_owner(space)
     }
@@ -339,19 +341,18 @@ impl DaxCore {
         self.mappers.revoke(pages, how);
     }
 
-    /// Whether a sync would write the page, as of now.
+    /// Returns whether a sync that ran now would write the page.
     pub(crate) fn is_dirty(&self, page: u64) -> bool {
         self.entries.peek(page).is_some_and(Entry::is_dirty)
     }
 
-    /// Revokes the right to store.
+    /// Revokes write validity of these pages in every space.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);
     }
 
-    /// Marks code made from these pages as stale. Their bytes were changed by a call, not through a
-    /// mapping, and their entries are locked: a fault that maps them from now on sees the new
-    /// bytes.
+    /// Marks code that was translated from these pages as stale. A call has changed their bytes,
+    /// and their entries are locked: a fault that maps them from now on sees the new bytes.
     pub(super) fn written_in_place(&self, pages: Range<u64>) {
         if !self.mappers.is_empty() {
             let _section = self.pool.domain.reader();
@@ -360,8 +361,8 @@ impl DaxCore {
         }
     }
 
-    /// Runs `work`, which locks the file and needs memory. If there is none, makes room with
-    /// nothing locked and runs it again.
+    /// Runs `work`, which locks the file and needs memory. If there is no memory, makes room with
+    /// nothing locked and runs `work` again.
     pub(super) fn with_room<T>(
         &self,
         work: impl FnMut() -> Result<T, DaxError>,
@@ -374,13 +375,13 @@ impl DaxCore {
         with_room(&self.pool, payer, PageCount(0), is_full, work)
     }
 
-    /// Waits until nobody uses a revoked translation any more.
+    /// Waits until no thread uses a revoked translation any more.
     pub(super) fn grace(&self) {
         let domain = &self.pool.domain;
         domain.synchronize_with(|owner| self.is_mapped_by(owner));
     }
 
-    /// Records that an entry in this page's range became dirty. The caller holds its lock.
+    /// Records that an entry in this page's range became dirty. The caller has the entry locked.
     pub(super) fn note_dirty(&self, page: u64) {
         if self.dirty.add(page) {
             self.must_pay_for_heap();
@@ -388,32 +389,32 @@ impl DaxCore {
     }
 
     /// Charges for the extent map and the set of dirty ranges, with some room to spare. Called
-    /// before something is added to them, with nothing locked if `wait` allows waiting for memory.
+    /// before something is added to them. If `wait` allows waiting for memory, the caller has
+    /// nothing locked.
     pub(super) fn pay_ahead(&self, wait: Wait) -> Result<(), LimitError> {
         if HeapCharge::wanted_ahead(self.heap_bytes()).0 <= self.paid.load(Ordering::SeqCst) {
             return Ok(());
         }
         let (group, short) = self.heap.lock().short_of(self.heap_bytes());
         if short.0 > 0 {
-            // With `heap` unlocked: reclaim may close files here, and those may charge too.
+            // `heap` is unlocked here: reclaim may close files, and those may charge too.
             let _group = self.pool.charge(group, short, wait.alloc_mode())?.commit();
             let mut heap = self.heap.lock();
             heap.add(short);
             self.paid.store(heap.pages().0, Ordering::SeqCst);
             drop(heap);
-            // Two threads at once would charge too much, and a thread that gave memory back
-            // meanwhile would have settled by an older number.
+            // Two threads at the same time may have charged too much, and a thread that gave memory
+            // back meanwhile may have settled by an older number.
             self.must_pay_for_heap();
         }
         Ok(())
     }
 
-    /// Charges for additions, above the limit if necessary, and gives back excess charges. Never
-    /// waits.
+    /// Charges for additions, even above the limit, and gives back excess charges. Never waits.
     ///
-    /// A thread that adds or gives back meanwhile settles that itself: it changes the bytes first
-    /// and reads `paid` afterwards. Here `paid` is changed first and the bytes are read afterwards.
-    /// All are SeqCst, so one of the two sees the other.
+    /// A thread that adds or gives back bytes at the same time settles them itself: it changes the
+    /// bytes first and reads `paid` afterwards. Here `paid` is changed first and the bytes are read
+    /// afterwards. All are SeqCst, so one of the two sees the other.
     pub(super) fn must_pay_for_heap(&self) {
         while !self.has_paid_for_heap() {
             let mut heap = self.heap.lock();
@@ -433,7 +434,7 @@ impl DaxCore {
         self.extents.heap_bytes() + self.dirty.len() * DIRTY_RANGE_BYTES
     }
 
-    /// The ranges that may have dirty entries.
+    /// Returns the ranges that may have dirty entries.
     pub(super) fn all_dirty(&self) -> Vec<u64> {
         self.dirty.all()
     }
@@ -445,8 +446,8 @@ impl DaxCore {
         found
     }
 
-    /// Whether one of these pages is being cut out. Checked with an entry locked, before a block is
-    /// looked for.
+    /// Returns whether one of these pages is being cut out. Called with an entry locked, before its
+    /// block is looked up.
     pub(super) fn is_being_cut(&self, pages: &Range<u64>) -> bool {
         self.cuts.load(Ordering::SeqCst) > 0
             && self
@@ -456,12 +457,12 @@ impl DaxCore {
                 .any(|cut| cut.start < pages.end && pages.start < cut.end)
     }
 
-    /// Waits until no cut is under way. No entry is locked.
+    /// Waits until no cut is under way. The caller has no entry locked.
     pub(super) fn wait_for_cut(&self) {
         drop(self.layout.read());
     }
 
-    /// Locks what covers a page of the file that is not being cut out.
+    /// Locks the entry that covers a page, once the page is not being cut out.
     pub(super) fn lock_page(
         &self,
         page: u64,
@@ -476,7 +477,7 @@ impl DaxCore {
             }
         };
         loop {
-            // Checked here too, so that a fault past the end makes no node.
+            // The length is checked here too, so that a fault past the end creates no node.
             if page >= self.pages() {
                 return Err(self.past_end(DaxCore::offset(page), PAGE_SIZE as u64));
             }
@@ -496,8 +497,8 @@ impl DaxCore {
         }
     }
 
-    /// Locks what covers a page, whatever the file's length. A large hole in the way becomes small
-    /// ones, after a grace period.
+    /// Locks the entry that covers a page, whatever the file's length. A large hole in the way
+    /// becomes small ones, after a grace period.
     pub(super) fn lock_for_change(
         &self,
         page: u64,
@@ -524,7 +525,7 @@ impl DaxCore {
         }
     }
 
-    /// The offset of a page.
+    /// Returns the offset of a page.
     pub(super) fn offset(page: u64) -> u64 {
         page << PAGE_SHIFT
     }

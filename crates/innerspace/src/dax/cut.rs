@@ -1,16 +1,17 @@
 //! Truncate, punch and invalidate: removing blocks while the file is in use.
 //!
-//! 1. No pin is in the range, and `layout` is held exclusively: foreign code has the addresses of
-//!    pins, and calls read and write without entry locks.
-//! 2. The length is lowered, or the range noted as being cut. A fault locks its entry and then
-//!    reads these; a cut sets these and then looks at the entries; so one sees the other.
+//! 1. `layout` is held exclusively, with no pin in the range: foreign code has the addresses of
+//!    pins, and reads and writes by call lock no entries while they copy.
+//! 2. The length is lowered, or the range is noted as being cut. A fault locks its entry and then
+//!    reads these; a cut sets these and then looks at the entries; so one of the two sees the
+//!    other.
 //! 3. Each entry is locked, and its translations are revoked.
-//! 4. A grace period: nobody reads or writes the blocks any more.
+//! 4. A grace period passes: no thread reads or writes the blocks any more.
 //! 5. The blocks are freed.
-//! 6. The entries are removed and all waiters woken. They find the new length, or wait for the cut
-//!    to end.
+//! 6. The entries are removed and all waiters woken. The waiters find the new length, or wait for
+//!    the cut to end.
 //!
-//! A fault that meets a cut gives its entry back and waits for `layout`.
+//! A fault that meets a cut unlocks its entry and waits for `layout`.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -29,8 +30,8 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, RwLockWriteGuard, failpoint};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// How long a truncate or punch waits for pins. In a task it does not wait: the holder of a pin may
-/// be waiting for the task.
+/// Returns how long a truncate or punch waits for pins. In a task it does not wait: the holder of a
+/// pin may be waiting for the task.
 pub(super) fn patience() -> Duration {
     match is_in_task() {
         true => Duration::ZERO,
@@ -39,14 +40,14 @@ pub(super) fn patience() -> Duration {
 }
 
 impl DaxCore {
-    /// Cuts or lengthens the file. Waits for pins until `until`; `None` is for ever.
+    /// Shortens or lengthens the file. Waits for pins until `until`, or without limit for `None`.
     pub(super) fn set_len(&self, new: u64, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(new)?;
         if new > self.most {
             return Err(self.too_long(new, 0));
         }
         let first = new.div_ceil(PAGE_SIZE as u64);
-        // The last page that stays loses its end, which foreign code may be writing to.
+        // The last page that stays loses its end, to which foreign code may be writing.
         let touched = || match new < self.size() {
             true => new >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT,
             false => first..first,
@@ -62,7 +63,7 @@ impl DaxCore {
             self.size.store(new, Ordering::SeqCst);
             return Ok(());
         }
-        // First the step that may need memory: if there is none, nothing is lost.
+        // The step that may need memory comes first: if there is none, nothing is lost.
         match self.clear_tail(new) {
             // The host clears the rest of the page when it cuts the file, and needs no room for
             // that.
@@ -76,15 +77,14 @@ impl DaxCore {
             shortened.map_err(|error| self.host_error(DaxAction::Resize, new, error))
         });
         if cut.is_err() {
-            // The part of the tail that is left belongs to the file again, with its bytes as they
-            // are.
+            // The remaining part of the tail belongs to the file again, with its bytes as they are.
             self.size.store(old, Ordering::SeqCst);
         }
         cut
     }
 
     /// Makes a range zeros, and gives its whole pages back to the device. Waits for pins until
-    /// `until`; `None` is for ever.
+    /// `until`, or without limit for `None`.
     pub(super) fn punch(&self, bytes: Range<u64>, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(bytes.start)?;
         let page = PAGE_SIZE as u64;
@@ -108,9 +108,9 @@ impl DaxCore {
             true => [bytes.start..first * page, last * page..end],
             false => [bytes, end..end],
         };
-        // First the step that the host may have no room for: if it has none, nothing is lost. The
-        // pages have to stay dirty until they are cleared: after a sync the host would be asked
-        // again.
+        // The step for which the host may have no room comes first: if it has none, nothing is
+        // lost. The pages have to stay dirty until they are cleared: after a sync the host would
+        // need room again.
         let _no_sync = self.no_sync();
         for end in &ends {
             self.make_clearable(end.clone())?;
@@ -139,15 +139,15 @@ impl DaxCore {
         self.cut_out(pages, Removal::ForgetClean)
     }
 
-    /// Waits for a running sync, and keeps others away. Pages that a sync has cleaned become dirty
-    /// again if it fails, so until it ends a clean page may be dirty. And the host reports a
-    /// failure once, to the sync or to another thread that flushes.
+    /// Waits for a running sync, and keeps others away. If a sync fails, the pages that it has
+    /// cleaned become dirty again, so until it ends a clean page may be dirty. And the host reports
+    /// a failure only once, to the sync or to another thread that flushes.
     fn no_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()
     }
 
-    /// Frees blocks that a failed write, which was to reach `end`, has allocated past the file's
-    /// end.
+    /// Frees blocks past the file's end. A write that was to reach `end` has allocated them, and
+    /// failed.
     pub(super) fn give_back_past_end(&self, end: u64) -> Result<(), DaxError> {
         let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
         if end <= self.size() {
@@ -164,7 +164,7 @@ impl DaxCore {
             .map_err(|error| self.host_error(DaxAction::Resize, size, error))
     }
 
-    /// Makes the host provide room for [`DaxCore::clear`] in these pages. They are dirty
+    /// Makes the host provide room for [`DaxCore::clear`] in these pages. The pages are dirty
     /// afterwards.
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
@@ -174,12 +174,12 @@ impl DaxCore {
             let has_block = matches!(locked.content(), Content::Block(_));
             match has_block && !self.is_storable(locked.entry()) {
                 true => self.make_block(&mut locked, page, |_| Ok(())),
-                false => Ok(()), // a hole stays one
+                false => Ok(()), // a hole stays a hole
             }
         })
     }
 
-    /// Zeroes bytes of pages that stay.
+    /// Zeroes bytes of pages that are not removed.
     fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, inside, part)| {
@@ -189,7 +189,8 @@ impl DaxCore {
         })
     }
 
-    /// Locks `layout` exclusively, with no pin in the pages that `touched` names once it is locked.
+    /// Locks `layout` exclusively. No pin is in the pages that `touched` returns once `layout` is
+    /// locked.
     fn without_pins(
         &self,
         touched: impl Fn() -> Range<u64>,
@@ -218,7 +219,8 @@ impl DaxCore {
         }
     }
 
-    /// The pages, extended to the whole of a large block at either end: its entry goes as a whole.
+    /// Returns the pages, extended to the whole of a large block at either end, because its entry
+    /// is removed as a whole.
     fn widened(&self, pages: Range<u64>) -> Range<u64> {
         if pages.is_empty() {
             return pages;
@@ -244,14 +246,14 @@ impl DaxCore {
             self.remove(&mut batch, &pages, removal)?;
         }
         if removal == Removal::Free {
-            // Blocks that have no entry.
+            // This frees blocks that have no entry.
             self.free_blocks(pages.clone())?;
         }
         self.entries.prune(pages.start..pages.end);
         Ok(())
     }
 
-    /// Removes locked entries, and frees those of their blocks that lie in `pages`.
+    /// Removes locked entries, and frees those of their blocks that are in `pages`.
     fn remove(
         &self,
         batch: &mut Vec<Locked<'_>>,
@@ -271,7 +273,8 @@ impl DaxCore {
             if let (Size::Large, Content::Block(block), false) =
                 (locked.entry().size(), locked.content(), inside)
             {
-                // The part that stays loses its entry, so its stores are made durable now.
+                // The part of the block that stays loses its entry, so its stores are made durable
+                // now.
                 if locked.entry().is_dirty() {
                     let offset = DaxCore::offset(own.start);
                     let len = locked.entry().size().pages() << PAGE_SHIFT;
@@ -299,7 +302,7 @@ impl DaxCore {
     }
 }
 
-/// Whether the host had no room, or granted none.
+/// Returns whether the host had no room, or refused it by a quota.
 fn is_full(error: &DaxError) -> bool {
     matches!(
         error.kind(),
@@ -310,8 +313,8 @@ fn is_full(error: &DaxError) -> bool {
 /// The entries that a cut removes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Removal {
-    /// The entries, and the blocks with them.
+    /// Removes all entries, and frees their blocks.
     Free,
-    /// Clean entries; the blocks stay the file's.
+    /// Removes clean entries; their blocks remain the file's.
     ForgetClean,
 }

@@ -1,11 +1,11 @@
 //! The entries of one file: words in nodes of the arena, locked in place.
 //!
 //! ```text
-//! index (cache::index), a word a GiB ─> node of 512 ranges of 2 MiB ─> node of 512 pages
+//! index (cache::index), a word for each GiB ─> node of 512 ranges of 2 MiB ─> node of 512 pages
 //! ```
 //!
-//! Nodes are charged to the file's group. The upper ones stay until the file ends, so a range's
-//! word is always there once it was; a node of pages goes when it is empty, after a grace period.
+//! Nodes are charged to the file's group. The upper nodes stay until the file ends, so the word of
+//! a range stays once it exists. A node of pages is freed, after a grace period, when it is empty.
 
 use std::ops::Range;
 
@@ -21,21 +21,21 @@ use crate::sync::raw;
 use crate::sync::{Arc, Backoff, Rank, order};
 use crate::units::FrameId;
 
-/// log2 of the ranges in an upper node.
+/// The log2 of the number of ranges in an upper node.
 const UPPER_SHIFT: u32 = 9;
 const UPPER_RANGES: u64 = 1 << UPPER_SHIFT;
 
-/// Entries that are locked at a time: those of one range.
+/// The most entries that are locked at the same time: those of one range.
 const BATCH: usize = LARGE_PAGES as usize;
 
 /// The entries of one file; see the module.
 pub(super) struct Entries {
     pool: Arc<Pool>,
-    /// Keeps the group, which pays for the nodes.
+    /// The group that pays for the nodes.
     group: Group,
     upper: Index,
     pub(super) waits: Waits,
-    /// Nodes of pages.
+    /// The number of nodes of pages.
     nodes: AtomicU64,
 }
 
@@ -57,18 +57,18 @@ pub(super) enum Found<'e> {
     Conflict,
     /// There is no entry.
     Absent,
-    /// The entry is locked, and the caller does not wait.
+    /// The entry is locked, and the caller may not wait.
     Taken,
 }
 
-/// A locked large hole, and the node to put in its place.
+/// A locked large hole, with the node that is to replace it.
 #[derive(Debug)]
 pub(super) struct Downgrade<'e> {
     locked: Locked<'e>,
     node: SpareNodes<'e>,
 }
 
-/// The words of one range, in a section.
+/// The words of one range, valid in a section.
 struct Words<'p> {
     pool: &'p Pool,
     range: &'p raw::AtomicU64,
@@ -87,7 +87,7 @@ impl RangeWords for Words<'_> {
 }
 
 impl Entries {
-    /// The group that pays for the nodes.
+    /// Returns the group that pays for the nodes.
     pub(super) fn group(&self) -> &Group {
         &self.group
     }
@@ -102,19 +102,20 @@ impl Entries {
         }
     }
 
-    /// Locks the entry of `page`, or what `wanted` says. Sleeps; the caller has no section open and
-    /// no entry of a later page locked.
+    /// Locks the entry of `page`, or the one that `wanted` describes. Sleeps; the caller has no
+    /// section open and has locked no entry of a later page.
     ///
     /// # Errors
-    /// When there is no memory for a node.
+    /// There is no memory for a node.
     pub(super) fn lock(&self, page: u64, wanted: Wanted) -> Result<Found<'_>, LimitError> {
         self.find(page, wanted, Wait::Yes)
     }
 
-    /// Like [`Entries::lock`]; with [`Wait::No`] without sleeping, and with free memory only.
+    /// Locks as [`Entries::lock`] does; with [`Wait::No`], without sleeping and with free memory
+    /// only.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Entries::lock`].
     pub(super) fn find(
         &self,
         page: u64,
@@ -167,7 +168,7 @@ impl Entries {
         }
     }
 
-    /// Locks what covers `page` if it is `wanted` and not locked. Never waits.
+    /// Locks the entry that covers `page` if it is `wanted` and not locked. Never waits.
     pub(super) fn try_lock(&self, page: u64, wanted: impl Fn(Entry) -> bool) -> Option<Locked<'_>> {
         let _section = self.pool.domain.reader();
         let words = Words {
@@ -178,7 +179,7 @@ impl Entries {
         Some(self.adopt(held))
     }
 
-    /// Locks what covers `page`, if there is an entry. Sleeps, as [`Entries::lock`] does.
+    /// Locks the entry that covers `page`, if there is one. Sleeps, as [`Entries::lock`] does.
     fn lock_present(&self, page: u64) -> Option<Locked<'_>> {
         match self.lock(page, Wanted::Present) {
             Ok(Found::Locked(locked)) => Some(locked),
@@ -191,10 +192,10 @@ impl Entries {
         }
     }
 
-    /// Locks the entries from `at` on and before `end` that are `wanted` once they are locked, in
-    /// the order of their pages, until `batch` has [`BATCH`] of them. Moves `at` behind the last
-    /// one that was looked at. Sleeps on a locked entry, and skips it if it is not `wanted` any
-    /// more.
+    /// Locks the entries from `at` on and before `end`, in the order of their pages, and keeps
+    /// those that are `wanted` once they are locked, until `batch` has [`BATCH`] of them. Moves
+    /// `at` past the last entry that was looked at. Sleeps on a locked entry, and skips that entry
+    /// if it is not `wanted` any more.
     pub(super) fn lock_batch<'e>(
         &'e self,
         at: &mut u64,
@@ -252,7 +253,7 @@ impl Entries {
         })
     }
 
-    /// Takes one step in a section. `None`: the range has no word yet.
+    /// Takes one step in a section. Returns `None` if the range has no word yet.
     fn step(
         &self,
         page: u64,
@@ -273,7 +274,7 @@ impl Entries {
         Some(step)
     }
 
-    /// The word of the page's range, if there is one yet.
+    /// Returns the word of the page's range, if there is one yet.
     fn range_word(&self, page: u64) -> Option<&raw::AtomicU64> {
         let range = page >> LARGE_SHIFT;
         let upper = self.upper.load(&self.pool.frames, range >> UPPER_SHIFT);
@@ -287,7 +288,7 @@ impl Entries {
         SpareNodes::new(&self.pool, self.group.id())
     }
 
-    /// Creates the node that has the word of the page's range.
+    /// Creates the upper node that contains the word of the page's range.
     fn add_upper(&self, page: u64, mode: AllocMode) -> Result<(), LimitError> {
         let key = page >> LARGE_SHIFT >> UPPER_SHIFT;
         let (mut own, mut spares) = (self.no_spares(), self.no_spares());
@@ -321,7 +322,8 @@ impl Entries {
         self.pool.retire(Retired::Put(node));
     }
 
-    /// The word of a locked entry. It cannot go, so this needs no section.
+    /// Returns the word of a locked entry. A locked entry's word stays, so the caller needs no
+    /// section.
     fn word_of(&self, held: &Held) -> &raw::AtomicU64 {
         match held.place {
             WordAt::Page(node) => {
@@ -340,7 +342,7 @@ impl Entries {
         held.release(&self.waits, word, unlocked);
     }
 
-    /// Unlinks the nodes of ranges in `pages` that have no entry left.
+    /// Unlinks the nodes of ranges in `pages` that have no entry any more.
     pub(super) fn prune(&self, pages: Range<u64>) {
         let mut at = range_start(pages.start);
         while at < pages.end {
@@ -366,7 +368,7 @@ impl Entries {
         }
     }
 
-    /// The first page under the next upper node after that of `page`.
+    /// Returns the first page under the next upper node after that of `page`.
     fn next_range(&self, page: u64, end: u64) -> Option<u64> {
         let _section = self.pool.domain.reader();
         let shift = LARGE_SHIFT + UPPER_SHIFT;
@@ -375,8 +377,8 @@ impl Entries {
         Some(key << shift).filter(|next| *next < end)
     }
 
-    /// The first page from `from` on and before `end` whose entry is `wanted`, as of now. A locked
-    /// entry may become anything.
+    /// Returns the first page, from `from` on and before `end`, whose entry is `wanted` when it is
+    /// read. The content of a locked entry may still change.
     pub(super) fn next(
         &self,
         from: u64,
@@ -414,7 +416,7 @@ impl Entries {
         None
     }
 
-    /// The entry of a page as of now, without locking it.
+    /// Returns the entry of a page when it is read, without locking it.
     pub(super) fn peek(&self, page: u64) -> Option<Entry> {
         let _section = self.pool.domain.reader();
         let range = self.range_word(page)?;
@@ -431,13 +433,13 @@ impl Entries {
         }
     }
 
-    /// The number of nodes in use, each a page: those of pages, of ranges, and above.
+    /// Returns the number of nodes in use, each one page: those of pages, of ranges, and above.
     pub(super) fn node_count(&self) -> u64 {
         let upper = self.upper.counts();
         self.nodes.load(Ordering::Relaxed) + upper.blocks + upper.nodes
     }
 
-    /// Frees all nodes. Nobody else can reach the entries, and none is locked.
+    /// Frees all nodes. No other thread can reach the entries, and none is locked.
     pub(super) fn end(&self) {
         let mut key = 0;
         loop {
@@ -476,17 +478,17 @@ impl<'e> Locked<'e> {
         self.entry().content()
     }
 
-    /// The first page it covers.
+    /// Returns the first page that the entry covers.
     pub(super) fn first(&self) -> u64 {
         self.held().first
     }
 
-    /// The pages it covers.
+    /// Returns the pages that the entry covers.
     pub(super) fn pages(&self) -> Range<u64> {
         self.first()..self.first() + self.entry().size().pages()
     }
 
-    /// Changes the entry; others see that once it is unlocked.
+    /// Changes the entry; other threads see the change once the entry is unlocked.
     pub(super) fn set(&mut self, entry: Entry) {
         let held = self.held.as_mut().expect("taken on the way out alone");
         held.entry = entry;
@@ -503,7 +505,7 @@ impl<'e> Locked<'e> {
         self.entries.release(held, 0);
     }
 
-    /// Keeps it locked without a borrow; [`Entries::adopt`] makes it a guard again.
+    /// Keeps the entry locked without a borrow; [`Entries::adopt`] makes it a guard again.
     pub(super) fn into_held(mut self) -> Held {
         self.held.take().expect("taken on the way out alone")
     }
@@ -512,7 +514,7 @@ impl<'e> Locked<'e> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        // An entry that is still empty does not stay.
+        // An entry that is still empty is removed.
         let word = match held.entry.content() {
             Content::Empty => 0,
             _ => held.entry.word(),
@@ -522,12 +524,12 @@ impl Drop for Locked<'_> {
 }
 
 impl Downgrade<'_> {
-    /// The pages of the hole.
+    /// Returns the pages of the hole.
     pub(super) fn pages(&self) -> Range<u64> {
         self.locked.pages()
     }
 
-    /// Replaces the hole by an empty node. Nobody has a translation of the hole any more.
+    /// Replaces the hole by an empty node. No thread has a translation of the hole any more.
     pub(super) fn finish(self) {
         let Downgrade {
             mut locked,
@@ -554,7 +556,7 @@ mod for_tests {
     use super::*;
 
     impl Entries {
-        /// A place in the queue of a page's locked entry.
+        /// Returns a place in the queue of a page's locked entry.
         pub(crate) fn queue_for(&self, page: u64) -> crate::dax::waits::Asleep {
             match self.step(page, (Wanted::Cover, WhenLocked::Queue), &mut Vec::new()) {
                 Some(Step::Wait(asleep, _)) => asleep,

@@ -5,16 +5,17 @@
 //!  device page   DIRTY EMPTY ZERO LARGE WAITERS LOCKED tag
 //! ```
 //!
-//! - *absent*, tag 0: nothing is known, and nothing mapped
-//! - *entry*, tag 4: with `ZERO` a hole, mapped as the zero frame; with `EMPTY` nothing yet, its
-//!   holder decides; otherwise a block of the device
-//! - *node*, tag 5, for a range of 2 MiB only: its pages have words of their own, in the node's
-//!   frame. LOCKED: a thread is checking whether all of them are absent
+//! - *absent*, tag 0: nothing is known about the page, and nothing is mapped
+//! - *entry*, tag 4: with `ZERO`, a hole, mapped as the zero frame; with `EMPTY`, nothing yet, and
+//!   the holder of the lock decides; otherwise a block of the device
+//! - *node*, tag 5, only for a range of 2 MiB: the range's pages have words of their own, in the
+//!   node's frame. LOCKED: a thread is checking whether all of them are absent
 //!
-//! The tags of the page cache's index (`cache::index`) are no words of a direct access file:
-//! finding one is a broken invariant.
+//! The tags of the page cache's index (`cache::index`) are never in the word of a direct-access
+//! file: one that is found there is a broken invariant.
 //!
-//! Only its holder changes a locked word, except that a waiter sets WAITERS (`waits`).
+//! A locked word is changed only by the holder of its lock, except that a waiter sets WAITERS
+//! (`waits`).
 
 use crate::sync::interleave;
 use crate::sync::raw;
@@ -32,12 +33,12 @@ const EMPTY: u64 = 1 << 8;
 const DIRTY: u64 = 1 << 9;
 const VALUE: u32 = 12;
 
-/// log2 of the pages in a large entry.
+/// The log2 of the number of pages in a large entry.
 pub(crate) const LARGE_SHIFT: u32 = 9;
-/// The pages in a large entry.
+/// The number of pages in a large entry.
 pub(crate) const LARGE_PAGES: u64 = 1 << LARGE_SHIFT;
 
-/// How much an entry covers.
+/// The number of pages that an entry covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Size {
     /// One page.
@@ -47,7 +48,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// The number of pages.
+    /// Returns the number of pages.
     pub(crate) fn pages(self) -> u64 {
         match self {
             Size::Small => 1,
@@ -59,11 +60,11 @@ impl Size {
 /// The content of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
-    /// Nothing so far.
+    /// Nothing yet.
     Empty,
     /// A hole, read through the zero frame.
     Zero,
-    /// A block of the device that begins with this page of it.
+    /// A block of the device, which begins with this page of the device.
     Block(u64),
 }
 
@@ -71,7 +72,7 @@ pub(crate) enum Content {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
 
-/// A word, taken apart.
+/// A decoded word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Word {
     Absent,
@@ -108,15 +109,15 @@ impl Entry {
         }
     }
 
-    /// Whether its block has stores that no sync has covered.
+    /// Returns whether the entry's block has stores that no sync has covered.
     pub(crate) fn is_dirty(self) -> bool {
         self.0 & DIRTY != 0
     }
 
-    /// The same block, with stores to sync.
+    /// Returns the same block, with stores to sync.
     ///
     /// # Panics
-    /// Unless it is a block.
+    /// Panics if the entry is no block.
     pub(crate) fn dirty(self) -> Entry {
         assert!(
             matches!(self.content(), Content::Block(_)),
@@ -125,7 +126,7 @@ impl Entry {
         Entry(self.0 | DIRTY)
     }
 
-    /// The same, with nothing to sync.
+    /// Returns the same entry, with nothing to sync.
     pub(crate) fn clean(self) -> Entry {
         Entry(self.0 & !DIRTY)
     }
@@ -147,11 +148,11 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Word {
-    /// Takes a word apart.
+    /// Decodes a word.
     ///
     /// # Panics
-    /// If it is not a word of a direct access file: an ordinary page in such an index is a broken
-    /// invariant.
+    /// Panics if it is not a word of a direct-access file: an ordinary page in such an index is a
+    /// broken invariant.
     #[inline]
     pub(super) fn decode(word: u64) -> Word {
         let locked = word & LOCKED != 0;
@@ -171,18 +172,18 @@ impl Word {
         }
     }
 
-    /// The word that leads to a node.
+    /// Returns the word that leads to a node.
     pub(super) fn node(frame: FrameId) -> u64 {
         u64::from(frame.0) << VALUE | TAG_NODE
     }
 }
 
-/// A word that threads share: in a frame, or in a model. All orders are SeqCst. A thread that locks
-/// an entry reads the range's word and the file's length afterwards; a thread that changes those
-/// looks at the entries afterwards; one has to see the other.
+/// A word that threads share: in a frame, or in a model. All orders are SeqCst: a thread that locks
+/// an entry reads the range's word and the file's length afterwards, and a thread that changes
+/// those looks at the entries afterwards; one of the two has to see the other.
 pub(super) trait SharedWord {
     fn load(&self) -> u64;
-    /// Replaces `old` by `new`. The error is the current word.
+    /// Replaces `old` by `new`. Fails with the current word.
     fn exchange(&self, old: u64, new: u64) -> Result<(), u64>;
     fn store(&self, new: u64);
 }
@@ -208,8 +209,8 @@ impl SharedWord for raw::AtomicU64 {
     }
 }
 
-/// Loom treats SeqCst accesses as AcqRel, and SeqCst fences as what they are. A fence beside each
-/// access stands for what SeqCst means among these words.
+/// Loom treats SeqCst accesses as AcqRel, but SeqCst fences exactly. A fence with each access
+/// stands for what SeqCst means among these words.
 #[cfg(loom)]
 impl SharedWord for crate::sync::atomic::AtomicU64 {
     fn load(&self) -> u64 {
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "an ordinary page in the index of a direct access file")]
     fn a_page_of_the_cache_is_no_entry() {
-        // A block in the index of the page cache, in frame 5.
+        // The word of a block in the page cache's index, in frame 5.
         Word::decode(5 << 4 | 1);
     }
 

@@ -13,7 +13,7 @@ use crate::sync::Arc;
 use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, Bytes, Grouped, PAGE_SIZE};
 
-/// An operation on a direct access file, its device or the file system below.
+/// An operation on a direct-access file, its device or the file system below.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DaxAction {
@@ -23,15 +23,15 @@ pub enum DaxAction {
     Read,
     /// Writing bytes by a file call.
     Write,
-    /// Getting a block for a hole.
+    /// Allocating a block for a hole.
     Allocate,
     /// Making a hole.
     Punch,
     /// Changing the length.
     Resize,
-    /// Making what was written durable.
+    /// Making written bytes durable.
     Sync,
-    /// Asking for the length, or for where data and holes lie.
+    /// Asking for the length, or for the ranges of data and holes.
     Query,
 }
 
@@ -50,18 +50,18 @@ impl fmt::Display for DaxAction {
     }
 }
 
-/// A feature that direct access needs, and that a file system may not have.
+/// A feature that direct access needs and that a file system may lack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DaxFeature {
-    /// Mapping a file so that stores reach it.
+    /// Mapping a file so that stores reach the file.
     SharedMapping,
     /// Making holes.
     Punching,
-    /// Blocks that are allocated before the first write, so that a full file system is an error
-    /// then and not a signal later.
+    /// Allocating blocks before the first write, so that a full file system is an error then and
+    /// not a signal later.
     Allocating,
-    /// Blocks of at least a page: with smaller ones, a store to a page could need another block and
+    /// Blocks of at least a page. With smaller ones, a store to a page could need another block and
     /// find none.
     PageBlocks,
     /// Files in memory that can be sealed.
@@ -83,14 +83,14 @@ impl fmt::Display for DaxFeature {
 /// Which thread has pinned a range that was to be removed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PinHolder {
-    /// The calling thread made the pin, and would wait for itself. A pin that was handed to another
-    /// thread still counts as that of the thread that made it.
+    /// The calling thread made the pin, so it would wait for itself. A pin that was handed to
+    /// another thread still counts as made by the first.
     ThisThread,
-    /// Another thread or a task made the pin, and it was not unpinned in time.
+    /// Another thread or a task made the pin, and did not unpin in time.
     Other,
 }
 
-/// An operation on a direct-access file or a device that did not succeed.
+/// An operation on a direct-access file or a device that failed.
 ///
 /// Offsets and lengths are in bytes. Cheap to clone.
 #[derive(Clone, Debug, Error)]
@@ -104,27 +104,27 @@ pub enum DaxError {
     PastEnd {
         /// The file.
         file: Arc<str>,
-        /// Where the range starts.
+        /// The start of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         len: u64,
-        /// Where the file ends.
+        /// The end of the file.
         size: u64,
     },
-    /// A device has at least one page.
+    /// The length of a device is less than one page.
     #[error("a device of {len} bytes is too small: the least is one page of {PAGE_SIZE}")]
     DeviceTooSmall {
-        /// The length asked for.
+        /// The length that was asked for.
         len: u64,
     },
-    /// A device has whole pages.
+    /// The length of a device is not a whole number of pages.
     #[error("a device of {} bytes is not a whole number of pages of {PAGE_SIZE}", Grouped(*len))]
     DeviceNotPages {
-        /// The length asked for.
+        /// The length that was asked for.
         len: u64,
     },
-    /// The device has no free block for a hole. The hole is still there, and so is everything
-    /// written before.
+    /// The device has no free block for a hole. The hole stays, and so does everything written
+    /// before.
     #[error(
         "{file}: no block for offset {}: the device of {} is full",
         Grouped(*offset), ByteSize(*device_len)
@@ -132,7 +132,7 @@ pub enum DaxError {
     DeviceFull {
         /// The file.
         file: Arc<str>,
-        /// Where a block was needed.
+        /// The offset at which a block was needed.
         offset: u64,
         /// The device's length.
         device_len: u64,
@@ -147,7 +147,7 @@ pub enum DaxError {
         /// The system's error.
         source: Arc<io::Error>,
     },
-    /// The host file was cut short by another process.
+    /// Another process has cut the host file short.
     #[error(
         "{file}: wanted {} at {} but the file now ends at {} (it was {} {since})",
         Bytes(*wanted), Grouped(*offset), Grouped(*now), Grouped(*was)
@@ -155,15 +155,15 @@ pub enum DaxError {
     Shrank {
         /// The file.
         file: Arc<str>,
-        /// Where the missing bytes start.
+        /// The start of the missing bytes.
         offset: u64,
-        /// How many were wanted.
+        /// The number of bytes that were wanted.
         wanted: u64,
         /// The host file's length now.
         now: u64,
-        /// Its length before.
+        /// The host file's length before.
         was: u64,
-        /// Since when that was known.
+        /// Since when that length was known.
         since: KnownSince,
     },
     /// The range is pinned and cannot be removed. Nothing was changed.
@@ -173,17 +173,17 @@ pub enum DaxError {
         file: Arc<str>,
         /// The range that was to be removed.
         range: Range<u64>,
-        /// By what.
+        /// The operation that was to remove it.
         what: DaxAction,
-        /// Which thread has pinned it.
+        /// The thread that has pinned it.
         holder: PinHolder,
     },
-    /// This memory has the host file open already, in another way.
+    /// This memory has the host file open already, in a different way.
     #[error("{file}: is open already {how}; close it first, or open it the same way")]
     OpenOtherwise {
         /// The file.
         file: Arc<str>,
-        /// How it is open.
+        /// The way in which it is open.
         how: &'static str,
     },
     /// This memory has the host file open already, so it was not emptied.
@@ -192,14 +192,14 @@ pub enum DaxError {
         /// The file.
         file: Arc<str>,
     },
-    /// An atomic read-modify-write of a mapping of a file with
-    /// [`OnShrink::Error`](crate::OnShrink::Error): each access there is a call of the host, which
-    /// has none that reads and writes in one step.
+    /// A mapping of a file with [`OnShrink::Error`](crate::OnShrink::Error) was to be changed by an
+    /// atomic read-modify-write: each access there is a call of the host, and no such call reads
+    /// and writes in one step.
     #[error("{file}: no atomic read-modify-write at {}: each access is a call of the host", Grouped(*offset))]
     NotAtomic {
         /// The file.
         file: Arc<str>,
-        /// Where.
+        /// The offset of the access.
         offset: u64,
     },
     /// The file was opened for reading only.
@@ -207,19 +207,19 @@ pub enum DaxError {
     ReadOnly {
         /// The file.
         file: Arc<str>,
-        /// Where a write was to start.
+        /// The offset at which a write was to start.
         offset: u64,
     },
-    /// The file's group has no room for what the operation needs.
+    /// The file's group has no room for the memory that the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The calling process is a child of fork(2), and the file's memory is that of the process that
-    /// made it. Nothing was done.
+    /// The calling process is a child of fork(2), and its parent made the file's memory. Nothing
+    /// was done.
     #[error("{file}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The file.
         file: Arc<str>,
-        /// The number of the process that made the memory.
+        /// The process ID of the process that made the memory.
         pid: u32,
     },
     /// A `try_` form would have had to wait.
@@ -227,10 +227,10 @@ pub enum DaxError {
     WouldBlock {
         /// The file.
         file: Arc<str>,
-        /// The byte, or the beginning of its page.
+        /// The offset of the access, or of its page.
         offset: u64,
     },
-    /// The file would become longer than it can be here.
+    /// The file would become longer than it may.
     #[error(
         "{file}: {} at {} reach past {}, the most this file can have",
         Bytes(*len), Grouped(*offset), Grouped(*most)
@@ -238,18 +238,18 @@ pub enum DaxError {
     TooLong {
         /// The file.
         file: Arc<str>,
-        /// Where the range starts.
+        /// The start of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         len: u64,
-        /// The most it can have.
+        /// The most bytes that the file can have.
         most: u64,
     },
     /// The group that was given belongs to another memory.
     #[error("the group given for the file belongs to another memory")]
     OtherMemorysGroup,
-    /// The host file could not be opened: missing, of the wrong kind, not permitted, in use by
-    /// another process.
+    /// The host file could not be opened: it is missing, of the wrong kind, not permitted, or in
+    /// use by another process.
     #[error(transparent)]
     Open(Arc<store::OpenError>),
     /// The system or the file system reported an error.
@@ -259,7 +259,7 @@ pub enum DaxError {
         file: Arc<str>,
         /// The operation.
         what: DaxAction,
-        /// The offset; the new length of a resize; 0 where neither applies.
+        /// The offset; the new length of a resize; 0 if neither applies.
         offset: u64,
         /// The system's error.
         source: Arc<io::Error>,
@@ -273,7 +273,7 @@ fn pinned(holder: PinHolder) -> &'static str {
     }
 }
 
-/// The operation and its place, such as `allocate at 8,192`.
+/// Formats the operation and its offset, such as `allocate at 8,192`.
 fn asked(action: DaxAction, offset: u64) -> String {
     match action {
         DaxAction::Map => action.to_string(),
@@ -283,7 +283,7 @@ fn asked(action: DaxAction, offset: u64) -> String {
 }
 
 impl DaxError {
-    /// Whether a `try_` form would have had to wait.
+    /// Returns whether a `try_` form would have had to wait.
     pub fn would_block(&self) -> bool {
         match self {
             DaxError::WouldBlock { .. } => true,
@@ -292,12 +292,12 @@ impl DaxError {
         }
     }
 
-    /// Whether a group was full: waiting or freeing memory may help.
+    /// Returns whether a group was full: waiting, or freeing memory, may help.
     pub fn is_limit(&self) -> bool {
         matches!(self, DaxError::Limit(_))
     }
 
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
         match self {
@@ -323,7 +323,7 @@ impl DaxError {
         }
     }
 
-    /// The error of `what` at `offset` of `file`.
+    /// Makes the error of `what` at `offset` of `file`.
     pub(crate) fn io(file: &Arc<str>, what: DaxAction, offset: u64, source: io::Error) -> DaxError {
         DaxError::Io {
             file: file.clone(),

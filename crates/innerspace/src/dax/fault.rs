@@ -1,11 +1,11 @@
-//! Faults: finding the block of the device to map, or the zero frame over a hole. The entry stays
-//! locked until it is mapped.
+//! Faults: finding the block of the device to map, or the zero frame for a hole. The entry stays
+//! locked until the page is mapped.
 //!
 //! A fault that writes to a hole locks the entry, allocates a zeroed block, revokes the hole's
 //! translations everywhere and waits for a grace period. Then the entry becomes the block, dirty,
-//! and the fault maps it writable. A fault that may map 2 MiB at once tries that first. It falls
-//! back to one page if the range is not all in the file, has small entries, or is not one aligned
-//! piece of the device.
+//! and the fault maps the block writable. A fault that may map 2 MiB in one step tries that first.
+//! It falls back to one page if the range is not all in the file, has small entries, or is not one
+//! aligned piece of the device.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,24 +25,24 @@ use crate::sync::failpoint;
 use crate::sys::memory::host_page_size;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Pages of a hole that one fault maps, the first of them included.
+/// The number of pages of a hole that one fault maps, the first included.
 const AROUND: u64 = 16;
-/// Pages that one fault of a long store maps, the first of them included.
+/// The number of pages that one fault of a long store maps, the first included.
 const STORES_AROUND: u64 = 64;
 
-/// How much a fault can map at once.
+/// The most that a fault can map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// The page and those that follow it, up to this one.
+    /// The page and those that follow it, before `end`.
     Pages {
-        /// The first page that is not in the leaf or the mapping.
+        /// The first page that is outside the leaf or the mapping.
         end: u64,
     },
     /// All of the page's 2 MiB, which the mapping has in one leaf.
     Leaf,
 }
 
-/// Locked entries to map. Nobody changes or removes them until this is dropped.
+/// Locked entries to map. No other thread changes or removes them until this is dropped.
 #[derive(Debug)]
 pub(crate) struct DaxPages {
     file: DaxRef,
@@ -53,7 +53,7 @@ pub(crate) struct DaxPages {
 }
 
 impl DaxPages {
-    /// The pages that one entry covers.
+    /// Makes a value for the pages that one entry covers.
     pub(super) fn of_entry(file: &DaxRef, held: Held) -> DaxPages {
         DaxPages {
             file: file.clone(),
@@ -66,24 +66,24 @@ impl DaxPages {
         self.first.as_ref().expect("held until dropped").entry
     }
 
-    /// Whether these are pages of this file.
+    /// Returns whether these are pages of this file.
     pub(crate) fn is_of(&self, file: &DaxCore) -> bool {
         std::ptr::eq(&*self.file, file)
     }
 
-    /// The pages that can be mapped.
+    /// Returns the pages that can be mapped.
     pub(crate) fn pages(&self) -> Range<u64> {
         let first = self.first.as_ref().expect("held until dropped");
         let pages = first.entry.size().pages() + self.around.len() as u64;
         first.first..first.first + pages
     }
 
-    /// Whether this is one entry of 2 MiB.
+    /// Returns whether this is one entry of 2 MiB.
     pub(crate) fn is_large(&self) -> bool {
         self.entry().size() == Size::Large
     }
 
-    /// Whether a store to them takes no other fault.
+    /// Returns whether the pages can be mapped for stores as they are.
     pub(crate) fn is_dirty(&self) -> bool {
         self.entry().is_dirty()
     }
@@ -96,7 +96,7 @@ impl DaxPages {
         }
     }
 
-    /// The address of a page of the file; `None`: it is a hole.
+    /// Returns the address of a page of the file; `None` for a hole.
     pub(crate) fn host(&self, page: u64) -> Option<u64> {
         self.device_page(page).map(|at| self.file.device.host(at))
     }
@@ -123,7 +123,7 @@ impl Drop for DaxPages {
     }
 }
 
-/// When an entry that is dirty now became so.
+/// Whether an entry was dirty before a call, or became dirty in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BecameDirty {
     Before,
@@ -131,8 +131,8 @@ pub(super) enum BecameDirty {
 }
 
 impl DaxRef {
-    /// Locks what to map at `page` of the file, for an access that goes on to `more` pages behind
-    /// it. Sleeps; the caller has no section open and no entry locked.
+    /// Locks the entries to map at `page` of the file, for an access that goes on to `more` pages
+    /// after it. Sleeps; the caller has no section open and no entry locked.
     pub(crate) fn fault(
         &self,
         page: u64,
@@ -195,9 +195,9 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Makes a small or large entry a dirty block, which is allocated if there is none. `fill` is
-    /// called with the block's first device page, once no mapping has a hole there any more. If it
-    /// fails, the entry is unchanged.
+    /// Makes a small or large entry a dirty block, and allocates the block if there is none. `fill`
+    /// is called with the block's first device page, once no mapping has a hole there any more. If
+    /// `fill` fails, the entry is unchanged.
     pub(super) fn make_block(
         &self,
         locked: &mut Locked<'_>,
@@ -210,8 +210,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Like [`DaxCore::make_block`], but the caller has to record the range as dirty before it
-    /// unlocks the entry. Returns the block's first device page too.
+    /// Does the same as [`DaxCore::make_block`], except that the caller has to record the range as
+    /// dirty before it unlocks the entry. Returns the block's first device page as well.
     pub(super) fn put_block(
         &self,
         locked: &mut Locked<'_>,
@@ -230,8 +230,8 @@ impl DaxCore {
             true => Ok(()),
             false => self.make_storable(locked.first(), block, locked.entry().size().pages()),
         };
-        // After the grace period: as long as a mapping reads the hole's zeros, a call reads zeros
-        // from the block too.
+        // The block is filled after the grace period: while a mapping reads the hole's zeros, a
+        // call must not read the new bytes.
         let filled = storable.and_then(|()| fill(block));
         if is_new {
             let used = if filled.is_ok() {
@@ -251,11 +251,12 @@ impl DaxCore {
         Ok((block, BecameDirty::Now))
     }
 
-    /// Whether stores to an entry's block need no request to the host: the host has room for them.
+    /// Returns whether the host has room for stores to an entry's block already, so that it need
+    /// not be asked.
     pub(super) fn is_storable(&self, entry: Entry) -> bool {
         if entry.is_dirty() {
-            // It was made storable when it became dirty, and stays so as long as the host knows
-            // that the pages have changed.
+            // The block was made storable when it became dirty, and stays so as long as the host
+            // knows that the pages have changed.
             return self.host_forgot.load(Ordering::SeqCst) == 0;
         }
         // If 2 MiB are one block, no unit of the host's cache has a hole in it: with pages of 4
@@ -264,8 +265,8 @@ impl DaxCore {
         entry.size() == Size::Large && host_page_size() == PAGE_SIZE
     }
 
-    /// Makes the host provide room for stores to these pages of the file, which lie at `block` and
-    /// behind it. Without it, such a store could end the process with a signal.
+    /// Makes the host provide room for stores to these pages of the file, whose blocks begin at
+    /// `block`. Without that room, a store could end the process with a signal.
     fn make_storable(&self, page: u64, block: u64, pages: u64) -> Result<(), DaxError> {
         let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
         let Err(error) = self.device.make_storable(at, len) else {
@@ -277,14 +278,14 @@ impl DaxCore {
             // A page that cannot be read cannot be stored to either.
             let read = host.read_at(&mut [0], offset);
             read.map_err(|error| self.host_error(DaxAction::Read, offset, error))?;
-            // All refusals look the same here. A call that asks for room says more.
+            // All refusals look the same here. A call that asks for room gives the reason.
             host.find_room(offset, pages << PAGE_SHIFT)
                 .map_err(|error| self.host_error(DaxAction::Allocate, offset, error))?;
         }
         Err(self.host_error(DaxAction::Allocate, offset, error))
     }
 
-    /// The block that the extent map has for an entry that is not a block.
+    /// Returns the block that the extent map has for an entry that is not a block.
     fn block_at(&self, locked: &Locked<'_>, page: u64) -> Result<Option<u64>, DaxError> {
         if let Content::Block(_) = locked.content() {
             return Ok(None);
@@ -297,7 +298,7 @@ impl DaxCore {
     }
 
     /// Allocates a block of zeros for a locked entry that is a hole or empty.
-    /// [`DaxCore::end_allocation`] says what becomes of it.
+    /// [`DaxCore::end_allocation`] reports whether the block is used.
     fn new_block(&self, locked: &Locked<'_>, page: u64) -> Result<u64, DaxError> {
         let (first, pages) = (locked.first(), locked.entry().size().pages());
         let failed = |error| self.host_error(DaxAction::Allocate, DaxCore::offset(page), error);
@@ -306,7 +307,7 @@ impl DaxCore {
             self.end_allocation(locked, Used::Dropped);
             return Err(failed(std::io::ErrorKind::StorageFull.into()));
         }
-        self.must_pay_for_heap(); // paid ahead, or next time
+        self.must_pay_for_heap(); // paid ahead, or at the next call
         Ok(block)
     }
 
@@ -318,7 +319,8 @@ impl DaxCore {
         }
     }
 
-    /// Locks all of the page's 2 MiB as one entry. `None`: map one page.
+    /// Locks all of the page's 2 MiB as one entry. Returns `None` if one page has to be mapped
+    /// instead.
     fn fault_large(&self, page: u64, kind: FaultKind) -> Result<Option<Held>, DaxError> {
         let first = range_start(page);
         let within = |core: &DaxCore| first + LARGE_PAGES <= core.size() / PAGE_SIZE as u64;
@@ -351,7 +353,7 @@ impl DaxCore {
                 self.make_block(&mut locked, page, |_| Ok(()))?;
             }
             (_, FaultKind::Write) => {
-                // If there are not 2 MiB free in one piece, one page may still be free.
+                // If no 2 MiB are free in one piece, one page may still be free.
                 if self.make_block(&mut locked, page, |_| Ok(())).is_err() {
                     return Ok(None);
                 }
@@ -360,8 +362,8 @@ impl DaxCore {
         Ok(Some(locked.into_held()))
     }
 
-    /// Whether the 2 MiB from `first` on may take a store as one entry. Checked before they are
-    /// locked: locking the range would unlink the node of a hole that is written page by page.
+    /// Returns whether the 2 MiB from `first` on may take a store as one entry. Called before they
+    /// are locked: locking the range would unlink the node of a hole that is written page by page.
     pub(super) fn may_store_large(&self, first: u64, page: u64) -> Result<bool, DaxError> {
         let in_a_block = || {
             Ok(matches!(
@@ -375,8 +377,8 @@ impl DaxCore {
         }
     }
 
-    /// Looks up the content of a locked range of 2 MiB. Returns whether it can be one entry: a
-    /// block, a hole that is read, or a hole that a store makes a block.
+    /// Looks up the content of a locked range of 2 MiB. Returns whether the range can be one entry:
+    /// a block, a hole that is read, or a hole that a store turns into a block.
     pub(super) fn find_large(
         &self,
         locked: &mut Locked<'_>,
@@ -400,8 +402,8 @@ impl DaxCore {
         Ok(true)
     }
 
-    /// The content of the 2 MiB from `first` on, if it is uniform: a hole, or a run of the device
-    /// that begins at a multiple of 2 MiB.
+    /// Returns the content of the 2 MiB from `first` on, if it is uniform: a hole, or a run of the
+    /// device that begins at a multiple of 2 MiB.
     pub(super) fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
         let extent = self
             .extents
@@ -417,10 +419,10 @@ impl DaxCore {
         })
     }
 
-    /// Locks the blocks that follow `page` and are about to be stored to, and makes them dirty.
-    /// Never waits for a locked entry, and allocates nothing.
+    /// Locks the blocks that follow `page`, to which the access will store next, and makes them
+    /// dirty. Never waits for a locked entry, and allocates nothing.
     fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
-        // Within one range, the one that is recorded as dirty.
+        // The blocks are all in one range, which is the one recorded as dirty.
         let end = end
             .min(page + STORES_AROUND)
             .min(range_start(page) + LARGE_PAGES)
@@ -452,11 +454,11 @@ impl DaxCore {
         held
     }
 
-    /// The number of these blocks, from the first on, that can be stored to: see
+    /// Returns how many of these blocks, from the first on, can be stored to: see
     /// [`DaxCore::make_storable`].
     fn storable(&self, held: &[Held]) -> usize {
         if self.device.durability() == Durability::Lines {
-            return held.len(); // no host has to make room
+            return held.len(); // no host has to provide room
         }
         let mut done = 0;
         while let Some(first) = held.get(done) {
@@ -471,7 +473,7 @@ impl DaxCore {
                 self.device.make_storable(at, len).is_ok()
             };
             if !storable(block, count as u64) {
-                // Keeps the pages before the one that is refused.
+                // The blocks before the one that is refused are kept.
                 let blocks = block..block + count as u64;
                 return done + blocks.take_while(|block| storable(*block, 1)).count();
             }
@@ -480,8 +482,8 @@ impl DaxCore {
         done
     }
 
-    /// Locks the holes that follow `page`, as far as that takes no query of the host. Never waits
-    /// for a locked entry.
+    /// Locks the holes that follow `page`, as far as one query of the extent map names them. Never
+    /// waits for a locked entry.
     fn holes_behind(&self, page: u64, end: u64) -> Vec<Held> {
         let end = end
             .min(page + AROUND)
@@ -492,7 +494,7 @@ impl DaxCore {
             return held;
         }
         held.reserve_exact((end - page - 1) as usize);
-        // Stops at the first page that is not a hole, and locks nothing behind it.
+        // The run stops at the first page that is not a hole, and locks nothing after it.
         let ended = Cell::new(false);
         let may_be_hole = |there: Option<Entry>| {
             let may_be = there.is_none_or(|entry| entry.content() == Content::Zero);
@@ -503,8 +505,8 @@ impl DaxCore {
             held.push(locked.into_held());
         });
         failpoint!(HolesLocked);
-        // The extent map is queried with all of them locked. Pages that were cut off meanwhile, or
-        // are being cut out, are not mapped.
+        // The extent map is queried with all these entries locked. Pages that were cut off
+        // meanwhile, or are being cut out, are not mapped.
         let locked = page + 1..page + 1 + held.len() as u64;
         let known = match self.is_being_cut(&locked) {
             true => 0,
@@ -525,8 +527,8 @@ impl DaxCore {
         held
     }
 
-    /// The number of these pages, from the first on, that one query of the extent map says are a
-    /// hole. Their entries are locked.
+    /// Returns how many of these pages, from the first on, are a hole by one query of the extent
+    /// map. Their entries are locked.
     fn hole_at(&self, pages: Range<u64>) -> u64 {
         if pages.is_empty() {
             return 0;

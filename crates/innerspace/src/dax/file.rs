@@ -1,4 +1,4 @@
-//! The handle on a direct access file.
+//! The handle on a direct-access file.
 
 use std::io::ErrorKind;
 use std::ops::{Bound, Range, RangeBounds};
@@ -24,25 +24,25 @@ use crate::store::shown_name;
 use crate::sync::Arc;
 use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
-/// The least address space that a writable host file takes by default. A processor with addresses
-/// of 47 bits has room for two thousand such files.
+/// The least address space that a writable host file takes by default. With addresses of 47 bits
+/// there is room for two thousand such files.
 const CAPACITY: u64 = 64 << 30;
 
-/// Bytes of an entry among the pins of a file.
+/// The bytes of an entry among the pins of a file.
 const PIN_BYTES: usize = 56;
 
-/// Bytes of one stripe.
+/// The bytes of one stripe.
 const STRIPE_BYTES: usize = 128;
 
-/// Bytes of what else an open file has on the heap: counts beside what is shared, its name, its
+/// The bytes of the rest that an open file has on the heap: counts of its `Arc`s, its name, its
 /// place in the table of open files.
 const OTHER_BYTES: usize = 160;
 
-/// A file whose bytes are addressable themselves, without a page cache. Clones are the same file.
+/// A file whose bytes are addressable themselves, without a page cache. A clone is the same file.
 ///
-/// [`Map::direct`](crate::Map::direct) maps the device's own bytes into a space. Reads of a hole,
-/// by mapping or by call, cost no memory; the first store to one gives it a block. A store is
-/// durable when [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has returned.
+/// [`Map::direct`](crate::Map::direct) maps the device's own bytes into a space. Reading a hole, by
+/// mapping or by call, costs no memory; the first store to a hole gives it a block. A store is
+/// durable once [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has returned.
 ///
 /// ```
 /// use innerspace::{DaxDevice, MIB, Map, Memory};
@@ -72,13 +72,14 @@ pub struct DaxFile(Arc<Handle>);
 #[derive(Debug)]
 struct Handle {
     core: Arc<DaxCore>,
-    /// The failed syncs that were reported to it.
+    /// The failed syncs that were reported to this handle.
     cursor: ErrorCursor,
     /// Dropped last of the fields.
     _ending: Ending,
 }
 
-/// Does the work that is left if the program has dropped its memory before the file.
+/// Does the work that is left when the file is dropped, if the program has dropped its memory
+/// before.
 #[derive(Debug)]
 struct Ending(Arc<Cache>);
 
@@ -95,7 +96,7 @@ impl Drop for Ending {
 pub struct DaxStats {
     /// The length in bytes.
     pub size: u64,
-    /// Pages of memory for its entries.
+    /// Pages of memory that the file's entries take.
     pub tables: u64,
     /// Pages of blocks with stores that no sync has covered.
     pub dirty: u64,
@@ -105,11 +106,11 @@ pub struct DaxStats {
     pub present: u64,
     /// Ranges that are pinned.
     pub pins: u64,
-    /// Faults of mappings of the file.
+    /// Faults in mappings of the file.
     pub faults: u64,
-    /// Faults that mapped 2 MiB at once.
+    /// Faults that mapped 2 MiB in one step.
     pub large_faults: u64,
-    /// Faults that tried to map 2 MiB at once and mapped a page instead.
+    /// Faults that tried to map 2 MiB in one step and mapped a page instead.
     pub fallbacks: u64,
     /// Faults that mapped the zero frame.
     pub zero_faults: u64,
@@ -142,12 +143,12 @@ impl std::fmt::Display for DaxStats {
 }
 
 impl DaxFile {
-    /// Bytes on the heap of an open file and its handle: counts, dirty ranges and extents, each in
-    /// stripes, the queues of waiters, and the rest.
+    /// The bytes on the heap of an open file and its handle: counts, dirty ranges and extents, each
+    /// in stripes, the queues of waiters, and the rest.
     pub(crate) const HEAP: usize =
         size_of::<DaxCore>() + size_of::<Handle>() + 3 * STRIPES * STRIPE_BYTES + OTHER_BYTES;
 
-    /// Makes a handle on an open file.
+    /// Creates a handle on an open file.
     pub(crate) fn new(core: Arc<DaxCore>) -> DaxFile {
         let cursor = core.errors.sample();
         let _ending = Ending(core.cache.clone());
@@ -161,7 +162,7 @@ impl DaxFile {
     /// Creates an empty file in blocks of `device`, which other files may share.
     ///
     /// # Errors
-    /// When the device is a host file's, which has no blocks to give.
+    /// The device is a host file's, which has no blocks to give.
     pub(crate) fn on_device(
         cache: &Arc<Cache>,
         group: &Group,
@@ -189,8 +190,8 @@ impl DaxFile {
         Ok(DaxFile::new(DaxCore::new(cache, group, parts, setup)))
     }
 
-    /// Makes a file of a host file's own bytes. The host file was opened for the access that
-    /// `setup` names, and is emptied last.
+    /// Creates a file over a host file's own bytes. The host file was opened for the access that
+    /// `setup` names. If it is to be emptied, that is done last.
     pub(crate) fn over_host(
         cache: &Arc<Cache>,
         group: &Group,
@@ -223,22 +224,22 @@ impl DaxFile {
         &self.0.core
     }
 
-    /// The name in messages.
+    /// Returns the name that messages use.
     pub fn name(&self) -> &str {
         self.0.core.name()
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.0.core.size()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The device its bytes are on.
+    /// Returns the device that has the file's bytes.
     pub fn device(&self) -> &DaxDevice {
         &self.0.core.device
     }
@@ -256,28 +257,28 @@ impl DaxFile {
     /// Reads exactly `buf.len()` bytes.
     ///
     /// # Errors
-    /// As [`DaxFile::read_at`], and [`DaxError::PastEnd`].
+    /// The errors of [`DaxFile::read_at`], and [`DaxError::PastEnd`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DaxError> {
         let got = self.read_at(buf, offset)?;
         self.0.core.check_whole(got, buf, offset)
     }
 
-    /// Writes `buf` at `offset`, lengthening the file where needed. Returns the number of bytes
+    /// Writes `buf` at `offset`, and lengthens the file if needed. Returns the number of bytes
     /// written: fewer than all if the device became full on the way.
     ///
     /// # Errors
-    /// [`DaxError::DeviceFull`] when nothing was written; [`DaxError::ReadOnly`],
+    /// [`DaxError::DeviceFull`] if nothing was written; [`DaxError::ReadOnly`],
     /// [`DaxError::TooLong`], [`DaxError::Limit`], [`DaxError::Io`].
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.0.core.write_at(buf, offset)
     }
 
-    /// Reads the bytes of a range, as far as the file has them, into memory of the caller's own.
+    /// Reads the bytes of a range, as far as the file has them, into a new vector.
     ///
     /// There is no `try_` form: [`DaxFile::try_read_exact_at`] reads into a buffer.
     ///
     /// # Errors
-    /// As [`DaxFile::read_exact_at`]; [`DaxError::Io`] of the kind `OutOfMemory`.
+    /// The errors of [`DaxFile::read_exact_at`]; [`DaxError::Io`] of the kind `OutOfMemory`.
     pub fn read_to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>, DaxError> {
         let Range { start, end } = self.clip(&range);
         let mut bytes = Vec::new();
@@ -293,11 +294,11 @@ impl DaxFile {
 
     /// Writes all of `buf`.
     ///
-    /// There is no `try_` form, which could not tell how much was written;
+    /// There is no `try_` form, because it could not tell how much was written;
     /// [`DaxFile::try_write_at`] does.
     ///
     /// # Errors
-    /// As [`DaxFile::write_at`]; bytes written before the error stay.
+    /// The errors of [`DaxFile::write_at`]; bytes written before the error stay.
     pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<(), DaxError> {
         while !buf.is_empty() {
             let done = self.write_at(buf, offset)?;
@@ -307,38 +308,38 @@ impl DaxFile {
         Ok(())
     }
 
-    /// Cuts or lengthens the file; new bytes are a hole. When it returns, nobody reads or writes
-    /// pages that were cut off. Waits up to ten seconds for pins there; in a [`Task`](crate::Task)
-    /// it does not wait.
+    /// Shortens or lengthens the file; new bytes are a hole. Once this has returned, no access
+    /// reads or writes pages that were cut off. Waits up to ten seconds for pins there; in a
+    /// [`Task`](crate::Task) it does not wait.
     ///
     /// There is no `try_` form: a cut waits until no access uses the pages it removes, and any
-    /// change of the length of a host file is a call of the host.
+    /// change of a host file's length is a call of the host.
     ///
     /// # Errors
-    /// [`DaxError::Busy`] if a pin stays, at once if this thread made it;
+    /// [`DaxError::Busy`] if a pin stays, without waiting if this thread made it;
     /// [`DaxError::ReadOnly`], [`DaxError::TooLong`], [`DaxError::Io`].
     pub fn set_len(&self, len: u64) -> Result<(), DaxError> {
         self.set_len_within(len, patience())
     }
 
-    /// Like [`DaxFile::set_len`], but waits for pins for at most `patience`.
+    /// Sets the length like [`DaxFile::set_len`], but waits for pins for at most `patience`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`DaxFile::set_len`].
     pub fn set_len_within(&self, len: u64, patience: Duration) -> Result<(), DaxError> {
-        // One deadline for all attempts.
+        // All attempts have one deadline.
         let (core, until) = (&self.0.core, deadline(patience));
         core.check_process()?;
         core.with_room(|| core.set_len(len, until))
     }
 
-    /// Zeroes bytes, and gives whole pages of them back to the device. The length stays. Waits for
-    /// pins as [`DaxFile::set_len`] does.
+    /// Zeroes bytes, and gives whole pages of them back to the device. The length is unchanged.
+    /// Waits for pins as [`DaxFile::set_len`] does.
     ///
     /// There is no `try_` form, for the reasons given at [`DaxFile::set_len`].
     ///
     /// # Errors
-    /// As [`DaxFile::set_len`].
+    /// The errors of [`DaxFile::set_len`].
     pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let (core, until) = (&self.0.core, deadline(patience()));
         core.check_process()?;
@@ -352,30 +353,32 @@ impl DaxFile {
     /// under way are over, or for the host.
     ///
     /// # Errors
-    /// [`DaxError::Io`]: what could not be made durable stays dirty, and the next sync tries again.
-    /// Each failure is reported once to each handle (opened separately, not cloned). So this can
-    /// fail because of an earlier sync by another handle, although everything is durable by now.
+    /// [`DaxError::Io`]: stores that could not be made durable stay dirty, and the next sync tries
+    /// again. Each failure is reported once to each handle (opened separately, not cloned). So this
+    /// can fail because of an earlier sync by another handle, although everything is durable by
+    /// now.
     pub fn sync_all(&self) -> Result<(), DaxError> {
         self.sync_range(..)
     }
 
-    /// Like [`DaxFile::sync_all`], for the pages or blocks of 2 MiB that these bytes touch.
+    /// Syncs like [`DaxFile::sync_all`], but only the pages or blocks of 2 MiB that contain these
+    /// bytes.
     ///
     /// # Errors
-    /// As [`DaxFile::sync_all`].
+    /// The errors of [`DaxFile::sync_all`].
     pub fn sync_range(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
         let core = &self.0.core;
         core.check_process()?;
         let done = core.sync_bytes(self.clip(&bytes));
-        // Reports the failure that this call just met, too.
+        // The check also reports the failure that this call has just met.
         let heard = core.errors.check(&self.0.cursor);
         done.and(heard)
     }
 
-    /// Forgets what is known about clean pages, so that the next access asks the host file again
-    /// where its holes are. Dirty pages stay.
+    /// Forgets which clean pages are holes and which have blocks, so that the next access asks the
+    /// host file again. Dirty pages stay.
     ///
-    /// There is no `try_` form: it waits for a grace period.
+    /// There is no `try_` form, because the call waits for a grace period.
     ///
     /// # Errors
     /// [`DaxError::Io`].
@@ -386,9 +389,9 @@ impl DaxFile {
         self.0.core.invalidate(pages)
     }
 
-    /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device that
-    /// hold these bytes. Holes get blocks, and the whole range counts as dirty while it is pinned.
-    /// A truncate or punch there waits for the pin to end.
+    /// Gives foreign code (a DMA engine, a codec, a system call) the addresses of the device at
+    /// which these bytes are. Holes get blocks, and the whole range counts as dirty while it is
+    /// pinned. A truncate or punch there waits for the pin to end.
     ///
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`],
@@ -401,7 +404,7 @@ impl DaxFile {
         })
     }
 
-    /// Charges for what `pin` makes: it is released if the group is full.
+    /// Charges for the pin that `pin` makes. If the group is full, the pin is released again.
     pub(super) fn pin_charged(
         &self,
         may: MayReclaim,
@@ -427,8 +430,8 @@ impl DaxFile {
             true => 0..0, // an empty range has no page, wherever it is
             false => bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64),
         };
-        // Registered first: a sync that looks for pins after this leaves the pages dirty, and one
-        // that looked before has locked them.
+        // The pin is registered first: a sync that looks for pins after this leaves the pages
+        // dirty, and a sync that looked before has locked the entries.
         let mut pin = DaxPin {
             id: core.pins.add(pages.clone()),
             file: core.clone(),
@@ -455,7 +458,7 @@ impl DaxFile {
         Ok(pin)
     }
 
-    /// Statistics of the file. Walks all entries, so its cost grows with their number.
+    /// Returns statistics of the file. Walks all entries, so the cost grows with their number.
     pub fn stats(&self) -> DaxStats {
         let core = &self.0.core;
         let read = |count| core.counts.sum(count);
@@ -509,8 +512,8 @@ impl DaxFile {
     }
 }
 
-/// Bytes of a direct access file that foreign code may use; see [`DaxFile::pin_raw`]. They are
-/// unpinned when it is dropped.
+/// Bytes of a direct-access file that foreign code may use; see [`DaxFile::pin_raw`]. Dropping the
+/// pin unpins them.
 ///
 /// Reading or writing through the addresses is `unsafe`. The caller makes sure that no other access
 /// to the same bytes, through a mapping, a call or another pin, runs at the same time.
@@ -520,16 +523,17 @@ pub struct DaxPin {
     file: Arc<DaxCore>,
     id: u64,
     bytes: Range<u64>,
-    /// Device pages, in the file's order: the first, and how many.
+    /// The parts of the range on the device, in the file's order: the first page and the number of
+    /// pages.
     parts: Vec<(u64, u64)>,
-    /// The charge for its entry among the file's pins, and for the parts.
+    /// The charges for the entry among the file's pins, and for the parts.
     heap: [Option<HeapBytes>; 2],
     /// Dropped last of the fields.
     _ending: Ending,
 }
 
 impl DaxPin {
-    /// The bytes of the file.
+    /// Returns the pinned bytes, by their offsets in the file.
     pub fn bytes(&self) -> Range<u64> {
         self.bytes.clone()
     }
@@ -542,7 +546,8 @@ impl DaxPin {
         }
     }
 
-    /// The address and length of each part, in the file's order. They are valid as long as the pin.
+    /// Returns the address and length of each part, in the file's order. They are valid as long as
+    /// the pin.
     pub fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut skip = self.bytes.start % PAGE_SIZE as u64;
         let mut left = self.bytes.end - self.bytes.start;
@@ -563,8 +568,8 @@ impl DaxPin {
 
 impl Drop for DaxPin {
     fn drop(&mut self) {
-        // Stores since the last sync of these pages are still dirty: a sync leaves pinned pages
-        // dirty.
+        // Stores since the last sync of these pages are still dirty, because a sync leaves pinned
+        // pages dirty.
         self.file.pins.remove(self.id);
     }
 }

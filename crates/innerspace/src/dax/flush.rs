@@ -1,23 +1,23 @@
 //! Sync: making stores durable.
 //!
-//! For each dirty entry: lock it, revoke the right to store, wait for a grace period, flush its
-//! cache lines, fence, clear dirty, unlock. The entries of a 2 MiB range are taken together, so
-//! that one grace period serves all of them, and one request where the host writes. A later store
-//! faults again, waits for the entry, and makes it dirty again. A pinned page stays dirty: foreign
-//! code may store to it at any time.
+//! For each dirty entry: lock it, take write validity away, wait for a grace period, flush its
+//! cache lines, fence, mark it clean, unlock. The entries of a 2 MiB range are taken together, so
+//! that one grace period serves all of them, and one request if the host writes. A later store
+//! faults again, waits for the entry, and makes it dirty again. A pinned page stays dirty, because
+//! foreign code may store to it at any time.
 //!
 //! **Pins** are looked up between the lock and the flush. Stores through a pin that ended before
 //! that are flushed. A pin that is found keeps its pages dirty even if it ends during the flush,
-//! which may have missed its last store. A pin that is not found yet is registered before it locks
-//! its entries (`pin_raw`), so it locks them after this sync: it waits for them, and makes them
-//! dirty again.
+//! because the flush may have missed its last store. A pin that is not found is registered later,
+//! and a pin is registered before it locks its entries (`pin_raw`): so it waits until this sync
+//! unlocks them, and makes them dirty again.
 //!
-//! **When the host fails.** It reports a failed write once, no matter whose page it was, and takes
-//! the page for clean from then on: asked again, it would write nothing and report success. So the
-//! pages that a failed sync has cleaned become dirty again, and the host is made to see all dirty
-//! pages as changed ([`DaxCore::remind_host`]). That is done at once, since the host may drop pages
-//! that it takes for clean; if it fails, it is done before the next sync. The failure is reported
-//! once to each handle.
+//! **When the host fails.** The host reports a failed write once, no matter whose page it was, and
+//! takes the page for clean from then on: asked again, it would write nothing and report success.
+//! So the pages that a failed sync has cleaned become dirty again, and the host is made to take all
+//! dirty pages for changed ([`DaxCore::remind_host`]). This is done immediately, because the host
+//! may drop pages that it takes for clean; if it fails, it is done again before the next sync. The
+//! failure is reported once to each handle.
 
 use std::io;
 use std::ops::Range;
@@ -34,11 +34,13 @@ use crate::sync::failpoint;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
 impl DaxCore {
-    /// Makes stores to these bytes durable, and to all of each page or large block that they touch.
+    /// Makes stores to these bytes durable, with all of each page or large block that contains one
+    /// of them.
     pub(super) fn sync_bytes(&self, bytes: Range<u64>) -> Result<(), DaxError> {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let _one = self.syncing.lock();
-        // Read first: a failure that another thread meets later may concern one of these pages.
+        // The count is read first: a failure that another thread meets later may concern one of
+        // these pages.
         let failures = self.errors.count();
         self.remind_host()
             .map_err(|error| self.host_failed(bytes.start, error))?;
@@ -48,7 +50,8 @@ impl DaxCore {
             let part = range.max(pages.start)..(range + LARGE_PAGES).min(pages.end);
             let whole = part == (range..range + LARGE_PAGES);
             let end = self.sync_part(part, &mut cleaned);
-            // The rest may be dirty: the other part, pinned pages, and what could not be flushed.
+            // Something of the range may still be dirty: its other part, pinned pages, and blocks
+            // that could not be flushed.
             if !whole || !matches!(end, Ok(Left::Nothing)) {
                 self.note_dirty(range);
             }
@@ -63,7 +66,7 @@ impl DaxCore {
             return Ok(());
         }
         self.make_dirty_again(cleaned);
-        // If it fails, the next sync begins with it.
+        // If this fails, the next sync begins with it.
         let _ = self.remind_host();
         match first_error.or_else(|| self.errors.latest()) {
             Some(error) => Err(error),
@@ -74,7 +77,8 @@ impl DaxCore {
     /// Records that the host could not write, and may have forgotten other pending writes.
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.host_error(DaxAction::Sync, offset, error);
-        // Before it is counted: a sync that sees the count unchanged sees this the next time.
+        // This comes before the failure is counted: a sync that sees the count unchanged sees
+        // `host_forgot` changed next time.
         self.host_forgot.fetch_add(1, Ordering::SeqCst);
         self.errors.record(error.clone());
         error
@@ -114,7 +118,7 @@ impl DaxCore {
         }
         self.grace();
         let covered = runs[0].start..runs[runs.len() - 1].end;
-        // Before the flush: see the module.
+        // Pins are looked up before the flush: see the module.
         let pinned = self.pins.in_range(&covered);
         let flushed = self.flush_blocks(batch).map_err(|error| {
             let offset = DaxCore::offset(runs[0].start);
@@ -136,7 +140,7 @@ impl DaxCore {
         Ok(left)
     }
 
-    /// Makes the blocks of locked entries durable. Returns the number of bytes.
+    /// Makes the blocks of locked entries durable. Returns their number of bytes.
     fn flush_blocks(&self, batch: &[Locked<'_>]) -> io::Result<u64> {
         let mut flushed = 0;
         let mut hull: Option<Range<u64>> = None;
@@ -150,11 +154,11 @@ impl DaxCore {
             );
             flushed += len;
             match self.device.durability() {
-                // No atomic operation between them, which would wait for the lines of each block by
-                // itself.
+                // No atomic operation comes between the flushes: it would wait for the lines of
+                // each block separately.
                 Durability::Lines => self.device.flush(at, len)?,
-                // One request for all of them. Pages between them are written early, which does no
-                // harm.
+                // One request covers all blocks. Pages between them are written early, which does
+                // no harm.
                 Durability::HostSync => {
                     let all = hull.get_or_insert(at..at);
                     *all = all.start.min(at)..all.end.max(at + len);
@@ -168,7 +172,7 @@ impl DaxCore {
         Ok(flushed)
     }
 
-    /// Makes the blocks of these pages dirty again, as far as they are still there.
+    /// Makes the blocks of these pages dirty again, as far as the blocks still exist.
     fn make_dirty_again(&self, cleaned: Vec<Range<u64>>) {
         let is_block = |entry: Entry| matches!(entry.content(), Content::Block(_));
         let mut batch = Vec::new();
@@ -186,17 +190,17 @@ impl DaxCore {
         }
     }
 
-    /// Makes the host see every dirty block of the file as changed, if it may have forgotten that.
-    /// The caller holds `syncing`.
+    /// Makes the host take every dirty block of the file for changed, if the host may have
+    /// forgotten that. The caller holds `syncing`.
     fn remind_host(&self) -> io::Result<()> {
         let failures = self.host_forgot.load(Ordering::SeqCst);
         if failures == 0 {
             return Ok(());
         }
-        // Until all of it is done, a store to a dirty page asks for room again.
+        // Until all blocks are done, a store to a dirty page asks for room again.
         self.show_dirty()?;
-        // A failure that came meanwhile may concern a page that was already done: the count stays
-        // above 0.
+        // A failure meanwhile may concern a page that was done already: then the count stays above
+        // 0.
         let _ = self
             .host_forgot
             .compare_exchange(failures, 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -205,7 +209,7 @@ impl DaxCore {
 
     fn show_dirty(&self) -> io::Result<()> {
         if self.device.durability() != Durability::HostSync {
-            return Ok(()); // no host writes
+            return Ok(()); // there is no host that writes
         }
         let mut batch = Vec::new();
         for range in self.all_dirty() {
@@ -221,7 +225,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Makes the host see the pages of a locked block as changed. Pages that another process has
+    /// Makes the host take the pages of a locked block for changed. Pages that another process has
     /// cut off stay gone.
     fn touch(&self, locked: &Locked<'_>) -> io::Result<()> {
         let Content::Block(block) = locked.content() else {
@@ -237,7 +241,7 @@ impl DaxCore {
             if error.kind() == io::ErrorKind::Unsupported {
                 return self.touch_each(pages, block);
             }
-            // A cut explains a failure only behind the file's new end.
+            // A cut by another process explains a failure only after the file's new end.
             let left = self.host_pages()?;
             if left >= end {
                 return Err(error);
@@ -247,9 +251,9 @@ impl DaxCore {
         Ok(())
     }
 
-    /// The same on an old system, page by page. If another process cuts the file between the check
-    /// of a page and the write to it, the write is a signal; of a guarded file, it brings one byte
-    /// of the page back.
+    /// Does the same on an old system, page by page. If another process cuts the file between the
+    /// check of a page and the write to it, the write raises a signal; in a guarded file, it brings
+    /// one byte of the page back.
     fn touch_each(&self, pages: Range<u64>, block: u64) -> io::Result<()> {
         let pinned = self.pins.in_range(&pages);
         for (page, block) in pages.zip(block..) {
@@ -261,7 +265,7 @@ impl DaxCore {
             let by_store = pinned.iter().any(|pin| pin.contains(&page));
             match self.host.as_ref().filter(|_| self.is_guarded()) {
                 // All other stores to a guarded file are calls that lock the entry, so none comes
-                // between.
+                // in between.
                 Some(host) if !by_store => {
                     let (mut byte, offset) = ([0], DaxCore::offset(page));
                     match host.read_at(&mut byte, offset) {
@@ -276,7 +280,8 @@ impl DaxCore {
         Ok(())
     }
 
-    /// The number of pages of the host file now; the last one may be partly past its end.
+    /// Returns the number of pages that the host file has now; the last one may be partly past its
+    /// end.
     fn host_pages(&self) -> io::Result<u64> {
         match &self.host {
             Some(host) => Ok(host.len_now()?.div_ceil(PAGE_SIZE as u64)),
@@ -285,7 +290,7 @@ impl DaxCore {
     }
 }
 
-/// The pages of entries in ascending order, with neighbours joined.
+/// Returns the pages of entries in ascending order, with neighbours joined.
 fn runs(batch: &[Locked<'_>]) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for pages in batch.iter().map(Locked::pages) {
@@ -297,7 +302,7 @@ fn runs(batch: &[Locked<'_>]) -> Vec<Range<u64>> {
     runs
 }
 
-/// Whether something is still dirty after a flush.
+/// Whether anything is still dirty after a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Left {
     Nothing,

@@ -1,23 +1,23 @@
-//! Locking an entry in place, one step at a time, over any memory for the words.
+//! Locking an entry in place, one step at a time, for words in any kind of memory.
 //!
 //! A range of 2 MiB has one word. If its pages have words of their own, the range's word leads to
-//! their node. What a step does:
+//! the node with these words. The effect of a step:
 //!
 //! | range's word | one page, to read | one page, to change | all of it |
 //! |---|---|---|---|
 //! | absent | a node is linked, then as below | the same | locked, empty and large |
 //! | large entry, locked | waits, by the range's first page | the same | the same |
-//! | large hole | locked as it is | locked, to be downgraded to a node | locked |
+//! | large hole | locked as it is | locked, to be replaced by a node | locked |
 //! | large block | locked as it is | the same | the same |
 //! | node | the page's word: locked, or waited for | the same | the node goes, or a conflict |
 //!
-//! It is a conflict if any of the node's 512 words is there.
+//! It is a conflict if any of the node's 512 words is in use.
 //!
-//! **A page's word against the whole range.** To lock a page, its word is locked first and the
-//! range's word is read again afterwards: if that does not lead to the node any more, or is locked,
-//! the page's word is released and the step begins anew. To lock the range, its word is locked
-//! first and all pages' words are read afterwards. Both are sequentially consistent, so one sees
-//! the other.
+//! **A page's word against the whole range.** To lock a page, a thread locks the page's word first
+//! and reads the range's word again afterwards: if that word does not lead to the node any more, or
+//! is locked, the thread releases the page's word and begins anew. To lock the range, a thread
+//! locks the range's word first and reads all pages' words afterwards. Both are sequentially
+//! consistent, so one of the two sees the other.
 //!
 //! A step runs in a section and never sleeps. A node that was replaced is reused after a grace
 //! period.
@@ -31,9 +31,9 @@ use crate::units::FrameId;
 /// The words of one range.
 pub(super) trait RangeWords {
     type Word: SharedWord;
-    /// The range's own.
+    /// Returns the range's own word.
     fn range(&self) -> &Self::Word;
-    /// The words of its pages.
+    /// Returns the words of the range's pages, in this node.
     fn pages(&self, node: FrameId) -> &[Self::Word];
 }
 
@@ -42,7 +42,8 @@ pub(super) trait RangeWords {
 pub(super) enum Wanted {
     /// The entry that covers the page.
     Cover,
-    /// The entry that covers the page, to put a block there: a large hole does not do for that.
+    /// The entry that covers the page, to put a block there. A large hole has to be replaced by a
+    /// node first.
     Change,
     /// The entry that covers the page, if there is one.
     Present,
@@ -50,7 +51,7 @@ pub(super) enum Wanted {
     Large,
 }
 
-/// How to treat a locked entry.
+/// What to do about a locked entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WhenLocked {
     /// Queue for it.
@@ -59,7 +60,7 @@ pub(super) enum WhenLocked {
     Leave,
 }
 
-/// Which word is locked.
+/// The word that is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WordAt {
     /// The range's own.
@@ -73,11 +74,11 @@ pub(super) enum WordAt {
 #[must_use = "the entry stays locked"]
 pub(super) struct Held {
     pub(super) place: WordAt,
-    /// The first page it covers, which is the key of its waiters.
+    /// The first page that the entry covers, which is the key of its waiters.
     pub(super) first: u64,
     /// The entry in the word while it is locked.
     pub(super) found: Entry,
-    /// The entry that the word gets when it is unlocked.
+    /// The entry for the word when it is unlocked.
     pub(super) entry: Entry,
 }
 
@@ -92,7 +93,7 @@ impl Held {
     }
 
     /// Unlocks `word`, the entry's own, as `unlocked`. Wakes one waiter if the content is
-    /// unchanged. Otherwise wakes all, since each may find something else to do.
+    /// unchanged. Otherwise wakes all, because each may have to do something else now.
     #[inline]
     pub(super) fn release(self, waits: &Waits, word: &impl SharedWord, unlocked: u64) {
         let wake = || {
@@ -113,9 +114,9 @@ pub(super) enum Step {
     Downgrade(Held),
     /// The range is locked; its node is unlinked.
     HeldInPlaceOf(Held, FrameId),
-    /// The entry is locked: sleep, and try again.
+    /// The entry is locked: the caller sleeps, and tries again.
     Wait(Asleep, u64),
-    /// The entry is locked, and the caller does not wait.
+    /// The entry is locked, and the caller may not wait.
     Taken,
     /// A node is needed.
     NeedNode,
@@ -123,16 +124,17 @@ pub(super) enum Step {
     Conflict,
     /// There is no entry.
     Absent,
-    /// Another thread was faster, or is looking through the range.
+    /// Another thread was faster, or is checking the range's pages.
     Again,
 }
 
-/// The first page of a page's range.
+/// Returns the first page of a page's range.
 pub(super) fn range_start(page: u64) -> u64 {
     page >> LARGE_SHIFT << LARGE_SHIFT
 }
 
-/// Takes one step towards locking the entry of `page`. Takes a node that it links out of `spare`.
+/// Takes one step towards locking the entry of `page`. If the step links a node, it takes the node
+/// from `spare`.
 pub(super) fn step(
     words: &impl RangeWords,
     waits: &Waits,
@@ -185,9 +187,9 @@ pub(super) fn step(
     }
 }
 
-/// Locks a word that was read as `now`, unlocked.
+/// Locks a word that was read, unlocked, as `now`.
 fn take(word: &impl SharedWord, now: u64, entry: Entry, place: WordAt, first: u64) -> Step {
-    // WAITERS stays: this holder's unlock wakes those left in the queue.
+    // WAITERS stays set: when this holder unlocks, it wakes those that are left in the queue.
     let locked = if now == 0 {
         entry.locked()
     } else {
@@ -209,7 +211,7 @@ fn wait(waits: &Waits, word: &impl SharedWord, key: u64, when_locked: WhenLocked
     }
 }
 
-/// Locks a page's word, in the node that the range's word `now` leads to.
+/// Locks a page's word, in the node to which the range's word `now` leads.
 fn one_page(
     words: &impl RangeWords,
     waits: &Waits,
@@ -233,8 +235,8 @@ fn one_page(
     }
 }
 
-/// Locks a page's word that was read as `before`, unlocked. `None` if another thread was faster, or
-/// locks the whole range.
+/// Locks a page's word that was read, unlocked, as `before`. Returns `None` if another thread was
+/// faster, or is locking the whole range.
 fn take_page<W: RangeWords>(
     words: &W,
     waits: &Waits,
@@ -250,16 +252,16 @@ fn take_page<W: RangeWords>(
     if words.range().load() == now {
         return Some(held);
     }
-    // Another thread is locking the whole range, or has it.
+    // Another thread is locking the whole range, or has locked it.
     let unlocked = if before == 0 { 0 } else { entry.word() };
     held.release(waits, word, unlocked);
     None
 }
 
-/// Locks the entries of `pages`, all of one range, that are `wanted` (`None`: there is no entry,
-/// and an empty one is made), in the order of their pages, up to the first that is locked. Returns
-/// the first page that was not looked at, which is the first of all if the pages have no words of
-/// their own. Never waits.
+/// Locks, in order, the entries of `pages`, all in one range, that are `wanted`, up to the first
+/// that is locked. `wanted` is called with `None` for a page without an entry; if it agrees, an
+/// empty entry is made. Returns the first page that was not looked at, which is the first of all if
+/// the pages have no words of their own. Never waits.
 pub(super) fn run(
     words: &impl RangeWords,
     waits: &Waits,
@@ -297,7 +299,7 @@ pub(super) fn run(
     pages.end
 }
 
-/// Locks what covers `page` if it is `wanted` and not locked. Never waits.
+/// Locks the entry that covers `page` if it is `wanted` and not locked. Never waits.
 pub(super) fn try_cover(
     words: &impl RangeWords,
     waits: &Waits,

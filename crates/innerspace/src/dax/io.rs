@@ -1,9 +1,9 @@
-//! Reads and writes by call: straight from and to the device. Holes read as zeros without touching
-//! it.
+//! Reads and writes by call: directly from and to the device. Holes read as zeros, without an
+//! access to the device.
 //!
-//! A read locks no entry: its bytes may be written meanwhile, as with any file, but not freed
-//! (`layout`). A write locks the entries of a few pages at a time, which keeps syncs and other
-//! allocations out.
+//! A read locks no entry: the bytes may be written meanwhile, as in any file, but their blocks are
+//! not freed (`layout`). A write locks the entries of a few pages at a time, which keeps out syncs
+//! and other allocations.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -27,7 +27,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 const LARGE_BYTES: usize = LARGE_PAGES as usize * PAGE_SIZE;
 
-/// Pages that a write locks at a time: those of one call of 64 KiB, and its edges.
+/// The most pages that a write locks at a time: those of one call of 64 KiB, and the page at its
+/// edge.
 const RUN: usize = 17;
 
 /// Neighbouring entries that a write has locked, in the order of their pages.
@@ -35,15 +36,16 @@ const RUN: usize = 17;
 struct Run<'e> {
     /// The first page that is written.
     first: u64,
-    /// One for each page from `first` on, or a large one for all of them.
+    /// The locked entries: one for each page from `first` on, or a large one for all of them.
     locked: ArrayVec<Locked<'e>, RUN>,
-    /// Where on the device the bytes go, and how many.
+    /// The destinations on the device: offset and number of bytes.
     places: ArrayVec<(u64, usize), RUN>,
-    /// Whether an entry became dirty. The range is recorded as dirty before it is unlocked.
+    /// Whether an entry became dirty. The range is recorded as dirty before the entry is unlocked.
     became_dirty: bool,
 }
 
-/// The parts of `offset..offset + len` by pages: page, offset in it, length.
+/// Splits `offset..offset + len` by pages. Yields the page, the offset in it, and the length of
+/// each part.
 pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -59,7 +61,7 @@ pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usiz
 }
 
 impl DaxCore {
-    /// Reads up to `buf.len()` bytes; fewer at the end of the file alone.
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     pub(super) fn read_at(
         &self,
         buf: &mut [u8],
@@ -109,8 +111,9 @@ impl DaxCore {
         Ok(len)
     }
 
-    /// The extent at a page where the extent map reports a hole of `pages` pages. A host may report
-    /// a hole for a block that was never stored to, and is not asked again after a store.
+    /// Returns the extent at a page where the extent map reports a hole of `pages` pages. A host
+    /// may report a hole for a block that was never stored to, and it is not asked again after a
+    /// store.
     fn hole_or_block(&self, page: u64, pages: u64) -> Extent {
         let is_block = |entry: Entry, _| matches!(entry.content(), Content::Block(_));
         let next = self.entries.next(page, page + pages, is_block);
@@ -136,7 +139,7 @@ impl DaxCore {
         }
     }
 
-    /// Fails if a read got less than all of `buf`.
+    /// Fails if a read got fewer bytes than `buf` has.
     pub(super) fn check_whole(&self, got: usize, buf: &[u8], offset: u64) -> Result<(), DaxError> {
         match got == buf.len() {
             true => Ok(()),
@@ -144,8 +147,8 @@ impl DaxCore {
         }
     }
 
-    /// Writes all of `buf`, and lengthens the file where needed. If an error comes after some
-    /// bytes, returns their number.
+    /// Writes all of `buf`, and lengthens the file if needed. If an error comes after some bytes,
+    /// returns their number.
     pub(super) fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -156,14 +159,15 @@ impl DaxCore {
             let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
             self.write_pages(buf, offset, end, Wait::Yes)
         });
-        // Frees the blocks past the end.
+        // Blocks past the end are freed.
         if !matches!(written, Ok(done) if done == buf.len()) {
             self.give_back_past_end(end)?;
         }
         written
     }
 
-    /// Writes what needs no waiting, from the beginning of `buf` on and inside the file.
+    /// Writes as many bytes, from the beginning of `buf` and inside the file, as can be written
+    /// without waiting.
     pub(super) fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.check_writable(offset)?;
         if buf.is_empty() {
@@ -174,7 +178,7 @@ impl DaxCore {
         let _holding = FileLocked::begin();
         let end = end.min(self.size());
         match end.checked_sub(offset) {
-            // Each access to a guarded one is a call of the host.
+            // Each access to a guarded file is a call of the host.
             Some(len @ 1..) if !self.is_guarded() => {
                 self.write_pages(&buf[..len as usize], offset, end, Wait::No)
             }
@@ -189,7 +193,7 @@ impl DaxCore {
             .ok_or_else(|| self.too_long(offset, buf.len() as u64))
     }
 
-    /// Writes with `layout` shared. With [`Wait::No`], `end` is inside the file.
+    /// Does a write, with `layout` shared. With [`Wait::No`], `end` is inside the file.
     fn write_pages(
         &self,
         buf: &[u8],
@@ -218,15 +222,15 @@ impl DaxCore {
                 Err(_) => break,
             }
         }
-        // After the bytes: a reader that sees the length sees them. Without `growth` the file is
-        // long enough.
+        // The size is set after the bytes: a reader that sees the length sees the bytes. A thread
+        // without `growth` does not lengthen the file here.
         let reached = offset + done as u64;
         self.size.fetch_max(reached, Ordering::SeqCst);
         Ok(done)
     }
 
-    /// Writes all of 2 MiB at once, if the write covers them and they are one block or become one.
-    /// Returns the number of bytes. `None`: write page by page.
+    /// Writes all of 2 MiB in one step, if the write covers them and they are one block or become
+    /// one. Returns the number of bytes, or `None` if the caller has to write page by page.
     fn write_large(
         &self,
         bytes: &[u8],
@@ -239,7 +243,7 @@ impl DaxCore {
         if !offset.is_multiple_of(LARGE_BYTES as u64) || self.is_guarded() {
             return Ok(None);
         }
-        // The host would be asked for the block.
+        // A host would have to provide room for the block.
         if wait == Wait::No && self.host.is_some() {
             return Ok(None);
         }
@@ -264,16 +268,16 @@ impl DaxCore {
             Ok(())
         });
         self.written_in_place(first..first + LARGE_PAGES);
-        // If there are not 2 MiB free in one piece, single pages may still be free.
+        // If no 2 MiB are free in one piece, single pages may still be free.
         Ok(written.is_ok().then_some(LARGE_BYTES))
     }
 
-    /// Copies bytes to the device: `places` has the offset and length of each part.
+    /// Copies bytes to the device. `places` yields the offset and length of each part.
     fn write_pieces(&self, places: impl Iterator<Item = (u64, usize)>, bytes: &[u8]) {
         let mut places = places.peekable();
         let mut left = bytes;
         while let Some((at, part)) = places.next() {
-            // The processor prefetches by itself, but not past the end of a page.
+            // The processor fetches ahead by itself, but not past the end of a page.
             if let Some(&(next, _)) = places.peek() {
                 self.device.prefetch_page(next);
             }
@@ -283,9 +287,9 @@ impl DaxCore {
         }
     }
 
-    /// Writes to the next few pages, all of one range of 2 MiB. Returns the number of bytes. Their
-    /// entries are locked together, by one descent. So the bytes are copied without an atomic
-    /// operation in between, which would wait for the stores before it.
+    /// Writes to the next few pages, all in one range of 2 MiB. Returns the number of bytes. The
+    /// entries of these pages are locked together, by one descent. So no atomic operation, which
+    /// would wait for the stores before it, comes between the copies.
     fn write_run(&self, bytes: &[u8], offset: u64, wait: Wait) -> Result<usize, DaxError> {
         let first = offset >> PAGE_SHIFT;
         if self.is_guarded() {
@@ -295,8 +299,8 @@ impl DaxCore {
                 .write_page(first, inside, &bytes[..part])
                 .map(|()| part);
         }
-        // Within one range: locking the first entry makes the node for the others, so no memory is
-        // allocated with entries locked.
+        // All pages are in one range: locking the first entry makes the node for the others, so no
+        // memory is allocated with entries locked.
         let range_end = (range_start(first) + LARGE_PAGES).min(first + RUN as u64) * PAGE;
         let len = bytes.len().min((range_end - offset) as usize);
         let mut run = Run {
@@ -327,7 +331,7 @@ impl DaxCore {
     }
 
     /// Locks the entries of a run, neighbours by one descent. With [`Wait::No`], stops at the first
-    /// that is locked.
+    /// entry that another thread has locked.
     fn lock_run<'e>(
         &'e self,
         run: &mut Run<'e>,
@@ -355,7 +359,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Makes the entry of a page of a run a dirty block. Returns the page's offset on the device.
+    /// Makes the entry of a run's page a dirty block. Returns the page's offset on the device.
     fn put_in_run(&self, run: &mut Run<'_>, page: u64, wait: Wait) -> Result<u64, DaxError> {
         let covers = |locked: &&mut Locked<'_>| locked.pages().contains(&page);
         let locked = match run.locked.len() {
@@ -373,7 +377,7 @@ impl DaxCore {
         Ok((block + (page - locked.first())) * PAGE)
     }
 
-    /// Writes to one page, which gets a block if it has none.
+    /// Writes to one page, and allocates a block if the page has none.
     fn write_page(&self, page: u64, inside: usize, bytes: &[u8]) -> Result<(), DaxError> {
         let mut locked = self.lock_for_change(page, Wanted::Change, Wait::Yes)?;
         let first = locked.first();
@@ -411,7 +415,7 @@ impl DaxCore {
         Ok(())
     }
 
-    /// Fails if the host file has lost the byte at `offset`, which the file has.
+    /// Fails if the host file has lost the byte at `offset`, which is inside the file.
     pub(super) fn check_host_len(&self, offset: u64) -> Result<(), DaxError> {
         let Some(host) = &self.host else {
             return Ok(());
@@ -425,7 +429,7 @@ impl DaxCore {
         Err(self.shrank(offset, PAGE))
     }
 
-    /// The error for a host file that another process has cut.
+    /// Makes the error for a host file that another process has cut.
     pub(super) fn shrank(&self, offset: u64, wanted: u64) -> DaxError {
         let now = self.host.as_ref().map(|host| host.len_now());
         let since = match self.size() == self.opened_len {
@@ -442,7 +446,8 @@ impl DaxCore {
         }
     }
 
-    /// Zeroes the bytes of the last page past `size`: a mapping may have stored there.
+    /// Zeroes the bytes of the last page past `size`: a store through a mapping may have changed
+    /// them.
     pub(super) fn clear_tail(&self, size: u64) -> Result<(), DaxError> {
         if size.is_multiple_of(PAGE) {
             return Ok(());
@@ -473,22 +478,22 @@ impl DaxCore {
         Ok(())
     }
 
-    // --- accesses of guarded mappings
+    // Accesses of guarded mappings.
 
-    /// Loads bytes of a page; those past the file's end are zeros.
+    /// Loads bytes of a page; bytes past the file's end are zeros.
     pub(crate) fn load_guarded(&self, to: &mut [u8], offset: u64) -> Result<(), DaxError> {
         self.check_page(offset, to.len())?;
         to.fill(0);
         self.read_at(to, offset, Wait::Yes).map(drop)
     }
 
-    /// Stores bytes to a page; those past the file's end are lost, as in any mapping.
+    /// Stores bytes to a page; bytes past the file's end are lost, as in any mapping.
     pub(crate) fn store_guarded(&self, from: &[u8], offset: u64) -> Result<(), DaxError> {
         self.check_page(offset, from.len())?;
         self.check_writable(offset)?;
         let written = self.with_room(|| {
-            // With `layout` shared the file does not become shorter, so this write does not make it
-            // longer.
+            // While `layout` is shared the file does not become shorter, so this write does not
+            // make it longer.
             let (_layout, _holding) = (self.layout.read(), FileLocked::begin());
             let inside = self.size().saturating_sub(offset).min(from.len() as u64);
             if inside == 0 {
@@ -499,7 +504,7 @@ impl DaxCore {
         written.map(drop)
     }
 
-    /// The error of an atomic read-modify-write of a guarded mapping.
+    /// Returns the error of an atomic read-modify-write of a guarded mapping.
     pub(crate) fn no_atomic_access(&self, offset: u64) -> DaxError {
         DaxError::NotAtomic {
             file: self.name.clone(),

@@ -1,6 +1,6 @@
-//! Models of an entry's lock: the steps of `grab` over words in a loom build. The bytes of each
-//! page are a loom cell, so two holders of one page are reported, and a lost wake-up shows as
-//! loom's deadlock report.
+//! Models of an entry's lock: the steps of `grab`, over words of a loom build. The bytes of each
+//! page are a loom cell, so loom reports two holders of one page. A lost wake-up appears as loom's
+//! report of a deadlock.
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -12,9 +12,9 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, hint, thread};
 use crate::units::FrameId;
 
-/// Pages of the range.
+/// The number of pages of the range.
 const PAGES: usize = 2;
-/// Nodes that may come to stand in the range's word; the last is a thread's own.
+/// The number of nodes to which the range's word may lead; the last is a thread's own.
 const NODES: usize = 4;
 
 struct World {
@@ -24,7 +24,7 @@ struct World {
     bytes: [UnsafeCell<u64>; PAGES],
 }
 
-// SAFETY: the cells are what the locks under test guard; loom reports an unordered access to them.
+// SAFETY: the locks under test guard the cells; loom reports an unordered access to them.
 unsafe impl Sync for World {}
 // SAFETY: as above.
 unsafe impl Send for World {}
@@ -51,7 +51,7 @@ impl World {
         })
     }
 
-    /// Locks the wanted entry; `spare` is a node of the caller's own. `None`: a conflict.
+    /// Locks the wanted entry; `spare` is a node of the caller's own. Returns `None` at a conflict.
     fn lock(&self, page: u64, wanted: Wanted, spare: u32) -> Option<Held> {
         let mut spare = vec![FrameId(spare)];
         loop {
@@ -82,7 +82,7 @@ impl World {
         held.release(&self.waits, word, unlocked);
     }
 
-    /// Writes the pages an entry covers, which its holder alone may do.
+    /// Writes the pages that an entry covers; only the entry's holder may do that.
     fn touch(&self, held: &Held) {
         let pages = match held.place {
             WordAt::Range => 0..PAGES,
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// A read fault: an empty entry becomes a hole.
+    /// Does a read fault: an empty entry becomes a hole.
     fn read_fault(&self, page: u64, spare: u32) {
         let held = self
             .lock(page, Wanted::Cover, spare)
@@ -129,7 +129,7 @@ fn d6_three_readers_of_one_absent_index_all_finish() {
         world.read_fault(1, 3);
         others.into_iter().for_each(|other| other.join().unwrap());
         world.assert_at_rest();
-        // SAFETY: nobody else is left.
+        // SAFETY: no other thread is left.
         world.bytes[1].with(|bytes| assert_eq!(unsafe { *bytes }, 3));
     });
 }
@@ -140,8 +140,8 @@ fn d7_who_waits_for_a_large_entry_is_woken() {
     model(2, || {
         let world = World::new(0);
         let large = world.lock(0, Wanted::Large, 0).expect("nothing is there");
-        // The waiter is in the queue that the holder of the whole range wakes, whichever page it
-        // came for.
+        // The waiter is in the queue that the holder of the whole range wakes, for whichever page
+        // it came.
         let other = spawn(&world, |w| w.read_fault(1, 1));
         world.touch(&large);
         let entry = Entry::new(Size::Large, Content::Zero);

@@ -1,14 +1,14 @@
 //! Direct access: files whose bytes are addressable themselves and take no page cache.
 //!
 //! **What it is.** A [`DaxDevice`] is a range of bytes that the process can address. An extent map
-//! says which block of the device holds which page of a file, or that the page is a hole. A mapping
-//! has the device's own bytes, and over a hole the zero frame, which takes no memory. A store to a
-//! block is durable once its cache lines are flushed, or once the host has written it out:
-//! [`Durability`] says which.
+//! says which block of the device contains which page of a file, or that the page is a hole. A
+//! mapping has the device's own bytes, and over a hole the zero frame, which takes no memory. A
+//! store to a block is durable once its cache lines are flushed, or once the host has written the
+//! block: [`Durability`] says which of the two.
 //!
 //! - `device`: bytes at an address: memory, sealed files in memory, host files; flushing them
-//! - `extents`: page of a file to page of a device: in place over a sparse host file, or scattered
-//!   over memory
+//! - `extents`: from a page of a file to a page of a device: in place over a sparse host file, or
+//!   scattered over memory
 //! - `entry`, `waits`, `grab`: the word of an entry; its waiters; locking it in place
 //! - `entries`: a file's entries, in nodes of the arena
 //! - `core`, `file`: a file's state; the handle, and pins
@@ -18,47 +18,47 @@
 //! - `flush`: sync
 //! - `cut`: truncate, punch, invalidate
 //! - `pins`: ranges whose addresses foreign code has
-//! - `open`: host files: opening, and what other processes can do to them
+//! - `open`: host files: opening one, and what other processes can do to it
 //! - `error`: what can go wrong
 //!
 //! # States and transitions
 //!
-//! An entry covers a page, or 2 MiB. It is locked in place to be changed. A fault keeps it locked
-//! from the lookup until the page table has been filled. State, event, and new state:
+//! An entry covers a page, or 2 MiB. It is locked in place while it is changed. A fault keeps it
+//! locked from the lookup until the page table has been filled. State, event, and new state:
 //!
 //! - absent or empty, a read fault: zero, or a clean block; the page table is filled before the
 //!   unlock
 //! - absent, empty or zero, a store, write call or pin: a dirty block; from zero, translations are
 //!   revoked everywhere and a grace period passes first
 //! - clean block, a store, write call or pin: a dirty block
-//! - large zero, a store to one page: absent, with a node of pages; as from zero, and the common
-//!   leaf of zeros is unlinked
-//! - dirty block, a sync: a clean block; the right to store is revoked, a grace period passes, the
+//! - large zero, a store to one page: absent, with a node of pages; as from zero, and the leaf of
+//!   zeros is unlinked
+//! - dirty block, a sync: a clean block; write validity is revoked, a grace period passes, the
 //!   lines are flushed, and a fence follows
 //! - any, truncate or punch: absent; translations are revoked, a grace period passes, and the block
 //!   is freed
 //!
 //! **Locking.** The file's `layout` (shared: calls that read and write; exclusive: cuts) >
-//! `syncing`, `growth` > entries, in the order of their pages > the wait queues, the extent map and
-//! the device's free list, the set of dirty ranges, all leaves. A fault takes no lock but its
-//! entry's; `cut` says how it and a cut see each other. Faults in different ranges of 2 MiB share
-//! next to no written data: the extent map and the set of dirty ranges are striped by range, counts
-//! and the free list by thread (`stripes`, `extents`), and each accessor has a count of its own on
-//! the open file (`reference`).
+//! `syncing`, `growth` > entries, in the order of their pages > the innermost locks: of the wait
+//! queues, the extent map, the device's free list and the set of dirty ranges. A fault takes no
+//! lock but its entry's; `cut` says how a fault and a cut see each other. Faults in different
+//! ranges of 2 MiB share hardly any written data: the extent map and the set of dirty ranges are
+//! striped by range, counts and the free list by thread (`stripes`, `extents`), and each accessor
+//! has a count of its own on the open file (`reference`).
 //!
-//! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms, which
-//! are the same code with [`Wait::No`](crate::cache::Wait): it never waits for a lock, uses only
+//! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms. These
+//! are the same code with [`Wait::No`](crate::cache::Wait), which never waits for a lock, uses only
 //! free memory, and stops before a query of the host or a grace period. Cuts and syncs consist of
-//! the latter, so they have no such form. Any call can be made in the background.
+//! queries and grace periods, so they have no such form. Any call can be made in the background.
 //!
 //! **Neighbours.** Below: `sys` maps and flushes; `store` opens host files and has their errors;
 //! `cache` has the index and the list of mappers; `reclaim` provides nodes. Above: `space` maps
 //! files; the facade opens them.
 //!
 //! **A host file that another process truncates** while it is mapped takes bytes away, and the next
-//! access to them is a SIGBUS, as with any mapping of the kernel's: see `open`. With
-//! [`OnShrink::Error`] it is an error, at the price of a system call for each access. A full disk
-//! is an error, or a signal in the few cases that `extents::identity` names.
+//! access to them is a SIGBUS, as in any mapping that the kernel makes: see `open`. With
+//! [`OnShrink::Error`] the access is an error, at the price of a system call for each access. A
+//! full disk is an error, or a signal in the few cases that `extents::identity` names.
 
 #[cfg(not(loom))]
 mod core;

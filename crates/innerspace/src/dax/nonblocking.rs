@@ -1,8 +1,8 @@
 //! Faults and calls that do not wait.
 //!
 //! A fault that does not wait never queries the device or its file system, makes no entry and takes
-//! no translations away. Those cases, and an entry that is locked, take the blocking path
-//! (`fault`).
+//! no translations away. If one of these is necessary, or an entry is locked, the caller has to
+//! take the blocking path (`fault`).
 
 use super::core::DaxCore;
 use super::device::Durability;
@@ -15,8 +15,8 @@ use crate::cache::{FaultKind, Wait};
 use crate::units::PAGE_SIZE;
 
 impl DaxCore {
-    /// Whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the host nor
-    /// for the readers of a hole.
+    /// Returns whether [`DaxCore::put_block`] waits for nothing at such an entry: neither for the
+    /// host nor for the readers of a hole.
     pub(super) fn is_put_nonblocking(&self, entry: Entry) -> bool {
         match entry.content() {
             Content::Block(_) => {
@@ -29,8 +29,8 @@ impl DaxCore {
 }
 
 impl DaxRef {
-    /// The page to map at `page` of the file, if that needs no waiting: a block, or a hole for a
-    /// load.
+    /// Returns the page to map at `page` of the file, if that needs no waiting: a block, or a hole
+    /// for a load.
     pub(crate) fn try_fault(
         &self,
         page: u64,
@@ -52,7 +52,7 @@ impl DaxRef {
                 false => Err(past_end()),
             };
         };
-        // Checked with the entry locked, as on the blocking path.
+        // The length and the cuts are checked with the entry locked, as on the blocking path.
         if page >= self.pages() {
             return Err(past_end());
         }

@@ -1,23 +1,23 @@
 //! Host files as devices: opening one, and what other processes can do to it meanwhile.
 //!
-//! A file is opened as a store opens it: only regular files; an exclusive advisory lock, before
-//! anything is changed, if it is to be written; and the same identity, so that a file is recognised
-//! however it is opened.
+//! A file is opened as a store opens it. Only regular files are opened. A file that is to be
+//! written gets an exclusive advisory lock before anything is changed. Its identity is the same, so
+//! that a file is recognised in whichever way it is opened.
 //!
 //! **A host file that another process truncates under us** takes bytes away from the mapping: the
-//! next access to them is a SIGBUS from the host, which this library does not catch. What helps
-//! against that, and what does not:
+//! next access to them is a SIGBUS from the host, which this library does not catch. Some things
+//! help against that, and some do not:
 //! - A sealed file in memory cannot be cut. [`DaxDevice::memfd`](super::DaxDevice::memfd) makes
 //!   such devices. A file with a name cannot be sealed.
 //! - The advisory lock keeps out programs that ask for it, such as every user of this library.
-//! - A lease (`F_SETLEASE`) does not help, and none is taken. It can only be taken while no other
-//!   process has the file open; its holder is told of a truncation by a signal, which a library
-//!   must not claim; and the kernel breaks it after /proc/sys/fs/lease-break-time whether the
-//!   holder has released it or not. It delays the cut and does not turn it into an error.
+//! - A lease (`F_SETLEASE`) does not help, and none is taken. It can be taken only while no other
+//!   process has the file open; its holder learns of a truncation by a signal, which a library must
+//!   not claim; and the kernel breaks it after /proc/sys/fs/lease-break-time whether or not the
+//!   holder has released it. A lease delays the cut and does not turn it into an error.
 //! - The host is asked for the length again after every allocation of a block, so that a cut is
-//!   noticed before a new page past the end is handed out. And calls can go through the descriptor
-//!   instead of the mapping ([`HostFile::read_at`], [`HostFile::write_at`]), where a cut is an
-//!   error; that costs a system call.
+//!   noticed before a new page past the end is handed out. And calls can use the descriptor instead
+//!   of the mapping ([`HostFile::read_at`], [`HostFile::write_at`]), where a cut is an error; that
+//!   costs a system call.
 
 use std::io;
 
@@ -28,23 +28,23 @@ use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
 use crate::units::PAGE_SIZE;
 
-/// A file of the host, open for direct access. Unlocked and closed with the last reference.
+/// A file of the host, open for direct access. The last reference unlocks and closes it.
 #[derive(Debug)]
 pub(crate) struct HostFile {
-    /// Holds the lock when writable.
+    /// The open file, locked if it is writable.
     file: LockedFile,
     access: Access,
     name: Arc<str>,
-    /// The length when it was locked; 0 if it is to be emptied.
+    /// The length at the time of locking; 0 if the file is to be emptied.
     opened_len: u64,
 }
 
 impl HostFile {
-    /// Makes a host file of a file that is locked if it is to be written. The second value empties
-    /// it, once nothing else can fail.
+    /// Makes a host file of an open file, which is locked if it is to be written. The second value
+    /// empties the file, once nothing else can fail.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] where a page of the file may be half a hole.
+    /// [`DaxError::Unsupported`] if a part of a page of the file may be a hole.
     pub(crate) fn new(locked: Locked<'_>) -> Result<(Arc<HostFile>, Emptying<'_>), DaxError> {
         let Locked {
             file,
@@ -78,35 +78,35 @@ impl HostFile {
         Ok(emptying.run(&self.file)?)
     }
 
-    /// The path as given, for messages.
+    /// Returns the path as given, for messages.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Whether it takes writes.
+    /// Returns whether the file takes writes.
     pub(crate) fn writable(&self) -> bool {
         self.access == Access::ReadWrite
     }
 
-    /// The length when it was locked, or 0 if it is emptied.
+    /// Returns the length at the time of locking, or 0 if the file is emptied.
     pub(crate) fn opened_len(&self) -> u64 {
         self.opened_len
     }
 
-    /// The length that the host says the file has.
+    /// Returns the length that the host reports now.
     pub(crate) fn len_now(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// The file itself.
+    /// Returns the open file.
     pub(crate) fn file(&self) -> &LockedFile {
         &self.file
     }
 
-    /// Reads all of `buf`, by the host.
+    /// Reads all of `buf` by a call of the host.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file ends before.
+    /// `UnexpectedEof` if the file ends before.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -121,7 +121,7 @@ impl HostFile {
         Ok(())
     }
 
-    /// Asks the host for room for these bytes, which the file has.
+    /// Asks the host to provide room for these bytes, which are inside the file.
     ///
     /// # Errors
     /// The host's error.
@@ -132,7 +132,7 @@ impl HostFile {
         }
     }
 
-    /// Cuts or lengthens the host's file.
+    /// Shortens or lengthens the host's file.
     ///
     /// # Errors
     /// The host's error.
@@ -142,7 +142,7 @@ impl HostFile {
         self.file.set_len(len)
     }
 
-    /// Writes all of `buf`, by the host, which lengthens the file where needed.
+    /// Writes all of `buf` by a call of the host, which lengthens the file if needed.
     ///
     /// # Errors
     /// The host's error; some of the bytes may be written.
@@ -176,7 +176,7 @@ mod for_tests {
         /// Opens or creates a file. An existing one is not changed before it is locked.
         ///
         /// # Errors
-        /// [`DaxError::Open`] as for a store, and as [`HostFile::new`].
+        /// [`DaxError::Open`], as for a store, and the errors of [`HostFile::new`].
         pub(crate) fn open(
             path: &Path,
             access: Access,
@@ -241,7 +241,7 @@ mod tests {
         assert!(
             matches!(
                 &**error,
-                // Unknown: in a pid namespace, or where there is no /proc/locks.
+                // `Unknown`: in a PID namespace, or without /proc/locks.
                 OpenError::InUse {
                     holder: Holder::ThisProcess | Holder::Unknown,
                     ..

@@ -1,4 +1,4 @@
-//! Pinned ranges. Foreign code has their addresses, so their blocks stay.
+//! Pinned ranges. Foreign code has their addresses, so their blocks stay in place.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,8 +17,8 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Each with the thread that made it, which would wait for itself in a cut there; `None` if a
-    /// task made it.
+    /// The pins, each with the thread that made it, or `None` if a task did. That thread would wait
+    /// for itself in a cut of the range.
     pins: BTreeMap<u64, (Range<u64>, Option<thread::ThreadId>)>,
 }
 
@@ -35,7 +35,7 @@ impl State {
 }
 
 impl Pins {
-    /// Adds a pin. It is the calling thread's own unless made in a task.
+    /// Adds a pin. It is the calling thread's own, unless it is made in a task.
     pub(super) fn add(&self, pages: Range<u64>) -> u64 {
         let thread = (!is_in_task()).then(|| thread::current().id());
         let mut state = self.state.lock();
@@ -50,19 +50,20 @@ impl Pins {
         self.ended.notify_all();
     }
 
-    /// The pins with any of these pages.
+    /// Returns the pins that contain any of these pages.
     pub(super) fn in_range(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
         let state = self.state.lock();
         let pins = state.pins.values().map(|(pin, _)| pin);
         pins.filter(|pin| overlap(pin, pages)).cloned().collect()
     }
 
-    /// The first pin with any of these pages.
+    /// Returns the first pin that contains any of these pages.
     pub(super) fn first_in(&self, pages: &Range<u64>) -> Option<Range<u64>> {
         self.state.lock().first_in(pages).cloned()
     }
 
-    /// Whether the calling thread made a pin with any of these pages: it would wait for itself.
+    /// Returns whether the calling thread made a pin that contains any of these pages, so that it
+    /// would wait for itself.
     pub(super) fn holds_own(&self, pages: &Range<u64>) -> bool {
         let own = thread::current().id();
         let state = self.state.lock();
@@ -70,7 +71,7 @@ impl Pins {
         pins.any(|(pin, by)| *by == Some(own) && overlap(pin, pages))
     }
 
-    /// Waits until no pin has any of these pages. False if the deadline passes first.
+    /// Waits until no pin contains any of these pages. Returns false if the deadline passes first.
     pub(super) fn wait_for_end(&self, pages: &Range<u64>, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while state.first_in(pages).is_some() {
@@ -91,7 +92,7 @@ impl Pins {
         true
     }
 
-    /// The number of pins.
+    /// Returns the number of pins.
     pub(super) fn len(&self) -> usize {
         self.state.lock().pins.len()
     }

@@ -2,20 +2,21 @@
 //!
 //! Each fault holds a reference to its file, so it changes a count twice. If that were the file's
 //! own count, threads that fault in different places would contend for its cache line. So a mapping
-//! that an accessor remembers has a count that only the accessor's faults change, and which as a
-//! whole keeps the file open.
+//! that an accessor remembers has a count that only this accessor's faults change. As long as that
+//! count is above 0, it keeps the file open by one reference.
 
 use std::ops::Deref;
 
 use super::core::DaxCore;
 use crate::sync::{Arc, Weak};
 
-/// Keeps a file open. Clones share a count; [`DaxRef::with_own_count`] makes one that does not.
+/// Keeps a file open. Clones share a count; [`DaxRef::with_own_count`] makes a reference with
+/// another count.
 #[derive(Clone, Debug)]
 pub(crate) struct DaxRef(Arc<Counted>);
 
-/// Aligned to two cache lines, since the adjacent line is prefetched too: the counts of the `Arc`
-/// are on them.
+/// A count of references, which are those of the `Arc` around this value. It is aligned to two
+/// cache lines, because the processor prefetches the adjacent line too.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counted(Arc<DaxCore>);
@@ -29,12 +30,12 @@ impl DaxRef {
         DaxRef(Arc::new(Counted(core)))
     }
 
-    /// A reference to the same file with a count of its own.
+    /// Returns a reference to the same file with a count of its own.
     pub(crate) fn with_own_count(&self) -> DaxRef {
         DaxRef::new(self.core().clone())
     }
 
-    /// Whether both are of one file.
+    /// Returns whether both references are to the same file.
     pub(crate) fn is_same(&self, other: &DaxRef) -> bool {
         Arc::ptr_eq(self.core(), other.core())
     }
@@ -43,7 +44,7 @@ impl DaxRef {
         &self.0.0
     }
 
-    /// Can be upgraded as long as a clone is there.
+    /// Returns a weak reference. It can be upgraded as long as a clone of this one exists.
     pub(crate) fn downgrade(&self) -> WeakDaxRef {
         WeakDaxRef(Arc::downgrade(&self.0))
     }

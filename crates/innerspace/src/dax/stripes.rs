@@ -1,5 +1,5 @@
-//! Data that faults in different ranges write, on separate cache lines: counts by thread, dirty
-//! ranges by their range.
+//! Data that faults in different ranges write, on separate cache lines: counts striped by thread,
+//! and dirty ranges striped by range.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use crate::stats::thread_number;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Rank};
 
-/// Stripes of each kind.
+/// The number of stripes of each kind.
 pub(super) const STRIPES: usize = 16;
 
-/// The stripe of a page's range of 2 MiB. Ranges that lie a power of two apart, as the parts of a
-/// file that threads share out often do, are in different stripes.
+/// Returns the stripe of a page's range of 2 MiB. Ranges whose distance is a power of two are in
+/// different stripes: threads often divide a file into such parts.
 pub(super) fn stripe_of(page: u64) -> usize {
     let mixed = (page >> LARGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - STRIPES.ilog2())) as usize
 }
 
-/// The stripes in which `pages` may have something, each once.
+/// Returns the stripes that may have a range of `pages`, each once.
 pub(super) fn stripes_of(pages: &Range<u64>) -> impl Iterator<Item = usize> + use<> {
     let ranges = pages.start >> LARGE_SHIFT..pages.end.div_ceil(LARGE_PAGES);
     let is_any = !pages.is_empty();
@@ -32,11 +32,11 @@ pub(super) fn stripes_of(pages: &Range<u64>) -> impl Iterator<Item = usize> + us
     (0..STRIPES).filter(move |stripe| found[*stripe])
 }
 
-/// Aligned to two cache lines: the adjacent line is prefetched too.
+/// A value aligned to two cache lines, because the processor prefetches the adjacent line too.
 #[repr(align(128))]
 pub(super) struct Stripe<T>(pub(super) T);
 
-/// Makes a value for each stripe.
+/// Creates a value for each stripe.
 pub(super) fn stripes<T>(mut new: impl FnMut() -> T) -> Box<[Stripe<T>]> {
     (0..STRIPES).map(|_| Stripe(new())).collect()
 }
@@ -71,7 +71,7 @@ impl Counts {
         self.add(what, 1);
     }
 
-    /// Counts this many more.
+    /// Counts `times` more.
     pub(super) fn add(&self, what: Count, times: u64) {
         let Stripe(counts) = &self.0[thread_number() % STRIPES];
         counts[what as usize].fetch_add(times, Ordering::Relaxed);
@@ -83,11 +83,11 @@ impl Counts {
     }
 }
 
-/// The first pages of 2 MiB ranges in which some entry may be dirty.
+/// The 2 MiB ranges in which an entry may be dirty, by their first pages.
 pub(super) struct DirtyRanges {
     stripes: Box<[Stripe<Mutex<BTreeSet<u64>>>]>,
-    /// The number of ranges. Written when a range comes or goes, so once for many faults. SeqCst:
-    /// see `DaxCore::must_pay_for_heap`.
+    /// The number of ranges. It is written only when a range is added or removed, so once for many
+    /// faults. SeqCst: see `DaxCore::must_pay_for_heap`.
     len: AtomicU64,
 }
 
@@ -99,7 +99,7 @@ impl DirtyRanges {
         }
     }
 
-    /// Adds the range of a page; whether it is new.
+    /// Adds the range of a page. Returns whether it is new.
     pub(super) fn add(&self, page: u64) -> bool {
         let mut ranges = self.stripes[stripe_of(page)].0.lock();
         let is_new = ranges.insert(range_start(page));
@@ -109,12 +109,12 @@ impl DirtyRanges {
         is_new
     }
 
-    /// The number of ranges.
+    /// Returns the number of ranges.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::SeqCst)
     }
 
-    /// All of them, in the order of their pages.
+    /// Returns all ranges, in the order of their pages.
     pub(super) fn all(&self) -> Vec<u64> {
         let stripes = self.stripes.iter();
         let mut all: Vec<u64> = stripes
@@ -124,7 +124,7 @@ impl DirtyRanges {
         all
     }
 
-    /// Removes and returns the ranges with any of these pages, in the order of their pages.
+    /// Removes and returns the ranges that contain any of these pages, in the order of their pages.
     pub(super) fn take(&self, pages: &Range<u64>) -> Vec<u64> {
         let mut taken = Vec::new();
         for stripe in stripes_of(pages) {
@@ -155,7 +155,7 @@ mod tests {
             assert!(!ranges.add(first + 511));
         }
         assert_eq!((ranges.all(), ranges.len()), (firsts.clone(), 40));
-        // From the middle of a range to the middle of another.
+        // The pages are from the middle of a range to the middle of another.
         let some = firsts[2] + 7..firsts[7] + 1;
         assert_eq!(ranges.take(&some), firsts[2..8]);
         assert_eq!(ranges.take(&(0..0)), [0; 0]);

@@ -1,9 +1,9 @@
 //! The other forms of a file's calls: `try_`, which never waits, and `defer`, which runs a call in
 //! the background.
 //!
-//! A `try_` form is the call itself with [`Wait::No`]: where it would have to wait for a cut, a
-//! locked entry, memory, a grace period or the host, it fails instead ([`DaxError::would_block`]).
-//! Unless a form says otherwise, nothing has changed then.
+//! A `try_` form is the call itself with [`Wait::No`]: if it would have to wait for a cut, a locked
+//! entry, memory, a grace period or the host, it fails instead ([`DaxError::would_block`]). Unless
+//! its documentation says otherwise, nothing has changed then.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ impl DaxFile {
     /// Runs `call` in the background, once, with this handle: see [`Task`].
     ///
     /// Calls of one file are run one at a time, in the order in which their tasks were first
-    /// polled. The open end of a range is the end of the file when the call is run.
+    /// polled. An open end of a range means the end of the file at the time when the call is run.
     ///
-    /// Three calls behave differently there. [`DaxFile::set_len`] and [`DaxFile::punch`] do not
-    /// wait for pins, whose holder may itself be waiting for the task: they fail with
-    /// [`DaxError::Busy`] at once. And a pin counts as no thread's own, so a later cut cannot tell
-    /// that it would wait for its own caller. Most calls wait for accesses under way, and so for a
-    /// [`Session`](crate::Session) up to its next safepoint: do not wait for a task on the thread
-    /// of a session.
+    /// Three calls behave differently in a task. [`DaxFile::set_len`] and [`DaxFile::punch`] do not
+    /// wait for pins, because the holder of a pin may itself be waiting for the task: they fail
+    /// with [`DaxError::Busy`] instead. And a pin that is made in a task is no thread's own, so a
+    /// later cut cannot tell that it would wait for its own caller. Most calls wait for accesses
+    /// under way, and so for a [`Session`](crate::Session) until its next safepoint: do not wait
+    /// for a task on the thread of a session.
     ///
     /// ```
     /// # use innerspace::{DaxError, DaxFile};
@@ -63,54 +63,56 @@ impl DaxFile {
     }
 }
 
-/// Forms that never wait. Where the call would, they fail with an error for which
-/// [`DaxError::would_block`] holds, and [`DaxFile::defer`] makes the call in the background.
+/// Forms that never wait. If the call would wait, they fail with an error for which
+/// [`DaxError::would_block`] returns true, and [`DaxFile::defer`] can make the call in the
+/// background.
 ///
 /// Over a host file, the system may still have to fetch a page that is read or written, as with any
 /// mapping. A system call counts as waiting, so these forms read and write nothing of a file with
 /// [`OnShrink::Error`](crate::OnShrink::Error).
 impl DaxFile {
-    /// Like [`DaxFile::read_at`], but never waits. It would block during a [`DaxFile::set_len`] or
-    /// [`DaxFile::punch`], and where the host has to be asked for its holes; some of its answers
-    /// are remembered.
+    /// Reads like [`DaxFile::read_at`], but never waits. It would block during a
+    /// [`DaxFile::set_len`] or [`DaxFile::punch`], and if the host has to be asked for its holes;
+    /// some of the host's answers are remembered.
     ///
     /// # Errors
-    /// As [`DaxFile::read_at`], and [`DaxError::WouldBlock`]; `buf` may be partly filled then.
+    /// The errors of [`DaxFile::read_at`], and [`DaxError::WouldBlock`]; `buf` may be partly filled
+    /// then.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
         self.core().read_at(buf, offset, Wait::No)
     }
 
-    /// Like [`DaxFile::read_exact_at`], but never waits, as [`DaxFile::try_read_at`].
+    /// Reads like [`DaxFile::read_exact_at`], but never waits, as for [`DaxFile::try_read_at`].
     ///
     /// # Errors
-    /// As [`DaxFile::read_exact_at`], and [`DaxError::WouldBlock`]; `buf` may be partly filled
-    /// then.
+    /// The errors of [`DaxFile::read_exact_at`], and [`DaxError::WouldBlock`]; `buf` may be partly
+    /// filled then.
     pub fn try_read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), DaxError> {
         let got = self.try_read_at(buf, offset)?;
         self.core().check_whole(got, buf, offset)
     }
 
-    /// Like [`DaxFile::write_at`], but never waits. Writes from the beginning of `buf` up to the
-    /// first page that would have to wait, or to the end of the file, and returns the number of
-    /// bytes. It would block if that is none: at the end of the file; during a [`DaxFile::set_len`]
-    /// or [`DaxFile::punch`]; at a page that another thread is writing, mapping or syncing; at a
-    /// hole that may be mapped; over a host file, at pages that were not written since the last
-    /// sync; and where memory has to be evicted first.
+    /// Writes like [`DaxFile::write_at`], but never waits. Writes from the beginning of `buf` up to
+    /// the first page that would have to wait, or to the end of the file, and returns the number of
+    /// bytes. It would block if that is 0: at the end of the file; during a [`DaxFile::set_len`] or
+    /// [`DaxFile::punch`]; at a page that another thread is writing, mapping or syncing; at a hole
+    /// that may be mapped; over a host file, at pages that were not written since the last sync;
+    /// and if memory has to be evicted first.
     ///
-    /// There is no such form of [`DaxFile::write_all_at`], which could not tell how much was
+    /// There is no such form of [`DaxFile::write_all_at`], because it could not tell how much was
     /// written.
     ///
     /// # Errors
-    /// As [`DaxFile::write_at`], and [`DaxError::WouldBlock`] when nothing was written.
+    /// The errors of [`DaxFile::write_at`], and [`DaxError::WouldBlock`] if nothing was written.
     pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
         self.core().try_write_at(buf, offset)
     }
 
-    /// Like [`DaxFile::pin_raw`], but never waits. It would block if [`DaxFile::try_write_at`]
-    /// would at any of the pages; holes before that page may have got blocks.
+    /// Pins like [`DaxFile::pin_raw`], but never waits. It would block if [`DaxFile::try_write_at`]
+    /// would at any of the pages; holes before that page may have got blocks by then.
     ///
     /// # Errors
-    /// As [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
+    /// The errors of [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
     pub fn try_pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
         self.core().check_writable(bytes.start)?;
         self.pin_charged(MayReclaim::Clean, || self.pin_pages(bytes, Wait::No))

@@ -1,9 +1,9 @@
 //! The waiters for locked entries.
 //!
 //! The key of a queue is the first page that the entry covers, so that a waiter for any page of a
-//! large entry is in the queue that its holder wakes. Unlocking wakes one waiter, which takes the
-//! lock or passes the wake-up on. An entry that was changed or removed wakes all, since each may
-//! find something else to do.
+//! large entry is in the queue that the entry's holder wakes. Unlocking wakes one waiter, which
+//! takes the lock or passes the wake-up on. If the entry was changed or removed, unlocking wakes
+//! all, because each may have to do something else now.
 //!
 //! The waiter
 //!
@@ -14,14 +14,13 @@
 //!
 //! The holder
 //!
-//! 1. exchanges the locked word without WAITERS for the unlocked one, and is done if that succeeds:
-//!    nobody waits;
-//! 2. else locks the queue and takes waiters out,
-//! 3. stores the unlocked word, with WAITERS if some are left,
-//! 4. unlocks the queue and wakes them.
-//!
-//! WAITERS is set and cleared only under the queue's mutex, so a holder that finds it clear has
-//! nobody to wake.
+//! 1. exchanges the locked word without WAITERS for the unlocked one; if that succeeds, no thread
+//!    waits, and the holder is done;
+//! 2. otherwise locks the queue and takes waiters out,
+//! 3. stores the unlocked word, with WAITERS if some waiters are left,
+//! 4. unlocks the queue and wakes the waiters it took out.
+//! WAITERS is set and cleared only under the queue's mutex, so a holder that finds it clear has no
+//! waiter to wake.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,12 +53,12 @@ impl Default for Waits {
     }
 }
 
-/// A place in a queue.
+/// A waiter's place in a queue.
 #[must_use = "a queued waiter has to sleep"]
 pub(super) struct Asleep(Arc<Sleeper>);
 
 impl Asleep {
-    /// Sleeps until woken. No section is open, no lock held.
+    /// Sleeps until woken. The caller has no section open and no lock held.
     pub(super) fn sleep(self) {
         self.0.sleep(None);
     }
@@ -70,8 +69,8 @@ impl Waits {
         &self.0[(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES]
     }
 
-    /// Queues for `word`, whose key this is. `None` if it is not locked any more. Called in the
-    /// section in which the word was found.
+    /// Queues for `word`, which has this key. Returns `None` if the word is not locked any more.
+    /// Called in the section in which the word was found.
     pub(super) fn enqueue(&self, word: &impl SharedWord, key: u64) -> Option<Asleep> {
         let mut queue = self.queue(key).lock();
         let mut now = word.load();
@@ -92,8 +91,8 @@ impl Waits {
         Some(Asleep(sleeper))
     }
 
-    /// Unlocks a word: from `locked` (as its holder knows it, without WAITERS) to `unlocked`. Calls
-    /// `wake` if there are waiters.
+    /// Unlocks a word: from `locked` (the word as its holder knows it, without WAITERS) to
+    /// `unlocked`. Calls `wake` if there are waiters.
     #[inline]
     pub(super) fn release(
         &self,
@@ -131,14 +130,14 @@ impl Waits {
         woken.iter().for_each(|sleeper| sleeper.unpark());
     }
 
-    /// Wakes the next waiter, on behalf of one that was woken and does not take the lock.
+    /// Wakes the next waiter, on behalf of a waiter that was woken but does not take the lock.
     pub(super) fn pass_on(&self, key: u64) {
         let woken = take(&mut self.queue(key).lock(), key, Wake::One);
         woken.iter().for_each(|sleeper| sleeper.unpark());
     }
 }
 
-/// Takes waiters out and marks them as woken. The caller unparks them without the mutex.
+/// Takes waiters out and marks them as woken. The caller unparks them after releasing the mutex.
 fn take(queue: &mut Queue, key: u64, wake: Wake) -> Vec<Arc<Sleeper>> {
     let Some(waiters) = queue.get_mut(&key) else {
         return Vec::new();
@@ -162,7 +161,7 @@ mod for_tests {
     use super::*;
 
     impl Waits {
-        /// Waiters in all queues.
+        /// Returns the number of waiters in all queues.
         pub(crate) fn len(&self) -> usize {
             let waiters =
                 |queue: &Mutex<Queue>| queue.lock().values().map(VecDeque::len).sum::<usize>();

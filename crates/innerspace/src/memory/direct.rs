@@ -1,4 +1,4 @@
-//! Opening direct access files: on a device's blocks, or over a host file.
+//! Opening direct-access files: on a device's blocks, or over a host file.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::group::{Group, MayReclaim};
 use crate::store::{Access, Create, Locked, Opened};
 use crate::sync::Arc;
 
-/// How to open a direct access file of a memory; made by [`Memory::direct_options`].
+/// Options for opening a direct-access file of a memory; made by [`Memory::direct_options`].
 #[derive(Clone, Debug)]
 pub struct DirectOpener {
     memory: Memory,
@@ -20,35 +20,35 @@ pub struct DirectOpener {
 }
 
 impl Memory {
-    /// An empty file in blocks of `device`, which other files may share. It lives as long as a
-    /// handle or mapping of it.
+    /// Creates an empty file in blocks of `device`, which other files may share. The file lives as
+    /// long as a handle or mapping of it.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] when the device is a host file's, whose file system has the
-    /// blocks.
+    /// [`DaxError::Unsupported`] if the device is a host file's, whose blocks belong to its file
+    /// system.
     pub fn direct_file(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.direct_options().on(device, name)
     }
 
-    /// Opens an existing host file for direct access, for reading and writing: its own bytes are
-    /// mapped. This is best on tmpfs or a DAX file system, where the host has no second copy of
-    /// them. An advisory lock keeps other processes out.
+    /// Opens an existing host file for direct access, for reading and writing: the file's own bytes
+    /// are mapped. This is best on tmpfs or a DAX file system, where the host has no second copy of
+    /// the bytes. An advisory lock keeps other processes out.
     ///
-    /// A file that is open for direct access in this memory already is the same file again, with
-    /// the choices made then: a file first opened for writing can be written through every handle.
-    /// A call that names another group ([`DirectOpener::group`]) is refused, unless both say
-    /// [`DirectOpener::share`].
+    /// If the file is open for direct access in this memory already, the result is the same file,
+    /// with the options chosen then: a file first opened for writing can be written through every
+    /// handle. A call that names another group ([`DirectOpener::group`]) is refused, unless both
+    /// calls say [`DirectOpener::share`].
     ///
     /// # Errors
-    /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] when the file is
+    /// [`DaxError::Open`], [`DaxError::Unsupported`]; [`DaxError::OpenOtherwise`] if the file is
     /// open through the page cache, or read-only, or for another group, or with another choice of
     /// [`OnShrink`].
     pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.direct_options().open(path)
     }
 
-    /// Choices for a direct access file: group, access, how much a write to a hole allocates, what
-    /// happens when the file shrinks.
+    /// Returns the options for a direct-access file: group, access, how much a write to a hole
+    /// allocates, and what happens when the file shrinks.
     pub fn direct_options(&self) -> DirectOpener {
         DirectOpener {
             memory: self.clone(),
@@ -59,55 +59,56 @@ impl Memory {
 }
 
 impl DirectOpener {
-    /// The group that pays for the file's entries; the root group by default. The bytes themselves
-    /// are the device's. With a group of another `Memory`, opening fails:
-    /// [`DaxError::OtherMemorysGroup`]. A file that is open already for another group is
-    /// [`DaxError::OpenOtherwise`], unless both opened it to [`share`](DirectOpener::share) it.
+    /// Sets the group that pays for the file's entries; the root group by default. The bytes
+    /// themselves are the device's. Opening fails with a group of another `Memory`
+    /// ([`DaxError::OtherMemorysGroup`]), and for a file that is open already for another group
+    /// ([`DaxError::OpenOtherwise`]), unless both calls opened it to [`share`](DirectOpener::share)
+    /// it.
     pub fn group(mut self, group: &Group) -> DirectOpener {
         self.group = Some(group.clone());
         self
     }
 
-    /// Lets other groups use the file that is opened, and uses one that is open already, whichever
-    /// group pays for it: the first that opened it. Both sides have to say so. No effect on a
-    /// device's own blocks.
+    /// Lets other groups use the file that is opened. If the file is open already, uses it,
+    /// whichever group pays for it: the first that opened it. Both calls have to say so. No effect
+    /// on a device's own blocks.
     pub fn share(mut self) -> DirectOpener {
         self.setup.shared = true;
         self
     }
 
-    /// Whether the file is opened for reading and writing (the default), or for reading alone.
+    /// Sets whether the file is opened for reading and writing (the default), or only for reading.
     pub fn access(mut self, access: FileAccess) -> DirectOpener {
         self.setup.access = access;
         self
     }
 
-    /// How much a write to a hole allocates: one page, by default.
+    /// Sets how much a write to a hole allocates; one page by default.
     pub fn hole_writes(mut self, what: HoleWrites) -> DirectOpener {
         self.setup.hole_writes = what;
         self
     }
 
-    /// What happens when another process cuts the host file short: see [`OnShrink`]. No effect on a
-    /// device's own blocks.
+    /// Sets what happens when another process cuts the host file short: see [`OnShrink`]. No effect
+    /// on a device's own blocks.
     pub fn on_shrink(mut self, what: OnShrink) -> DirectOpener {
         self.setup.on_shrink = what;
         self
     }
 
-    /// The most bytes that a host file can grow to while it is open. So much address space is
-    /// reserved for it, and at least as much as its length. By default it is 64 GiB, or four times
-    /// the length if that is more, so that a process (which has 128 TiB) can have hundreds of files
-    /// open. Choose less where address space is limited (`ulimit -v`).
+    /// Sets the most bytes to which a host file can grow while it is open. That much address space
+    /// is reserved for the file, and at least as much as its length. The default is 64 GiB, or four
+    /// times the length if that is more, so that a process (which has 128 TiB) can have hundreds of
+    /// files open. Choose less if address space is limited (`ulimit -v`).
     pub fn capacity(mut self, bytes: u64) -> DirectOpener {
         self.setup.capacity = Some(bytes);
         self
     }
 
-    /// An empty file in blocks of `device`.
+    /// Creates an empty file in blocks of `device`.
     ///
     /// # Errors
-    /// As [`Memory::direct_file`].
+    /// The errors of [`Memory::direct_file`].
     pub fn on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.check_process(|| name.into())?;
         self.check_group()?;
@@ -118,10 +119,10 @@ impl DirectOpener {
         Ok(file)
     }
 
-    /// An existing host file.
+    /// Opens an existing host file.
     ///
     /// # Errors
-    /// As [`Memory::open_direct`].
+    /// The errors of [`Memory::open_direct`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.over_host(path.as_ref(), Create::Never)
     }
@@ -135,7 +136,8 @@ impl DirectOpener {
             FileAccess::ReadWrite => Access::ReadWrite,
         };
         let same = |listed| self.same_file(path, listed, create);
-        // Charged with the table of files unlocked. If the file is open already, it costs nothing.
+        // The heap is charged while the table of files is unlocked. If the file is open already,
+        // the charge is given back.
         let heap = self.payer().charge_heap(DaxFile::HEAP, MayReclaim::Yes);
         let make = |locked: Locked<'_>| {
             let heap = heap?;
@@ -169,8 +171,8 @@ impl DirectOpener {
         }
     }
 
-    /// A handle of the file that is open already, if it is open in the way wanted. Its name here is
-    /// `path`: another caller may have opened it by a name of its own.
+    /// Returns a handle of the file that is open already, if it is open in the wanted way. Errors
+    /// name the file by `path`: another caller may have opened it by a name of its own.
     fn same_file(&self, path: &Path, listed: Listed, create: Create) -> Result<DaxFile, DaxError> {
         let file = || -> Arc<str> { crate::store::shown(path).into() };
         let otherwise = |how| Err(DaxError::OpenOtherwise { file: file(), how });
@@ -194,11 +196,11 @@ impl DirectOpener {
         Ok(DaxFile::new(open))
     }
 
-    /// Makes a host file, or empties an existing one, and opens it for reading and writing.
+    /// Creates a host file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// As [`Memory::open_direct`], and [`DaxError::NotEmptied`] for a file that is open for direct
-    /// access in this memory already.
+    /// The errors of [`Memory::open_direct`], and [`DaxError::NotEmptied`] if the file is open for
+    /// direct access in this memory already.
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
             .over_host(path.as_ref(), Create::Truncate)

@@ -1,4 +1,4 @@
-//! Why a memory could not be made.
+//! The error of creating a memory.
 
 use std::io;
 
@@ -6,14 +6,14 @@ use thiserror::Error;
 
 use crate::units::{ByteSize, KIB};
 
-/// Why a memory could not be made.
+/// Why a memory could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// The limit leaves no room to work in.
     #[error("limit {} is below the minimum of {}", Short(*limit), Short(*minimum))]
     TooSmall {
-        /// The limit asked for, in bytes.
+        /// The limit that was asked for, in bytes.
         limit: u64,
         /// The least limit with these options, in bytes.
         minimum: u64,
@@ -21,16 +21,16 @@ pub enum MemoryError {
     /// The limit is more than the machine, or the container, has.
     #[error("limit {} is above the {} that this machine has", ByteSize(*limit), ByteSize(*machine))]
     AboveMachine {
-        /// The limit asked for, in bytes.
+        /// The limit that was asked for, in bytes.
         limit: u64,
-        /// The memory there is, in bytes.
+        /// The machine's or the container's memory, in bytes.
         machine: u64,
     },
     /// The limit is a share that is not above 0 and at most 1, or the system does not say how much
     /// memory the machine has.
     #[error("a limit of {fraction} of the machine: {reason}")]
     Fraction {
-        /// The share asked for.
+        /// The share that was asked for.
         fraction: f64,
         /// The reason.
         reason: &'static str,
@@ -38,7 +38,7 @@ pub enum MemoryError {
     /// The system refused address space or a thread.
     #[error("cannot create a memory of {}: {source}", ByteSize(*limit))]
     System {
-        /// The limit asked for, in bytes.
+        /// The limit that was asked for, in bytes.
         limit: u64,
         /// The system's error.
         source: io::Error,
@@ -46,7 +46,7 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             MemoryError::TooSmall { .. } | MemoryError::Fraction { .. } => {
@@ -64,7 +64,7 @@ impl From<MemoryError> for io::Error {
     }
 }
 
-/// A size without a needless fraction: `32 KiB`.
+/// Prints a size without a needless fraction: `32 KiB`.
 struct Short(u64);
 
 impl std::fmt::Display for Short {

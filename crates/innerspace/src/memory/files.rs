@@ -1,13 +1,14 @@
 //! The table of open files: each store is open once.
 //!
-//! The table is locked while a file of the file system is opened, locked and put into it. A store
-//! of the user's may open other files when it is asked, so it is asked with the table unlocked, and
-//! an [`OpenFile::Opening`] stands in the table meanwhile. If that is gone when the table is locked
-//! again, the store was open in between and may have changed, and is asked once more. No call waits
-//! for an `Opening`: of two calls that open a store at once, the second finds the first one's file.
+//! The table is locked while a file of the file system is opened, locked and added to it. A store
+//! of the user's may open other files when it is probed, so it is probed with the table unlocked,
+//! and an [`OpenFile::Opening`] is in the table meanwhile. If that entry is gone when the table is
+//! locked again, the store was open in between and may have changed, and is probed once more. No
+//! call waits for an `Opening`: of two calls that open a store at the same time, the second finds
+//! the first one's file.
 //!
-//! A file, or a call that opens one, has a [`Listing`], which takes its entry out of the table when
-//! it ends. So the table has nothing but what is open, and no call walks it.
+//! A file, or a call that opens one, has a [`Listing`], which removes its entry from the table when
+//! it is dropped. So the table contains only open files, and no call has to walk it.
 
 use std::collections::HashMap;
 
@@ -18,30 +19,30 @@ use crate::store::{self, Locked, Locking, Opened};
 use crate::sync::thread;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
 
-/// Open files by the identity of their stores.
+/// The open files, by the identity of their stores.
 pub(super) struct OpenFiles(Arc<Table>);
 
 struct Table {
     files: Mutex<Entries>,
-    /// Entries whose end was met with `files` locked: the next call that locks it takes them out. A
-    /// leaf lock.
+    /// Entries whose listing was dropped while `files` was locked: the next call that locks `files`
+    /// removes them. An innermost lock.
     ended: Mutex<Vec<(Identity, u64)>>,
 }
 
 #[derive(Default)]
 pub(super) struct Entries {
     by_identity: HashMap<Identity, Entry>,
-    /// The number of the next entry.
+    /// The number for the next entry.
     next: u64,
 }
 
 struct Entry {
-    /// Of the listing that takes it out.
+    /// The number of the listing that removes this entry.
     number: u64,
     file: OpenFile,
 }
 
-/// Takes an entry out of the table of open files when it is dropped, if that has not been replaced.
+/// Removes an entry from the table of open files when dropped, unless the entry has been replaced.
 pub(super) struct Listing {
     table: Arc<Table>,
     identity: Identity,
@@ -51,7 +52,7 @@ pub(super) struct Listing {
 impl Drop for Listing {
     fn drop(&mut self) {
         let ended = (self.identity, self.number);
-        // A file may end where the table is locked, also by this thread.
+        // A file may end while the table is locked, even by this thread.
         match self.table.files.try_lock() {
             Some(mut files) => files.remove(ended),
             None => self.table.ended.lock().push(ended),
@@ -92,12 +93,12 @@ impl Entries {
 /// A file that is open, or was: its last handle may be gone.
 pub(super) enum OpenFile {
     /// The file is being opened, and has not been open since this entry was made: its store is
-    /// being probed. All calls that probe it at the same time
-    /// share the listing.
+    /// being probed. All calls that probe it at the same time share the listing.
     Opening(Weak<Listing>),
-    /// Open through the page cache; the second reference lives until the file is closed, or longer.
+    /// The file is open through the page cache; the second reference lives until the file is
+    /// closed, or longer.
     Cached(Weak<FileInner>, Weak<FileCore>),
-    /// Open for direct access; the second reference lives until the file is closed.
+    /// The file is open for direct access; the second reference lives until the file is closed.
     Direct(Weak<DaxCore>, Weak<()>),
 }
 
@@ -110,11 +111,11 @@ pub(super) enum Listed {
 /// The table of files, locked.
 pub(super) type Files<'memory> = MutexGuard<'memory, Entries>;
 
-/// Whether a file is open already.
+/// The result of looking for an open file.
 pub(super) enum Found<'memory, F> {
     /// The file is open.
     Same(F),
-    /// The file is not open; has the table of files, locked.
+    /// The file is not open. This is the table of files, still locked.
     Nothing(Files<'memory>),
 }
 
@@ -124,7 +125,7 @@ impl OpenFile {
         OpenFile::Cached(Arc::downgrade(inner), Arc::downgrade(inner.core()))
     }
 
-    /// Keeps something until the file ends. The caller has the file, so it is there.
+    /// Keeps a value until the file ends. The caller has the file, so it exists.
     fn keep(&self, ending: Box<dyn Send + Sync>) {
         match self {
             OpenFile::Opening(_) => {}
@@ -142,7 +143,7 @@ impl OpenFiles {
         }))
     }
 
-    /// Lists a file that was just opened until it ends, and keeps `ending` as long.
+    /// Lists a file that was just opened until it ends, and keeps `ending` as long as that.
     pub(super) fn note_open(
         &self,
         files: &mut Entries,
@@ -164,7 +165,7 @@ impl OpenFiles {
         }
     }
 
-    /// Notes that a store is about to be asked, until the result is dropped.
+    /// Notes that a store is about to be probed, until the returned value is dropped.
     pub(super) fn note_opening(&self, files: &mut Entries, identity: Identity) -> Arc<Listing> {
         if let Some(OpenFile::Opening(mark)) = files.get(identity)
             && let Some(mark) = mark.upgrade()
@@ -179,12 +180,12 @@ impl OpenFiles {
         mark
     }
 
-    /// Opens the file at a path once. If it is open already, `same` makes the result of it; if not,
-    /// `make` does, with the file locked against other processes.
+    /// Opens the file at a path once. If it is open already, the result is that of `same`; if not,
+    /// that of `make`, which is called with the file locked against other processes.
     ///
     /// The file is identified by its open descriptor: the path may name another file a moment
-    /// later. A second writable open of one file would meet our own lock, so the table is searched
-    /// before, and stays locked until the file is in it.
+    /// later. A second writable open of the file would meet this process's own lock, so the table
+    /// is searched before, and stays locked until the file is in it.
     pub(super) fn open_once<F, E: From<store::OpenError>, X: Send + Sync + 'static>(
         &self,
         cache: &Cache,
@@ -219,9 +220,9 @@ impl OpenFiles {
         }
     }
 
-    /// Looks for a file that is open as `identity`, of which `same` makes the result. A file that
-    /// `same` refuses may be kept open only by mappings that are unreachable already: those are
-    /// dropped, and the file is looked for once more.
+    /// Looks for a file that is open as `identity`; if there is one, calls `same` for the result. A
+    /// file that `same` refuses may be kept open only by mappings that are unreachable already:
+    /// those are dropped, and the file is looked for once more.
     pub(super) fn look<F, E>(
         &self,
         cache: &Cache,
@@ -238,16 +239,16 @@ impl OpenFiles {
             match same(listed) {
                 Ok(open) => return Ok(Found::Same(open)),
                 Err(error) if refused => return Err(error),
-                // Must be called outside every section, with nothing locked.
+                // This has to be called outside every section, with nothing locked.
                 Err(_) => cache.released(Vec::new()),
             }
             refused = true;
         }
     }
 
-    /// The table of files, locked, and the file that is open as `identity`. A file whose last
-    /// handle is gone may still be writing, and have its store locked. This waits for it, with the
-    /// table unlocked, since stores are called meanwhile.
+    /// Returns the table of files, locked, and the file that is open as `identity`. A file whose
+    /// last handle is gone may still be writing, and have its store locked. The call waits for such
+    /// a file with the table unlocked, because stores are called meanwhile.
     fn look_for(&self, cache: &Cache, identity: Identity) -> (Files<'_>, Option<Listed>) {
         loop {
             let files = self.0.lock();
@@ -275,7 +276,7 @@ impl OpenFiles {
 }
 
 impl Entries {
-    /// Whether the store has not been open since it was marked.
+    /// Returns whether the store has not been open since it was noted as `mark`.
     pub(super) fn is_opening(&self, identity: Identity, mark: &Arc<Listing>) -> bool {
         let now = self.get(identity);
         matches!(now, Some(OpenFile::Opening(now)) if std::ptr::eq(now.as_ptr(), Arc::as_ptr(mark)))

@@ -1,8 +1,8 @@
-//! The limit of a memory, in bytes or as a share.
+//! The limit of a memory, in bytes or as a share of the machine's memory.
 
 use super::error::MemoryError;
 
-/// The limit of a [`Memory`](crate::Memory): bytes, or a share of what the machine has.
+/// The limit of a [`Memory`](crate::Memory): bytes, or a share of the machine's memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limit(Kind);
 
@@ -13,13 +13,13 @@ enum Kind {
 }
 
 impl Limit {
-    /// This many bytes.
+    /// Makes a limit of this many bytes.
     pub const fn bytes_of(bytes: u64) -> Limit {
         Limit(Kind::Bytes(bytes))
     }
 
-    /// A share, above 0 and up to 1, of the container's memory limit (the lowest of its control
-    /// groups), or of the machine's memory where there is none.
+    /// Makes a limit that is a share, above 0 and up to 1, of the container's memory limit (the
+    /// lowest of its control groups), or of the machine's memory if there is no such limit.
     ///
     /// ```
     /// use innerspace::{Limit, Memory};
@@ -32,7 +32,8 @@ impl Limit {
         Limit(Kind::Fraction(of_machine))
     }
 
-    /// The limit in bytes of a machine with so much memory. A share is rounded down to whole pages.
+    /// Returns the limit in bytes, on a machine with this much memory. A share is rounded down to
+    /// whole pages.
     pub(super) fn bytes(self, machine: Option<u64>) -> Result<u64, MemoryError> {
         let fraction = match self.0 {
             Kind::Bytes(bytes) => return Ok(bytes),
@@ -77,8 +78,8 @@ mod tests {
             );
         }
         assert!(of(0.5, None).is_err());
-        // The container's limit where it is lower than the machine: see `sys::memory`, which this
-        // asks.
+        // `sys::memory`, which is called here, returns the container's limit if it is lower than
+        // the machine's memory.
         let there_is = crate::sys::memory::memory_of_machine().unwrap();
         let memory = MemoryOptions::new(Limit::fraction(0.01)).threads(Threads::None);
         let limit = memory.build().unwrap().limit();

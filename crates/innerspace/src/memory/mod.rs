@@ -7,16 +7,16 @@
 //! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
 //! | `files` | the table of open files: one file for each store identity (P27), cached or direct |
 //! | `service` | the service thread, and `tick()` in its place |
-//! | `options` | [`MemoryOptions`]: limit, threads; making a memory |
+//! | `options` | [`MemoryOptions`]: limit, threads; creating a memory |
 //! | `open` | opening files |
-//! | `direct` | opening direct access files |
+//! | `direct` | opening direct-access files |
 //! | `stats` | [`MemoryStats`]: all counters, for people, programs and Prometheus |
 //!
 //! A `Memory` is a handle. Files, views, spaces and accessors keep alive what they need; the
 //! service thread ends when the last of them is gone.
 //!
-//! Locking: the table of open files has a mutex, held while a file is opened and never while one is
-//! read or written.
+//! Locking: the table of open files has a mutex. It is held while a file is opened, and never while
+//! a file is read or written.
 
 mod direct;
 mod error;
@@ -51,12 +51,12 @@ pub use self::stats::{LimitParts, MemoryStats};
 
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
 ///
-/// Dropping the last handle of the memory waits for work that was left to its threads: the closing
-/// of files whose last handle went in a call of a store, wakers, the hook. It waits as long as some
-/// of that ends, or a store takes something, within five seconds; a store that hangs for longer is
-/// left behind, with what was not written to it. Files, spaces and accessors outlive the `Memory`,
-/// and their own drops wait for what they keep open. With [`Threads::None`] the thread that drops
-/// does the work itself, and waits for every store.
+/// Dropping the last handle of the memory waits for work that was left to its threads: closing
+/// files whose last handle was dropped in a call of a store; wakers; the error hook. It waits as
+/// long as a part of that work ends, or a store accepts something, within five seconds. A store
+/// that hangs for longer is abandoned, with the bytes that were not written to it. Files, spaces
+/// and accessors outlive the `Memory`, and their own drops wait for what they keep open. With
+/// [`Threads::None`] the thread that drops does the work itself, and waits for every store.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Memory};
@@ -77,48 +77,48 @@ struct MemoryInner {
     pool: Arc<Pool>,
     cache: Arc<Cache>,
     root: Group,
-    /// The limit asked for, in bytes.
+    /// The limit that was asked for, in bytes.
     limit: u64,
-    /// `None`: the program's own threads do its work.
+    /// The service thread; `None` if the program's own threads do its work.
     service: Option<Service>,
     files: OpenFiles,
 }
 
 impl Memory {
-    /// The group of the whole memory; its limit is the memory's.
+    /// Returns the group of the whole memory; its limit is the memory's.
     pub fn root_group(&self) -> &Group {
         &self.0.root
     }
 
-    /// A new group (a tenant) below the root, limited to `max` bytes.
+    /// Creates a group (a tenant) below the root, limited to `max` bytes.
     ///
     /// # Errors
-    /// As [`Group::child`].
+    /// The errors of [`Group::child`].
     pub fn group(&self, name: &str, max: u64) -> Result<Group, GroupError> {
         self.0.root.child(name, max)
     }
 
-    /// An empty address space, charged to the root group.
+    /// Creates an empty address space, charged to the root group.
     ///
     /// # Errors
-    /// [`LimitError`] when there is no page for its root.
+    /// [`LimitError`] if there is no page for the space's root.
     pub fn space(&self) -> Result<Space, LimitError> {
         Space::new(&self.0.cache, &self.0.root, AddressWidth::default())
     }
 
-    /// An empty address space, charged to `group`.
+    /// Creates an empty address space, charged to `group`.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`] when the group has no page for its root;
+    /// [`SpaceError::Limit`] if the group has no page for the space's root;
     /// [`SpaceError::OtherMemorysGroup`].
     pub fn space_in(&self, group: &Group) -> Result<Space, SpaceError> {
         self.space_with(&SpaceOptions::new().group(group))
     }
 
-    /// An empty address space with these choices.
+    /// Creates an empty address space with these options.
     ///
     /// # Errors
-    /// [`SpaceError::Limit`] when its group has no page for its root;
+    /// [`SpaceError::Limit`] if its group has no page for the space's root;
     /// [`SpaceError::OtherMemorysGroup`].
     pub fn space_with(&self, options: &SpaceOptions) -> Result<Space, SpaceError> {
         let group = options.group.as_ref().unwrap_or(&self.0.root);
@@ -128,10 +128,10 @@ impl Memory {
 
     /// Loads what [`Snapshot::save`] wrote, charged to the root group; [`Memory::load_snapshot_in`]
     /// charges another. `open` returns the file for a mapped file's name: the name given by
-    /// [`FileOpener::name`], or else the path it was opened by, or the store's name. (Control
-    /// characters are not escaped in it, as [`PagedFile::name`] does.) No mapping of the snapshot
-    /// is locked or has advice on how it will be read. Spaces can be forked from the result, and
-    /// restored to it.
+    /// [`FileOpener::name`], or else the path by which it was opened, or the store's name. (Control
+    /// characters in the name are not escaped, unlike in [`PagedFile::name`].) No mapping of the
+    /// loaded snapshot is locked, or has advice on how it will be read. Spaces can be forked from
+    /// the snapshot, and restored to it.
     ///
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
@@ -148,7 +148,7 @@ impl Memory {
     /// ```
     ///
     /// # Errors
-    /// [`SnapshotFileError`]; nothing is kept then.
+    /// [`SnapshotFileError`]; then nothing is kept.
     pub fn load_snapshot(
         &self,
         from: &mut impl std::io::Read,
@@ -157,12 +157,13 @@ impl Memory {
         self.load_snapshot_in(&self.0.root, from, open)
     }
 
-    /// Like [`Memory::load_snapshot`], with the loaded pages and their tables charged to `group`.
-    /// The group also pays for what [`Snapshot::fork`] makes; [`Snapshot::fork_into`] has another
-    /// group pay for a fork. The files' own groups pay for pages of files.
+    /// Loads like [`Memory::load_snapshot`], with the loaded pages and their tables charged to
+    /// `group`. The group also pays for spaces from [`Snapshot::fork`]; with
+    /// [`Snapshot::fork_into`] another group pays for the fork. The files' own groups pay for pages
+    /// of files.
     ///
     /// # Errors
-    /// [`SnapshotFileError`], also when the group is full; nothing is kept then.
+    /// [`SnapshotFileError`], also if the group is full; then nothing is kept.
     pub fn load_snapshot_in(
         &self,
         group: &Group,
@@ -175,58 +176,59 @@ impl Memory {
         Snapshot::load(&self.0.cache, group, from, open)
     }
 
-    /// The limit in bytes, as asked for.
+    /// Returns the limit in bytes, as asked for.
     pub fn limit(&self) -> u64 {
         self.0.limit
     }
 
-    /// One tick of the clock: writes back old blocks, evicts ahead of need, wakes futures. With
+    /// Does one tick's work: writes back old blocks, evicts ahead of need, wakes futures. With
     /// [`Threads::None`] call it about once a second; with a service thread there is no need to.
     pub fn tick(&self) {
         self.0.cache.tick();
     }
 
-    /// Evicts pages until `bytes` are freed or nothing more can be. Returns how many bytes were
-    /// freed.
+    /// Evicts pages until `bytes` are freed or no more can be. Returns the number of bytes freed.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         use crate::group::Reclaimer;
         let pages = crate::PageCount::ceil(bytes);
         self.0.pool.reclaim(self.0.root.id(), pages).bytes()
     }
 
-    /// How much of the time requests for memory were stalled, in all groups.
+    /// Returns how much of the time requests for memory were stalled, in all groups.
     pub fn pressure(&self) -> Pressure {
         self.0.root.pressure()
     }
 
-    /// The share of uses of file blocks that would have missed with more memory, or with less, from
-    /// a sample. `None` unless [`MemoryOptions::sample_misses`] asked for it.
+    /// Returns the share of uses of file blocks that would have missed with more memory, or with
+    /// less, estimated from a sample. `None` unless [`MemoryOptions::sample_misses`] was called.
     pub fn miss_curve(&self) -> Option<MissCurve> {
         self.0.pool.miss_curve()
     }
 
     /// Takes the write errors that no open handle was left to report, oldest first. If a file was
-    /// dropped and its data could not be written, the data is lost when its error is taken; see
+    /// dropped and its data could not be written, taking its error discards the data; see
     /// [`FileError`]. Each such file has one error, that of its last failed write. The latest 64
-    /// errors are kept; [`Totals::error_untaken`](crate::Totals::error_untaken) counts those
-    /// dropped before they were taken.
+    /// errors are kept; [`Totals::error_untaken`](crate::Totals::error_untaken) counts those that
+    /// were dropped before they were taken.
     pub fn take_errors(&self) -> Vec<FileError> {
         self.0.cache.take_errors()
     }
 
-    /// Calls `hook` from now on with each write error that no open handle can report, because the
+    /// Sets a hook that is called with each write error that no open handle can report, because the
     /// file's last handle is gone. The hook runs on a thread of the memory's, or in
     /// [`Memory::tick`], with no lock held that a call of this library takes. The errors are in
     /// [`Memory::take_errors`] as well. A later hook replaces an earlier one. The hook also runs
-    /// where the last `Memory` is dropped and, with [`Threads::None`], after that in the thread
-    /// that drops the file. The latest 64 errors wait for their call;
-    /// [`Totals::error_untold`](crate::Totals::error_untold) counts those dropped before it.
+    /// when the last `Memory` is dropped and, with [`Threads::None`], after that in the thread that
+    /// drops the file. The latest 64 errors wait for their call;
+    /// [`Totals::error_untold`](crate::Totals::error_untold) counts those that were dropped before
+    /// it.
     ///
-    /// With [`Threads::None`] it also runs in a thread that waits for a future in place
-    /// ([`Task::wait_timeout`](crate::Task::wait_timeout)), and a panic of it comes out there.
+    /// With [`Threads::None`] the hook also runs in a thread that waits for a future in place
+    /// ([`Task::wait_timeout`](crate::Task::wait_timeout)), and a panic of the hook comes out of
+    /// that wait.
     ///
     /// The memory keeps the hook. So a hook that owns a `Memory`, a file, a space or an accessor
-    /// keeps the memory, and itself, alive for ever: give it a name for them, or a
+    /// keeps the memory, and itself, alive for ever: let it use a name for them, or a
     /// [`Weak`](std::sync::Weak) reference to their owner.
     ///
     /// ```
@@ -243,7 +245,7 @@ impl Memory {
     /// may use the memory meanwhile.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn validate(&self) {
         if self.0.cache.is_foreign() {
@@ -271,13 +273,13 @@ impl std::fmt::Debug for Memory {
 impl Drop for MemoryInner {
     fn drop(&mut self) {
         if self.cache.is_foreign() {
-            // A child of fork(2) keeps everything.
+            // A child of fork(2) drops nothing of its parent's.
             std::mem::forget((self.pool.clone(), self.cache.clone(), self.root.clone()));
             return;
         }
         let mut panics = Panics::default();
         // Files that were released where they could not be closed are closed before this returns,
-        // as the process may end then. With `Threads::None` no other thread would do it.
+        // because the process may end then. With `Threads::None` no other thread would close them.
         match self.service {
             Some(_) => {
                 panics.catch(|| self.pool.finish_retired());
@@ -285,7 +287,7 @@ impl Drop for MemoryInner {
             }
             None => panics.catch(|| self.cache.abandon()),
         }
-        // The service thread checks whether anything is left to serve.
+        // This wakes the service thread, which checks whether anything is left to serve.
         self.pool.kick();
         panics.go_on();
     }

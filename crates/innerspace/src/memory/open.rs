@@ -22,10 +22,10 @@ pub enum OpenError {
     /// The file system refused.
     #[error(transparent)]
     Path(#[from] store::OpenError),
-    /// The store or the options are wrong.
+    /// The store refused, or the options are wrong.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A block of the file does not fit in the limit of the group that was to pay for it.
+    /// A block of the file does not fit in the limit of the group that was to pay for the file.
     #[error("{file}: {why}")]
     BlockTooLarge {
         /// The file.
@@ -41,7 +41,7 @@ pub enum OpenError {
     OpenOtherwise {
         /// The file.
         file: String,
-        /// How it is open.
+        /// The way in which it is open.
         how: &'static str,
     },
     /// The same store is open in this memory already, so it was not emptied.
@@ -53,12 +53,12 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether a group was full: waiting, or freeing memory, may help.
+    /// Returns whether a group was full: waiting, or freeing memory, may help.
     pub fn is_limit(&self) -> bool {
         matches!(self, OpenError::File(error) if error.is_limit())
     }
 
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             OpenError::Path(error) => error.kind(),
@@ -79,10 +79,11 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// What ends with a file. The bytes that are charged keep the group's number for the blocks.
+/// Values that are dropped when a file ends. The charged bytes keep the group's number valid for
+/// the blocks.
 type Ending = (FileBlocks, HeapBytes);
 
-/// How to open a file of a memory; made by [`Memory::options`].
+/// Options for opening a file of a memory; made by [`Memory::options`].
 #[derive(Clone, Debug)]
 pub struct FileOpener {
     memory: Memory,
@@ -92,11 +93,11 @@ pub struct FileOpener {
 impl Memory {
     /// Opens an existing file for reading.
     ///
-    /// A file that is open in this memory already is the same [`PagedFile`] again: one cache, one
-    /// set of dirty blocks. It is writable if it was first opened so, and the group that it was
-    /// first opened in pays for it. A call that names another group ([`FileOpener::group`]) is
-    /// refused, unless both say [`FileOpener::share`]. Its length is what the file system says:
-    /// files of /proc say 0, and show nothing.
+    /// If the file is open in this memory already, the result is the same [`PagedFile`]: one cache,
+    /// one set of dirty blocks. It is writable if it was first opened so, and the group in which it
+    /// was first opened pays for it. A call that names another group ([`FileOpener::group`]) is
+    /// refused, unless both calls say [`FileOpener::share`]. The file's length is the one that the
+    /// file system reports: files of /proc report 0, and appear empty.
     ///
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
@@ -107,21 +108,22 @@ impl Memory {
     /// Opens an existing file for reading and writing, and keeps other processes from doing so.
     ///
     /// # Errors
-    /// See [`OpenError`]; also when another process has it open for writing.
+    /// See [`OpenError`]; also if another process has the file open for writing.
     pub fn open_rw(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.options().access(FileAccess::ReadWrite).open_path(path)
     }
 
-    /// Makes a file, or empties an existing one, and opens it for reading and writing.
+    /// Creates a file, or empties an existing one, and opens it for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already.
-    /// A file that is in use keeps its content.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is open in this memory already. A
+    /// file that is in use keeps its content.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.options().create(path)
     }
 
-    /// Choices for a file: block size, group, write order; then open it by path or over a store.
+    /// Returns the options for a file: block size, group, write order; then open the file by path
+    /// or over a store.
     pub fn options(&self) -> FileOpener {
         FileOpener {
             memory: self.clone(),
@@ -131,40 +133,42 @@ impl Memory {
 }
 
 impl FileOpener {
-    /// The unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB. A block, and
-    /// four pages for the index, have to fit in the group that pays:
+    /// Sets the unit of caching in bytes: a power of two from 4 KiB (the default) to 2 MiB. A
+    /// block, and four pages for the index, have to fit in the group that pays:
     /// [`OpenError::BlockTooLarge`].
     pub fn block_size(mut self, bytes: u64) -> FileOpener {
         self.options = self.options.block_size(bytes);
         self
     }
 
-    /// Whether the file is opened for reading alone (the default), or for writing too. A file that
-    /// is open for reading alone stays so until it is closed: to open it for writing meanwhile is
-    /// [`OpenError::OpenOtherwise`].
+    /// Sets whether the file is opened only for reading (the default), or for writing too. A file
+    /// that is open only for reading stays so until it is closed: opening it for writing meanwhile
+    /// fails with [`OpenError::OpenOtherwise`].
     pub fn access(mut self, access: FileAccess) -> FileOpener {
         self.options = self.options.access(access);
         self
     }
 
-    /// When dirty blocks are written. [`WriteOrder::Background`], the default, accepts the order of
-    /// a file that is open already. Another order than that file's is [`OpenError::OpenOtherwise`].
+    /// Sets when dirty blocks are written. [`WriteOrder::Background`], the default, accepts the
+    /// order of a file that is open already. Another order than that file's fails with
+    /// [`OpenError::OpenOtherwise`].
     pub fn write_order(mut self, order: WriteOrder) -> FileOpener {
         self.options = self.options.write_order(order);
         self
     }
 
-    /// The group that pays for the file's blocks; the root group by default. With a group of
-    /// another `Memory`, opening fails: [`OpenError::OtherMemorysGroup`]. A file that is open
-    /// already for another group is [`OpenError::OpenOtherwise`], unless both opened it to
-    /// [`share`](FileOpener::share) it. A call that names no group uses the file as it is open.
+    /// Sets the group that pays for the file's blocks; the root group by default. Opening fails
+    /// with a group of another `Memory` ([`OpenError::OtherMemorysGroup`]), and for a file that is
+    /// open already for another group ([`OpenError::OpenOtherwise`]), unless both calls opened it
+    /// to [`share`](FileOpener::share) it. A call that names no group accepts the group of a file
+    /// that is open already.
     pub fn group(mut self, group: &Group) -> FileOpener {
         self.options = self.options.group(group);
         self
     }
 
-    /// Lets other groups use the file that is opened, and uses one that is open already, whichever
-    /// group pays for it: the first that opened it. Both sides have to say so.
+    /// Lets other groups use the file that is opened. If the file is open already, uses it,
+    /// whichever group pays for it: the first that opened it. Both calls have to say so.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -183,14 +187,14 @@ impl FileOpener {
         self
     }
 
-    /// The name in messages; the store's own by default.
+    /// Sets the name that messages use; the store's own by default.
     pub fn name(mut self, name: &str) -> FileOpener {
         self.options = self.options.name(name);
         self
     }
 
-    /// Opens a file over any store. A store whose identity is open in this memory already gives the
-    /// same file.
+    /// Opens a file over any store. If a store with the same identity is open in this memory
+    /// already, the result is the same file.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -198,7 +202,7 @@ impl FileOpener {
         self.open_store(Arc::new(store))
     }
 
-    /// Like [`FileOpener::open`], for a store that others also hold.
+    /// Opens a file like [`FileOpener::open`], over a store that others also hold.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -244,20 +248,20 @@ impl FileOpener {
         self.with_create(path.as_ref(), Create::Never)
     }
 
-    /// Makes a file by path, or empties an existing one, for reading and writing.
+    /// Creates a file by path, or empties an existing one, for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::NotEmptied`] for a file that is open in this memory already.
+    /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is open in this memory already.
     pub fn create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::Truncate)
     }
 
-    /// Opens a file by path for reading and writing, and keeps its content; makes an empty file if
-    /// there is none.
+    /// Opens a file by path for reading and writing, and keeps its content; creates an empty file
+    /// if there is none.
     ///
     /// # Errors
-    /// See [`OpenError`]; also when another process has it open for writing.
+    /// See [`OpenError`]; also if another process has the file open for writing.
     pub fn open_or_create(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::IfMissing)
@@ -280,7 +284,8 @@ impl FileOpener {
             }),
             (listed, _) => self.same_file(listed, &name),
         };
-        // Charged with the table of files unlocked. If the file is open already, it costs nothing.
+        // The heap is charged while the table of files is unlocked. If the file is open already,
+        // the charge is given back.
         let heap = self.charge(&name);
         let make = |locked: Locked<'_>| {
             let heap = heap?;
@@ -293,13 +298,13 @@ impl FileOpener {
         inner.files.open_once(&inner.cache, opened, same, make)
     }
 
-    /// The group that is to pay.
+    /// Returns the group that pays.
     fn payer(&self) -> &Group {
         let root = &self.memory.0.root;
         self.options.group.as_ref().unwrap_or(root)
     }
 
-    /// Charges the group for an open file, whose blocks have to fit in the group.
+    /// Charges the group for an open file. A block of the file has to fit in the group.
     fn charge(&self, name: &dyn Fn() -> String) -> Result<Ending, OpenError> {
         let name: Arc<str> = self.shown_name(name).into();
         let order = self.options.block_order(&name)?;
@@ -332,8 +337,8 @@ impl FileOpener {
         }
     }
 
-    /// The caller's name for the file. Another caller may have opened it by a name of its own,
-    /// which this caller must not see.
+    /// Returns the caller's name for the file. Another caller may have opened it by a name of its
+    /// own, which this caller must not see.
     fn shown_name(&self, own: &dyn Fn() -> String) -> String {
         match &self.options.name {
             Some(name) => store::shown_name(name).into_owned(),
@@ -341,8 +346,8 @@ impl FileOpener {
         }
     }
 
-    /// A handle of the file that is open already, if it is open in the way wanted. `name` is that
-    /// of the caller's path or store.
+    /// Returns a handle of the file that is open already, if it is open in the wanted way. `name`
+    /// is that of the caller's path or store.
     fn same_file(&self, listed: Listed, name: &dyn Fn() -> String) -> Result<PagedFile, OpenError> {
         let file = || self.shown_name(name);
         let refuse = |how| Err(OpenError::OpenOtherwise { file: file(), how });
@@ -370,10 +375,10 @@ impl FileOpener {
     }
 }
 
-/// How a file is open that is refused to a group.
+/// Why a group is refused a file that is open already.
 pub(super) const OF_ANOTHER_GROUP: &str = "for another group, and not shared by both";
 
-/// Whether a group was named that is not the one that pays.
+/// Returns whether a group was named, and another one pays.
 pub(super) fn is_another(named: Option<&Group>, payer: &Group) -> bool {
     named.is_some_and(|group| group.id() != payer.id())
 }

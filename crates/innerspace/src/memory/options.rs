@@ -1,4 +1,4 @@
-//! Choices for a memory, and making it.
+//! The options of a memory, and creating it.
 
 use std::io;
 
@@ -17,29 +17,29 @@ use crate::units::{KIB, PAGE_SIZE};
 /// The smallest limit of a memory: 256 KiB. With [`MemoryOptions::sample_misses`] it is larger.
 pub const MINIMUM_LIMIT: u64 = 256 * KIB;
 
-/// Memory that every `Memory` takes besides its frames: the wait table, counters, lists.
+/// The bytes that every `Memory` takes besides its frames: the wait table, counters, lists.
 const FIXED: u64 = 64 * KIB;
-/// Bytes of metadata for each frame.
+/// The bytes of metadata for each frame.
 const METADATA: u64 = 64;
 
-/// Which threads do the background work: writing old blocks back, evicting ahead of need, waking
-/// futures.
+/// Which threads do the background work: write old blocks back, evict ahead of need, wake futures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Threads {
     /// Threads of the memory's own: one for the work of all files, which calls no foreign code, and
     /// others for calls of stores, wakers and hooks, as they are needed. A call that hangs or
-    /// panics holds up its own file, or the group that pays for that; each group can lose 128
-    /// threads to calls that hang.
+    /// panics delays its own file, or the group that pays for that; each group can lose 128 threads
+    /// to calls that hang.
     #[default]
     Service,
     /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
-    /// A call writes what its own group has unwritten; that of other groups waits for a tick.
-    /// The thread that ticks calls all stores, wakers and hooks, and a call that hangs keeps it.
+    /// A call that needs memory writes the dirty blocks of its own group; those of other groups
+    /// wait for a tick. The thread that ticks calls all stores, wakers and hooks, so a call that
+    /// hangs keeps it.
     None,
 }
 
-/// Choices for a [`Memory`].
+/// The options of a [`Memory`].
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
     limit: Limit,
@@ -53,15 +53,15 @@ impl Memory {
     /// service thread. The least limit is [`MINIMUM_LIMIT`].
     ///
     /// # Errors
-    /// [`MemoryError`]: the limit is too small, larger than the machine, or address space for it is
-    /// refused.
+    /// [`MemoryError`]: the limit is too small or larger than the machine's memory, or the system
+    /// refused address space for it.
     pub fn with_limit(limit: impl Into<Limit>) -> Result<Memory, MemoryError> {
         MemoryOptions::new(limit).build()
     }
 }
 
 impl MemoryOptions {
-    /// A memory of `limit` (bytes, or a [`Limit`]), with one service thread.
+    /// Returns the options of a memory of `limit` (bytes, or a [`Limit`]), with one service thread.
     pub fn new(limit: impl Into<Limit>) -> MemoryOptions {
         MemoryOptions {
             limit: limit.into(),
@@ -71,29 +71,29 @@ impl MemoryOptions {
         }
     }
 
-    /// How the memory chooses what to evict.
+    /// Sets how the memory chooses what to evict.
     pub fn policy(mut self, policy: EvictionPolicy) -> MemoryOptions {
         self.policy = policy;
         self
     }
 
-    /// Samples uses of file blocks, for [`Memory::miss_curve`]. The sample takes 408 KiB of the
-    /// limit, which has to be larger than [`MINIMUM_LIMIT`] by as much. It takes next to no time:
-    /// during a four hundredth of the time, calls count their uses, and each access to a sampled
-    /// page through a mapping is a page fault.
+    /// Makes the memory sample uses of file blocks, for [`Memory::miss_curve`]. The sample takes
+    /// 408 KiB of the limit, which has to be larger than [`MINIMUM_LIMIT`] by as much. It costs
+    /// hardly any time: for one four-hundredth of the time, calls count their uses, and each access
+    /// to a sampled page through a mapping is a page fault.
     pub fn sample_misses(mut self) -> MemoryOptions {
         self.sampling = true;
         self
     }
 
-    /// Which threads do the background work.
+    /// Sets which threads do the background work.
     pub fn threads(mut self, threads: Threads) -> MemoryOptions {
         self.threads = threads;
         self
     }
 
-    /// Makes the memory. Address space is reserved at once; pages are taken from the system as they
-    /// are used.
+    /// Creates the memory. All address space is reserved here; pages are taken from the system as
+    /// they are used.
     ///
     /// # Errors
     /// See [`MemoryError`].

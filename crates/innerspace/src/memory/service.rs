@@ -1,6 +1,6 @@
-//! The service thread. It does the work of `tick()` once a second, and whenever it is asked. It
-//! calls no foreign code, which may hang: stores, wakers, watchers and hooks are called in lanes
-//! ([`crate::exec`]), each in its file's or its payer's.
+//! The service thread. It does the work of `tick()` once a second, and other work whenever it is
+//! asked to. It calls no foreign code, which may hang: stores, wakers, watchers and hooks are
+//! called in lanes ([`crate::exec`]), each in the lane of its file or its payer.
 
 use std::io;
 use std::mem::forget;
@@ -11,7 +11,7 @@ use crate::cache::Cache;
 use crate::reclaim::Step;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank};
 
-/// Time between ticks.
+/// The time between ticks.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The handle of a service thread.
@@ -22,8 +22,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Starts the thread. It ends when it alone has the cache: no memory handle, no file and no
-    /// space is left.
+    /// Starts the thread. The thread ends when only it has the cache: no memory handle, no file and
+    /// no space is left.
     pub(super) fn start(cache: Arc<Cache>) -> io::Result<Service> {
         let at_work = Arc::new(Mutex::ranked(Rank::Service, ()));
         let theirs = at_work.clone();
@@ -33,7 +33,7 @@ impl Service {
         Ok(Service { at_work })
     }
 
-    /// Keeps the thread from working until the result is dropped.
+    /// Keeps the thread from working until the returned guard is dropped.
     pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
         self.at_work.lock()
     }
@@ -62,7 +62,7 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
     }
 }
 
-/// Does `work`, in which a waker, a store or a hook may panic. The panic is reported, and does not
+/// Calls `work`, in which a waker, a store or a hook may panic. The panic is reported, and does not
 /// end the service.
 fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
     // The payload is foreign: dropping it may panic again.
@@ -82,7 +82,7 @@ mod tests {
     use crate::store::{FaultyStore, MemoryStore};
     use crate::units::MIB;
 
-    /// Says that it was called, and then does something.
+    /// A waker that reports its call, and then calls a function.
     struct Calls<F>(Sender<()>, F);
 
     impl<F: Fn() + Send + Sync + 'static> Wake for Calls<F> {
@@ -103,13 +103,13 @@ mod tests {
     }
 
     fn wait_called(calls: &Receiver<()>) {
-        // The bound matters only if there is no service any more.
+        // The timeout matters only if there is no service any more.
         let end = calls.recv_timeout(Duration::from_secs(60));
         end.expect("somebody serves");
     }
 
-    /// More calls than are made at once: those behind the first are made after its panic was passed
-    /// on.
+    /// Makes more calls than run at the same time: those after the first ones run after the panic
+    /// was passed on.
     fn have_many_woken(file: &PagedFile) {
         (0..20).for_each(|_| have_woken(file, || {}));
     }
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(memory.take_errors().len(), 1);
     }
 
-    /// A hook that records its call and panics.
+    /// Sets a hook that records its call and panics.
     fn hook(memory: &Memory) -> Receiver<()> {
         let (called, calls) = mpsc::channel();
         memory.on_error(move |_| {
@@ -138,7 +138,7 @@ mod tests {
         calls
     }
 
-    /// A file with something unwritten that will never be.
+    /// Opens a file with dirty bytes that can never be written.
     fn refused(memory: &Memory) -> PagedFile {
         let store = FaultyStore::new(MemoryStore::new());
         let refuse = Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Write]);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_service_tells_what_is_lost_when_the_memory_is_gone() {
-        // Either the service or the last drop comes first.
+        // The service may come before the last drop, or after it.
         for _ in 0..20 {
             let memory = Memory::with_limit(4 * MIB).unwrap();
             let calls = hook(&memory);

@@ -8,19 +8,19 @@ use crate::group::GroupStats;
 use crate::stats::Totals;
 use crate::units::{ByteSize, PAGE_SIZE};
 
-/// A memory in numbers. `Display` is for people; [`MemoryStats::prometheus`] for scraping; the
-/// fields for programs.
+/// A memory in numbers. `Display` is for people, [`MemoryStats::prometheus`] for scraping, the
+/// fields are for programs.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// The limit asked for, in bytes.
+    /// The limit that was asked for, in bytes.
     pub limit: u64,
     /// Bytes in use now: charged pages and their metadata.
     pub usage: u64,
-    /// The most bytes ever in use.
+    /// The most bytes that were ever in use.
     pub peak: u64,
-    /// Where the limit goes.
+    /// The parts of the limit.
     pub parts: LimitParts,
     /// Events since the start and pages by state, as in vmstat.
     pub totals: Totals,
@@ -30,7 +30,7 @@ pub struct MemoryStats {
     pub files: Vec<FileStats>,
 }
 
-/// Where the limit of a memory goes, in bytes. The parts add up to the limit, less the rest of the
+/// How the limit of a memory is used, in bytes. The parts add up to the limit, less the rest of the
 /// last page.
 ///
 /// `Display` prints one line.
@@ -44,14 +44,14 @@ pub struct LimitParts {
     pub tables: u64,
     /// Other pages in use: anonymous memory, copies, pages being set up.
     pub anonymous: u64,
-    /// Charged, but on the heap: caches of translations, copies of views across blocks, the sample
-    /// for the miss curve.
+    /// Charged memory on the heap: caches of translations, copies of views across blocks, the
+    /// sample for the miss curve.
     pub heap: u64,
     /// Charged in advance by threads that charge often; given back when other requests need it.
     pub stock: u64,
     /// Free pages.
     pub free: u64,
-    /// Kept for writeback and bounce copies.
+    /// Kept free for writeback and bounce copies.
     pub reserve: u64,
     /// Metadata of all pages, and the table that remembers where blocks were last found.
     pub metadata: u64,
@@ -109,7 +109,8 @@ impl fmt::Display for LimitParts {
 }
 
 impl Memory {
-    /// All counters and gauges as of now. Counting is cheap; this call walks the groups and files.
+    /// Returns all counters and gauges as of now. Counting is cheap; this call walks the groups and
+    /// files.
     pub fn stats(&self) -> MemoryStats {
         let inner = &*self.0;
         let root = inner.root.stats();
@@ -135,11 +136,11 @@ impl Memory {
 }
 
 impl MemoryStats {
-    /// The totals and the groups in the Prometheus text format, version 0.0.4. Files have no rows,
-    /// since two may have the same name; their figures are in [`MemoryStats::files`].
+    /// Returns the totals and the groups in the Prometheus text format, version 0.0.4. Files have
+    /// no rows, because two may have the same name; their figures are in [`MemoryStats::files`].
     pub fn prometheus(&self) -> String {
         let mut text = self.totals.prometheus();
-        // The format requires the rows of one metric to stand together.
+        // The format requires the rows of one metric to be together.
         for (name, kind, help, value) in GROUP_METRICS {
             let name = format!("innerspace_group_{name}");
             text += &format!("# HELP {name} {help}.\n# TYPE {name} {kind}\n");
@@ -154,7 +155,8 @@ impl MemoryStats {
     }
 }
 
-/// Name, kind and meaning of a metric, and its value for a group that has one.
+/// The name, kind and meaning of a metric, with a function that returns its value for a group, if
+/// the group has one.
 type GroupMetric = (
     &'static str,
     &'static str,

@@ -1,10 +1,9 @@
-//! A device whose power can be cut: what would be left of it is kept beside it.
+//! A device whose power can be cut. It keeps the bytes that would be left then.
 //!
-//! The fault model. A store reaches the processor's caches alone. A line is written to the medium
-//! when it is flushed *and* the thread that flushed it has passed a fence, with the bytes that it
-//! had when it was flushed. Beyond that the processor may write any line at any time, or not:
-//! [`DaxDevice::torn_image`] draws lots for each. A line is the unit: it is written wholly or not
-//! at all.
+//! The fault model: a store reaches only the processor's caches. A line is written to the medium
+//! when it was flushed *and* the thread that flushed it has passed a fence; it has the bytes from
+//! the time of the flush. Beyond that the processor may write any line at any time, or not:
+//! [`DaxDevice::torn_image`] decides at random for each. A line is written wholly or not at all.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,22 +12,22 @@ use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, Mutex};
 use crate::sys::flush::{LINE, line_range};
 
-/// The medium of a device, apart from the caches.
+/// The medium of a device, without the caches.
 pub(super) struct PowerCut(Mutex<Medium>);
 
 struct Medium {
     /// The durable bytes.
     bytes: Vec<u8>,
-    /// By thread and offset: lines flushed and not yet fenced.
+    /// For each thread, by offset, the lines that it has flushed and not yet fenced.
     flushed: HashMap<ThreadId, BTreeMap<u64, [u8; LINE]>>,
-    /// Lines flushed and fences so far.
+    /// The number of flushed lines and of fences so far.
     steps: u64,
-    /// The step from which on nothing becomes durable any more.
+    /// The number of steps after which nothing becomes durable any more.
     cut_at: u64,
 }
 
 impl Medium {
-    /// Counts a step. Returns whether there is still power.
+    /// Counts a step. Returns whether the power is still on.
     fn step(&mut self) -> bool {
         self.steps += 1;
         self.steps <= self.cut_at
@@ -60,7 +59,7 @@ impl PowerCut {
 }
 
 impl DaxDevice {
-    /// A memory device whose power can be cut.
+    /// Creates a memory device whose power can be cut.
     pub(crate) fn with_power_cut(len: u64) -> Result<DaxDevice, DaxError> {
         let device = DaxDevice::new("power-cut device", Bytes::Memory(memory(len)?));
         let mut inner = Arc::into_inner(device.0).expect("nobody else has it yet");
@@ -77,29 +76,30 @@ impl DaxDevice {
         &self.0.power.as_ref().expect("made by `with_power_cut`").0
     }
 
-    /// Lines flushed and fences passed so far: the points at which power can be cut.
+    /// Returns the number of flushed lines and of fences so far: the points at which power can be
+    /// cut.
     pub(crate) fn steps(&self) -> u64 {
         self.medium().lock().steps
     }
 
-    /// Cuts the power after this many steps, counted from when the device was made. The program
-    /// does not notice.
+    /// Cuts the power after this many steps since the device was created. The program does not
+    /// notice.
     pub(crate) fn cut_power_after(&self, steps: u64) {
         self.medium().lock().cut_at = steps;
     }
 
-    /// The bytes that are surely left after a power cut: those flushed and fenced.
+    /// Returns the bytes that are certain to be left after a power cut: those flushed and fenced.
     pub(crate) fn durable_image(&self) -> Vec<u8> {
         self.medium().lock().bytes.clone()
     }
 
-    /// Bytes that may be left: each line as it is durable or as it is in the caches, chosen at
-    /// random.
+    /// Returns bytes that may be left after a power cut: each line as it is durable or as it is in
+    /// the caches, chosen at random.
     pub(crate) fn torn_image(&self, seed: u64) -> Vec<u8> {
         let mut image = self.durable_image();
         let mut lot = seed.wrapping_mul(2).wrapping_add(1);
         for (number, line) in image.chunks_mut(LINE).enumerate() {
-            // SplitMix64's steps.
+            // The steps of SplitMix64.
             lot = lot.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let mixed = (lot ^ (lot >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             if mixed >> 63 == 1 {

@@ -1,9 +1,9 @@
-//! A device that a host writes out, and a host that forgets writes that failed.
+//! A device that a host writes out, where the host forgets a write that has failed.
 //!
 //! The fault model is that of systems that take a page for clean once its write has failed: of a
-//! sync that fails, nothing reaches the medium, and no page of the device is to be written any more
-//! until it is stored to again. The host knows a page as changed when its bytes are others than it
-//! has seen, or when it was touched.
+//! sync that fails, nothing reaches the medium, and the host writes no page of the device again
+//! until it is stored to again. The host knows that a page was changed if its bytes differ from
+//! those it has seen, or if it was touched.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,13 +18,13 @@ pub(super) struct Host(Mutex<State>);
 struct State {
     /// The durable bytes.
     medium: Vec<u8>,
-    /// The bytes that the host takes for written.
+    /// The bytes that the host believes to be written.
     seen: Vec<u8>,
-    /// First bytes of pages that were touched since.
+    /// The offsets of pages that were touched since.
     touched: BTreeSet<usize>,
-    /// Syncs so far.
+    /// The number of syncs so far.
     syncs: u64,
-    /// This many fail from now on.
+    /// The number of coming syncs that fail.
     failures: u64,
 }
 
@@ -61,7 +61,7 @@ impl Host {
 }
 
 impl DaxDevice {
-    /// A memory device that such a host writes out.
+    /// Creates a memory device that such a host writes out.
     pub(crate) fn with_forgetful_host(len: u64) -> Result<DaxDevice, DaxError> {
         let device = DaxDevice::new("forgetful device", Bytes::Memory(memory(len)?));
         let mut inner = Arc::into_inner(device.0).expect("nobody else has it yet");
@@ -81,17 +81,17 @@ impl DaxDevice {
         &host.expect("made by `with_forgetful_host`").0
     }
 
-    /// The next syncs fail, this many of them.
+    /// Makes the next `count` syncs fail.
     pub(crate) fn fail_syncs(&self, count: u64) {
         self.host_state().lock().failures = count;
     }
 
-    /// Syncs that the host was asked for.
+    /// Returns how often the host was asked to sync.
     pub(crate) fn host_syncs(&self) -> u64 {
         self.host_state().lock().syncs
     }
 
-    /// The bytes that the host has written.
+    /// Returns the bytes that the host has written.
     pub(crate) fn medium_image(&self) -> Vec<u8> {
         self.host_state().lock().medium.clone()
     }

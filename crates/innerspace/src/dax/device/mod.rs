@@ -1,11 +1,12 @@
 //! Devices: bytes at an address, and how they are made durable.
 //!
 //! Other threads may read and write every byte of a device at any time, through mappings, pins or
-//! file calls. It is shared memory in the sense of `sys::copy`, and is accessed only by copies.
+//! file calls. So a device is shared memory in the sense of `sys::copy`, and is accessed only by
+//! copies.
 //!
 //! A device over a host file is as long as the file may become. Only bytes before the file's end
-//! may be touched, and only those of allocated blocks: the caller, which knows the file, makes sure
-//! of that.
+//! may be touched, and of those only bytes of allocated blocks. The caller, which knows the file,
+//! makes sure of that.
 
 #[cfg(test)]
 mod faulty_power;
@@ -30,15 +31,15 @@ use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Flushing cache lines. The device is memory (and as durable as memory is), or the host maps
-    /// the file's medium itself (`MAP_SYNC`).
+    /// The library has to flush cache lines. The device is memory (and as durable as memory is), or
+    /// the mapping is of the file's medium itself (`MAP_SYNC`).
     Lines,
-    /// A write by the host, which maps its page cache.
+    /// The host has to write: the mapping is of its page cache, not of the medium.
     HostSync,
 }
 
-/// A range of bytes that the process can address and that direct access files lie on. Clones are
-/// the same device.
+/// A range of bytes that the process can address, on which direct-access files lie. A clone is the
+/// same device.
 ///
 /// ```
 /// use innerspace::{DaxDevice, Durability, MIB};
@@ -54,21 +55,21 @@ pub enum Durability {
 pub struct DaxDevice(Arc<DeviceInner>);
 
 struct DeviceInner {
-    /// The name for messages.
+    /// The name, for messages.
     name: Arc<str>,
     bytes: Bytes,
     durability: Durability,
-    /// Which blocks are free. `None` for a host file, whose file system keeps them.
+    /// The free blocks. `None` for a host file, where the file system has them.
     blocks: Option<Blocks>,
-    /// The bytes that a power cut would leave.
+    /// The bytes that a power cut would leave, in tests of power cuts.
     #[cfg(test)]
     power: Option<faulty_power::PowerCut>,
-    /// A host that writes out, and fails on demand.
+    /// A host that writes the device out, and fails on demand.
     #[cfg(test)]
     host: Option<forgetful::Host>,
 }
 
-/// The mapping. The bytes stay at their address as long as the device lives.
+/// The mapping of the device. The bytes stay at their address as long as the device lives.
 enum Bytes {
     Memory(Mapping),
     Shared(SharedMapping),
@@ -83,14 +84,14 @@ impl DaxDevice {
     /// first written. It does not count towards the limit of any [`Memory`](crate::Memory).
     ///
     /// # Errors
-    /// When `len` is not a whole number of pages of 4096 bytes, at least one, or the system has no
-    /// room for it.
+    /// `len` is not a whole number of pages of 4096 bytes, or is 0; or the system has no room for
+    /// it.
     pub fn memory(len: u64) -> Result<DaxDevice, DaxError> {
         let mapping = memory(len)?;
         Ok(DaxDevice::new("memory device", Bytes::Memory(mapping)))
     }
 
-    /// Like [`DaxDevice::memory`], but asks the system for huge pages.
+    /// Creates a device like [`DaxDevice::memory`], but asks the system for huge pages.
     ///
     /// # Errors
     /// As for [`DaxDevice::memory`].
@@ -103,24 +104,25 @@ impl DaxDevice {
     /// Creates a device in a sealed memory file of the system, which no process can shrink or grow.
     ///
     /// # Errors
-    /// As for [`DaxDevice::memory`], and [`DaxError::Unsupported`] where there are no such files.
+    /// The errors of [`DaxDevice::memory`], and [`DaxError::Unsupported`] if the system has no such
+    /// files.
     pub fn memfd(len: u64) -> Result<DaxDevice, DaxError> {
         let size = check_len(len)?;
         let name: Arc<str> = "memfd device".into();
         let shared = shared::sealed_memory(c"innerspace", len)
             .and_then(|file| SharedMapping::new(&file, size, Rights::ReadWrite));
         match shared {
-            // The file has no name and two seals: its mapping is enough to keep it.
+            // The file has no name and two seals; the mapping alone keeps it.
             Ok(shared) => Ok(DaxDevice::new(&name, Bytes::Shared(shared))),
             Err(error) => Err(cannot_map(&name, DaxFeature::SealedMemory, error)),
         }
     }
 
-    /// A device over the first `capacity` bytes of a host file, rounded up to whole pages; the file
-    /// may be shorter.
+    /// Creates a device over the first `capacity` bytes of a host file, rounded up to whole pages;
+    /// the file may be shorter.
     ///
     /// # Errors
-    /// [`DaxError::Unsupported`] when the file system has no shared mappings.
+    /// [`DaxError::Unsupported`] if the file system has no shared mappings.
     pub(crate) fn host_file(host: &HostFile, capacity: u64) -> Result<DaxDevice, DaxError> {
         let rights = if host.writable() {
             Rights::ReadWrite
@@ -143,7 +145,7 @@ impl DaxDevice {
         Ok(DaxDevice::made(name, bytes, durability, None))
     }
 
-    /// A device with blocks of its own.
+    /// Creates a device with blocks of its own.
     fn new(name: &str, bytes: Bytes) -> DaxDevice {
         let blocks = Blocks::new(bytes.len() as u64 >> PAGE_SHIFT);
         DaxDevice::made(name.into(), bytes, Durability::Lines, Some(blocks))
@@ -167,36 +169,37 @@ impl DaxDevice {
         }))
     }
 
-    /// The size in bytes; for a host file the most it can grow to.
+    /// Returns the size in bytes; for a host file, the most to which it can grow.
     pub fn len(&self) -> u64 {
         self.0.bytes.len() as u64
     }
 
-    /// How its bytes become durable.
+    /// Returns how the bytes become durable.
     pub fn durability(&self) -> Durability {
         self.0.durability
     }
 
-    /// The size in pages.
+    /// Returns the size in pages.
     pub(crate) fn pages(&self) -> u64 {
         self.len() >> PAGE_SHIFT
     }
 
-    /// The device's blocks, if it is not a host file's.
+    /// Returns the device's blocks; `None` for a host file.
     pub(crate) fn blocks(&self) -> Option<&Blocks> {
         self.0.blocks.as_ref()
     }
 
-    /// The number of free pages of 4 KiB; 0 for a host file, whose file system does not say.
+    /// Returns the number of free pages of 4 KiB; 0 for a host file, whose file system does not
+    /// say.
     pub fn free_pages(&self) -> u64 {
         self.blocks().map_or(0, Blocks::free)
     }
 
-    /// The address of a page, as a number whose provenance is exposed. It stays as long as the
-    /// device lives.
+    /// Returns the address of a page, as a number whose provenance is exposed. It stays the same as
+    /// long as the device lives.
     ///
     /// # Panics
-    /// When the device has no such page.
+    /// Panics if the device has no such page.
     #[inline]
     pub(crate) fn host(&self, page: u64) -> u64 {
         assert!(
@@ -207,7 +210,7 @@ impl DaxDevice {
         self.0.bytes.base().expose_provenance() as u64 + (page << PAGE_SHIFT)
     }
 
-    /// The address of `len` bytes at `offset`, all of them inside the device.
+    /// Returns the address of `len` bytes at `offset`, all of them inside the device.
     #[inline]
     fn address(&self, offset: u64, len: u64) -> *mut u8 {
         let end = offset.checked_add(len);
@@ -223,12 +226,12 @@ impl DaxDevice {
     /// Copies bytes out of the device.
     ///
     /// # Panics
-    /// When the range is not inside the device, here and in the following functions.
+    /// This and the next functions panic if the range is not inside the device.
     #[inline]
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         let from = self.address(offset, to.len() as u64);
-        // SAFETY: the range is inside the mapping, which lives as long as `self`; others use it by
-        // `sys::copy` alone.
+        // SAFETY: the range is inside the mapping, which lives as long as `self`; others access it
+        // only by `sys::copy`.
         unsafe { copy::copy_in(to, from) }
     }
 
@@ -253,10 +256,11 @@ impl DaxDevice {
         unsafe { copy::fill(to, 0, len as usize) }
     }
 
-    /// Makes the host see pages as changed, without a store to them; see [`SharedMapping::touch`].
+    /// Makes the host take pages for changed, without a store to them; see
+    /// [`SharedMapping::touch`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`SharedMapping::touch`].
     pub(crate) fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.address(offset, len);
         #[cfg(test)]
@@ -266,7 +270,7 @@ impl DaxDevice {
                 .for_each(|page| host.touched(page));
         }
         match &self.0.bytes {
-            Bytes::Memory(_) => Ok(()), // no host has it
+            Bytes::Memory(_) => Ok(()), // there is no host
             Bytes::Shared(shared) => shared.touch(offset as usize..(offset + len) as usize),
         }
     }
@@ -275,7 +279,7 @@ impl DaxDevice {
     /// [`SharedMapping::make_storable`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`SharedMapping::make_storable`].
     pub(crate) fn make_storable(&self, offset: u64, len: u64) -> io::Result<()> {
         self.address(offset, len);
         match (self.0.durability, &self.0.bytes) {
@@ -286,8 +290,8 @@ impl DaxDevice {
         }
     }
 
-    /// Does the same for one page by storing a byte of it again: a signal if the file has become
-    /// shorter meanwhile.
+    /// Makes the host provide room for stores to one page, by storing a byte of it again. That
+    /// raises a signal if the file has become shorter meanwhile.
     pub(crate) fn touch_by_store(&self, offset: u64) {
         let at = self.address(offset, 1);
         // SAFETY: as in `read`; the byte does not change.
@@ -298,7 +302,7 @@ impl DaxDevice {
     /// [`fence`](DaxDevice::fence) by this thread.
     ///
     /// # Errors
-    /// The host's, if it has to write.
+    /// The host's error, if the host has to write.
     #[inline]
     pub(crate) fn flush(&self, offset: u64, len: u64) -> io::Result<()> {
         let from = self.address(offset, len);
@@ -317,14 +321,14 @@ impl DaxDevice {
             _ => {
                 // SAFETY: the range is inside the mapping, which lives as long as `self`. If the
                 // processor has no such instruction, the device is memory that does not outlive the
-                // process.
+                // process, and nothing has to be flushed.
                 unsafe { flush::flush(from, len as usize) };
                 Ok(())
             }
         }
     }
 
-    /// Returns when what this thread has flushed is durable.
+    /// Waits until all that this thread has flushed is durable.
     ///
     /// # Errors
     /// None today; reserved for devices that can fail here.
@@ -374,7 +378,7 @@ fn check_len(len: u64) -> Result<usize, DaxError> {
     if !len.is_multiple_of(PAGE_SIZE as u64) {
         return Err(DaxError::DeviceNotPages { len });
     }
-    // A length beyond an address is too large for the system too.
+    // A length that does not fit in a `usize` is refused by the system in any case.
     Ok(usize::try_from(len).unwrap_or(usize::MAX))
 }
 
@@ -385,7 +389,7 @@ fn memory(len: u64) -> Result<Mapping, DaxError> {
     Ok(mapping)
 }
 
-/// The error for a mapping that failed: not supported, or no room.
+/// Returns the error for a mapping that failed: the feature is not supported, or there is no room.
 fn cannot_map(file: &Arc<str>, what: DaxFeature, error: io::Error) -> DaxError {
     if error.kind() == io::ErrorKind::Unsupported {
         return DaxError::Unsupported {

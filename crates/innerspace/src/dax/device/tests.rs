@@ -1,4 +1,4 @@
-//! Devices, by each way of making one.
+//! Tests of devices, created in each way.
 
 use super::*;
 use crate::units::MIB;
@@ -84,7 +84,7 @@ fn page_addresses_are_those_of_the_bytes_and_large_devices_are_aligned() {
         device.write(5 * PAGE + 8, &[1, 2, 3, 4, 5, 6, 7, 8]);
         let address = device.host(5) + 8;
         let word = std::ptr::with_exposed_provenance::<u64>(address as usize);
-        // SAFETY: a word of page 5, which nobody writes now.
+        // SAFETY: a word of page 5, to which no thread writes now.
         let found = unsafe { word.read() };
         assert_eq!(found.to_ne_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
@@ -108,10 +108,10 @@ fn only_what_was_flushed_and_fenced_survives_a_power_cut() {
     let survives = |offset: usize| device.durable_image()[offset];
     device.write(60, &[1; 10]);
     assert_eq!((survives(60), survives(69)), (0, 0));
-    // Both lines that the bytes are in.
+    // The flush covers both lines with these bytes.
     device.flush(60, 10).unwrap();
     assert_eq!((survives(60), survives(69), device.steps()), (0, 0, 2));
-    // Stored after the flush: the fence does not cover it.
+    // This store comes after the flush, so the fence does not cover it.
     device.write(60, &[2]);
     std::thread::scope(|scope| {
         scope.spawn(|| device.fence().unwrap());
@@ -120,7 +120,7 @@ fn only_what_was_flushed_and_fenced_survives_a_power_cut() {
     device.fence().unwrap();
     assert_eq!((survives(60), survives(69), device.steps()), (1, 1, 4));
     assert_eq!(read(&device, 60, 2), [2, 1]);
-    // Nothing happens to the medium once the power is gone.
+    // Once the power is gone, nothing reaches the medium.
     device.cut_power_after(5);
     device.flush(60, 1).unwrap();
     device.fence().unwrap();
@@ -161,7 +161,8 @@ mod host {
         let device = DaxDevice::host_file(&host, MIB + 1).unwrap();
         assert_eq!(device.len(), MIB + PAGE);
         assert!(device.blocks().is_none());
-        // No file system of a test machine grants MAP_SYNC; where one does, lines suffice.
+        // On test machines no file system supports MAP_SYNC; where one does, flushing lines is
+        // enough.
         assert_eq!(device.durability(), Durability::HostSync);
         device.write(PAGE - 3, b"across");
         device.flush(PAGE - 3, 6).unwrap();

@@ -1,13 +1,12 @@
 //! The free pages of a device, shared by all files on it.
 //!
-//! Single pages come from regions of 2 MiB that are in use already, so that whole regions stay for
-//! large extents. Inside a region they are taken out of order, and regions from the end on. So a
-//! page of a file is hardly ever at the device's page with the same number, and code that confuses
-//! the two fails at once.
+//! Single pages are taken from regions of 2 MiB that are in use already, so that whole regions stay
+//! free for large extents. Inside a region pages are taken out of order, and regions are taken from
+//! the end of the device on. So a page of a file is hardly ever at the device's page with the same
+//! number, and code that confuses the two fails at once.
 //!
 //! Each thread takes single pages from a region of its own, as long as there are enough regions.
-//! Each region has a lock; the lock for all is taken to give pages back, and to find another
-//! region.
+//! Each region has a lock. A common lock is taken to give pages back, and to find another region.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,30 +17,31 @@ use crate::stats::thread_number;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages in a region, the unit of large extents.
+/// The number of pages in a region, the unit of large extents.
 const REGION: u64 = LARGE_PAGES;
 const WORDS: usize = REGION as usize / 64;
-/// The distance from one single page to the next inside a region; odd, so that all are reached.
+/// The distance from one single page to the next inside a region. It is odd, so that all pages are
+/// reached.
 const STRIDE: u64 = 197;
-/// The region of a thread that has none yet.
+/// Stands for the region of a thread that has none yet.
 const NONE: u64 = u64::MAX;
 
-/// Which pages of a device are free.
+/// The free pages of a device.
 pub(crate) struct Blocks {
-    /// Immutable.
+    /// The number of pages; it never changes.
     pages: u64,
     /// Taken before a region's lock.
     sets: Mutex<Sets>,
-    /// Leaves.
+    /// The regions, each with an innermost lock.
     regions: Box<[Stripe<Mutex<Region>>]>,
-    /// The regions that threads last took single pages from, or [`NONE`]. Written with `sets`
-    /// locked.
+    /// For each stripe of threads, the region from which it last took single pages, or [`NONE`].
+    /// Written with `sets` locked.
     current: Box<[Stripe<AtomicU64>]>,
 }
 
-/// Where to look for free pages. A region may become full without `sets` locked.
+/// The regions in which to search for free pages. A region may become full without `sets` locked.
 struct Sets {
-    /// Regions with some pages free, but not all, and those that have become full since they were
+    /// Regions with some of their pages free, and regions that have become full since they were
     /// added.
     partial: BTreeSet<u64>,
     /// Regions with all of their 512 pages free.
@@ -51,30 +51,30 @@ struct Sets {
 #[derive(Clone, Default)]
 struct Region {
     used: [u64; WORDS],
-    /// Pages that were in use at some time, and may not be zeros.
+    /// Pages that were in use at some time, so that they may contain other bytes than zeros.
     touched: [u64; WORDS],
     free: u64,
-    /// Where the next single page is looked for.
+    /// The place at which the search for the next single page begins.
     cursor: u64,
 }
 
 /// A run of pages that was taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Taken {
-    /// The first of them.
+    /// The first page of the run.
     pub(crate) page: u64,
     /// The pages that have to be zeroed.
     pub(crate) stale: Stale,
 }
 
-/// Which pages of a run were in use before; the others are zeros.
+/// The pages of a run that were in use before; the others are zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stale {
-    /// None.
+    /// No page was.
     Nothing,
-    /// The first.
+    /// The first page was.
     First,
-    /// Takes these pages.
+    /// These pages were.
     Some(Vec<u64>),
 }
 
@@ -98,7 +98,7 @@ impl Region {
         stale
     }
 
-    /// Takes a free page of this region, whose number is given.
+    /// Takes a free page of this region, which has the given number.
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;
@@ -122,10 +122,10 @@ impl Region {
         }
     }
 
-    /// The first free page at `from` or after it, going round.
+    /// Returns the first free page at `from` or after it; the search wraps around.
     fn next_free(&self, from: u64) -> Option<u64> {
         let (word, bit) = word_and_bit(from);
-        // The first word comes twice: first the slots from `from` on, last those below.
+        // The first word is searched twice: first its slots from `from` on, last those below.
         (0..=WORDS).find_map(|step| {
             let at = (word + step) % WORDS;
             let mask = match step {
@@ -140,7 +140,7 @@ impl Region {
 }
 
 impl Sets {
-    /// Puts a region in the set it belongs to now.
+    /// Moves a region to the set in which it belongs now.
     fn sort(&mut self, number: u64, region: &Region) {
         self.partial.remove(&number);
         self.whole.remove(&number);
@@ -197,7 +197,7 @@ impl Blocks {
         let number = current.load(Ordering::Relaxed);
         if number != NONE {
             let region = &mut *self.region(number).lock();
-            // A region that is whole again is taken from `sets` like any other.
+            // If all pages of the region are free again, it is taken from `sets` like any other.
             if region.free < REGION
                 && let Some(taken) = region.take_single(number)
             {
@@ -207,7 +207,7 @@ impl Blocks {
         self.take_from_another(current)
     }
 
-    /// Takes a page from a region that becomes this stripe's.
+    /// Takes a page from a region, which becomes this stripe's.
     #[cold]
     fn take_from_another(&self, current: &AtomicU64) -> Option<Taken> {
         let mut sets = self.sets.lock();
@@ -236,15 +236,15 @@ impl Blocks {
         }
     }
 
-    /// Whether a whole region may be used for single pages although other regions have some left.
-    /// Few are, since threads that have ended keep theirs; and the last whole regions stay for
-    /// large extents.
+    /// Returns whether a whole region may be used for single pages although other regions have some
+    /// left. It may not if there are many such regions, since threads that have ended keep theirs;
+    /// and the last whole regions are kept for large extents.
     fn may_break_up(&self, sets: &Sets) -> bool {
         let regions = self.regions.len();
         sets.partial.len() < regions / 8 && sets.whole.len() > regions / 16
     }
 
-    /// Takes 512 pages at a multiple of 512, if there are any.
+    /// Takes 512 free pages that begin at a multiple of 512, if there are any.
     pub(crate) fn take_large(&self) -> Option<Taken> {
         let mut sets = self.sets.lock();
         let number = *sets.whole.last()?;
@@ -262,7 +262,8 @@ impl Blocks {
     /// Gives pages back.
     ///
     /// # Panics
-    /// If one of them is free already: two files, or two pages of one file, had the same block.
+    /// Panics if one of the pages is free already: two files, or two pages of one file, had the
+    /// same block.
     pub(crate) fn give_back(&self, pages: Range<u64>) {
         assert!(
             pages.end <= self.pages,
@@ -289,7 +290,7 @@ impl Blocks {
         }
     }
 
-    /// The number of free pages.
+    /// Returns the number of free pages.
     pub(crate) fn free(&self) -> u64 {
         let regions = self.regions.iter();
         regions.map(|Stripe(region)| region.lock().free).sum()
@@ -302,9 +303,9 @@ mod for_tests {
 
     impl Blocks {
         /// Takes these pages.
-        ///
+        ///  
         /// # Panics
-        /// When one of them is in use.
+        /// Panics if one of them is in use.
         pub(crate) fn take_at(&self, pages: Range<u64>) -> Taken {
             let mut sets = self.sets.lock();
             let mut stale = Vec::new();
@@ -319,7 +320,7 @@ mod for_tests {
             }
         }
 
-        /// The first run of this many free pages that does not start at a multiple of 512.
+        /// Returns the first run of this many free pages that does not start at a multiple of 512.
         pub(crate) fn find_unaligned(&self, pages: u64) -> Option<Range<u64>> {
             let used = |page: u64| self.region(page / REGION).lock().is_used(page % REGION);
             let fits = |start: &u64| !(*start..*start + pages).any(used);
@@ -329,10 +330,10 @@ mod for_tests {
                 .map(|start| start..start + pages)
         }
 
-        /// Recomputes the counts and sets.
+        /// Recomputes the counts and sets, and compares them.
         ///
         /// # Panics
-        /// If one of them was wrong.
+        /// Panics if one of them is wrong.
         pub(crate) fn validate(&self) {
             let sets = self.sets.lock();
             for number in 0..self.regions.len() as u64 {

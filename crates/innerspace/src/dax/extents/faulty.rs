@@ -1,4 +1,4 @@
-//! An extent map that fails and misplaces on demand, and counts its calls.
+//! An extent map that fails and misplaces blocks on demand, and counts its calls.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::{Extent, ExtentMap, LARGE_PAGES, ScatteredMap, Used};
 use crate::sync::Mutex;
 use crate::units::PAGE_SIZE;
 
-/// Which calls go wrong. The default: none.
+/// The calls that go wrong; by default none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// The allocation with this number (the first is 0) fails with this kind.
@@ -33,7 +33,7 @@ pub(crate) enum Misplace {
     Unaligned,
 }
 
-/// The calls so far.
+/// The numbers of calls so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) lookups: u64,
@@ -44,8 +44,8 @@ pub(crate) struct Calls {
     pub(crate) freed: u64,
 }
 
-/// A scattered map with a [`Plan`]. Extents that are short, unaligned or apart from the start are
-/// laid out with [`ScatteredMap::place_at`].
+/// A scattered map with a [`Plan`]. Tests that need extents that are short, unaligned or apart from
+/// the beginning lay them out with [`ScatteredMap::place_at`].
 pub(crate) struct Faulty {
     pub(crate) map: ScatteredMap,
     device: DaxDevice,
@@ -53,7 +53,7 @@ pub(crate) struct Faulty {
 }
 
 impl Faulty {
-    /// An empty map on `device` that does everything right until it is told otherwise.
+    /// Creates an empty map on `device` that does everything right until its plan is changed.
     pub(crate) fn new(device: &DaxDevice) -> Faulty {
         Faulty {
             map: ScatteredMap::new(device),
@@ -62,12 +62,12 @@ impl Faulty {
         }
     }
 
-    /// Changes the plan; calls are counted on.
+    /// Changes the plan. The counts of calls go on.
     pub(crate) fn plan(&self, change: impl FnOnce(&mut Plan)) {
         change(&mut self.state.lock().0);
     }
 
-    /// The calls so far.
+    /// Returns the numbers of calls so far.
     pub(crate) fn calls(&self) -> Calls {
         self.state.lock().1
     }
@@ -81,7 +81,7 @@ impl Faulty {
     }
 }
 
-/// Whether this is the call that is to fail.
+/// Fails if the plan says that this call fails.
 fn due(plan: Option<(u64, io::ErrorKind)>, number: u64) -> io::Result<()> {
     match plan {
         Some((at, kind)) if at == number => Err(kind.into()),

@@ -1,23 +1,23 @@
-//! Blocks in place, over a sparse host file: a page of the file is the device's page with the same
-//! number.
+//! Blocks in place, over a sparse host file: a page of the file is at the device's page with the
+//! same number.
 //!
-//! The host's file system keeps the map, crash-safe; it is asked for holes by next-data and
-//! next-hole (lseek(2)). A block is allocated (fallocate(2)) before it is first written, so that a
-//! full file system is an error here and not a signal at a store. That is so for file systems that
+//! The host's file system keeps the map, even through a crash; lseek(2) asks it for the next data
+//! and the next hole. A block is allocated (fallocate(2)) before it is first written, so that a
+//! full file system is an error here and not a signal at a store. This holds for file systems that
 //! write in place. On one that copies on write (btrfs, or a range shared by reflink) even a store
-//! to an old block may need a new one, and is a SIGBUS if the file system is full.
+//! to an old block may need a new block, and raises a SIGBUS if the file system is full.
 //!
-//! A block alone is not enough if the host caches several pages as one (a large folio: ext4 since
-//! 6.16). At the first store to one of them, it makes room for all, holes included. So before clean
-//! pages are mapped for stores or written by call, the host is asked to do that
-//! (`DaxDevice::make_storable`), and its refusal is an error. One case is left: the host may write
-//! a dirty page, drop it from its cache, and read it again with other holes around it when another
-//! process reads the file. A store to it is a SIGBUS then if the file system has become full
-//! meanwhile.
+//! An allocated block is not enough if the host caches several pages as one (a large folio: ext4
+//! since 6.16). At the first store to one of these pages, the host makes room for all of them,
+//! holes included. So before clean pages are mapped for stores or written by call, the host is
+//! asked to do that (`DaxDevice::make_storable`), and its refusal is an error. One case is left:
+//! the host may write a dirty page, drop it from its cache, and read it again, with other holes
+//! around it, for another process. If the file system has become full meanwhile, a store to the
+//! page raises a SIGBUS.
 //!
-//! **What is known.** The last few answers are kept, as runs of data or hole. Allocating and
-//! freeing change them, and an answer that was under way meanwhile is not kept: `changes` tells.
-//! Writes by processes that ignore the lock are not seen before `forget`.
+//! **Known runs.** The map keeps the host's last few answers, as runs of data or hole. Allocating
+//! and freeing change them, and an answer that was under way meanwhile is not kept: `changes`
+//! tells. Writes by processes that ignore the lock on the file are not seen before `forget`.
 
 use std::io;
 use std::ops::Range;
@@ -36,18 +36,18 @@ const KNOWN_RUNS: usize = 16;
 /// The map of a host file.
 pub(crate) struct IdentityMap {
     host: Arc<HostFile>,
-    /// A leaf lock; the host is not called with it held.
+    /// The host's last answers. An innermost lock; the host is not called with it held.
     known: Mutex<Known>,
 }
 
 struct Known {
-    /// At most [`KNOWN_RUNS`], none of them empty, no two overlapping.
+    /// At most [`KNOWN_RUNS`] runs, none of them empty, no two overlapping.
     runs: Vec<Run>,
-    /// The run to be replaced next.
+    /// The index of the run that was replaced last.
     oldest: usize,
-    /// The number of allocations, holes made and changes of length so far.
+    /// The number of allocations, punched holes and changes of length so far.
     changes: u64,
-    /// The length that the file has unless another process has cut it.
+    /// The length that the file has, unless another process has cut it.
     len: u64,
     since: KnownSince,
 }
@@ -59,7 +59,7 @@ struct Run {
 }
 
 impl Run {
-    /// The extent that begins at one of its pages.
+    /// Returns the extent that begins at one of the run's pages.
     fn extent(&self, page: u64, most: u64) -> Extent {
         Extent {
             at: (self.content == Content::Data).then_some(page),
@@ -80,7 +80,8 @@ impl Known {
     }
 
     fn add(&mut self, run: Run) {
-        // An overlapping run is older; a neighbour with the same content is joined.
+        // Overlapping runs are older, and lose these pages; a neighbour with the same content is
+        // joined.
         let mut run = run;
         self.forget(run.pages.clone());
         self.runs.retain(|other| {
@@ -100,7 +101,7 @@ impl Known {
         }
     }
 
-    /// Removes pages from the runs. Of a run that this cuts in two, the part behind stays, since
+    /// Removes pages from the runs. If that cuts a run in two, only the second part stays, because
     /// pages are mostly looked up in ascending order.
     fn forget(&mut self, pages: Range<u64>) {
         for run in &mut self.runs {
@@ -117,7 +118,7 @@ impl Known {
         self.runs.retain(|run| !run.pages.is_empty());
     }
 
-    /// Records that this process has changed these pages, and their content now if that is known.
+    /// Records that this process has changed these pages, with their new content if that is known.
     fn change(&mut self, pages: Range<u64>, content: Option<Content>) {
         self.changes += 1;
         match content {
@@ -147,18 +148,19 @@ impl IdentityMap {
         }
     }
 
-    /// Asks the file system for the run at `page`.
+    /// Asks the file system for the run that begins at `page`.
     fn ask(&self, page: u64) -> io::Result<Run> {
         let data = sys::next_data(self.host.file(), bytes(page))?;
         let Some(data) = data else {
-            // A hole, or past the end: a range that another process has cut off is not a hole.
+            // This is a hole, or it is past the end: a range that another process has cut off is
+            // not a hole.
             self.check_len()?;
             return Ok(Run {
                 pages: page..u64::MAX >> PAGE_SHIFT,
                 content: Content::Hole,
             });
         };
-        // A page with any data is a page of data.
+        // A page that contains any data is a page of data.
         if data >> PAGE_SHIFT > page {
             return Ok(Run {
                 pages: page..data >> PAGE_SHIFT,
@@ -172,7 +174,7 @@ impl IdentityMap {
         })
     }
 
-    /// Fails if the file is shorter than it should be.
+    /// Checks that the file is not shorter than it should be.
     ///
     /// # Errors
     /// An error that contains [`HostShrank`].
@@ -189,8 +191,8 @@ impl IdentityMap {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, shrank))
     }
 
-    /// Zeroes the bytes added to the last page when the file grew: a mapping may have stored past
-    /// the old end.
+    /// Zeroes the bytes by which the last page grew with the file: a store through a mapping may
+    /// have written past the old end.
     fn zero_tail(&self, before: u64, now: u64) -> io::Result<()> {
         let end = before.next_multiple_of(PAGE_SIZE as u64).min(now);
         let has_block = before < end && self.lookup(before >> PAGE_SHIFT, 1)?.at.is_some();
@@ -231,7 +233,7 @@ impl ExtentMap for IdentityMap {
         let range = page..page + pages;
         shared::allocate(self.host.file(), bytes(page), bytes(pages))?;
         if let Err(error) = self.check_len() {
-            // If the file system punches no holes past the end, the block stays until the file's
+            // If the file system cannot punch holes past the end, the block stays until the file's
             // length changes.
             let _ = sys::punch(self.host.file(), bytes(page), bytes(pages));
             self.known.lock().change(range, None);
@@ -243,7 +245,7 @@ impl ExtentMap for IdentityMap {
 
     fn finish(&self, page: u64, pages: u64, used: Used) {
         if used == Used::Dropped {
-            // If that fails, there is a block of zeros instead of a hole.
+            // If this fails, there is a block of zeros instead of a hole.
             let _ = self.free(page..page + pages);
         }
     }
@@ -275,7 +277,7 @@ impl ExtentMap for IdentityMap {
         }
         let (was, since) = {
             let mut known = self.known.lock();
-            // Never above the real length meanwhile, so that this process's own cut is not
+            // Meanwhile `len` is never above the real length, so that a cut by this process is not
             // reported.
             let was = std::mem::replace(&mut known.len, len.min(before));
             (was, known.since)
@@ -297,8 +299,8 @@ impl ExtentMap for IdentityMap {
             known.change(before >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT, None);
             (known.len, known.since) = (was, since);
             drop(known);
-            // Only a hole is cut off again. If that fails, the host's file stays longer, as if
-            // another process had lengthened it.
+            // This cuts off only a hole. If it fails, the host's file stays longer, as if another
+            // process had lengthened it.
             let _ = self.host.set_len(before);
         }
         zeroed
@@ -336,7 +338,7 @@ mod tests {
         assert_eq!(known.find(11), Some(&run(10..12, Content::Data)));
         assert_eq!(known.find(12), Some(&run(12..100, Content::Hole)));
         assert_eq!(known.find(9), None);
-        // Neighbours that say the same are one run.
+        // Neighbours with the same content become one run.
         known.change(12..13, Some(Content::Data));
         assert_eq!(known.find(10), Some(&run(10..13, Content::Data)));
         known.change(99..200, Some(Content::Hole));

@@ -1,15 +1,15 @@
-//! Extent maps: which page of a device has which page of a file.
+//! Extent maps: where on a device each page of a file is.
 //!
 //! - [`IdentityMap`]: a page is at its own offset of a sparse host file. The host's file system
-//!   keeps the map, and keeps it through a crash.
+//!   keeps the map, even through a crash.
 //! - [`ScatteredMap`]: blocks are anywhere on a memory device; each 2 MiB has a run, or a word for
-//!   each page. This process keeps the map, as long as the file lives.
-//! - `Faulty` (tests): as scattered, failing and misplacing on demand.
+//!   each page. This process keeps the map while the file lives.
+//! - `Faulty` (tests): a scattered map that fails and misplaces blocks on demand.
 //!
-//! **Rules.** A caller that looks a page up keeps others from changing it meanwhile: it holds the
-//! page's entry locked, or the file exclusively. It relies on a longer answer only as far as it has
-//! locked. `allocate` is called only for holes, and each allocation is followed by exactly one
-//! `finish`. `free` is called once nobody can reach the pages any more.
+//! **Rules.** While a caller looks a page up, it keeps others from changing the page: it has the
+//! page's entry locked, or the file exclusively. If the answer is longer, the caller relies only on
+//! the part that it has locked. `allocate` is called only for holes, and each allocation is
+//! followed by exactly one `finish`. `free` is called once no thread can reach the pages any more.
 
 mod blocks;
 #[cfg(test)]
@@ -37,16 +37,16 @@ pub(crate) use scattered::ScatteredMap;
 /// A run of pages of a file that are contiguous on the device, or are a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
-    /// The device's page that has the first one; `None` for a hole.
+    /// The device's page with the first page; `None` for a hole.
     pub(crate) at: Option<u64>,
-    /// The number of pages, from the one looked up on: at least 1.
+    /// The number of pages, from the one that was looked up: at least 1.
     pub(crate) pages: u64,
 }
 
 /// The outcome of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Used {
-    /// The file's entry has it.
+    /// The file's entry has the block.
     Kept,
     /// The block was not used, and the pages are a hole again.
     Dropped,
@@ -54,11 +54,11 @@ pub(crate) enum Used {
 
 /// The map of one file. See the module's rules.
 pub(crate) trait ExtentMap: Send + Sync {
-    /// The extent that begins at `page`, of at most `most` (at least 1) pages. It may be shorter
-    /// than the whole.
+    /// Returns the extent that begins at `page`, of at most `most` (at least 1) pages. It may be
+    /// shorter than the real one.
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent>;
 
-    /// The extent, if no query of the host is needed.
+    /// Returns the extent, if no query of the host is needed for it.
     fn known(&self, page: u64, most: u64) -> Option<Extent> {
         self.lookup(page, most).ok()
     }
@@ -67,29 +67,29 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// returns the first. A large run should start at a multiple of its size on the device.
     ///
     /// # Errors
-    /// `StorageFull` when there is no such run (of a single page: when the device is full);
-    /// [`HostShrank`] inside when the host file was cut by others. Nothing has changed then.
+    /// `StorageFull` if there is no such run (for a single page: if the device is full); an error
+    /// with [`HostShrank`] inside if others have cut the host file. Nothing has changed then.
     fn allocate(&self, page: u64, pages: u64) -> io::Result<u64>;
 
     /// Reports the outcome of an allocation.
     fn finish(&self, page: u64, pages: u64, used: Used);
 
-    /// Makes pages a hole. Nobody can reach them any more.
+    /// Makes pages a hole. No thread can reach them any more.
     fn free(&self, pages: Range<u64>) -> io::Result<()>;
 
-    /// Forgets answers about these pages, which another process may have changed. Default: nothing
-    /// is remembered.
+    /// Forgets answers about these pages, which another process may have changed. By default no
+    /// answers are kept, and this does nothing.
     fn forget(&self, _pages: Range<u64>) {}
 
-    /// The map's heap memory in bytes, roughly. A change is visible to a call of this after the
-    /// call that made it, in one order with all other SeqCst operations.
+    /// Returns the map's heap memory in bytes, roughly. After a call has changed it, this returns
+    /// the new number, in one order with all other SeqCst operations.
     fn heap_bytes(&self) -> u64;
 
-    /// Sets the file's length. Nobody can reach pages that are cut off any more; new bytes are
+    /// Sets the file's length. No thread can reach pages that are cut off any more; new bytes are
     /// zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Returns when the map itself and the file's length survive a power cut as far as the device
+    /// Waits until the map itself and the file's length survive a power cut as far as the device
     /// does.
     fn sync_metadata(&self) -> io::Result<()>;
 }
@@ -98,11 +98,11 @@ pub(crate) trait ExtentMap: Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the file now ends at {} (it was {} {since})", Grouped(*now), Grouped(*was))]
 pub(crate) struct HostShrank {
-    /// Its length now.
+    /// The file's length now.
     pub(crate) now: u64,
-    /// Its length before.
+    /// The file's length before.
     pub(crate) was: u64,
-    /// Since when that was known.
+    /// Since when that length was known.
     pub(crate) since: KnownSince,
 }
 

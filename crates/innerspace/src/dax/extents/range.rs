@@ -1,8 +1,8 @@
 //! The blocks of one range of 2 MiB of a file: a run, or a word for each page.
 //!
-//! A range that was allocated at once, or has a single page, is a run. Single pages are taken out
-//! of order (`blocks`), so a second one turns the run into words, and a fault finds its page at
-//! once however many there are.
+//! A range that was allocated as a whole, or has a single page, is a run. Single pages are taken
+//! from the device out of order (`blocks`), so a second one turns the run into words. A fault finds
+//! its page in one step, whatever the number of pages.
 
 use std::ops::Range;
 
@@ -11,21 +11,22 @@ use super::{Extent, LARGE_PAGES};
 /// The word of a page that is a hole.
 const HOLE: u64 = u64::MAX;
 
-/// Which pages of a range are where on the device. A place is the number of a page in its range.
+/// The device's page for each page of a range. A place is the number of a page in its range.
 #[derive(Debug)]
 pub(super) enum RangeMap {
     /// Pages that are contiguous on the device, and no others.
     Run(Run),
-    /// The device's page of each place, and the number of places that are no holes: at least one.
+    /// The device's page for each place, and the number of places that are no holes, which is at
+    /// least one.
     Words(Box<[u64; LARGE_PAGES as usize]>, u64),
 }
 
 /// Pages of a range that are contiguous on the device: at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
-    /// The place of the first one.
+    /// The place of the first page.
     pub(super) place: u64,
-    /// The device's page that holds it.
+    /// The device's page with the first page.
     pub(super) at: u64,
     pub(super) pages: u64,
 }
@@ -35,7 +36,7 @@ impl Run {
         self.place..self.place + self.pages
     }
 
-    /// A part of the run, given by its places.
+    /// Returns the part of the run at these places.
     fn part(&self, places: Range<u64>) -> Run {
         Run {
             place: places.start,
@@ -50,7 +51,7 @@ impl Run {
 }
 
 impl RangeMap {
-    /// The extent from a place on, of at most `most` pages.
+    /// Returns the extent that begins at a place, of at most `most` pages.
     pub(super) fn extent(&self, place: u64, most: u64) -> Extent {
         let most = most.min(LARGE_PAGES - place);
         match self {
@@ -87,7 +88,7 @@ impl RangeMap {
     /// Adds a run in place of a hole.
     ///
     /// # Panics
-    /// When a part of it is no hole.
+    /// Panics if a part of it is no hole.
     pub(super) fn insert(&mut self, new: Run) {
         let hole = self.extent(new.place, new.pages);
         assert!(
@@ -115,7 +116,7 @@ impl RangeMap {
         *used += new.pages;
     }
 
-    /// The words; a run is turned into them.
+    /// Returns the words, and turns a run into words before.
     fn words(&mut self) -> (&mut [u64; LARGE_PAGES as usize], &mut u64) {
         if let RangeMap::Run(run) = self {
             let mut words = Box::new([HOLE; LARGE_PAGES as usize]);
@@ -130,8 +131,8 @@ impl RangeMap {
         }
     }
 
-    /// Makes places holes, and adds the device's pages that had them to `removed`. Returns whether
-    /// something is left.
+    /// Makes places holes, and adds the device's pages of these places to `removed`. Returns
+    /// whether any page is left.
     pub(super) fn remove(&mut self, places: Range<u64>, removed: &mut Vec<Range<u64>>) -> Left {
         if let RangeMap::Run(run) = self {
             let own = run.places();
@@ -172,7 +173,7 @@ impl RangeMap {
         }
     }
 
-    /// Bytes on the heap, besides its own.
+    /// Returns the bytes on the heap, without those of this value itself.
     pub(super) fn heap_bytes(&self) -> u64 {
         match self {
             RangeMap::Run(_) => 0,
@@ -181,7 +182,7 @@ impl RangeMap {
     }
 }
 
-/// Whether anything is left of a range after a removal.
+/// Whether a removal leaves any page of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Left {
     Nothing,

@@ -14,21 +14,22 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Bytes that a range takes in the tree: nodes have two words and room for 11 ranges, and are two
-/// thirds full.
+/// The bytes that a range takes in the tree: nodes have two words and room for 11 ranges, and are
+/// two thirds full.
 const RANGE_BYTES: u64 = (11 * size_of::<(u64, RangeMap)>() as u64 + 16) * 3 / (2 * 11);
-/// The bytes of a stripe are added to the sum in such steps, so that few allocations write it.
+/// The step in which the bytes of a stripe are added to the sum, so that few allocations write the
+/// sum.
 const BYTES_TOLD: u64 = 16 * RANGE_BYTES;
 
-/// The map of one file; its blocks go back to the device when it is dropped.
+/// The map of one file. Its blocks go back to the device when it is dropped.
 ///
-/// Striped by range of 2 MiB, so that allocations in different ranges do not contend. No extent
-/// goes beyond its range.
+/// The map is striped by range of 2 MiB, so that allocations in different ranges do not contend. No
+/// extent goes past the end of its range.
 pub(crate) struct ScatteredMap {
     device: DaxDevice,
-    /// Leaf locks, never two at a time.
+    /// Innermost locks; no thread holds two of them.
     stripes: Box<[Stripe<RwLock<Ranges>>]>,
-    /// Heap bytes of all stripes, roughly: the sum of `Ranges::told`. SeqCst: see
+    /// The heap bytes of all stripes, roughly: the sum of `Ranges::told`. SeqCst: see
     /// [`ExtentMap::heap_bytes`].
     told: AtomicU64,
     /// The file's length in bytes. Changed by one thread at a time.
@@ -40,15 +41,15 @@ pub(crate) struct ScatteredMap {
 struct Ranges {
     /// The ranges, by their numbers.
     ranges: BTreeMap<u64, RangeMap>,
-    /// Bytes on the heap, about.
+    /// The number of bytes on the heap, roughly.
     bytes: u64,
-    /// The part of [`ScatteredMap::told`] for this stripe: at least `bytes`, and less than twice
-    /// [`BYTES_TOLD`] more.
+    /// This stripe's part of [`ScatteredMap::told`]. It is at least `bytes`, and less than `bytes`
+    /// plus twice [`BYTES_TOLD`].
     told: u64,
 }
 
 impl Ranges {
-    /// The extent that begins at `page`, of at most `most` pages of its range.
+    /// Returns the extent that begins at `page`, of at most `most` pages of its range.
     fn extent(&self, page: u64, most: u64) -> Extent {
         let place = page % LARGE_PAGES;
         match self.ranges.get(&(page / LARGE_PAGES)) {
@@ -60,10 +61,10 @@ impl Ranges {
         }
     }
 
-    /// Maps pages of one range, from `page` on, to the device from `at` on.
+    /// Maps pages of one range, from `page` on, to the device's pages from `at` on.
     ///
     /// # Panics
-    /// When one of them is not a hole.
+    /// Panics if one of them is not a hole.
     fn insert(&mut self, page: u64, at: u64, pages: u64) {
         let place = page % LARGE_PAGES;
         let run = Run { place, at, pages };
@@ -81,7 +82,7 @@ impl Ranges {
         }
     }
 
-    /// Removes pages of the file, and adds the device's pages that had them to `removed`.
+    /// Removes pages of the file, and adds the device's pages that they had to `removed`.
     fn remove(&mut self, pages: &Range<u64>, removed: &mut Vec<Range<u64>>) {
         let numbers = pages.start / LARGE_PAGES..pages.end.div_ceil(LARGE_PAGES);
         let mut empty = Vec::new();
@@ -106,7 +107,7 @@ impl ScatteredMap {
     /// Creates the map of an empty file on `device`.
     ///
     /// # Panics
-    /// When the device is a host file's, whose blocks are its file system's.
+    /// Panics if the device is a host file's, whose blocks belong to its file system.
     pub(crate) fn new(device: &DaxDevice) -> ScatteredMap {
         assert!(
             device.blocks().is_some(),
@@ -120,7 +121,7 @@ impl ScatteredMap {
         }
     }
 
-    /// The ranges of a page's stripe.
+    /// Returns the ranges of a page's stripe.
     fn ranges_at(&self, page: u64) -> RwLockReadGuard<'_, Ranges> {
         self.stripes[stripe_of(page)].0.read()
     }
@@ -129,7 +130,7 @@ impl ScatteredMap {
         self.device.blocks().expect("looked at by `new`")
     }
 
-    /// Zeroes the pages that were taken, and maps the file's pages from `page` on to them.
+    /// Zeroes the stale pages of `taken`, and maps the file's pages from `page` on to `taken`.
     pub(super) fn place(&self, page: u64, pages: u64, taken: Taken) -> u64 {
         let stale = match &taken.stale {
             Stale::Nothing => &[],
@@ -150,14 +151,14 @@ impl ScatteredMap {
         taken.page
     }
 
-    /// Changes the ranges of a stripe, and updates `told` if they take more bytes than it says, or
-    /// far fewer.
+    /// Changes the ranges of a stripe. Updates `told` if the ranges take more bytes than it says,
+    /// or far fewer.
     fn change<T>(&self, stripe: usize, change: impl FnOnce(&mut Ranges) -> T) -> T {
         let mut ranges = self.stripes[stripe].0.write();
         let changed = change(&mut ranges);
         let wanted = ranges.bytes.next_multiple_of(BYTES_TOLD);
         if wanted > ranges.told || wanted + BYTES_TOLD < ranges.told || wanted == 0 {
-            // A wrapping addition of the difference, of either sign.
+            // The difference may be negative: the addition wraps.
             let more = wanted.wrapping_sub(ranges.told);
             if more != 0 {
                 self.told.fetch_add(more, Ordering::SeqCst);
@@ -173,7 +174,7 @@ impl ScatteredMap {
         }
     }
 
-    /// Removes pages of the file. Returns the device's pages that had them.
+    /// Removes pages of the file. Returns the device's pages that they had.
     fn take_out(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let mut removed = Vec::new();
         for stripe in stripes_of(&pages) {
@@ -182,8 +183,8 @@ impl ScatteredMap {
         removed
     }
 
-    /// Zeroes the bytes from `len` to the end of its page, which are past the end or about to be
-    /// added.
+    /// Zeroes the bytes from `len` to the end of its page. They are past the end of the file, or
+    /// are about to be added to it.
     fn zero_tail(&self, len: u64) {
         let inside = len % PAGE_SIZE as u64;
         if inside == 0 {
@@ -200,7 +201,7 @@ impl ScatteredMap {
 impl ExtentMap for ScatteredMap {
     fn lookup(&self, page: u64, most: u64) -> io::Result<Extent> {
         debug_assert!(most > 0);
-        // The next range is in another stripe: a caller that wants more looks again.
+        // The next range is in another stripe: a caller that wants more calls again.
         Ok(self.ranges_at(page).extent(page, most))
     }
 
@@ -264,14 +265,14 @@ mod for_tests {
     use super::*;
 
     impl ScatteredMap {
-        /// Maps the pages from `page` on to the pages `at` of the device, where a test wants them.
+        /// Maps the file's pages from `page` on to the device's pages `at`.
         pub(crate) fn place_at(&self, page: u64, at: Range<u64>) {
             let pages = at.end - at.start;
             let taken = self.blocks().take_at(at);
             self.place(page, pages, taken);
         }
 
-        /// The number of runs, none of which goes beyond its range.
+        /// Returns the number of runs. No run goes past the end of its range.
         pub(crate) fn runs(&self) -> usize {
             let runs_of = |number: u64, range: &RangeMap| {
                 let mut place = 0;

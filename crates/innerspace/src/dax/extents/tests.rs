@@ -1,4 +1,4 @@
-//! Both extent maps compared with a plain model, the free list, and the errors of the maps.
+//! Tests of both extent maps against a plain model, of the free list, and of the maps' errors.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,13 +10,13 @@ use crate::dax::DaxDevice;
 use crate::units::{MIB, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Pages of a file in the random tests: more than two large extents.
+/// The number of pages of a file in the random tests: more than two large extents.
 const FILE_PAGES: u64 = 3 * LARGE_PAGES;
 
-/// One thing done to a file.
+/// One operation on a file.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Allocates pages where they are a hole, keeps them or not, and fills them with a byte.
+    /// Allocates pages in place of a hole, keeps them or not, and fills them with a byte.
     Allocate {
         page: u64,
         pages: u64,
@@ -50,8 +50,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The bytes of a file, by page; `None` is a hole. Each page is of one byte up to where the file
-/// was cut.
+/// The bytes of a file, by page; `None` is a hole. Each page consists of one byte, up to where the
+/// file was cut.
 struct Model {
     pages: Vec<Option<Vec<u8>>>,
     len: u64,
@@ -87,16 +87,16 @@ impl Model {
     }
 }
 
-/// The answers allowed for a page that the model knows as a hole.
+/// The answers that a map may give for a page that is a hole in the model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holes {
-    /// Says that the range is a hole.
+    /// Only that the page is a hole.
     Exact,
-    /// Says that the range is data, if these are zeros.
+    /// Also that the page is data, if all of its bytes are zeros.
     Approximate,
 }
 
-/// A map with the device that it maps to, and the file's model.
+/// A map, with the device to which it maps, and the file's model.
 struct Side<M> {
     map: M,
     device: DaxDevice,
@@ -114,7 +114,7 @@ impl<M: ExtentMap> Side<M> {
                 fill,
             } => self.allocate(*page, *pages, *used, *fill),
             Step::Free(pages) => {
-                // A range past the end is no hole of the file's.
+                // Pages past the end are no hole of the file's.
                 let pages = pages.start..pages.end.min(self.model.len.div_ceil(PAGE));
                 if pages.start < pages.end {
                     self.map.free(pages.clone()).unwrap();
@@ -162,7 +162,8 @@ impl<M: ExtentMap> Side<M> {
         }
     }
 
-    /// Asks about every page and compares; the pages of the device that are in use.
+    /// Looks up every page and compares it with the model. Returns the device's pages that are in
+    /// use.
     fn check(&self) -> Vec<u64> {
         let end = self.model.len.div_ceil(PAGE);
         let mut in_use = Vec::new();
@@ -181,7 +182,7 @@ impl<M: ExtentMap> Side<M> {
                 let mut bytes = vec![0xEE; PAGE_SIZE];
                 self.device.read(at * PAGE, &mut bytes);
                 match expected {
-                    // Past the end anything may be, as on any file system.
+                    // Bytes past the end may have any value, as on any file system.
                     Some(expected) => {
                         let known = PAGE.min(self.model.len - (page + step) * PAGE) as usize;
                         assert!(bytes[..known] == expected[..known], "page {}", page + step);
@@ -216,7 +217,7 @@ proptest! {
     fn two_scattered_files_on_one_device_keep_to_their_blocks(
         steps in vec((any::<bool>(), step()), 1..if cfg!(miri) { 5 } else { 80 })
     ) {
-        // Small enough that it is full at times.
+        // The device is so small that it is full at times.
         let device = DaxDevice::memory(5 * MIB + 3 * PAGE).unwrap();
         let mut sides = [scattered(&device), scattered(&device)];
         for (which, step) in steps {
@@ -245,12 +246,12 @@ fn offset_and_block_differ_and_single_pages_leave_large_runs_alone() {
     assert!((0..).zip(&blocks).all(|(page, block)| page != *block));
     assert!(blocks.windows(2).all(|pair| pair[0] + 1 != pair[1]));
     assert_eq!(map.runs(), 600);
-    // 600 pages are two regions: the other two are whole.
+    // 600 pages are in two regions, so the other two are whole.
     let large = [1024, 2048].map(|page| map.allocate(page, LARGE_PAGES).unwrap());
     assert!(large.iter().all(|block| block.is_multiple_of(LARGE_PAGES)));
     let error = map.allocate(4096, LARGE_PAGES).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    // Neighbours both in the file and on the device are one run.
+    // Runs that are neighbours both in the file and on the device are one run.
     map.free(1024..1536).unwrap();
     let at = large[0] + 10;
     map.place_at(5000, at..at + 5);
@@ -312,7 +313,7 @@ fn threads_have_regions_of_their_own_until_few_are_whole() {
     const REGIONS: u64 = 64;
     let blocks = Blocks::new(REGIONS * LARGE_PAGES);
     let mut owners = vec![None; REGIONS as usize];
-    // All but the last few pages, two at a time.
+    // Two stripes take all pages but the last few in turn.
     for number in 0..58 * LARGE_PAGES {
         let stripe = (number % 2) as usize;
         let Taken { page, .. } = blocks.take_one_by(stripe).unwrap();
@@ -447,7 +448,8 @@ mod in_place {
         }
     }
 
-    /// A folder whose files have no holes but those they are asked to have, if there is one.
+    /// Returns a folder, if there is one, whose files have exactly those holes that they are asked
+    /// to have.
     fn memory_folder() -> Option<tempfile::TempDir> {
         tempfile::tempdir_in("/dev/shm").ok()
     }
@@ -464,7 +466,7 @@ mod in_place {
                     side.run(step);
                 }
                 side.check();
-                // With nothing known beforehand, too.
+                // The check is repeated by a map that knows nothing beforehand.
                 let path = folder.path().join("data.bin");
                 let reader = HostFile::open(&path, Access::ReadOnly, Create::Never).unwrap();
                 prop_assert_eq!(reader.len_now().unwrap(), side.model.len);
@@ -508,7 +510,7 @@ mod in_place {
             let mut side = side(folder.path(), Holes::Approximate);
             side.allocate(1, 1, true, 7);
             side.run(&Step::SetLen(PAGE + 100));
-            // A mapping of the last page can be stored to as a whole.
+            // A mapping of the last page allows stores to the whole page.
             side.device.write(PAGE + 50, &[9; 500]);
             side.model.pages[1].as_mut().unwrap()[50..100].fill(9);
             side.run(&Step::SetLen(2 * PAGE + 1));
@@ -537,7 +539,8 @@ mod in_place {
                     )
                 );
             }
-            // It does not grow over the cut; a length of our own, at or before it, is right again.
+            // The file does not grow over the cut. A length that this process sets, at or before
+            // the cut, is right again.
             let error = side.map.set_len(FILE_PAGES * PAGE + 1).unwrap_err();
             let inside = error.get_ref().and_then(|e| e.downcast_ref::<HostShrank>());
             assert!(inside.is_some(), "{error}");

@@ -56,7 +56,7 @@ fn a_full_device_is_an_error_and_what_was_written_stays() {
     let mut back = vec![0; 4 * PAGE_SIZE];
     file.read_exact_at(&mut back, 0).unwrap();
     assert_eq!(back, bytes[..4 * PAGE_SIZE]);
-    // A page given back is a page to write.
+    // A page that was given back can be written to.
     file.punch(PAGE..2 * PAGE).unwrap();
     file.write_all_at(&bytes[..PAGE_SIZE], file.len()).unwrap();
     file.sync_all().unwrap();
@@ -81,7 +81,7 @@ fn past_the_end_is_an_error_and_a_large_entry_there_falls_back() {
         );
     }
     assert_eq!(file.stats().fallbacks, 2);
-    // One byte less than a whole range is too little.
+    // A range that is one byte short is not mapped as a whole.
     file.set_len(2 * LARGE * PAGE - 1).unwrap();
     assert!(!fault(LARGE + 3, Reach::Leaf).unwrap().is_large());
 }
@@ -98,17 +98,17 @@ fn extents_that_are_short_unaligned_or_misplaced_fall_back() {
     let extents = Arc::new(Faulty::new(&device));
     let file = file_over(&pool, &device, extents.clone(), 4 * LARGE, large);
     let fault = |page, kind| file.core().fault(page, kind, Reach::Leaf, 0).unwrap();
-    // A run that does not begin at a multiple of 2 MiB on the device.
+    // The run does not begin at a multiple of 2 MiB on the device.
     extents.map.place_at(0, 100..100 + LARGE);
     assert!(!fault(7, FaultKind::Read).is_large());
-    // A run that ends before the range does.
+    // The run ends before the range does.
     extents.map.place_at(LARGE, 2 * LARGE..2 * LARGE + 300);
     assert!(!fault(LARGE + 7, FaultKind::Write).is_large());
-    // An answer that is short.
+    // The extent map's answer is too short.
     extents.plan(|plan| plan.short = Some(511));
     assert!(!fault(2 * LARGE, FaultKind::Read).is_large());
     extents.plan(|plan| plan.short = None);
-    // A new block in the wrong place goes back, and one page takes its place.
+    // A new block in a wrong place is given back, and the fault maps one page instead.
     extents.plan(|plan| plan.misplace_large = Misplace::Unaligned);
     assert!(!fault(3 * LARGE + 7, FaultKind::Write).is_large());
     assert_eq!(extents.calls().dropped, 1);
@@ -141,7 +141,7 @@ fn random_calls_agree_with_a_map_of_pages() {
             0 | 1 => {
                 let mut bytes: Vec<u8> = (0..count).map(|i| (step as u64 + i) as u8 | 1).collect();
                 if step % 2 == 0 && at < len {
-                    // There is no other thread, so it never waits, except for holes that were
+                    // There is no other thread, so the call never waits, except for holes that were
                     // looked at.
                     let done = match file.try_write_at(&bytes, at) {
                         Err(error) if error.would_block() => 0,
@@ -238,7 +238,7 @@ fn what_asks_for_nothing_changes_nothing() {
     );
 }
 
-/// Notes the pages that are revoked.
+/// A mapper that notes the pages that are revoked.
 #[derive(Default)]
 struct Recorder(std::sync::Mutex<Vec<Range<u64>>>);
 
@@ -287,7 +287,7 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     let setup = DaxSetup::default();
     let file = DaxFile::on_device(&Cache::new(&pool), &group, &device, "data.bin", setup).unwrap();
     file.set_len(1 << 30).unwrap();
-    // No two of them are adjacent on the device.
+    // No two of these pages are adjacent on the device.
     let mut written = 0;
     let error = loop {
         match file.write_at(&[1; PAGE_SIZE], written * PAGE) {
@@ -302,7 +302,7 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
         (stats.present, 4_000 - device.free_pages()),
         (written, written)
     );
-    // A word for each, whole pages of them.
+    // The extent map has a word for each page, in whole pages of words.
     let usage = |group: &Group| group.stats().usage.0;
     assert!(usage(&group) >= stats.tables + written * 8 / PAGE);
     file.punch(0..1 << 30).unwrap();
@@ -314,7 +314,7 @@ fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     assert_eq!(usage(&group), 0);
 }
 
-/// A map without extents that takes this many bytes on the heap.
+/// An extent map without extents that says it takes this many bytes on the heap.
 #[derive(Default)]
 struct Sized(AtomicU64);
 
@@ -363,8 +363,8 @@ fn what_comes_to_the_heap_beside_a_settlement_is_paid_for() {
     let paid = || pool.groups.usage(GroupId::ROOT).0;
     settle(10);
     assert_eq!(paid(), 10);
-    // While all is given back, as much as was there comes again; the number that it looks at is the
-    // old one.
+    // While all charges are given back, as many bytes as before are added again; the charge that is
+    // read meanwhile is the old one.
     let (other, grown) = (core.clone(), sized.clone());
     let there = failpoint::on("Settled", move || {
         grown.0.store(10 * PAGE, Ordering::SeqCst);
@@ -404,9 +404,9 @@ fn a_long_store_has_the_blocks_it_goes_on_to_and_no_others() {
     assert_eq!(file.stats().dirty, 1);
     assert_eq!(locked(1, 2), 1..4);
     assert_eq!(file.stats().dirty, 4);
-    // The write goes up to the hole, which is allocated by a fault of its own.
+    // The pages end at the hole, which is allocated by a fault of its own.
     assert_eq!(locked(4, 9), 4..6);
-    // Nobody's entry is waited for.
+    // An entry that another thread has locked is not waited for.
     let held = core.fault(9, FaultKind::Write, Reach::Pages { end: 10 }, 0);
     assert_eq!(locked(7, 9), 7..9);
     drop(held);
@@ -445,7 +445,7 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
         let file =
             DaxFile::on_device(&Cache::new(&pool), &root, &device, "data.bin", setup).unwrap();
         file.set_len(BYTES).unwrap();
-        // A hole that a mapping shows: its translations go first.
+        // A mapping has the hole, so its translations are revoked first.
         let shown = file
             .core()
             .fault(7, FaultKind::Read, Reach::Leaf, 0)
@@ -462,7 +462,7 @@ fn a_write_of_all_of_a_large_hole_is_one_block_where_that_was_chosen() {
         let mut back = vec![0; bytes.len()];
         file.read_exact_at(&mut back, 0).unwrap();
         assert!(back == bytes);
-        // Once more: the block that is there, or the pages.
+        // The second write finds the block, or the pages.
         let again: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
         file.sync_all().unwrap();
         file.write_all_at(&again[..BYTES as usize], 0).unwrap();

@@ -1,4 +1,4 @@
-//! Truncation, punching, invalidation; pins, which keep them waiting.
+//! Truncate, punch and invalidate; pins, which keep them waiting.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn a_cut_waits_for_pins_and_tells_their_holder_at_once() {
     let parts: Vec<usize> = pin.parts().map(|(_, len)| len).collect();
     assert_eq!(parts.iter().sum::<usize>() as u64, 2 * PAGE - 10);
     let (address, _) = pin.parts().next().unwrap();
-    // SAFETY: pinned, and nobody else uses the byte.
+    // SAFETY: the byte is pinned, and no other thread uses it.
     unsafe { address.write_volatile(99) };
     let mut byte = [0];
     file.read_exact_at(&mut byte, PAGE + 10).unwrap();
@@ -52,7 +52,7 @@ fn a_cut_waits_for_pins_and_tells_their_holder_at_once() {
     };
     let own = file.punch(0..8 * PAGE).unwrap_err();
     assert_eq!(holder(own), PinHolder::ThisThread);
-    // Beside the pin nothing waits.
+    // A cut outside the pin does not wait.
     file.punch(4 * PAGE..8 * PAGE).unwrap();
     file.set_len(3 * PAGE).unwrap();
     std::thread::scope(|scope| {
@@ -149,7 +149,7 @@ fn a_pinned_part_of_a_large_block_keeps_it_from_being_cut() {
     let busy = file.set_len(100 * PAGE).unwrap_err();
     assert!(matches!(busy, DaxError::Busy { .. }), "{busy}");
     let (address, _) = pin.parts().next().unwrap();
-    // SAFETY: pinned, and nobody else uses the byte.
+    // SAFETY: the byte is pinned, and no other thread uses it.
     unsafe { address.write_volatile(99) };
     drop(pin);
     file.set_len(100 * PAGE).unwrap();
@@ -215,7 +215,7 @@ fn a_cut_that_fails_leaves_the_file_as_long_as_it_was() {
     assert_nothing_left(&pool);
 }
 
-/// A map in which something happens before blocks are freed, once.
+/// A map that makes a call once, before blocks are freed.
 struct Freeing {
     map: ScatteredMap,
     before: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -274,7 +274,7 @@ fn a_large_fault_beside_a_punch_has_no_block_that_is_being_freed() {
     let large = (LARGE * PAGE) as usize;
     file.write_all_at(&vec![7; large], 0).unwrap();
     file.sync_all().unwrap();
-    // Nobody has an entry to wait for.
+    // No entry exists for which a fault would wait.
     file.invalidate(..).unwrap();
     let (hand_over, fault) = std::sync::mpsc::channel();
     let core = file.core().clone();
@@ -283,7 +283,7 @@ fn a_large_fault_beside_a_punch_has_no_block_that_is_being_freed() {
             let fault = core.fault(5, FaultKind::Read, Reach::Leaf, 0);
             fault.unwrap().host(5).is_some()
         });
-        // The call waits for the punch; if it does not, there is time to show it.
+        // The fault waits for the punch. If it wrongly does not, this loop gives it time to finish.
         for _ in 0..1000 {
             if fault.is_finished() {
                 break;

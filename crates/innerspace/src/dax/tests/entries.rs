@@ -30,7 +30,7 @@ fn a_small_entry_anywhere_in_the_range_is_a_conflict() {
         assert!(matches!(found, Found::Conflict), "slot {slot}: {found:?}");
         let there = entries.peek(page);
         assert_eq!(there, Some(Entry::new(Size::Small, Content::Block(77))));
-        // It does not touch a neighbour.
+        // An entry of the neighbouring range does not matter.
         drop(locked(entries.lock(4 * LARGE, Wanted::Large).unwrap()));
         entries.end();
     }
@@ -41,12 +41,12 @@ fn a_small_entry_anywhere_in_the_range_is_a_conflict() {
 fn a_range_without_entries_is_had_whole_and_its_node_goes() {
     let pool = pool(64);
     let entries = Entries::new(&pool, &pool.root_group());
-    // An entry that nobody put anything into leaves nothing behind but its node.
+    // An entry that stays empty leaves nothing behind but its node.
     drop(locked(entries.lock(3, Wanted::Cover).unwrap()));
     assert_eq!((entries.peek(3), entries.node_count()), (None, 2));
     put(&entries, 3, Wanted::Large, Content::Zero);
     assert_eq!(entries.node_count(), 1);
-    // The run covers every page, also beside one that is locked.
+    // The large entry covers every page of the range.
     for page in [0, 3, 511] {
         let large = locked(entries.lock(page, Wanted::Cover).unwrap());
         assert_eq!((large.first(), large.pages()), (0, 0..LARGE));
@@ -71,7 +71,7 @@ fn a_large_hole_is_downgraded_for_a_change_and_a_large_block_is_not() {
     let entries = Entries::new(&pool, &pool.root_group());
     put(&entries, 0, Wanted::Large, Content::Zero);
     put(&entries, LARGE, Wanted::Large, Content::Block(512));
-    // A hole can be read as it is.
+    // A large hole can be read as it is.
     drop(locked(entries.lock(7, Wanted::Cover).unwrap()));
     let Found::InTheWay(hole) = entries.lock(7, Wanted::Change).unwrap() else {
         panic!("a block for one page in a hole of 2 MiB");
@@ -151,7 +151,7 @@ fn a_full_group_refuses_a_node_and_leaves_nothing_locked() {
         "{error}"
     );
     assert_eq!(entries.peek(page), None);
-    // Existing entries can still be locked.
+    // Entries that exist can still be locked.
     drop(locked(entries.lock(0, Wanted::Change).unwrap()));
     entries.end();
     drop(entries);
@@ -190,7 +190,7 @@ fn who_waits_for_a_large_entry_is_woken() {
     let pool = pool(64);
     let entries = Arc::new(Entries::new(&pool, &pool.root_group()));
     let held = locked(entries.lock(0, Wanted::Large).unwrap()).into_held();
-    // On a thread of its own: if it slept for ever, the test would still end.
+    // The waiter has a thread of its own: even if it slept for ever, the test would end.
     let waiter = std::thread::spawn({
         let entries = entries.clone();
         move || locked(entries.lock(300, Wanted::Cover).unwrap()).pages()
@@ -214,7 +214,7 @@ fn an_entry_that_became_another_one_wakes_all_who_wait() {
         change(&mut held);
         drop(held);
         let left = entries.waits.len();
-        // Nobody sleeps: they are taken out by the unlocks that are left.
+        // No thread sleeps here: the remaining unlocks take the entries out of the queue.
         while entries.waits.len() > 0 {
             drop(locked(entries.lock(9, Wanted::Cover).unwrap()));
         }
@@ -241,7 +241,7 @@ fn who_is_woken_and_has_no_memory_wakes_the_next() {
     }
     let hole = locked(entries.lock(9, Wanted::Cover).unwrap());
     std::thread::scope(|scope| {
-        // When it comes to change a page of the hole, it needs a node.
+        // This thread wants to change a page of the hole, so it needs a node.
         let first = scope.spawn(|| entries.lock(7, Wanted::Change).map(drop));
         until(|| entries.waits.len() == 1);
         let second = scope.spawn(|| locked(entries.lock(8, Wanted::Cover).unwrap()).first());

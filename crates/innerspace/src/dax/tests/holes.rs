@@ -1,16 +1,17 @@
-//! Faults of loads from holes: which of the following pages are mapped with the wanted one.
+//! Faults of loads from holes: which of the following pages are mapped together with the wanted
+//! one.
 
 use super::*;
 use crate::sync::failpoint;
 
-/// The pages that a load at `page` locks, in a mapping of all 16 pages.
+/// Returns the pages that a load at `page` locks, in a mapping of all 16 pages.
 fn load(file: &DaxFile, page: u64) -> DaxPages {
     let reach = Reach::Pages { end: 16 };
     let core = file.core();
     core.fault(page, FaultKind::Read, reach, 0).unwrap()
 }
 
-/// The pages that have an entry.
+/// Returns the pages that have an entry.
 fn known(file: &DaxFile) -> Vec<u64> {
     let core = file.core();
     let known = |page: &u64| core.entries.peek(*page).is_some();
@@ -25,7 +26,7 @@ fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
     let file = file(&pool, &device, 16);
     file.write_all_at(&[1; PAGE_SIZE], 5 * PAGE).unwrap();
     file.sync_all().unwrap();
-    // First with the block's entry, then with only the extent map to tell that there is a block.
+    // First the block has an entry; then only the extent map says that there is a block.
     for forgotten in [false, true] {
         if forgotten {
             file.invalidate(..).unwrap();
@@ -36,11 +37,11 @@ fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
         drop(loaded);
         let of_block: &[u64] = if forgotten { &[] } else { &[5] };
         assert_eq!(known(&file), [&[2, 3, 4], of_block].concat());
-        // The hole behind it.
+        // The load is from the hole after the block.
         let loaded = load(&file, 6);
         assert_eq!(loaded.pages(), 6..16);
         drop(loaded);
-        // Pages that are there are found again; a block is found alone.
+        // Entries that exist are found again; a block is found without others.
         assert_eq!(load(&file, 3).pages(), 3..5);
         let loaded = load(&file, 5);
         assert_eq!(loaded.pages(), 5..6);
@@ -64,8 +65,8 @@ fn a_load_from_a_hole_stops_at_an_entry_that_somebody_has() {
     assert_eq!(load(&file, 3).pages(), 3..16);
 }
 
-/// The pages that a load at page 2 locks when `cut` begins while the holes behind it are locked;
-/// `begun` says when it has begun.
+/// Returns the pages that a load at page 2 locks when `cut` begins while the holes after that page
+/// are locked. `begun` says whether the cut has begun.
 fn beside(
     file: &DaxFile,
     cut: impl FnOnce(&DaxFile) + Send + 'static,
@@ -93,11 +94,11 @@ fn no_hole_is_shown_that_is_being_punched_or_was_cut_off() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, 16);
-    // The punch waits for the entries that the load has.
+    // The punch waits for the entries that the load has locked.
     let punch = |file: &DaxFile| file.punch(3 * PAGE..9 * PAGE).unwrap();
     let is_cut = |core: &DaxCore| core.is_being_cut(&(3..9));
     assert_eq!(beside(&file, punch, is_cut), 2..3);
-    // No entry that it gave back is left locked, and punched pages have no entry.
+    // The load leaves no entry locked, and punched pages have no entry.
     assert_eq!(known(&file), [2]);
     assert_eq!(load(&file, 2).pages(), 2..16);
     let shorten = |file: &DaxFile| file.set_len(4 * PAGE).unwrap();

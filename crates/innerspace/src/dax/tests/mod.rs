@@ -1,4 +1,4 @@
-//! Files over devices, without a space: entries, calls, cuts, sync.
+//! Tests of files on devices, without a space: entries, calls, cuts, sync.
 
 mod calls;
 mod cutting;
@@ -34,7 +34,7 @@ fn device(pages: u64) -> DaxDevice {
     DaxDevice::memory(pages * PAGE).unwrap()
 }
 
-/// A file of this many pages, all of it a hole.
+/// Creates a file of this many pages that is one hole.
 fn file(pool: &Arc<Pool>, device: &DaxDevice, pages: u64) -> DaxFile {
     let root = pool.root_group();
     let setup = DaxSetup::default();
@@ -43,7 +43,7 @@ fn file(pool: &Arc<Pool>, device: &DaxDevice, pages: u64) -> DaxFile {
     file
 }
 
-/// The same over an extent map of the test's.
+/// Creates a file over an extent map that the test provides.
 fn file_over(
     pool: &Arc<Pool>,
     device: &DaxDevice,
@@ -102,7 +102,7 @@ impl<T: ExtentMap> ExtentMap for Arc<T> {
 }
 
 impl DaxCore {
-    /// [`DaxRef::fault`] for a caller with the file.
+    /// Does [`DaxRef::fault`] for a caller that has the file.
     fn fault(
         self: &Arc<DaxCore>,
         page: u64,
@@ -114,7 +114,7 @@ impl DaxCore {
     }
 }
 
-/// The zero frame is unchanged, and everything is given back.
+/// Checks that the zero frame is unchanged and that all memory is given back.
 fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.flush_retired();
     pool.flush_retired();
@@ -122,7 +122,7 @@ fn assert_nothing_left(pool: &Arc<Pool>) {
     pool.validate();
 }
 
-/// Spins until `ready`; only for conditions that are sure to come.
+/// Spins until `ready` returns true; only for conditions that are certain to come true.
 fn until(mut ready: impl FnMut() -> bool) {
     while !ready() {
         std::thread::yield_now();

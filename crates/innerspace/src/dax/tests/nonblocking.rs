@@ -9,7 +9,7 @@ use super::*;
 use crate::reclaim::AllocMode;
 
 impl DaxCore {
-    /// [`DaxRef::try_fault`] for a caller with the file.
+    /// Does [`DaxRef::try_fault`] for a caller that has the file.
     fn try_fault(self: &Arc<DaxCore>, page: u64, kind: FaultKind) -> Option<DaxPages> {
         DaxRef::new(self.clone()).try_fault(page, kind).unwrap()
     }
@@ -114,7 +114,7 @@ fn what_becomes_dirty_is_paid_for_within_the_limit() {
     assert!((1..RANGES as usize).contains(&stored), "{stored}");
     assert_eq!((usage(), file.stats().dirty), (full, stored as u64));
     assert_eq!(core.entries.waits.len(), 0);
-    // A dirty page takes no more room.
+    // A store to a page that is dirty already needs no more room.
     assert!(store(0).is_some());
     drop(all);
     assert!(store(RANGES - 1).is_some());

@@ -1,5 +1,5 @@
-//! A host file whose sync failed: the host is made to see its pages as changed, however old the
-//! system, and also when another process cuts the file.
+//! A host file whose sync failed: the host is made to take its pages for changed, even on an old
+//! system, and even if another process cuts the file.
 
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;
@@ -34,7 +34,7 @@ pub(super) fn create_guarded(path: &Path) -> DaxFile {
     )
 }
 
-/// Acts as another process would.
+/// Cuts a file as another process would.
 pub(super) fn cut(path: &Path, len: u64) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(len).unwrap();
@@ -44,11 +44,11 @@ fn len(path: &Path) -> u64 {
     path.metadata().unwrap().len()
 }
 
-/// A test's instructions for the syncs of its thread, and the record of them.
+/// Tells the syncs of the test's thread whether to fail, and records them.
 struct Syncs {
     /// The syncs fail as long as the flag is set.
     fail: Rc<Cell<bool>>,
-    /// The bytes that others were asked for.
+    /// The bytes of the syncs that did not fail.
     asked: Rc<RefCell<Vec<Range<usize>>>>,
     _answered: Answered,
 }
@@ -127,7 +127,7 @@ fn what_was_cut_off_a_guarded_file_does_not_come_back_on_an_old_system() {
     }
 }
 
-/// A file of one dirty block of 2 MiB.
+/// Creates a file of one dirty block of 2 MiB.
 fn large_block(path: &Path) -> DaxFile {
     let hole_writes = HoleWrites::Large;
     let file = create(
@@ -192,7 +192,7 @@ fn a_cut_hides_no_failure_of_the_pages_before_it() {
         syncs.asked.borrow().is_empty(),
         "the host was asked all the same"
     );
-    // With no page left there is nothing to see.
+    // If no page is left, the host need not be reminded.
     cut(&path, 0);
     file.sync_all().unwrap();
     refuses.set(false);

@@ -1,4 +1,4 @@
-//! Room for stores to pages that have their blocks, as the host gives it and refuses it.
+//! The room that a host provides, or refuses, for stores to pages that have blocks.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Error, ErrorKind, Result};
@@ -11,7 +11,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::sys::shared::faulty::{Answered, Call, answer};
 
-/// A file of this many pages of sevens, all of them clean.
+/// Creates a file of this many clean pages, all bytes of which are 7.
 fn clean(path: &Path, pages: usize) -> DaxFile {
     let file = create(path, DaxSetup::default());
     file.write_all_at(&vec![7; pages * PAGE_SIZE], 0).unwrap();
@@ -20,8 +20,8 @@ fn clean(path: &Path, pages: usize) -> DaxFile {
     file
 }
 
-/// A host where a store to the page at `refused` would be a signal, and that answers a request
-/// for a block with `why`.
+/// Makes a host where a store to the page at `refused` would raise a signal, and that answers a
+/// request for a block with `why`.
 fn without_room(refused: usize, mut why: impl FnMut() -> Result<()> + 'static) -> Answered {
     answer(move |call, bytes| match call {
         Call::Room if bytes.contains(&refused) => Err(Error::from_raw_os_error(libc::EFAULT)),
@@ -50,7 +50,7 @@ fn a_store_that_is_refused_says_why() {
     for why in [ErrorKind::ReadOnlyFilesystem, ErrorKind::QuotaExceeded] {
         assert_eq!(refused(Some(why)).0, why);
     }
-    // A host that cannot tell has no room.
+    // A host that cannot say why has no room.
     let (kind, _) = refused(Some(ErrorKind::Unsupported));
     assert_eq!(kind, ErrorKind::StorageFull);
     cut(&path, PAGE);
@@ -85,7 +85,7 @@ fn a_file_is_shortened_without_room() {
     }
 }
 
-/// The content of a file, a number for each byte.
+/// Returns the content of a file.
 fn contents(file: &DaxFile) -> Vec<u8> {
     let mut bytes = vec![1; file.len() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
@@ -110,10 +110,10 @@ fn a_punch_that_is_refused_changes_nothing() {
     }
 }
 
-/// A way to make a file of less than two pages four pages long.
+/// A way to lengthen a file from less than two pages to four.
 type Grow = fn(&DaxFile) -> std::result::Result<(), DaxError>;
 
-/// A host that has no room for the next `times` calls of this kind.
+/// Makes a host that has no room for the next `times` calls of this kind.
 fn refusing(call: Call, times: u32) -> Answered {
     let left = Cell::new(times);
     answer(move |asked, _| {
@@ -179,7 +179,7 @@ fn a_file_that_can_neither_grow_nor_be_cut_back_is_as_long_as_it_was() {
     assert_eq!(file.len(), PAGE + 100);
     assert!(contents(&file) == expected);
     file.sync_all().unwrap();
-    // As if another program had made it longer.
+    // The file is as long as if another program had lengthened it.
     file.set_len(2 * PAGE).unwrap();
     assert_eq!(path.metadata().unwrap().len(), 2 * PAGE);
     let mut longer = expected;
@@ -262,7 +262,7 @@ fn a_sync_in_the_midst_of_a_punch_takes_no_room_from_it() {
         _ => Ok(()),
     });
     let _there = failpoint::on("Clearable", move || {
-        // Another thread's, if it could be now.
+        // Another thread would sync here, if it could.
         let is_kept_away = core.syncing.try_lock().is_none();
         if !is_kept_away {
             core.sync_bytes(0..4 * PAGE).unwrap();

@@ -1,4 +1,4 @@
-//! Sync: which stores are durable when it returns.
+//! Sync: which stores are durable once it has returned.
 
 use super::super::HoleWrites;
 use super::super::entries::Found;
@@ -8,7 +8,7 @@ use super::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
-/// The file's content after a power cut.
+/// Returns the content of the file's page after a power cut.
 fn after_power_cut(extents: &impl ExtentMap, image: &[u8], page: u64) -> Vec<u8> {
     match extents.lookup(page, 1).unwrap().at {
         None => vec![0; PAGE_SIZE],
@@ -23,7 +23,7 @@ fn power_file(pool: &Arc<Pool>, pages: u64) -> (DaxDevice, Arc<ScatteredMap>, Da
     (device, extents, file)
 }
 
-/// Writes and syncs; returns, for each sync, the steps until it returned and the writes it covered.
+/// Writes and syncs. Returns, for each sync, the steps until it returned and the writes it covered.
 fn run(file: &DaxFile, device: &DaxDevice) -> Vec<(u64, Vec<(u64, u8)>)> {
     let mut now = vec![(0, 0u8), (1, 0), (2, 0), (3, 0)];
     let mut syncs = Vec::new();
@@ -106,7 +106,7 @@ fn a_sync_of_the_middle_of_a_large_block_flushes_all_of_it() {
     }
 }
 
-/// Locks the entry of page 0 while `other` runs, until that waits for it; then `change`s it.
+/// Locks the entry of page 0 and runs `other` until it waits for the entry; then calls `change`.
 fn with_page_locked(
     file: &DaxFile,
     other: impl FnOnce() + Send,
@@ -166,7 +166,7 @@ fn a_second_sync_returns_after_the_flush_that_it_relies_on() {
     std::thread::scope(|scope| {
         let first = || file.sync_all().unwrap();
         with_page_locked(&file, first, |locked| {
-            // The first has taken the dirty range and waits for the entry.
+            // The first sync has taken the dirty range and waits for the entry.
             scope.spawn(|| {
                 started.wait();
                 second();
@@ -206,7 +206,7 @@ fn what_is_stored_through_a_pin_that_ends_during_a_sync_is_in_the_next() {
     let flushed = failpoint::on("Flushed", {
         let (device, extents) = (device.clone(), extents.clone());
         move || {
-            // As foreign code would, by the address.
+            // This stores by the address, as foreign code would.
             let block = extents.lookup(1, 1).unwrap().at.unwrap();
             device.write(block * PAGE, &[2; PAGE_SIZE]);
             drop(pin);
@@ -274,7 +274,8 @@ fn a_failed_allocation_is_reported_and_leaves_the_entry_free() {
     assert_eq!((calls.allocated, calls.kept, calls.dropped), (1, 1, 0));
 }
 
-/// A file on a device whose host forgets failed writes, and the map, which can make its syncs fail.
+/// Creates a file on a device whose host forgets failed writes, with an extent map that can fail
+/// syncs.
 fn forgetful_file(pool: &Arc<Pool>, pages: u64) -> (DaxDevice, Arc<Faulty>, DaxFile) {
     let device = DaxDevice::with_forgetful_host(pages * PAGE).unwrap();
     let extents = Arc::new(Faulty::new(&device));
@@ -296,8 +297,8 @@ fn what_a_host_failed_to_write_is_written_by_the_next_sync() {
         "data.bin: sync at 0 failed: a write was lost"
     );
     assert_eq!((file.stats().dirty, file.stats().flushed), (3, 0));
-    // All of them, including those that the failed sync did not concern: the host forgets whatever
-    // it likes.
+    // All pages are written again, including those that the failed sync did not cover: the host may
+    // have forgotten any of them.
     file.sync_range(PAGE..).unwrap();
     assert_eq!([0, 1, 2].map(on_medium), [0, 1, 1]);
     file.sync_all().unwrap();
@@ -367,14 +368,15 @@ fn an_invalidation_beside_a_sync_keeps_what_that_makes_dirty_again() {
         .unwrap();
     extents.plan(|plan| plan.fail_sync = Some(std::io::ErrorKind::TimedOut));
     let beside = std::rc::Rc::new(std::cell::RefCell::new(None));
-    // The pages of the first range are clean when those of the second have been flushed.
+    // The pages of the first range are clean once those of the second have been flushed.
     let first = failpoint::on("Flushed", {
         let (file, beside) = (file.clone(), beside.clone());
         move || {
             let invalidate = move || {
                 let other = file.clone();
                 let other = std::thread::spawn(move || other.invalidate(..).unwrap());
-                // The call waits for the sync; if it does not, there is time to show it.
+                // The call waits for the sync. If it wrongly does not, this loop gives it time to
+                // finish.
                 for _ in 0..1000 {
                     if other.is_finished() || file.stats().present < pages {
                         break;
@@ -415,7 +417,7 @@ fn a_large_fault_that_waited_looks_at_the_end_again() {
             fault.unwrap().is_large()
         });
         until(|| entries.waits.len() == 1);
-        // As a cut does, which then takes the entry away.
+        // This is what a cut does, which then removes the entry.
         let end = (LARGE + 100) * PAGE;
         file.core().size.store(end, Ordering::SeqCst);
         held.remove();

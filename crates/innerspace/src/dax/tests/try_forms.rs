@@ -1,4 +1,4 @@
-//! Calls that must not wait.
+//! Tests of calls that must not wait.
 
 use super::super::DaxStats;
 use super::super::core::HoleWrites;
@@ -29,7 +29,7 @@ fn a_read_asks_nobody_and_meets_no_cut() {
     assert_eq!(file.try_read_at(&mut buf, 600 * PAGE).unwrap(), 0);
     let short = file.try_read_exact_at(&mut buf, 600 * PAGE - 3);
     assert!(matches!(short, Err(DaxError::PastEnd { .. })), "{short:?}");
-    // Entries that others have are nothing to a read.
+    // A read ignores entries that others have locked.
     let held = file.core().entries.lock(1, Wanted::Cover).unwrap();
     file.try_read_exact_at(&mut buf, PAGE).unwrap();
     drop(held);
@@ -40,7 +40,7 @@ fn a_read_asks_nobody_and_meets_no_cut() {
     file.try_read_exact_at(&mut buf, PAGE).unwrap();
 }
 
-/// The file's bytes, and the known extents of these pages.
+/// Returns the file's statistics, and the entries of these pages.
 fn known(file: &DaxFile, pages: Range<u64>) -> (DaxStats, Vec<Option<Entry>>) {
     let entries = pages.map(|page| file.core().entries.peek(page));
     (file.stats(), entries.collect())
@@ -229,7 +229,7 @@ fn a_range_is_pinned_whole_or_not_at_all() {
     drop(file.try_pin_raw(PAGE..3 * PAGE).unwrap());
 }
 
-/// Over host files.
+/// Tests with host files.
 #[cfg(all(target_os = "linux", not(miri)))]
 mod host {
     use super::super::reminding::{create, create_guarded, path_in};
@@ -251,7 +251,7 @@ mod host {
         assert_eq!(file.try_read_at(&mut buf, 5).unwrap(), buf.len());
         assert_eq!(buf, [0; 3 * PAGE_SIZE], "a hole that is known");
         buf.fill(1);
-        // The hole ends there.
+        // The known hole ends there.
         assert_would_block(
             file.try_read_exact_at(&mut buf[..PAGE_SIZE], 4 * PAGE - 9),
             4 * PAGE,
@@ -294,7 +294,7 @@ mod host {
         assert_would_block(file.try_read_at(&mut [0; 10], 3), 3);
         assert_would_block(file.try_write_at(&[0; 10], 3), 3);
         assert_eq!(file.try_read_at(&mut [0; 10], 10).unwrap(), 0, "its end");
-        // Like without waiting for it: no call of the host.
+        // Such a pin makes no call of the host.
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
         drop(file.try_pin_raw(0..10).unwrap());
     }

@@ -1,4 +1,4 @@
-//! Fault-around under random schedules: loads that map cached pages around their own, while other
+//! Fault-around under random schedules: loads map cached pages around their own, while other
 //! threads take such pages away.
 
 use std::sync::atomic::AtomicU64 as PlainU64;
@@ -10,7 +10,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{FaultKind, Map, Memory, PagedFile};
 
-/// Counts neighbours mapped in all schedules of a model. Not part of the explored state.
+/// Counts the neighbours that were mapped in all schedules of a model. Not part of the explored
+/// state.
 struct Mapped(PlainU64);
 
 impl Mapped {
@@ -100,8 +101,8 @@ fn a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards() {
                 }
             })
         });
-        // A fault waits for a cut, but not the other way round: without a head start the readers
-        // would come too late each time.
+        // A fault waits for a cut, but not the other way round: without this delay the readers
+        // would always come too late.
         for _ in 0..shuttle::rand::thread_rng().gen_range(0..1000) {
             thread::yield_now();
         }

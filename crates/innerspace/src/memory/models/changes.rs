@@ -1,5 +1,5 @@
-//! Changes under random schedules: pages that are moved or dropped while they are stored to, and
-//! code that is stored to while it is watched.
+//! Changes under random schedules: pages are moved or dropped while they are stored to, and code is
+//! stored to while it is watched.
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,8 @@ fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address()
         let mut storer = space.accessor().unwrap();
         storer.store(from, 1u64).unwrap();
         storer.store(from + PAGE, 1u64).unwrap();
-        // The first page is stored to, and so copied, beside the move or before it; the second
-        // moves as it is borrowed.
+        // A store may copy the first page before or during the move; the second page is moved as a
+        // borrowed one.
         let child = space.fork().unwrap();
         let storing = thread::spawn(move || {
             let mut last = 1;
@@ -75,7 +75,7 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
         for _ in 0..8 {
             let page = a.watch_code(at).unwrap();
             let fetched = a.fetch::<u64>(at).unwrap();
-            // Checked before the next page is watched, which would count by itself.
+            // This is checked before the next page is watched, because that would count, too.
             for _ in 0..4 {
                 if stored.load(Ordering::Acquire) > fetched {
                     assert!(!page.is_current(), "{fetched} is not what is there");
@@ -83,7 +83,7 @@ fn what_was_fetched_before_a_store_is_not_current_after_it() {
             }
         }
         storing.join().unwrap();
-        // Without a store it stays current.
+        // Without a store the page stays current.
         let page = a.watch_code(at).unwrap();
         assert_eq!(a.fetch::<u64>(at), Ok(8));
         assert!(page.is_current());
@@ -113,7 +113,7 @@ fn stores_beside_a_drop_in_place_are_before_or_after_it() {
             a
         });
         space.advise(at, PAGE, Advice::DontNeed).unwrap();
-        // The frame comes back as another page.
+        // The dropped frame is used again for another page.
         other.store(at + 2 * PAGE, 99u64).unwrap();
         let a = storing.join().unwrap();
         let reused = other.load::<u64>(at + 2 * PAGE);
@@ -133,7 +133,7 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
         let memory = memory();
         let (space, at) = anonymous(&memory, 3);
         let mut a = space.accessor().unwrap();
-        // Two numbers at the beginning of each page.
+        // There are two numbers at the beginning of each page.
         let both = |page: u64| u128::from(page + 1) << 64 | u128::from(page + 1);
         (0..3).for_each(|page| a.store(at + page * PAGE, both(page)).unwrap());
         let child = space.fork().unwrap();
@@ -163,7 +163,7 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
     });
 }
 
-/// A page of a file that is executed, while a thread stores numbers to its second word.
+/// Executes a page of a file, while a thread stores numbers to the page's second word.
 fn code_beside(stores_to: fn(&Memory, &PagedFile) -> Box<dyn Fn(u64) + Send>) {
     let memory = memory();
     let (file, _store) = numbered(&memory, memory.root_group(), 1);
@@ -186,7 +186,7 @@ fn code_beside(stores_to: fn(&Memory, &PagedFile) -> Box<dyn Fn(u64) + Send>) {
     for _ in 0..4 {
         let page = a.watch_code(code).unwrap();
         let fetched = a.fetch::<u64>(code + 8).unwrap();
-        // Checked before the next page is watched, which would count by itself.
+        // This is checked before the next page is watched, because that would count, too.
         for _ in 0..8 {
             let there = stored.load(Ordering::Acquire);
             assert!(

@@ -1,6 +1,6 @@
 //! A leaf that an accessor has coalesced, or may have, while its pages change, under random
-//! schedules. Each access stands alone, since every grace period makes a session look up its leaf
-//! again.
+//! schedules. Accesses are made outside sessions, because every grace period makes a session look
+//! up its leaf again.
 
 use super::{PAGE, assert_nothing_left, explore, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ const AT: VirtAddr = VirtAddr(8 * MIB);
 const PAGES: u64 = 512;
 /// A page in another leaf.
 const BESIDE: VirtAddr = VirtAddr(4 * MIB);
-/// The page under test. Pages that are only visited are others.
+/// The page under test. Accesses that only visit the leaf use other pages.
 const PLACE: VirtAddr = VirtAddr(AT.0 + 100 * PAGE + 64);
 
-/// A leaf of memory; every page has been stored to, in order.
+/// Creates a leaf of memory in which every page has been stored to, in order.
 fn leaf() -> (Memory, Space, Accessor) {
     let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
     let memory = options.build().unwrap();
@@ -27,13 +27,13 @@ fn leaf() -> (Memory, Space, Accessor) {
     (memory, space, a)
 }
 
-/// The beginning of a page other than the one under test. After sixteen of them the accessor looks
-/// at the leaf.
+/// Returns the beginning of a page other than the one under test. After sixteen such visits the
+/// accessor reads the leaf's words.
 fn beginning(visit: u64) -> VirtAddr {
     AT + visit % 16 * PAGE
 }
 
-/// Makes another thread coalesce the leaf and continue with `work`, while the caller does other
+/// Makes another thread coalesce the leaf and go on with `work`, while the caller does other
 /// operations.
 fn coalescing(
     mut a: Accessor,
@@ -52,7 +52,7 @@ fn coalescing(
     working
 }
 
-/// Has it store to the place until the others are done, and a few times more.
+/// Makes the other thread store to the place until the others are done, and a few times more.
 fn storing(a: Accessor, done: Arc<AtomicU64>) -> thread::JoinHandle<()> {
     coalescing(a, |mut a| {
         for value in until(done) {
@@ -68,8 +68,8 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
         let (memory, space, a) = leaf();
         let told = Arc::new(AtomicU64::new(0));
         let tells = told.clone();
-        // The value is never older than the one that it was told of; and it would coalesce the leaf
-        // again.
+        // The value is never older than the one this thread was told of. Meanwhile it visits the
+        // leaf, so that it would coalesce the leaf again.
         let looking = coalescing(a, move |mut a| {
             for visit in 0.. {
                 let least = tells.load(Ordering::Acquire);
@@ -87,10 +87,10 @@ fn what_is_stored_after_a_drop_is_seen_by_who_coalesces() {
             drops.advise(page, PAGE, Advice::DontNeed).unwrap();
         });
         let mut b = space.accessor().unwrap();
-        // The store came before the drop and is lost, or after it and is there.
+        // The store came before the drop and is lost, or after it and stays.
         b.store(PLACE + 8, 2u64).unwrap();
         dropping.join().unwrap();
-        // Takes the frame, so that the page gets another.
+        // This store takes the frame, so that the dropped page gets another.
         b.store(BESIDE, 99u64).unwrap();
         for value in 2..4 {
             b.store(PLACE, value).unwrap();

@@ -1,4 +1,4 @@
-//! Direct access files under random schedules: faults against each other, calls, cuts and sync.
+//! Direct-access files under random schedules: faults against each other, calls, cuts and sync.
 
 use super::{PAGE, SCHEDULES, explore, memory};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use crate::{Accessor, DaxDevice, DaxFile, HoleWrites, Map, Memory, PAGE_SIZE, Sp
 
 const LARGE: u64 = 512 * PAGE;
 
-/// A hole of `len` bytes on a device, mapped for stores.
+/// Creates a hole of `len` bytes on a device and maps it for stores.
 fn mapped(memory: &Memory, device: &DaxDevice, len: u64) -> (DaxFile, Space, VirtAddr) {
     let file = memory.direct_file(device, "data.bin").unwrap();
     file.set_len(len).unwrap();
@@ -94,7 +94,7 @@ fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
         let device = DaxDevice::memory(2 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 2 * PAGE);
         let mut a = space.accessor().unwrap();
-        // A block with a translation for reading only: the store has to make it writable.
+        // The block has a translation only for loads, so the store has to make it writable.
         a.store(at, 1u64).unwrap();
         file.sync_all().unwrap();
         assert_eq!(a.load::<u64>(at), Ok(1));
@@ -103,7 +103,7 @@ fn a_store_through_an_old_translation_never_reaches_a_freed_block() {
             a.load::<u64>(at).unwrap()
         });
         file.punch(0..2 * PAGE).unwrap();
-        // The block may go to another file at once.
+        // The block may go to another file immediately.
         let other = memory.direct_file(&device, "other.bin").unwrap();
         let written = other.write_at(&[7; PAGE_SIZE], 0).unwrap();
         assert_eq!(written, PAGE_SIZE);
@@ -206,9 +206,9 @@ fn a_large_block_and_small_ones_do_not_meet() {
     });
 }
 
-/// Schedules in which one thread runs for long while others stand still in the middle of an
-/// operation. A flush of whole pages between two steps of a store needs that, and random schedules
-/// hardly ever do it.
+/// Explores schedules in which one thread runs for long while others are stopped in the middle of
+/// an operation. A flush of whole pages between two steps of a store needs that, and random
+/// schedules hardly ever do it.
 fn explore_in_long_runs(test: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 18; // room for whole pages
@@ -229,7 +229,7 @@ fn a_long_store_beside_syncs_is_durable_after_the_next() {
         let device = DaxDevice::with_power_cut(4 * PAGE).unwrap();
         let (file, space, at) = mapped(&memory, &device, 4 * PAGE);
         let mut a = space.accessor().unwrap();
-        // Clean blocks: the fault of a long store takes the following ones with it.
+        // The blocks are clean: the fault of a long store takes the following ones with it.
         long_store(&mut a, at, 1);
         file.sync_all().unwrap();
         let done = Arc::new(AtomicU64::new(1));
@@ -284,7 +284,7 @@ fn a_long_store_beside_a_cut_never_reaches_a_freed_block() {
                 true => file.set_len(PAGE).unwrap(),
                 false => file.punch(PAGE..3 * PAGE).unwrap(),
             }
-            // The blocks may go to another file at once.
+            // The blocks may go to another file immediately.
             let other = memory.direct_file(&device, "other.bin").unwrap();
             let written = other.write_at(&[7; 2 * PAGE_SIZE], 0).unwrap_or(0);
             let mut bytes = [7; 2 * PAGE_SIZE];
@@ -325,7 +325,7 @@ fn a_sync_that_fails_beside_stores_loses_nothing() {
             a.store(at + PAGE, 3u8).unwrap();
             a.store(at, 4u8).unwrap();
         });
-        // Restricted to one page; the host may forget others.
+        // The sync covers only one page; the host may forget others.
         let failed = file.sync_range(..PAGE).unwrap_err().to_string();
         assert!(failed.ends_with("a write was lost"), "{failed}");
         assert!(file.stats().dirty > 0, "what was not written is dirty");

@@ -1,12 +1,13 @@
-//! How leaves of forks part, under random schedules: a leaf that no longer borrows anything, one
-//! that is pruned to what its last borrower needs, one that is collapsed.
+//! How leaves of forks part from their shadows, under random schedules: a leaf that no longer
+//! borrows anything, a shadow that is pruned to what its last borrower needs, a shadow that is
+//! collapsed.
 
 use super::{PAGE, explore, explore_further, memory};
 use crate::sync::thread;
 use crate::{Accessor, Map, Memory, Space, VirtAddr};
 
-/// A space with `pages` pages, each of which begins with its own number. It is at a low address,
-/// which walks of a table reach soon, and so at about the same time.
+/// Creates a space with `pages` pages, each of which begins with its own number. The space uses low
+/// addresses, which walks of a table reach soon, and so at about the same time.
 fn numbered(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = VirtAddr(16 * PAGE);
@@ -20,10 +21,10 @@ fn load(a: &mut Accessor, at: VirtAddr, page: u64) -> u64 {
     a.load::<u64>(at + page * PAGE).unwrap()
 }
 
-/// The usage once nothing waits for a grace period.
+/// Returns the usage once nothing waits for a grace period.
 fn used(memory: &Memory) -> u64 {
     memory.validate();
-    memory.validate(); // frees what the first flush retired
+    memory.validate(); // frees the entries that the first flush retired
     memory.root_group().usage()
 }
 
@@ -112,7 +113,7 @@ fn leaves_part_beside_another_fork_and_the_end_of_the_first() {
     });
 }
 
-/// The first leaf asks the second which pages it still needs, while the third collapses the second.
+/// The first leaf reads which pages the second still needs, while the third collapses the second.
 // spec: F3, F4
 #[test]
 fn a_leaf_keeps_what_is_borrowed_through_one_that_is_collapsed() {
@@ -129,7 +130,7 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_collapsed() {
         c.store(at + 2 * PAGE, 12u64).unwrap();
         ending.join().unwrap();
         memory.validate();
-        // A frame freed by mistake has another owner now.
+        // A frame that was freed by mistake has another owner now.
         let (others, elsewhere) = numbered(&memory, 4);
         let want = [10, 11, 12, 3];
         assert_eq!([0, 1, 2, 3].map(|page| load(&mut c, at, page)), want);
@@ -141,8 +142,8 @@ fn a_leaf_keeps_what_is_borrowed_through_one_that_is_collapsed() {
     });
 }
 
-/// Two spaces share a leaf, which alone keeps the leaf that it borrows from, and both copy it; a
-/// third restores a page of it.
+/// Two spaces share a leaf, which alone keeps the leaf that it borrows from, and both copy it. A
+/// third space restores a page of it.
 // spec: F3, F5
 #[test]
 fn two_that_copy_a_leaf_collapse_its_shadow_once() {
@@ -162,7 +163,7 @@ fn two_that_copy_a_leaf_collapse_its_shadow_once() {
             b
         });
         let looking = thread::spawn(move || {
-            // Pages of the chain alone, and one restored from there.
+            // These pages are only in the chain, and one of them is restored from there.
             let seen = image.view(at + 2 * PAGE, 8).unwrap();
             assert_eq!(*seen, 2u64.to_le_bytes());
             drop(seen);
@@ -196,8 +197,8 @@ fn two_that_copy_a_leaf_collapse_its_shadow_once() {
     });
 }
 
-/// An unmap finds a page borrowed that a fault makes the leaf's own: the page is unmapped all the
-/// same.
+/// An unmap finds a borrowed page that a fault makes the leaf's own: the page is unmapped
+/// nevertheless.
 // spec: F3
 #[test]
 fn a_page_is_unmapped_while_a_fault_collapses_the_leaf_it_is_borrowed_from() {

@@ -17,14 +17,14 @@ use crate::{
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Random schedules for each test.
+/// The number of random schedules for each test.
 const SCHEDULES: usize = 200;
 
 fn explore(test: fn()) {
     shuttle::check_random(test, SCHEDULES);
 }
 
-/// [`explore`] for bugs that appear in one schedule of a hundred.
+/// Explores more schedules than [`explore`], for bugs that appear in one of a hundred.
 fn explore_further(test: fn()) {
     shuttle::check_random(test, 6 * SCHEDULES);
 }
@@ -34,7 +34,7 @@ fn memory() -> Memory {
     options.build().unwrap()
 }
 
-/// A file whose page n begins with the number n + 100.
+/// Creates a file whose page n begins with the number n + 100.
 fn numbered(memory: &Memory, group: &Group, pages: u64) -> (PagedFile, Arc<MemoryStore>) {
     let store = Arc::new(MemoryStore::with_len(pages * PAGE));
     for page in 0..pages {
@@ -51,7 +51,7 @@ fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
     (space, at)
 }
 
-/// Values from 2 on, until the others are done, and a few more.
+/// Yields values from 2 on, until the others are done, and a few more.
 fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
     let mut more = 4;
     (2u64..).take_while(move |_| {
@@ -60,9 +60,9 @@ fn until(done: Arc<AtomicU64>) -> impl Iterator<Item = u64> + Send {
     })
 }
 
-/// Checks, when all users are gone, that the books add up and nothing is left.
+/// Checks, when all users are gone, that the accounts add up and nothing is left.
 fn assert_nothing_left(memory: Memory) {
     memory.validate();
-    memory.validate(); // frees what the first flush retired
+    memory.validate(); // frees the entries that the first flush retired
     assert_eq!(memory.root_group().usage(), 0);
 }

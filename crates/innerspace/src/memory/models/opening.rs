@@ -1,4 +1,4 @@
-//! Opening under random schedules: one store, which is open now and then.
+//! Opening under random schedules: a store is opened and closed again and again.
 
 use super::{assert_nothing_left, explore, memory};
 use std::io;
@@ -7,7 +7,7 @@ use crate::store::{Identity, MemoryStore, Store};
 use crate::sync::{Arc, thread};
 use crate::{FileAccess, Memory};
 
-/// A store whose answers take so long that others may open and drop it meanwhile.
+/// A store that answers so slowly that others may open and drop it meanwhile.
 struct Slow(Arc<MemoryStore>, u32);
 
 impl Slow {

@@ -1,14 +1,14 @@
 //! A session, whose section stays open from access to access, while other threads take its page
-//! away, under random schedules. Each session has its page before the others begin, and uses it
-//! again and again.
+//! away, under random schedules. Each session has its page before the others begin, and uses the
+//! page again and again.
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
 use crate::{Accessor, FaultKind, Map, Protection, Session, VirtAddr};
 
-/// Opens a session in another thread, which begins by storing 1 to `at` and to `at + 8`. Then the
-/// others go on.
+/// Opens a session in another thread, which first stores 1 to `at` and to `at + 8`. Then the other
+/// threads go on.
 fn beside_session<R: Send + 'static>(
     mut a: Accessor,
     at: VirtAddr,
@@ -91,7 +91,7 @@ fn after_protect_and_unmap_no_access_of_a_session_goes_through() {
         assert_eq!(other.load::<u64>(at + 8), kept, "stored after protect");
         space.unmap(at, PAGE).unwrap();
         stage.store(2, Ordering::Release);
-        // The unmapped frame comes back as another page.
+        // The unmapped frame is used again for another page.
         let elsewhere = VirtAddr(0x10_0000);
         space.map(Map::anonymous(PAGE).at(elsewhere)).unwrap();
         other.store(elsewhere, 99u64).unwrap();
@@ -104,7 +104,7 @@ fn after_protect_and_unmap_no_access_of_a_session_goes_through() {
     });
 }
 
-/// The session's page is copied by a store of another accessor, after a fork.
+/// After a fork, a store by another accessor copies the session's page.
 // spec: A6
 #[test]
 fn a_copy_by_another_is_seen_by_a_session_that_synchronises() {

@@ -1,5 +1,5 @@
 //! Whole operations of spaces under random schedules: faults, forks, unmaps, evictions and
-//! write-back with the protocol of `sync::domain`.
+//! writeback, with the protocol of `sync::domain`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -18,7 +18,7 @@ fn stores_beside_a_fork_stay_on_their_side() {
             .map(|writer| {
                 let mut a = space.accessor().unwrap();
                 let slot = at + writer * 8;
-                // The leaf is cached, for stores too, when the fork comes.
+                // When the fork comes, the accessor remembers the leaf, for stores too.
                 a.store(slot, 1u64).unwrap();
                 thread::spawn(move || {
                     for value in 2..5u64 {
@@ -119,7 +119,7 @@ fn after_unmap_and_protect_no_access_goes_through() {
         stage.store(1, Ordering::Release);
         space.unmap(at + PAGE, PAGE).unwrap();
         stage.store(2, Ordering::Release);
-        // The unmapped frame comes back as another page.
+        // The unmapped frame is used again for another page.
         let elsewhere = VirtAddr(0x10_0000);
         space.map(Map::anonymous(PAGE).at(elsewhere)).unwrap();
         other.store(elsewhere, 99u64).unwrap();
@@ -131,7 +131,8 @@ fn after_unmap_and_protect_no_access_goes_through() {
     });
 }
 
-/// Nodes of the tree have room for four in this build, so each change splits or merges some.
+/// In this build a node of the tree has room for four ranges, so each change splits or merges some
+/// nodes.
 // spec: V10
 // spec: V2
 #[test]
@@ -140,7 +141,7 @@ fn a_lookup_beside_splits_and_merges_finds_the_old_or_the_new_mapping() {
         let memory = memory();
         let space = memory.space().unwrap();
         let page = |number: u64| VirtAddr(0x10_0000 + number * PAGE);
-        // Every other page, so that nothing merges: the tree has three levels.
+        // Only every other page is mapped, so that nothing merges: the tree has three levels.
         for number in 0..12 {
             let map = Map::anonymous(PAGE).at(page(2 * number));
             space.map(map.protection(Protection::READ)).unwrap();
@@ -225,7 +226,7 @@ fn a_store_beside_writeback_is_never_lost() {
         file.sync_data().unwrap();
         file.sync_data().unwrap();
         storing.join().unwrap();
-        // The bytes were written, or are dirty: then this writes them.
+        // The bytes were written already, or are dirty; then this writes them.
         file.sync_data().unwrap();
         assert_eq!(store.to_vec()[..8], 4u64.to_le_bytes(), "a lost store");
         space.validate();
@@ -291,7 +292,7 @@ fn a_session_that_never_faults_lets_eviction_and_unmap_go_on() {
                 }
             });
         });
-        // The session ends only after these have returned.
+        // The session ends only after these calls have returned.
         assert_eq!(file.evict(..).unwrap().0, 1);
         space.unmap(at, 2 * PAGE).unwrap();
         stop.store(1, Ordering::Release);
@@ -320,7 +321,7 @@ fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
             }));
             let ended: Result<(), _> = ended;
             assert!(ended.is_err());
-            // Goes on after the panic, inside the unwound thread.
+            // The accessor still works after the panic, in the thread that was unwound.
             assert_eq!(panics.load::<u64>(at + PAGE), Ok(2));
             (moved, panics)
         });
@@ -335,7 +336,7 @@ fn an_accessor_that_moves_ends_or_panics_leaves_no_section_open() {
     });
 }
 
-/// A pin beside forks: the page stays the parent's, and a child's copy does not change.
+/// A pin during forks: the page stays the parent's, and a child's copy does not change.
 // spec: F1
 #[test]
 fn a_pinned_page_stays_with_its_space_beside_forks_and_stores() {
@@ -376,8 +377,8 @@ fn a_pinned_page_stays_with_its_space_beside_forks_and_stores() {
     });
 }
 
-/// A restore beside a pin is refused, or comes before or after it. Bytes stored through the pin are
-/// gone after the next restore.
+/// A restore during a pin is refused, or comes before or after it. Bytes that were stored through
+/// the pin are gone after the next restore.
 #[test]
 fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
     explore(|| {
@@ -386,7 +387,7 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
         let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
         let snapshot = space.freeze().unwrap();
-        // The page is the space's own, and recorded, from here on.
+        // From here on the page is the space's own, and recorded.
         for value in 2..4u64 {
             space.restore(&snapshot).unwrap();
             a.store(at, value).unwrap();
@@ -415,9 +416,9 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
     });
 }
 
-/// A load maps the holes around its own while other pages among them are written, by a call and
-/// through another mapping, written back and evicted. Every load that begins afterwards sees the
-/// new bytes.
+/// A load maps the holes around its own page. Meanwhile some of these holes are written, by a call
+/// and through another mapping, written back and evicted. Every load that begins afterwards sees
+/// the new bytes.
 // spec: P23
 #[test]
 fn holes_that_are_mapped_together_end_one_by_one() {
@@ -504,8 +505,8 @@ fn a_copy_made_while_it_is_stored_to_is_whole_in_the_end() {
     });
 }
 
-/// Restores give pages back, keep them, or copy them back, beside stores: a store is entirely on
-/// one side of a restore.
+/// Restores give pages back, keep them, or copy them back, while stores are made: a store is
+/// entirely on one side of a restore.
 // spec: F3
 #[test]
 fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {
@@ -557,7 +558,7 @@ fn a_page_unmapped_beside_a_fault_that_maps_its_neighbours_stays_unmapped() {
         let at = space.map(Map::direct(&file)).unwrap();
         let mut a = space.accessor().unwrap();
         let faulting = thread::spawn(move || {
-            // A hole: the pages behind it are mapped with it.
+            // The page is a hole: the holes after it are mapped with it.
             assert_eq!(a.load::<u64>(at), Ok(0));
             a
         });

@@ -1,5 +1,5 @@
 //! The last reference to a file is dropped where the file cannot be closed: in a call of its own
-//! store, and where another file is locked.
+//! store, or while another file is locked.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn open(memory: &Memory, store: impl Store + 'static) -> PagedFile {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Does some work in the first call that writes.
+/// A store that does some work in the first call that writes.
 struct WorksInWrite {
     bytes: Arc<MemoryStore>,
     work: Arc<Mutex<Option<Work>>>,
@@ -58,7 +58,7 @@ impl Store for WorksInWrite {
     }
 }
 
-/// The last handle is dropped in a call of the file's store, which then does something `else_`.
+/// Drops the last handle in a call of the file's store, which then calls `else_`.
 fn closed_after_the_call(else_: impl FnOnce(&Memory) + Send + 'static) {
     let memory = memory(4 * MIB);
     let (bytes, work) = (Arc::new(MemoryStore::new()), Arc::default());
@@ -74,7 +74,7 @@ fn closed_after_the_call(else_: impl FnOnce(&Memory) + Send + 'static) {
         drop(file);
         else_(&inside);
     }));
-    // Work of another handle, for which the store is called.
+    // A tick writes the file, and so calls the store, which drops the last handle.
     while work.lock().unwrap().is_some() {
         memory.tick();
     }
@@ -129,7 +129,7 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
         write_all_at(&bytes, &vec![3; (BLOCKS * PAGE) as usize], 0).unwrap();
         let below = open(&memory, bytes);
         let above = open(&memory, Over(below.clone()));
-        // Private memory takes all but a few pages.
+        // Private memory takes all pages but a few.
         let space = memory.space().unwrap();
         let at = space.map(Map::anonymous(2 * MIB)).unwrap();
         let mut accessor = space.accessor().unwrap();
@@ -140,7 +140,7 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
         space.unmap(at, free * PAGE).unwrap();
         memory.0.pool.flush_retired();
         let written = above.write_at(&[9; PAGE_SIZE], 5 * PAGE);
-        // The last reference waits for a grace period, as a mapping's does.
+        // The last reference waits for a grace period, like a mapping's.
         let inner = above.inner().clone();
         drop(above);
         let last = Retired::Call(Box::new(move |_| drop(inner)));
@@ -190,7 +190,7 @@ fn the_last_file_leaves_nothing_charged_when_the_memory_went_before_it() {
     let mapped = memory.space_with(&crate::SpaceOptions::new().group(&group));
     let mapped = mapped.unwrap();
     for (file, number) in files.iter().zip(1..) {
-        // Deep enough for index nodes, which readers may be walking.
+        // The offsets make the index deep enough for nodes, in which readers may be.
         file.write_at(&[number; 100], 0).unwrap();
         file.write_at(&[number; 100], 1 << 30).unwrap();
         mapped.map(Map::file(file)).unwrap();
@@ -221,7 +221,7 @@ fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() 
         let device = DaxDevice::memory(MIB).unwrap();
         let options = memory.direct_options().group(&group);
         let file = options.on(&device, "data.bin").unwrap();
-        // Entries, whose nodes readers may be walking.
+        // The file has entries, in whose nodes readers may be.
         file.write_all_at(&[1; 100], 0).unwrap();
         let end = end_of(&memory, file);
         drop(memory);
@@ -269,10 +269,10 @@ fn a_file_that_the_end_of_the_memory_closes_leaves_nothing_charged() {
     let options = memory.options().group(&group);
     let options = options.access(FileAccess::ReadWrite);
     let file = options.open(MemoryStore::new()).unwrap();
-    // Deep enough for index nodes, which readers may be walking.
+    // The offsets make the index deep enough for nodes, in which readers may be.
     file.write_at(&[1; 100], 0).unwrap();
     file.write_at(&[1; 100], 1 << 30).unwrap();
-    // The last reference waits for a grace period, as a mapping's does.
+    // The last reference waits for a grace period, like a mapping's.
     let inner = file.inner().clone();
     drop(file);
     let last = Retired::Call(Box::new(move |_| drop(inner)));

@@ -22,7 +22,8 @@ fn memory_and_file() -> (Memory, tempfile::TempDir, PathBuf) {
     (memory, folder, path)
 }
 
-/// Opens a file in the middle of the next open here, as another thread would. Returns what it got.
+/// Opens a file in the middle of the next open on this thread, as another thread would. Returns the
+/// file it got.
 fn meanwhile(
     open: impl FnOnce() -> Result<PagedFile, OpenError> + 'static,
 ) -> Rc<RefCell<Option<PagedFile>>> {
@@ -34,7 +35,7 @@ fn meanwhile(
     opened
 }
 
-/// Replaces the next file that is opened here by a file of these bytes.
+/// Replaces the next file that is opened on this thread by a file of these bytes.
 fn replace(path: &Path, bytes: &'static [u8], times: u32) {
     let path = path.to_owned();
     hook::when_opened(move |_| {
@@ -137,8 +138,8 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     drop(FileStore::open(&path, Access::ReadWrite).unwrap());
 }
 
-/// A file that only unreachable references keep open (mappings of a space that is gone) causes no
-/// refusal.
+/// A file that only unreachable references keep open (mappings of a space that is gone) is no
+/// reason to refuse an open.
 #[test]
 fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
     let (_, _folder, path) = memory_and_file();
@@ -218,7 +219,7 @@ fn a_create_that_fails_empties_nothing() {
 #[test]
 fn an_open_that_fails_gives_the_lock_back_to_whoever_has_the_description_too() {
     let (memory, _folder, path) = memory_and_file();
-    // As in a child that another thread is just spawning.
+    // This acts as a child process that another thread is just starting.
     let inherited = Rc::new(RefCell::new(None));
     let child = inherited.clone();
     hook::when_opened(move |file| {

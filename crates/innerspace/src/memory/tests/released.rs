@@ -1,5 +1,5 @@
-//! The last keeper of a file goes while another thread is at what it released: its drop, or that of
-//! the last handle of the memory, waits for the bytes.
+//! The last reference to a file is dropped while another thread is working on what it released: the
+//! drop, or that of the last handle of the memory, waits until the bytes are written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ use crate::units::{MIB, PAGE_SIZE, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A bound, in case a wait does not end.
+/// The timeout, in case a wait does not end.
 const LONG: Duration = Duration::from_secs(20);
 
 type Hanging = Arc<FaultyStore<MemoryStore>>;
@@ -29,7 +29,7 @@ fn open(memory: &Memory) -> (PagedFile, Hanging) {
     (options.open_store(store.clone()).unwrap(), store)
 }
 
-/// A file with something unwritten that a mapping alone keeps open.
+/// Opens a file with dirty bytes that only a mapping keeps open.
 fn mapped(memory: &Memory) -> (Space, VirtAddr, Hanging) {
     let (file, store) = open(memory);
     let space = memory.space().unwrap();
@@ -42,8 +42,9 @@ fn is_written(store: &Hanging) -> bool {
     store.inner().to_vec()[..8] == 7_u64.to_ne_bytes()
 }
 
-/// Does `last` while another thread stands at the point in `begin`, which it gets to when `last`
-/// is at the point "Released". It goes on when `is_waited_for`, or when `last` is over.
+/// Calls `last` while another thread is stopped at `point` in `begin`, which it reaches when `last`
+/// is at the point "Released". The other thread goes on when `is_waited_for` returns true, or when
+/// `last` is over.
 fn while_other_is_at(
     point: &'static str,
     begin: impl FnOnce() + Send + 'static,
@@ -116,8 +117,8 @@ fn an_unmapping_waits_for_a_thread_that_closes_the_file() {
     last.join().unwrap();
 }
 
-/// Closes a file from inside a call of its own store, which leaves the closing to others, whose
-/// write hangs.
+/// Drops a file from inside a call of its own store, which leaves the closing to other threads,
+/// whose write hangs.
 fn left_to_others(memory: &Memory) -> Hanging {
     let (file, store) = open(memory);
     file.write_at(&7_u64.to_ne_bytes(), 0).unwrap();
@@ -166,7 +167,7 @@ fn nothing_is_charged_any_more_when_the_last_drop_has_returned() {
     space.accessor().unwrap().store(at, 1_u64).unwrap();
     memory.0.pool.finish_retired();
     let (pool, asked) = (memory.0.pool.clone(), memory.0.pool.clone());
-    // Another thread has this one out of the queue.
+    // Another thread takes this entry out of the queue.
     let frame = pool.alloc(group.id(), 0, AllocMode::Wait).unwrap();
     pool.retire(Retired::Put(
         frame.publish_as(Kind::Table, HoldState::refs_only(1)),

@@ -1,4 +1,4 @@
-//! Stretches of sampled uses of mapped pages.
+//! The periods in which uses of mapped pages are sampled.
 
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@ use crate::store::{FaultyStore, MemoryStore};
 use crate::sync::{Arc, thread};
 use crate::units::MIB;
 
-/// A bound, in case a wait does not end.
+/// The timeout, in case a wait does not end.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(2);
 
@@ -48,7 +48,7 @@ fn who_waits_for_a_store_that_hangs_waits_as_long_as_he_said() {
     let kind = std::io::Error::from(error).kind();
     assert_eq!(kind, std::io::ErrorKind::TimedOut);
     store.wait_hanging(1);
-    // Queued behind the call that hangs, and given up.
+    // This call is queued after the one that hangs, and given up.
     assert_timed_out(
         file.defer(move |file| file.write_at(&[9; 10], 50_000))
             .wait_timeout(SHORT),
