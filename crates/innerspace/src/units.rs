@@ -1,4 +1,4 @@
-//! Units as types: a frame number, an address and a count of pages are never mixed up.
+//! Units as types, so that a frame number, an address and a count of pages are never mixed up.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ pub const MIB: u64 = 1 << 20;
 /// One gibibyte, in bytes.
 pub const GIB: u64 = 1 << 30;
 
-/// log2 of the page size.
+/// The base-2 logarithm of the page size.
 pub const PAGE_SHIFT: u32 = 12;
 /// The page size: 4096 bytes, whatever the host's page size is.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
-/// Names a frame of the arena. Frame 0 is the zero frame; the number is meaningless outside its
-/// `Memory`.
+/// The number of a frame of the arena. It means nothing outside its `Memory`. Frame 0 is the zero
+/// frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct FrameId(pub(crate) u32);
 
 impl FrameId {
-    /// The common zero frame: never written, counted, charged or listed (I4).
+    /// The common zero frame, which is never written, counted, charged or listed (I4).
     pub(crate) const ZERO: FrameId = FrameId(0);
 
-    /// The frame's number as an array index.
+    /// Returns the frame's number as an array index.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
@@ -35,17 +35,17 @@ impl FrameId {
 pub struct VirtAddr(pub u64);
 
 impl VirtAddr {
-    /// The number of the page the address is in.
+    /// Returns the number of the page that contains the address.
     pub fn page(self) -> u64 {
         self.0 >> PAGE_SHIFT
     }
 
-    /// The address's offset inside its page, `0..PAGE_SIZE`.
+    /// Returns the address's offset inside its page, `0..PAGE_SIZE`.
     pub fn page_offset(self) -> usize {
         self.0 as usize & (PAGE_SIZE - 1)
     }
 
-    /// The address `bytes` further on, or `None` past the end of 64 bits.
+    /// Returns the address `bytes` further on, or `None` if that does not fit in 64 bits.
     pub fn checked_add(self, bytes: u64) -> Option<VirtAddr> {
         self.0.checked_add(bytes).map(VirtAddr)
     }
@@ -66,7 +66,7 @@ impl From<VirtAddr> for u64 {
 impl std::ops::Add<u64> for VirtAddr {
     type Output = VirtAddr;
 
-    /// The address `bytes` further on; wraps at 64 bits, where no mapping can be.
+    /// Returns the address `bytes` further on. Wraps at 64 bits, where no mapping can be.
     fn add(self, bytes: u64) -> VirtAddr {
         VirtAddr(self.0.wrapping_add(bytes))
     }
@@ -81,7 +81,7 @@ impl std::ops::AddAssign<u64> for VirtAddr {
 impl std::ops::Sub<u64> for VirtAddr {
     type Output = VirtAddr;
 
-    /// The address `bytes` before; wraps at 0, and is then in no space.
+    /// Returns the address `bytes` before. Wraps at 0, and is then in no space.
     fn sub(self, bytes: u64) -> VirtAddr {
         VirtAddr(self.0.wrapping_sub(bytes))
     }
@@ -96,7 +96,7 @@ impl std::ops::SubAssign<u64> for VirtAddr {
 impl std::ops::Sub for VirtAddr {
     type Output = u64;
 
-    /// The bytes from `start` up to this address; wraps at 64 bits if `start` is larger.
+    /// Returns the bytes from `start` up to this address. Wraps at 64 bits if `start` is larger.
     fn sub(self, start: VirtAddr) -> u64 {
         self.0.wrapping_sub(start.0)
     }
@@ -126,17 +126,17 @@ impl fmt::LowerHex for VirtAddr {
 pub struct PageCount(pub u64);
 
 impl PageCount {
-    /// The whole pages that fit into `bytes`.
+    /// Returns the number of whole pages that fit into `bytes`.
     pub fn floor(bytes: u64) -> PageCount {
         PageCount(bytes >> PAGE_SHIFT)
     }
 
-    /// The pages needed to hold `bytes`.
+    /// Returns the number of pages needed to hold `bytes`.
     pub const fn ceil(bytes: u64) -> PageCount {
         PageCount(bytes.div_ceil(PAGE_SIZE as u64))
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u64 {
         self.0 << PAGE_SHIFT
     }

@@ -1,7 +1,7 @@
-//! Wakers that a job leaves behind, called once its share of the lane is free.
+//! Wakers that a job leaves behind.
 //!
 //! A waker is foreign code, and may take as long as it likes. A worker therefore calls the wakers
-//! of a job after it has given the job's share of its lane back.
+//! of a job only after it has given the job's share of its lane back.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,18 +11,18 @@ use crate::sync::may_call_out;
 use crate::sync::panics::Panics;
 
 crate::sync::thread_local! {
-    /// The wakers that the running job has left; `None` where no job runs.
+    /// The wakers that the running job has left. `None` while no job runs.
     static AFTER: RefCell<Option<Vec<Waker>>> = const { RefCell::new(None) };
 }
 
-/// Whether this thread runs a job.
+/// Returns whether this thread runs a job.
 pub(crate) fn is_in_job() -> bool {
     AFTER
         .try_with(|after| after.borrow().is_some())
         .unwrap_or(false)
 }
 
-/// Leaves a waker to be called when the job is over; given back where no job runs.
+/// Leaves a waker to be called when the job is over. Returns the waker as an error if no job runs.
 pub(crate) fn wake_after(waker: Waker) -> Result<(), Waker> {
     let mut waker = Some(waker);
     let _ = AFTER.try_with(|after| {
@@ -41,8 +41,8 @@ pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()
     (left.unwrap_or_default(), result)
 }
 
-/// Runs `work` as a job, and then `calls` and the wakers that it leaves, if there are any. Panics
-/// are reported by the panic hook and go no further.
+/// Runs `work` as a job. If it leaves wakers, then runs `calls` and calls them. The panic hook
+/// reports panics; they go no further.
 pub(crate) fn run_with_wakers(work: impl FnOnce(), calls: impl FnOnce()) {
     let mut panics = Panics::default();
     let (wakers, result) = collect(work);
@@ -54,7 +54,7 @@ pub(crate) fn run_with_wakers(work: impl FnOnce(), calls: impl FnOnce()) {
     std::mem::forget(result);
 }
 
-/// Calls wakers. A panic of one keeps no other from being called.
+/// Calls wakers. If one panics, the others are still called.
 pub(super) fn call(wakers: Vec<Waker>, panics: &mut Panics) {
     for waker in wakers {
         may_call_out();

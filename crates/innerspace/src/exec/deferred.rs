@@ -1,15 +1,16 @@
-//! Calls of foreign code, left by threads that could not make them where they were.
+//! Calls of foreign code, deferred by threads that could not make them where they were.
 //!
-//! The last reference to a file may be dropped in an odd place: below reclaim, with a block locked,
-//! in a call of the file's own store. To close the file there would wait for what that very thread
-//! holds. A waker or a hook may be due in such a place, too.
+//! The last reference to a file may be dropped at an awkward point: below reclaim, with a block
+//! locked, or in a call of the file's own store. Closing the file there would wait for something
+//! that this very thread holds. A waker or a hook may become due at such a point, too.
 //!
-//! **Who makes the calls.** Where a memory has threads, each payer has a lane for them: a call that
-//! hangs holds one of its payer's [`AT_A_TIME`] places and no thread of anybody else's. Otherwise
-//! they wait in a queue for a thread that makes them with no lock held and no store being called.
+//! **The threads that make the calls.** If a memory has threads, each payer has a lane for its
+//! calls. A call that hangs then occupies one of its payer's [`AT_A_TIME`] places, and no other
+//! payer's thread. If a memory has no threads, the calls are queued until some thread makes them
+//! with no lock held and outside every store call.
 //!
-//! **The end of a memory** waits for them ([`Deferred::wait`]), as long as one of them ends, or
-//! makes progress, now and then.
+//! **The end of a memory.** The end waits for the calls ([`Deferred::wait`]), but only as long as
+//! some call ends or makes progress from time to time.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
@@ -20,23 +21,24 @@ use super::keyed::{About, Lanes};
 use super::lanes::{Job, Lane, Served, Turn, Workers};
 use crate::sync::{Arc, Condvar, Mutex};
 
-/// Calls of one payer that are made at a time.
+/// The number of calls of one payer that run at a time.
 const AT_A_TIME: u32 = 4;
 
 crate::sync::thread_local! {
-    /// Whether this thread makes a call of a queue.
+    /// Whether this thread is making a call from a queue.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// See the module.
+/// The deferred calls of one memory; see the module.
 pub(crate) struct Deferred {
     lanes: Lanes,
     left: Arc<Left>,
 }
 
-/// The calls that are left. A leaf lock; nothing is called or dropped under it.
+/// The calls that are not over. Its mutex is an innermost lock, under which nothing is called or
+/// dropped.
 #[derive(Default)]
 struct Left {
     state: Mutex<State>,
@@ -46,17 +48,18 @@ struct Left {
 
 #[derive(Default)]
 struct State {
-    /// Calls that no thread of the memory makes, oldest first, with the file that each concerns.
+    /// The calls that no thread of the memory makes, oldest first, each with the file that it
+    /// concerns.
     queue: VecDeque<(Option<u32>, Open, Call)>,
-    /// Calls so far: their numbers.
+    /// The number of calls so far, from which each takes its own number.
     begun: u64,
-    /// Those that are not over, the queue's included.
+    /// The numbers of the calls that are not over, including those in the queue.
     open: BTreeSet<u64>,
-    /// Threads that wait for the end.
+    /// The number of threads that wait for the calls to end.
     waiting: u32,
 }
 
-/// A call that is not over until this is dropped, also if it panics.
+/// A call that is not over until this is dropped, which also happens if the call panics.
 struct Open {
     left: Arc<Left>,
     number: u64,
@@ -82,7 +85,7 @@ impl Drop for Open {
     }
 }
 
-/// Restores what [`RUNNING`] was.
+/// Restores the previous value of [`RUNNING`].
 struct Running(bool);
 
 impl Drop for Running {
@@ -91,7 +94,7 @@ impl Drop for Running {
     }
 }
 
-/// A call in its payer's lane, which it keeps.
+/// A call in its payer's lane. It keeps the lane alive.
 struct InLane {
     call: Call,
     _open: Open,
@@ -113,7 +116,7 @@ impl Deferred {
         }
     }
 
-    /// Leaves a call to the threads of the memory, on behalf of `payer`. Never waits.
+    /// Hands a call to the memory's threads, on behalf of `payer`. Never waits.
     pub(crate) fn push(&self, payer: usize, call: Call) -> Served {
         let open = Open::begin(&self.left);
         let lane = self.lanes.get(About::Payer(payer), payer, AT_A_TIME);
@@ -125,19 +128,20 @@ impl Deferred {
         lane.push(Turn::Shared, Box::new(job))
     }
 
-    /// Leaves a call, which concerns the file with the number `of` if any, to a caller of
-    /// [`Deferred::take`]. Never waits.
+    /// Queues a call for a caller of [`Deferred::take`]. If the call concerns a file, `of` is the
+    /// file's number. Never waits.
     pub(crate) fn queue(&self, of: Option<u32>, call: Call) {
         let open = Open::begin(&self.left);
         self.left.state.lock().queue.push_back((of, open, call));
     }
 
-    /// Whether no call is in the queue.
+    /// Returns whether the queue is empty.
     pub(crate) fn is_queue_empty(&self) -> bool {
         self.left.state.lock().queue.is_empty()
     }
 
-    /// The oldest call in the queue; of those that concern the file `of`, if one is named.
+    /// Takes the oldest call out of the queue. If `of` names a file, takes the oldest call that
+    /// concerns it.
     pub(crate) fn take(&self, of: Option<u32>) -> Option<impl FnOnce() + use<>> {
         let mut state = self.left.state.lock();
         let is_wanted = |about: Option<u32>| of.is_none() || about == of;
@@ -150,13 +154,14 @@ impl Deferred {
         })
     }
 
-    /// Whether this thread makes a call that was in a queue.
+    /// Returns whether this thread is making a call that was in a queue.
     pub(crate) fn is_running() -> bool {
         RUNNING.with(Cell::get)
     }
 
-    /// Waits until the calls that were left before are over, or until for so long none of them has
-    /// ended and `progress` has not changed. Does not wait in a job, which may be such a call.
+    /// Waits until the calls that were deferred before are over. Gives up when for as long as
+    /// `patience` no such call has ended and `progress` has not changed. Does not wait in a job,
+    /// which may itself be such a call.
     pub(crate) fn wait(&self, patience: Duration, progress: impl Fn() -> u64) {
         if is_in_job() {
             return;
@@ -181,7 +186,7 @@ impl Deferred {
         }
     }
 
-    /// Whether a thread waits for the end of the calls.
+    /// Returns whether a thread waits for the calls to end.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.left.state.lock().waiting > 0

@@ -1,19 +1,21 @@
-//! Requests in flight, by their blocks: how each is run, ended once, and waited for.
+//! The requests in flight of a file, by their blocks: how each is run, ended once, and waited for.
 //!
-//! **One request** is an [`Entry`] of its file's [`InFlight`]. Its work (the call to make) is with
-//! the store, or queued in the entry until a worker or a thread that waits for a block takes it. It
-//! ends once, by [`InFlight::leave`], which tells whether the blocks belong to the file, or to the
-//! request alone because the file was closed meanwhile ([`InFlight::detach_all`]).
+//! **A request** is an [`Entry`] of its file's [`InFlight`]. Its work, which is the call to make,
+//! is with the store, or queued in the entry until a worker takes it, or a thread that waits for a
+//! block. The request ends once, by [`InFlight::leave`]. That call tells who owns the blocks: the
+//! file, or only the request, because the file was closed meanwhile ([`InFlight::detach_all`]).
 //!
 //! **Waiting.** A thread that waits for a block sleeps on the block's lock, which this module does
-//! not know. Where threads make the calls, nothing else is needed. Where there are none, the
-//! waiters make them, and a call may be queued after a waiter began to wait, by a thread that must
-//! not make it. There a waiter sleeps in this module ([`InFlight::wait_filled`]): it looks at the
-//! block and for the call under the table's mutex, which is taken after a call was queued and after
-//! a block was filled ([`InFlight::note_filled`]), whether that block has a request or not.
+//! not know. If threads make the calls, nothing else is needed.
 //!
-//! **Locking.** The table's mutex and those of the entries are leaves, with one exception: blocks
-//! leave a closed file under the mutex of the entry's stage.
+//! If there are no threads, the waiters make the calls. A call may then be queued after a waiter
+//! has begun to wait, by a thread that must not make the call itself. Such a waiter sleeps in this
+//! module ([`InFlight::wait_filled`]). Under the table's mutex it checks the block and whether a
+//! call is queued. The same mutex is taken after a call was queued and after a block was filled
+//! ([`InFlight::note_filled`]), whether or not that block has a request.
+//!
+//! **Locking.** The mutexes of the table and of the entries are innermost, with one exception: the
+//! blocks of a closed file leave it under the mutex of the entry's stage.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,52 +25,53 @@ use crate::sync::{Arc, Condvar, Mutex, thread};
 /// The requests of one file.
 pub(crate) struct InFlight<W> {
     table: Mutex<Table<W>>,
-    /// Notified when a request has left the table, or its work was queued; without threads, also
-    /// when a block was filled that a thread may wait for.
+    /// Notified when a request has left the table, or its work was queued. Without threads, also
+    /// when a block was filled for which a thread may wait.
     changed: Condvar,
 }
 
 struct Table<W> {
-    /// Ordered by first block; requests have no block in common.
+    /// The requests, ordered by first block. No two have a block in common.
     entries: BTreeMap<u64, Arc<Entry<W>>>,
-    /// Threads that sleep in [`InFlight::wait_filled`].
+    /// The number of threads that sleep in [`InFlight::wait_filled`].
     waiting: u32,
-    /// Requests that have left and have yet to release blocks.
+    /// The number of requests that have left and have yet to release their blocks.
     leaving: u32,
 }
 
 /// One request, as other threads see it.
 pub(crate) struct Entry<W> {
     blocks: Range<u64>,
-    /// The work, while it is queued.
+    /// The request's work, while it is queued.
     queued: Mutex<Option<W>>,
-    /// Outside the mutex of the index: held while the blocks of a closed file leave it.
+    /// The state of the request. Its mutex is further out than that of the file's index, because it
+    /// is held while the blocks of a closed file leave the index.
     stage: Mutex<Stage>,
 }
 
-/// The owner of a request's blocks.
+/// Who owns a request's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// The file, which waits for the request.
+    /// The file owns them, and waits for the request.
     Attached,
-    /// The request alone: its file was closed.
+    /// The request owns them: its file was closed.
     Detached,
-    /// The file: the request is over, or about to be.
+    /// The file owns them: the request is over, or about to be.
     Over,
 }
 
 impl<W> Entry<W> {
-    /// The request's blocks.
+    /// Returns the request's blocks.
     pub(crate) fn blocks(&self) -> &Range<u64> {
         &self.blocks
     }
 
-    /// Takes the work, if it is queued.
+    /// Takes the work out, if it is queued.
     pub(crate) fn take(&self) -> Option<W> {
         self.queued.lock().take()
     }
 
-    /// Whether the work is queued.
+    /// Returns whether the work is queued.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.lock().is_some()
     }
@@ -89,7 +92,7 @@ impl<W> Table<W> {
 }
 
 impl<W> InFlight<W> {
-    /// Creates a table with nothing in flight.
+    /// Makes a table with nothing in flight.
     pub(crate) fn new() -> InFlight<W> {
         InFlight {
             table: Mutex::new(Table {
@@ -101,7 +104,7 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Begins a request for these blocks.
+    /// Adds a request for these blocks.
     pub(crate) fn add(&self, blocks: Range<u64>) -> Arc<Entry<W>> {
         let first = blocks.start;
         let entry = Arc::new(Entry {
@@ -114,23 +117,23 @@ impl<W> InFlight<W> {
         entry
     }
 
-    /// Queues the work of a request. It is returned if the file was closed, since it is no longer
-    /// wanted.
+    /// Queues the work of a request. If the file was closed, returns the work, since it is no
+    /// longer wanted.
     pub(crate) fn queue(&self, entry: &Entry<W>, work: W) -> Option<W> {
         *entry.queued.lock() = Some(work);
-        // The stage is read after that: either this thread sees that the file is closed, or the
-        // thread that closes it sees the queued work.
+        // The stage is read after the work was queued. Either this thread sees that the file is
+        // closed, or the thread that closes the file sees the queued work.
         if *entry.stage.lock() == Stage::Detached {
             return entry.take();
         }
-        // A thread that waits for the request may have to do the work now.
+        // A thread that waits for the request may now have to do the work.
         drop(self.table.lock());
         self.changed.notify_all();
         None
     }
 
-    /// Takes a request that is about to end out of the table, unless it was detached, and returns
-    /// its stage until now.
+    /// Takes a request that is about to end out of the table, unless it was detached. The result
+    /// has the request's stage before that.
     pub(crate) fn leave(&self, entry: &Entry<W>) -> Leaving<'_, W> {
         let was = {
             let mut stage = entry.stage.lock();
@@ -152,18 +155,18 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// The first request that has a block of the range.
+    /// Returns the first request that has a block of the range.
     fn first_in(&self, blocks: &Range<u64>) -> Option<Arc<Entry<W>>> {
         self.table.lock().find(blocks).cloned()
     }
 
-    /// The work of the request that has the block, if it is queued.
+    /// Takes the work of the request that has the block, if it is queued.
     pub(crate) fn take_queued(&self, block: u64) -> Option<W> {
         self.first_in(&(block..block + 1))?.take()
     }
 
-    /// Waits until a block is filled, or could not be, where there are no threads. `run` does the
-    /// work of its request if that is queued.
+    /// Waits until a block was filled or could not be filled, in a memory without threads. If the
+    /// work of the block's request is queued, `run` does it.
     pub(crate) fn wait_filled(
         &self,
         block: u64,
@@ -185,8 +188,8 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Notes that a block was filled, or could not be, where there are no threads. The block's
-    /// state is visible already.
+    /// Notes that a block was filled or could not be filled, in a memory without threads. The
+    /// block's new state must be visible already.
     pub(crate) fn note_filled(&self) {
         let waiting = self.table.lock().waiting;
         if waiting > 0 {
@@ -194,8 +197,8 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Waits until no request has a block of the range; `run` does queued work. The caller prevents
-    /// new requests meanwhile.
+    /// Waits until no request has a block of the range. `run` does queued work. Meanwhile the
+    /// caller prevents new requests.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>, mut run: impl FnMut(W)) {
         while let Some(entry) = self.first_in(blocks) {
             let queued = entry.take();
@@ -216,7 +219,7 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Waits until requests that have left have released their blocks as well.
+    /// Waits until all requests that have left have also released their blocks.
     pub(crate) fn wait_quiet(&self) {
         let mut table = self.table.lock();
         while table.leaving > 0 {
@@ -224,19 +227,19 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// Detaches every request. One whose work is queued ends when the work is dropped; the others
-    /// own their blocks from now on, which `take_out` takes out of the file. The caller prevents
-    /// new requests meanwhile.
+    /// Detaches every request. If a request's work is queued, the work is dropped, which ends the
+    /// request. Any other request owns its blocks from now on, and `take_out` takes those blocks
+    /// out of the file. Meanwhile the caller prevents new requests.
     pub(crate) fn detach_all(&self, mut take_out: impl FnMut(&Range<u64>)) {
         while let Some(entry) = self.first_in(&(0..u64::MAX)) {
-            // The request is with no store.
+            // If the work was queued, no store has the request.
             let queued = entry.take();
             if queued.is_some() {
                 continue;
             }
             let mut stage = entry.stage.lock();
             if *stage != Stage::Attached {
-                // The request is about to end: it leaves the table without waiting.
+                // The request is about to end. It leaves the table without waiting for this thread.
                 drop(stage);
                 thread::yield_now();
                 continue;
@@ -245,7 +248,7 @@ impl<W> InFlight<W> {
             take_out(&entry.blocks);
             drop(stage);
             self.table.lock().entries.remove(&entry.blocks.start);
-            // The work may have been queued again in between.
+            // The work may have been queued again meanwhile.
             drop(entry.take());
         }
     }
@@ -259,7 +262,7 @@ pub(crate) struct Leaving<'f, W> {
 }
 
 impl<W> Leaving<'_, W> {
-    /// The owner of the blocks.
+    /// Returns the request's stage before it left, which tells who owns the blocks.
     pub(crate) fn was(&self) -> Stage {
         self.was
     }
@@ -277,12 +280,12 @@ mod for_tests {
     use super::*;
 
     impl<W> InFlight<W> {
-        /// Threads that sleep in [`InFlight::wait_filled`].
+        /// Returns the number of threads that sleep in [`InFlight::wait_filled`].
         pub(crate) fn waiting(&self) -> u32 {
             self.table.lock().waiting
         }
 
-        /// Requests in flight.
+        /// Returns the number of requests in flight.
         pub(crate) fn len(&self) -> usize {
             self.table.lock().entries.len()
         }

@@ -1,23 +1,24 @@
-//! Lanes by the subject of their jobs: made when needed, gone with the last job.
+//! Lanes by the subject of their jobs. Each is made when it is needed, and dropped with its last
+//! job.
 
 use std::collections::BTreeMap;
 
 use super::lanes::{Lane, Workers};
 use crate::sync::{Arc, Mutex, Weak};
 
-/// Lanes that are kept before those are looked for that nobody has any more.
+/// The number of lanes that are kept before unused ones are looked for.
 const LEAST: usize = 16;
 
-/// What the jobs of a lane have in common.
+/// The subject that the jobs of a lane have in common.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum About {
-    /// The file or space at this address: the calls of its tasks.
+    /// The file or space at this address. The jobs are the calls of its tasks.
     Object(usize),
-    /// The payer with this number: calls that were deferred on its behalf.
+    /// The payer with this number. The jobs are calls that were deferred on its behalf.
     Payer(usize),
 }
 
-/// The lanes of one memory that have names.
+/// The lanes of one memory, by subject.
 pub(crate) struct Lanes {
     workers: Workers,
     lanes: Mutex<Named>,
@@ -26,7 +27,7 @@ pub(crate) struct Lanes {
 #[derive(Default)]
 struct Named {
     lanes: BTreeMap<About, Weak<Lane>>,
-    /// How many were in use when that was last counted.
+    /// The number of lanes that were in use when they were last counted.
     in_use: usize,
 }
 
@@ -38,8 +39,8 @@ impl Lanes {
         }
     }
 
-    /// The lane of this name, which `payer` pays for, of whose jobs `limit` run at a time. It lasts
-    /// as long as the result.
+    /// Returns the lane for this subject. `payer` pays for it, and at most `limit` of its jobs run
+    /// at a time. The lane lasts as long as the result or another caller's.
     pub(crate) fn get(&self, about: About, payer: usize, limit: u32) -> Arc<Lane> {
         let mut named = self.lanes.lock();
         if let Some(lane) = named.lanes.get(&about).and_then(Weak::upgrade) {

@@ -1,20 +1,23 @@
 //! Lanes of jobs, and the threads that run them.
 //!
-//! **Fairness.** A job of a lane may start when fewer jobs of the lane run than its limit. Where
-//! jobs want the lane to themselves ([`Turn::Alone`]), the order of the queue is kept. A lane with
-//! a job that may start is in the list `ready`, once, and goes to its end when one of its jobs has
-//! been taken: lanes take turns. There are at most [`MOST_THREADS`] threads; but a lane of which no
-//! job runs gets one more, whatever the others hold. A hundred stores that hang do not keep the
-//! hundred and first from being read.
+//! **Fairness.** A job of a lane may start while fewer jobs of the lane run than its limit allows.
+//! Where jobs want the lane to themselves ([`Turn::Alone`]), the order of the queue is kept. A lane
+//! with a job that may start is in the list `ready`, once. When one of its jobs is taken, the lane
+//! moves to the list's end, so lanes take turns.
 //!
-//! **Bounds.** A call that hangs holds its place in its lane, and its thread. So does a waker that
-//! a job has left, of which a lane has [`MOST_WAKING`] at a time. A payer has so many threads at
-//! most (`payers`), whatever the number of its lanes: those that have no place wait for its own
-//! jobs.
+//! There are at most [`MOST_THREADS`] threads, with one exception: a lane of which no job runs gets
+//! one more thread, whatever holds the others. Even if a hundred stores hang, one more store can
+//! still be read.
+//!
+//! **Bounds.** A call that hangs keeps its place in its lane and its thread. So does a waker that a
+//! job has left; a lane has at most [`MOST_WAKING`] jobs with such wakers at a time. A payer has a
+//! maximum number of threads (`payers`), however many lanes it has. Its further jobs wait for its
+//! own earlier ones.
 //!
 //! **If the system refuses a thread**, and there are others, the job waits for the first of them
-//! that is free, or for [`Workers::look_after`], which the service calls once a second and which
-//! tries again. If there are none, the service runs it.
+//! that becomes free. It may also be started by [`Workers::look_after`], which the service thread
+//! calls once a second and which tries again. If there are no other threads, the service thread
+//! runs the job.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -26,10 +29,10 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, WaitEnd};
 use crate::sys::process::Process;
 
-/// The most threads of one memory, not counting those that run a lane's only job.
+/// The maximum number of threads of one memory, not counting those that run a lane's only job.
 const MOST_THREADS: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// Jobs of a lane, beside those that run, whose wakers may be under way.
+/// The maximum number of jobs of a lane that are over while their wakers are still being called.
 const MOST_WAKING: u32 = 16;
 
 /// How long a thread waits for more work before it ends.
@@ -38,12 +41,13 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The initial capacity of a queue.
 const LEAST_QUEUE: usize = 16;
 
-/// A job, run at most once. One dropped in a queue is not run.
+/// A job, which runs at most once. A job that is dropped in a queue does not run.
 pub(crate) trait Job: Send {
-    /// Runs the job. A panic is reported by the panic hook and goes no further.
+    /// Runs the job. The panic hook reports a panic; it goes no further.
     fn run(self: Box<Self>);
 
-    /// Whether the job is still wanted. One that is not may be dropped to make room in a queue.
+    /// Returns whether the job is still wanted. A job that is not may be dropped to make room in a
+    /// queue.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -55,33 +59,33 @@ impl<F: FnOnce() + Send> Job for F {
     }
 }
 
-/// The other jobs of its lane that may run at the same time as a job.
+/// Which other jobs of its lane may run at the same time as a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    /// It may run together with other shared jobs.
+    /// All other shared jobs.
     Shared,
-    /// Alone: after all jobs queued before it, before all queued after it.
+    /// No other job: it runs after all jobs queued before it, and before all queued after it.
     Alone,
 }
 
-/// Whether a job that was pushed will be run.
+/// Whether the memory's threads run a job that was pushed.
 #[must_use = "if no thread runs the job, the caller has to arrange it"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
-    /// One of the memory's threads runs the job.
+    /// A thread of the memory runs the job.
     ByThreads,
-    /// Callers of [`Workers::run_one`] run it: there are no threads, or none could be started.
+    /// Callers of [`Workers::run_one`] run the job: there are no threads, or none could be started.
     ByCallers,
 }
 
-/// The threads of one memory, and its lanes. Clones are the same.
-// A handle, because under loom no method takes `self` as an `Arc`.
+/// The threads of one memory, and its lanes. Clones share them.
+// A handle is needed, because under loom no method can take `self` as an `Arc`.
 #[derive(Clone)]
 pub(crate) struct Workers(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// Notified for each claim of an idle thread.
+    /// Notified once for each idle thread that is claimed.
     work: Condvar,
     /// Notified when a job is over.
     ended: Condvar,
@@ -91,22 +95,22 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Threads may be started.
+    /// Whether threads may be started.
     has_threads: bool,
     /// The lanes by key. A key is never reused, because a job may outlive its lane.
     lanes: BTreeMap<u64, LaneState>,
     next_key: u64,
-    /// Jobs that run, those of lanes that are gone included.
+    /// The number of jobs that run, including those whose lane is gone.
     running: usize,
-    /// Lanes of which a job may start, each once, unless their payers have no room.
+    /// The lanes of which a job may start, each once. Lanes whose payer has no room are not in it.
     ready: VecDeque<u64>,
     payers: Payers,
     threads: usize,
-    /// Threads that have not looked for their first job yet.
+    /// The number of threads that have not looked for their first job yet.
     starting: usize,
-    /// Threads that wait for work and are not claimed.
+    /// The number of threads that wait for work and are not claimed.
     idle: usize,
-    /// Waiting threads that were notified and have not woken yet.
+    /// The number of waiting threads that were notified and have not woken yet.
     claimed: usize,
 }
 
@@ -114,11 +118,11 @@ struct LaneState {
     payer: usize,
     limit: u32,
     running: u32,
-    /// Jobs that are over, but for their wakers.
+    /// The number of jobs that are over except for their wakers.
     waking: u32,
-    /// A job that wants the lane to itself is running.
+    /// Whether a job that wants the lane to itself is running.
     is_alone: bool,
-    /// It is in the list of those that are ready, or held back by its payer.
+    /// Whether the lane is in the list `ready`, or held back because its payer has no room.
     is_ready: bool,
     queue: VecDeque<(Turn, Box<dyn Job>)>,
 }
@@ -134,7 +138,7 @@ impl LaneState {
     }
 }
 
-/// One queue of jobs. Dropping it drops the jobs that have not begun.
+/// A queue of jobs. Dropping it drops the jobs that have not begun.
 pub(crate) struct Lane {
     workers: Workers,
     key: u64,
@@ -152,7 +156,8 @@ impl State {
         self.lanes.get_mut(&key)
     }
 
-    /// Lists the lane if a job of it may start and it is not listed.
+    /// Puts the lane in the list `ready` if one of its jobs may start and it is not in the list.
+    /// Returns whether it did.
     fn list(&mut self, key: u64) -> bool {
         let Some(lane) = self.lane(key) else {
             return false;
@@ -166,7 +171,7 @@ impl State {
         lists
     }
 
-    /// Lists a lane that is ready.
+    /// Puts a lane in the list `ready`, or holds it back if its payer has no room.
     fn enlist(&mut self, key: u64, payer: usize) {
         match self.payers.has_room(payer) {
             true => self.ready.push_back(key),
@@ -174,7 +179,7 @@ impl State {
         }
     }
 
-    /// Takes the first job of the lane, which may start.
+    /// Takes the first job out of the lane, if it may start.
     fn start(&mut self, key: u64) -> Option<Started> {
         let lane = self.lane(key)?;
         if !lane.may_start() {
@@ -193,7 +198,7 @@ impl State {
         })
     }
 
-    /// Takes a job of the lane that has waited longest for its turn.
+    /// Takes a job out of the lane that has waited longest for its turn.
     fn next(&mut self) -> Option<Started> {
         while let Some(key) = self.ready.pop_front() {
             let Some(payer) = self.lane(key).map(|lane| lane.payer) else {
@@ -214,7 +219,8 @@ impl State {
         None
     }
 
-    /// Notes that a job of the lane is over, which may have left wakers to be called.
+    /// Notes that a job of the lane is over. `leaves_wakers` says whether wakers remain to be
+    /// called.
     fn end(&mut self, key: u64, payer: usize, leaves_wakers: bool) {
         self.running -= 1;
         if let Some(lane) = self.lane(key) {
@@ -228,7 +234,7 @@ impl State {
         }
     }
 
-    /// Notes that the wakers of a job have been called.
+    /// Notes that the wakers of a job were called.
     fn end_waking(&mut self, key: u64, payer: usize) {
         if let Some(lane) = self.lane(key) {
             lane.waking -= 1;
@@ -244,10 +250,11 @@ impl State {
         }
     }
 
-    /// Whether a thread has to be started for a ready lane. A waiting thread is claimed instead if
-    /// there is one.
+    /// Returns whether a thread has to be started for a ready lane. If a thread waits for work,
+    /// claims that one instead.
     fn wants_thread(&mut self, work: &Condvar) -> bool {
-        // Each thread that is about to look takes one job, and asks again for the rest.
+        // Each thread that is about to look takes one job, and asks for another thread if more are
+        // left.
         if self.ready.len() <= self.starting + self.claimed {
             return false;
         }
@@ -265,7 +272,7 @@ impl State {
         wants
     }
 
-    /// Moves a ready lane of which no job runs to the front; returns whether there is one.
+    /// Moves a ready lane of which no job runs to the front. Returns whether there is one.
     fn move_idle_lane_up(&mut self) -> bool {
         let lanes = &self.lanes;
         let is_idle = |key: &u64| lanes.get(key).is_some_and(|lane| lane.running == 0);
@@ -280,7 +287,7 @@ impl State {
 }
 
 impl Workers {
-    /// Creates a set of workers with no lanes and, until [`Workers::begin_threads`], no threads.
+    /// Makes a set of workers without lanes. It has no threads until [`Workers::begin_threads`].
     pub(crate) fn new() -> Workers {
         Workers(Arc::new(Shared {
             state: Mutex::default(),
@@ -290,20 +297,20 @@ impl Workers {
         }))
     }
 
-    /// From now on jobs are run by threads.
+    /// Lets threads run the jobs from now on.
     pub(crate) fn begin_threads(&self) {
         self.0.state.lock().has_threads = true;
     }
 
-    /// Whether jobs are run by threads.
+    /// Returns whether threads run the jobs.
     pub(crate) fn has_threads(&self) -> bool {
         self.0.state.lock().has_threads
     }
 
-    /// A new lane of `payer`, of which at most `limit` jobs (at least one) run at a time.
+    /// Makes a lane of `payer`, of which at most `limit` jobs (at least one) run at a time.
     pub(crate) fn lane(&self, payer: usize, limit: u32) -> Lane {
         if !self.0.maker.is_current() {
-            // Nothing is ever pushed; see `Lane::push`.
+            // Nothing is ever pushed to this lane; see `Lane::push`.
             return Lane {
                 workers: self.clone(),
                 key: u64::MAX,
@@ -329,30 +336,30 @@ impl Workers {
         }
     }
 
-    /// Jobs in queues.
+    /// Returns the number of jobs in queues.
     pub(crate) fn queued(&self) -> usize {
         let state = self.0.state.lock();
         state.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
-    /// Starts a thread that could not be started before, if one is still wanted.
+    /// Starts a thread that could not be started before, if it is still wanted.
     pub(crate) fn look_after(&self) -> Served {
         self.serve(self.0.state.lock())
     }
 
-    /// Whether some job may start.
+    /// Returns whether any job may start.
     pub(crate) fn is_ready(&self) -> bool {
         !self.0.state.lock().ready.is_empty()
     }
 
-    /// The number of threads.
+    /// Returns the number of threads.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn threads(&self) -> usize {
         self.0.state.lock().threads
     }
 
-    /// Ends the threads, once they find nothing to do, and waits for that: in a model no time
-    /// passes in which they could linger.
+    /// Ends the threads once they find nothing to do, and waits for that. In a model no time
+    /// passes, so the threads cannot end by themselves after lingering.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn end_threads(&self) {
         let mut state = self.0.state.lock();
@@ -363,8 +370,8 @@ impl Workers {
         }
     }
 
-    /// Waits until no job runs or is queued. Where there are no threads, queued jobs are left to
-    /// the caller.
+    /// Waits until no job runs or is queued. In a memory without threads the caller has to deal
+    /// with queued jobs.
     pub(crate) fn wait_quiet(&self) {
         let mut state = self.0.state.lock();
         while state.has_threads
@@ -374,7 +381,7 @@ impl Workers {
         }
     }
 
-    /// Runs the next job of any lane in this thread; returns whether there was one.
+    /// Runs the next job of any lane in this thread. Returns whether there was one.
     pub(crate) fn run_one(&self) -> bool {
         let started = self.0.state.lock().next();
         let runs = started.is_some();
@@ -384,8 +391,8 @@ impl Workers {
         runs
     }
 
-    /// Runs a job that was taken from a lane, and then, with its share of the lane free again, the
-    /// wakers that it leaves.
+    /// Runs a job that was taken from a lane. Then gives its share of the lane back, and calls the
+    /// wakers that the job has left.
     fn run_here(&self, started: Started) -> Panics {
         let Started { lane, payer, job } = started;
         let mut panics = Panics::default();
@@ -400,7 +407,7 @@ impl Workers {
         panics
     }
 
-    /// Notes that a job has got on, and has a thread look at those that may start now.
+    /// Applies a change that a job's progress has made, and serves the jobs that may start now.
     fn note(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.0.state.lock();
         change(&mut state);
@@ -433,15 +440,15 @@ impl Workers {
         }
     }
 
-    /// The loop of a thread.
+    /// Runs jobs until none comes for a while; the main loop of a thread.
     fn work(&self) {
         let mut state = self.0.state.lock();
         state.starting -= 1;
         loop {
             if let Some(started) = state.next() {
-                // Starts another thread for the other ready lanes.
+                // Starts another thread if other lanes are ready.
                 let _ = self.serve(state);
-                // The panic hook has reported it, and no caller waits for the job.
+                // The panic hook has reported the panic, and no caller waits for the job.
                 self.run_here(started).forget();
                 state = self.0.state.lock();
                 continue;
@@ -456,8 +463,8 @@ impl Workers {
             let end;
             (state, end) = self.0.work.wait_timeout(state, LINGER);
             if state.claimed > 0 {
-                // The same if its time was up: the notification may have been meant for this
-                // thread.
+                // The claim counts even if this thread's time was up, because the notification may
+                // have been meant for this thread.
                 state.claimed -= 1;
                 continue;
             }
@@ -483,7 +490,7 @@ impl Lane {
             .lane(self.key)
             .expect("a lane lives as long as its handle");
         if lane.queue.len() == lane.queue.capacity() {
-            // Unwanted jobs are dropped, so that they take only a few times the room of the
+            // Drops unwanted jobs, so that they never take more than a few times the room of the
             // others.
             let all = std::mem::take(&mut lane.queue);
             for (turn, job) in all {
@@ -502,7 +509,7 @@ impl Lane {
         served
     }
 
-    /// Runs the lane's next job in this thread; returns whether there was one that may start.
+    /// Runs the lane's next job in this thread. Returns whether there was one that may start.
     pub(crate) fn run_one(&self) -> bool {
         let started = self.workers.0.state.lock().start(self.key);
         let runs = started.is_some();
@@ -523,7 +530,7 @@ impl Lane {
         state.list(self.key);
     }
 
-    /// Jobs in the queue.
+    /// Returns the number of jobs in the queue.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn queued(&self) -> usize {
         let mut state = self.workers.0.state.lock();
@@ -533,14 +540,15 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // In a child of fork(2) a thread of the parent may have held the lock.
+        // In a child of fork(2) the lock may have been held by a thread that exists only in the
+        // parent.
         if !self.workers.0.maker.is_current() {
             return;
         }
         let mut state = self.workers.0.state.lock();
         let left = state.lanes.remove(&self.key);
         drop(state);
-        // Dropped with the lock released: the jobs may hold foreign code.
+        // Dropped with the lock released, because the jobs may contain foreign code.
         drop(left);
     }
 }
@@ -552,7 +560,7 @@ mod tests {
 
     use super::*;
 
-    /// A bound for failures: no test waits so long otherwise.
+    /// The bound of waits that only a failing test reaches.
     const LONG: Duration = Duration::from_secs(20);
 
     fn threaded() -> Workers {
@@ -565,7 +573,7 @@ mod tests {
         let _ = lane.push(turn, Box::new(job));
     }
 
-    /// As many jobs of a lane run at a time as it has places, and they are all over in the end.
+    /// A lane runs as many jobs at a time as it has places, and all of them are over in the end.
     #[test]
     fn a_lane_runs_as_many_jobs_at_a_time_as_it_may() {
         let workers = threaded();
@@ -583,7 +591,7 @@ mod tests {
                     let mut most = most.lock().unwrap();
                     *most = (*most).max(*running);
                 }
-                // This never ends if fewer than four run at a time.
+                // This wait never ends if fewer than four jobs run at a time.
                 together.wait();
                 *running.lock().unwrap() -= 1;
                 done.send(()).unwrap();
@@ -609,7 +617,7 @@ mod tests {
             let (order, inner, workers) = (order.clone(), inner.clone(), workers.clone());
             push(&lane, turn, move || {
                 order.lock().unwrap().push(at);
-                // While job 2 runs, job 3 may begin, and no other.
+                // While job 2 runs, only job 3 may begin.
                 if at < 4 && workers.run_one() {
                     order.lock().unwrap().push(10 + at);
                 }
@@ -667,7 +675,7 @@ mod tests {
         while workers.threads() > 0 {
             std::thread::yield_now();
         }
-        // New threads are started again.
+        // The next job starts a new thread.
         push(&lane, Turn::Shared, move || done.send(()).unwrap());
         over.recv_timeout(LONG).unwrap();
     }

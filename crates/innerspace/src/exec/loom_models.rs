@@ -1,7 +1,7 @@
-//! Models of the lanes and of the requests in flight.
+//! Loom models of the lanes and of the requests in flight.
 //!
-//! A wake-up that is lost shows as loom's deadlock report. A memory has one thread here, and one
-//! more for each lane of which no job runs: the models would not end with many.
+//! Loom reports a lost wake-up as a deadlock. In these models a memory has one thread, and one more
+//! for each lane of which no job runs. With many threads the models would not end.
 
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -17,7 +17,7 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// Counts up, and lets threads wait for a number.
+/// A counter on which threads can wait for a number.
 #[derive(Default)]
 struct Count(Mutex<u32>, Condvar);
 
@@ -43,11 +43,12 @@ fn push(lane: &Lane, turn: Turn, job: impl FnOnce() + Send + 'static) {
     let _ = lane.push(turn, Box::new(job));
 }
 
-/// A resource of which each job of a lane wants to be the only user.
+/// A resource. Each job of a lane wants to be its only user.
 #[derive(Default)]
 struct Alone {
     users: AtomicU32,
-    /// How often a job met another user. A worker's panic would go no further.
+    /// The number of times that a job met another user. It is counted, because a panic of a worker
+    /// would go no further.
     met: AtomicU32,
     done: Count,
 }
@@ -61,14 +62,14 @@ impl Alone {
         self.done.add();
     }
 
-    /// Waits until `number` have used it.
+    /// Waits until the resource was used `number` times.
     fn wait_for(&self, number: u32) {
         self.done.wait_for(number);
         assert_eq!(self.met.load(Ordering::SeqCst), 0, "two at once");
     }
 }
 
-/// Without threads: two callers run what is queued, each job once.
+/// Two callers run the queued jobs, each once, in a memory without threads.
 // spec: R11
 #[test]
 fn callers_run_each_job_once() {
@@ -97,7 +98,7 @@ fn callers_run_each_job_once() {
     });
 }
 
-/// The workers alone run each job: a thread that is started, that looks for more, or that sleeps.
+/// The worker runs each job: when it was just started, when it looks for more, and when it sleeps.
 /// No lane runs more jobs than its share.
 // spec: R9, R22
 #[test]
@@ -118,7 +119,7 @@ fn workers_run_each_job_within_the_share_of_its_lane() {
     });
 }
 
-/// A job that is pushed as the worker falls asleep wakes it.
+/// A job that is pushed while the worker falls asleep wakes the worker.
 #[test]
 fn a_job_finds_a_worker_that_falls_asleep() {
     model(2, || {
@@ -138,7 +139,7 @@ fn a_job_finds_a_worker_that_falls_asleep() {
     });
 }
 
-/// A caller that runs jobs of a lane beside its workers takes from its share.
+/// A caller that runs jobs of a lane takes from the same share as the lane's workers.
 // spec: R9
 #[test]
 fn a_waiter_and_a_worker_share_a_lane() {
@@ -152,15 +153,15 @@ fn a_waiter_and_a_worker_share_a_lane() {
             push(&lane, turn, move || alone.use_it());
         }
         while lane.run_one() {}
-        // Including a job that the caller could not start, because a worker was at the one before
-        // it.
+        // This includes a job that the caller could not start, because a worker was running the job
+        // before it.
         alone.wait_for(2);
         workers.end_threads();
         assert_eq!(workers.queued(), 0);
     });
 }
 
-/// With all threads held by jobs that hang, a lane of which no job runs gets one more.
+/// If jobs that hang hold all threads, a lane of which no job runs gets one more thread.
 // spec: R9
 #[test]
 fn a_lane_that_hangs_keeps_no_other_from_its_turn() {
@@ -180,7 +181,7 @@ fn a_lane_that_hangs_keeps_no_other_from_its_turn() {
     });
 }
 
-/// Waiting until all is quiet includes a job whose lane has gone.
+/// Waiting for quiet includes a job whose lane is gone.
 #[test]
 fn a_job_that_outlives_its_lane_is_waited_for() {
     model(3, || {
@@ -206,25 +207,25 @@ fn a_job_that_outlives_its_lane_is_waited_for() {
 #[derive(Default)]
 struct Bytes(UnsafeCell<u32>);
 
-// SAFETY: the protocols under test order the accesses; loom reports one that is not.
+// SAFETY: the protocols under test order the accesses; loom reports an access that is not ordered.
 unsafe impl Sync for Bytes {}
 // SAFETY: as above.
 unsafe impl Send for Bytes {}
 
 impl Bytes {
     fn write(&self, value: u32) {
-        // SAFETY: checked by loom.
+        // SAFETY: loom checks the access.
         self.0.with_mut(|bytes| unsafe { *bytes = value });
     }
 
     fn read(&self) -> u32 {
-        // SAFETY: checked by loom.
+        // SAFETY: loom checks the access.
         self.0.with(|bytes| unsafe { *bytes })
     }
 }
 
-/// A request is queued, taken by a worker or by the thread that has the file alone, done once, and
-/// over before that thread goes on.
+/// A request's work is queued. A worker takes it, or the thread that has the file exclusively. The
+/// work is done once, and is over before that thread goes on.
 // spec: R5, R17
 #[test]
 fn a_cut_waits_for_a_request_that_is_queued_meanwhile() {
@@ -254,8 +255,8 @@ fn a_cut_waits_for_a_request_that_is_queued_meanwhile() {
     });
 }
 
-/// A store completes two requests, the later one first; no thread that waits for a part of one
-/// sleeps on.
+/// A store completes two requests, the later one first. No thread that waits for a part of one of
+/// them sleeps for ever.
 // spec: R5, R17
 #[test]
 fn cuts_of_different_ranges_wait_for_their_own_requests() {
@@ -286,8 +287,8 @@ fn cuts_of_different_ranges_wait_for_their_own_requests() {
     });
 }
 
-/// A file is closed as the store completes a request: the blocks are the file's, or left the file
-/// before the request frees them.
+/// A file is closed while the store completes a request. The blocks belong to the file, or they
+/// left the file before the request frees them.
 // spec: R5, R6
 #[test]
 fn a_request_of_a_closing_file_ends_attached_or_detached() {
@@ -322,7 +323,8 @@ fn a_request_of_a_closing_file_ends_attached_or_detached() {
     });
 }
 
-/// Leaves the table when dropped, as a fill does that is never run.
+/// Work that takes its request out of the table when it is dropped, as a fill that is never run
+/// does.
 struct Leaves(Box<dyn FnMut() + Send>);
 
 impl Drop for Leaves {
@@ -331,7 +333,7 @@ impl Drop for Leaves {
     }
 }
 
-/// A file is closed as a worker takes the call of a request: one of them has it.
+/// A file is closed while a worker takes the call of a request. One of the two gets the call.
 // spec: R6
 #[test]
 fn a_request_of_a_closing_file_is_given_up_or_made() {
@@ -354,8 +356,8 @@ fn a_request_of_a_closing_file_is_given_up_or_made() {
     });
 }
 
-/// Without threads: a thread that waits for a block makes the call, whether its request is queued
-/// by then, or not even in the table.
+/// A thread waits for a block in a memory without threads. It makes the block's call, even if the
+/// request is queued, or added to the table, only after the wait began.
 // spec: R11
 #[test]
 fn a_call_that_is_queued_after_somebody_waits_is_made() {
@@ -381,7 +383,7 @@ fn a_call_that_is_queued_after_somebody_waits_is_made() {
     });
 }
 
-/// The same for a block without a request, which the thread that made it fills.
+/// A thread waits for a block that has no request, and that another thread fills. The wait ends.
 // spec: R11
 #[test]
 fn a_block_that_is_filled_as_somebody_begins_to_wait_is_noticed() {

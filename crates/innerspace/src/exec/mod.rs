@@ -2,25 +2,27 @@
 //! them.
 //!
 //! **What it is.** Each file has two lanes: one for the calls of its store, one for the calls of
-//! its futures. A lane runs a bounded number of jobs at a time, so a store that hangs keeps its own
-//! share of the threads and nobody else's. The threads are the memory's: started when there is
-//! work, ended when there has been none for a second. The payer of a lane (a number to this layer)
-//! can lose so many threads and no more. A memory without threads of its own runs the same jobs in
-//! [`Workers::run_one`], in whatever thread waits or ticks.
+//! its tasks. A lane runs a bounded number of jobs at a time, so a store that hangs holds only its
+//! own share of the threads.
 //!
-//! - `lanes`: [`Workers`], [`Lane`], [`Job`]: queues, shares, the threads
-//! - `in_flight`: [`InFlight`]: requests by the blocks that they have, until each has ended once
-//! - `payers`: how many jobs of each payer run
-//! - `keyed`: [`Lanes`]: lanes by what their jobs are about
-//! - `deferred`: [`Deferred`]: calls of foreign code, left by threads that could not make them
+//! The threads belong to the memory. They are started when there is work, and end when there was
+//! none for a second. Each lane has a payer, which to this layer is a number. A payer can lose a
+//! bounded number of threads to calls that hang. A memory without threads runs the same jobs by
+//! [`Workers::run_one`], in any thread that waits or ticks.
+//!
+//! - `lanes`: [`Workers`], [`Lane`], [`Job`]: queues, shares, threads
+//! - `in_flight`: [`InFlight`]: requests by their blocks, until each has ended once
+//! - `payers`: the number of running jobs of each payer
+//! - `keyed`: [`Lanes`]: lanes by the subject of their jobs
+//! - `deferred`: [`Deferred`]: calls of foreign code, deferred by threads that could not make them
 //! - `after`: wakers that a job leaves behind, called when its share of the lane is free again
-//! - `reentry`: the guard against re-entry: which callbacks, store calls and file locks a thread is
-//!   inside
+//! - `reentry`: the guard against re-entry: the callbacks, store calls and file locks in which a
+//!   thread is
 //!
-//! **Locking.** One mutex for all lanes of a memory, a leaf: no job, drop of a job or waker runs
-//! under it. `in_flight` has its own.
+//! **Locking.** One innermost mutex guards all lanes of a memory. No job runs under it, no job is
+//! dropped under it, and no waker is called under it. `in_flight` has mutexes of its own.
 //!
-//! **Neighbours.** Below: `sync`. Above: `cache` has the jobs. This layer knows no file, no store
+//! **Neighbours.** Below: `sync`. Above: `cache` makes the jobs. This layer knows no file, no store
 //! and no future.
 
 mod after;

@@ -1,9 +1,9 @@
-//! How many jobs of each payer run, and which of its lanes wait for that to become less.
+//! The number of running jobs of each payer, and the lanes that wait until it becomes smaller.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Jobs of one payer that run at a time, with wakers that were not over yet: so many threads it can
-/// lose to calls that hang.
+/// The maximum number of jobs of one payer that run or whose wakers are still being called. It can
+/// lose that many threads to calls that hang.
 const AT_A_TIME: u32 = 128;
 
 /// The payers of which some job runs, by number.
@@ -13,12 +13,12 @@ pub(super) struct Payers(BTreeMap<usize, Payer>);
 #[derive(Default)]
 struct Payer {
     running: u32,
-    /// Lanes that are held back.
+    /// The payer's lanes that are held back.
     lanes: VecDeque<u64>,
 }
 
 impl Payers {
-    /// Whether a job of the payer may start.
+    /// Returns whether a job of the payer may start.
     pub(super) fn has_room(&self, payer: usize) -> bool {
         self.0.get(&payer).is_none_or(|of| of.running < AT_A_TIME)
     }
@@ -32,7 +32,8 @@ impl Payers {
         self.0.entry(payer).or_default().running += 1;
     }
 
-    /// A job is over: the lane that was held back longest, of those that are there.
+    /// Notes that a job is over. Returns the lane that was held back longest, of those that still
+    /// exist.
     pub(super) fn end(&mut self, payer: usize, is_there: impl Fn(u64) -> bool) -> Option<u64> {
         let of = self.0.get_mut(&payer)?;
         of.running -= 1;

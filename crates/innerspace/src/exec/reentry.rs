@@ -1,12 +1,12 @@
-//! The guard against re-entry: which callbacks, store calls and file locks this thread is inside.
+//! The guard against re-entry: the callbacks, store calls and file locks in which this thread is.
 //!
-//! A store's callback that came back to its own file, or a device's handler that came back to its
-//! own space, would wait for itself. Each layer lists what it enters here, and refuses what would
-//! wait. Files and spaces are plain numbers in this module: a file is named by its address, a space
-//! by its identifier.
+//! If a store's callback came back to its own file, or a device's handler to its own space, it
+//! would wait for itself. So each layer lists here what it enters, and refuses what would wait for
+//! itself. In this module files and spaces are plain numbers: a file is named by its address, a
+//! space by its identifier.
 //!
-//! Destructors of thread locals may call the library, too. So the lists have none, and are there as
-//! long as the thread; [`Ending`] gives their memory back.
+//! Destructors of thread locals may call the library, too. The lists therefore have no destructors,
+//! and exist as long as the thread; [`Ending`] frees their memory.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -18,21 +18,21 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 crate::sync::thread_local! {
     /// The files whose stores this thread is calling.
     static STORE_CALLS: List<Called> = const { List::new() };
-    /// How many locks of files that a thread may sleep on this thread holds. Block locks are not
-    /// counted.
+    /// The number of file locks that this thread holds and on which a thread may sleep. Block locks
+    /// are not counted.
     static FILE_LOCKS: Cell<u32> = const { Cell::new(0) };
     /// The spaces in whose callbacks this thread is.
     static CALLBACKS: List<u64> = const { List::new() };
     /// The length of `CALLBACKS`. It needs no destructor, so reading it costs one load.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// How many calls of tasks this thread is making.
+    /// The number of calls of tasks that this thread is making.
     static TASKS: Cell<u32> = const { Cell::new(0) };
-    /// The caches whose queued work this thread is doing, by address.
+    /// The addresses of the caches whose queued work this thread is doing.
     static SERVED: List<usize> = const { List::new() };
     static ENDING: Ending = const { Ending };
 }
 
-/// What one thread is inside of. It has no destructor.
+/// A list of the things that one thread is inside of. It has no destructor.
 struct List<T>(ManuallyDrop<RefCell<Vec<T>>>);
 
 impl<T> List<T> {
@@ -41,12 +41,12 @@ impl<T> List<T> {
     }
 
     fn push(&self, inside: T) {
-        // From now on the thread gives the memory back at its end.
+        // Makes the thread free the memory at its end.
         let _ = ENDING.try_with(|_| ());
         self.0.borrow_mut().push(inside);
     }
 
-    /// Takes the last one out that is like this.
+    /// Removes the last entry for which `is_it` is true.
     fn remove(&self, is_it: impl FnMut(&T) -> bool) {
         let mut list = self.0.borrow_mut();
         let at = list.iter().rposition(is_it);
@@ -65,7 +65,7 @@ impl<T> List<T> {
         self.0.borrow().len()
     }
 
-    /// Gives the memory back, if nothing is in the list.
+    /// Frees the memory if the list is empty.
     fn free(&self) {
         if self.len() == 0 {
             drop(self.0.take());
@@ -73,7 +73,7 @@ impl<T> List<T> {
     }
 }
 
-/// Dropped when the thread ends.
+/// A thread local that frees the lists' memory when the thread ends.
 struct Ending;
 
 impl Drop for Ending {
@@ -90,18 +90,19 @@ struct Called {
     uses_files: Arc<AtomicBool>,
 }
 
-/// Notes that the stores being called use files, which a store may have forgotten to declare.
+/// Notes that the stores being called use files. A store may have forgotten to declare that.
 #[inline]
 fn note_use() {
     let _ = STORE_CALLS.try_with(|calls| {
         for called in calls.0.borrow().iter() {
-            // Relaxed: a thread that learns it late did what is right for a store that uses none.
+            // Relaxed: a thread that sees this late has treated the store as one that uses no
+            // files.
             called.uses_files.store(true, Ordering::Relaxed);
         }
     });
 }
 
-/// Marks this thread as holding a file's lock until dropped.
+/// Marks this thread as holding a file's lock, until it is dropped.
 #[must_use = "the file counts as unlocked when this is dropped"]
 pub(crate) struct FileLocked(PhantomData<*const ()>);
 
@@ -121,13 +122,13 @@ impl Drop for FileLocked {
     }
 }
 
-/// Marks this thread as calling the store of a file until dropped.
+/// Marks this thread as calling the store of a file, until it is dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct InStoreCall(usize);
 
 impl InStoreCall {
-    /// Begins a call of the store of the file at address `file`. `uses_files` is set if the store
-    /// uses a file of this library in the call.
+    /// Begins a call of the store of the file at address `file`. If the store uses a file of this
+    /// library during the call, `uses_files` is set.
     pub(crate) fn begin(file: usize, uses_files: Arc<AtomicBool>) -> InStoreCall {
         note_use();
         let called = Called { file, uses_files };
@@ -142,32 +143,32 @@ impl Drop for InStoreCall {
     }
 }
 
-/// Whether this thread is calling the store of the file at this address.
+/// Returns whether this thread is calling the store of the file at this address.
 pub(crate) fn is_in_store_call(file: usize) -> bool {
     STORE_CALLS
         .try_with(|calls| calls.has(|called| called.file == file))
         .unwrap_or(false)
 }
 
-/// Whether this thread is calling the store of any file.
+/// Returns whether this thread is calling the store of any file.
 fn is_in_any_store_call() -> bool {
     STORE_CALLS
         .try_with(|calls| calls.len() > 0)
         .unwrap_or(false)
 }
 
-/// Whether this thread is calling stores, but not that of the file at this address.
+/// Returns whether this thread is calling stores, but not the store of the file at this address.
 pub(crate) fn is_in_other_store_calls(file: usize) -> bool {
     is_in_any_store_call() && !is_in_store_call(file)
 }
 
-/// Whether this thread holds no file's lock and is in no store call.
+/// Returns whether this thread holds no file's lock and is in no store call.
 pub(crate) fn is_outermost() -> bool {
     FILE_LOCKS.try_with(Cell::get).unwrap_or(0) == 0 && !is_in_any_store_call()
 }
 
-/// Marks this thread as inside a callback of a space until dropped: a device's handler, or a
-/// store's callback for a fault or a change.
+/// Marks this thread as inside a callback of a space, until it is dropped. Such a callback is a
+/// device's handler, or a store's callback for a fault or a change.
 #[must_use = "the callback ends when this is dropped"]
 pub(crate) struct InCallback(u64);
 
@@ -191,13 +192,13 @@ fn change_callbacks(change: impl FnOnce(&List<u64>)) {
     });
 }
 
-/// How many callbacks of spaces this thread is in.
+/// Returns the number of callbacks of spaces in which this thread is.
 #[inline(always)]
 pub(crate) fn callback_depth() -> usize {
     DEPTH.try_with(Cell::get).unwrap_or(1)
 }
 
-/// Whether this thread is in a callback of the space.
+/// Returns whether this thread is in a callback of the space.
 #[inline(always)]
 pub(crate) fn is_in_callback(space: u64) -> bool {
     callback_depth() != 0 && is_listed(space)
@@ -210,12 +211,13 @@ fn is_listed(space: u64) -> bool {
         .unwrap_or(false)
 }
 
-/// Whether this thread is in a callback of a space and in no store call, as a device's handler is.
+/// Returns whether this thread is in a callback of a space and in no store call, as in a device's
+/// handler.
 pub(crate) fn is_in_device() -> bool {
     callback_depth() > 0 && !is_in_any_store_call()
 }
 
-/// Marks this thread as making the call of a task on a file of direct access until dropped.
+/// Marks this thread as making the call of a task on a direct-access file, until it is dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct InTask(PhantomData<*const ()>);
 
@@ -232,18 +234,18 @@ impl Drop for InTask {
     }
 }
 
-/// Whether this thread makes the call of a task: its result is for another thread, and the calls
-/// behind it wait for it.
+/// Returns whether this thread is making the call of a task. The result of such a call is for
+/// another thread, and the calls queued behind it wait for it.
 pub(crate) fn is_in_task() -> bool {
     TASKS.try_with(|tasks| tasks.get() > 0).unwrap_or(false)
 }
 
-/// Marks this thread as doing the queued work of a cache until dropped.
+/// Marks this thread as doing the queued work of a cache, until it is dropped.
 #[must_use = "the work ends when this is dropped"]
 pub(crate) struct Serving(usize);
 
 impl Serving {
-    /// Begins the work of the cache at this address.
+    /// Begins the queued work of the cache at this address.
     pub(crate) fn begin(cache: usize) -> Serving {
         let _ = SERVED.try_with(|served| served.push(cache));
         Serving(cache)
@@ -256,8 +258,8 @@ impl Drop for Serving {
     }
 }
 
-/// Whether this thread is doing the queued work of the cache at this address: waiting for that work
-/// here would never end.
+/// Returns whether this thread is doing the queued work of the cache at this address. If so,
+/// waiting for that work here would never end.
 pub(crate) fn is_serving(cache: usize) -> bool {
     SERVED
         .try_with(|served| served.has(|inside| *inside == cache))

@@ -1,9 +1,9 @@
 //! Event counters, striped by thread.
 //!
-//! A thread with a small number has a stripe of its own, which no other thread writes: it counts
-//! with a load and a store. A read-modify-write there would make every counted operation wait for
-//! its own stores. Threads beyond that share the last stripe. Numbers are given back when a thread
-//! ends, under a mutex, so the next owner of a stripe sees the last one's counts.
+//! A thread with a small number has a stripe of its own, which no other thread writes. It counts
+//! with a load and a store, because a read-modify-write would make every counted operation wait for
+//! its own stores. Threads with larger numbers share the last stripe. A thread returns its number
+//! when it ends, under a mutex, so the next owner of a stripe sees the counts of the previous one.
 
 use std::cell::Cell;
 
@@ -11,24 +11,24 @@ use super::totals::{EVENTS, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread_local;
 
-/// Threads that have a stripe of their own.
+/// The number of threads that have a stripe of their own.
 const OWN: usize = 32;
 
 #[repr(align(128))]
 struct Stripe([AtomicU64; EVENTS]);
 
-/// The event counters of one memory. Counting touches a line of the thread's own; reading adds all
-/// stripes up.
+/// The event counters of one memory. Counting touches a cache line of the thread's own. Reading
+/// adds up all stripes.
 pub(crate) struct Counters {
-    /// The last one is shared.
+    /// One stripe for each small thread number, and a last one that all other threads share.
     stripes: Box<[Stripe; OWN + 1]>,
 }
 
 impl Counters {
-    /// All zero.
+    /// Makes counters that are all 0.
     pub(crate) fn new() -> Counters {
         let stripe = |_| Stripe(std::array::from_fn(|_| AtomicU64::new(0)));
-        // Too much for a small stack.
+        // The stripes are too large for a small stack.
         let stripes: Box<[Stripe]> = (0..=OWN).map(stripe).collect();
         Counters {
             stripes: stripes.try_into().unwrap_or_else(|_| unreachable!()),
@@ -47,8 +47,8 @@ impl Counters {
         let number = thread_number();
         let counter = &self.stripes[number.min(OWN)].0[event as usize];
         if number < OWN {
-            // Relaxed: no other thread writes it, and the last thread with the number handed it
-            // over under a mutex.
+            // Relaxed: no other thread writes this counter, and the previous thread with this
+            // number handed it over under a mutex.
             let sum = counter.load(Ordering::Relaxed).wrapping_add(times);
             counter.store(sum, Ordering::Relaxed);
         } else {
@@ -56,7 +56,7 @@ impl Counters {
         }
     }
 
-    /// How often `event` happened.
+    /// Returns how many times `event` happened.
     pub(crate) fn sum(&self, event: Event) -> u64 {
         let of_stripe = |stripe: &Stripe| stripe.0[event as usize].load(Ordering::Relaxed);
         self.stripes
@@ -65,7 +65,7 @@ impl Counters {
             .fold(0, u64::wrapping_add)
     }
 
-    /// All sums; gauges are left at 0 for the caller to fill in.
+    /// Returns all sums. Gauges are 0, for the caller to fill in.
     pub(crate) fn totals(&self) -> Totals {
         let mut sums = [0u64; EVENTS];
         for stripe in self.stripes.iter() {
@@ -83,11 +83,12 @@ impl std::fmt::Debug for Counters {
     }
 }
 
-/// A thread's number, given back when it ends.
+/// A thread's number, returned when the thread ends.
 struct Number(usize);
 
-/// Numbers that are free, and the first that was never given.
-// std's: a static outlives one explored schedule, and is shared by models that run side by side.
+/// The numbers that are free, and the first number that was never given out.
+// A mutex of std's: a static outlives an explored schedule, and models that run side by side share
+// it.
 static FREE: std::sync::Mutex<(Vec<usize>, usize)> = std::sync::Mutex::new((Vec::new(), 0));
 
 impl Number {
@@ -104,7 +105,7 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        // From now on the thread counts as one of many.
+        // From now on the thread counts as one of those that share the last stripe.
         let _ = KNOWN.try_with(|known| known.set(usize::MAX));
         let mut free = FREE
             .lock()
@@ -113,18 +114,18 @@ impl Drop for Number {
     }
 }
 
-/// The number of a thread that has none yet.
+/// The value of `KNOWN` in a thread that has no number yet.
 const UNKNOWN: usize = usize::MAX - 1;
 
 thread_local! {
-    /// Gives the thread's number back when dropped.
+    /// The owner of the thread's number, which it returns when it is dropped.
     static NUMBER: Number = Number::take();
-    /// The number itself: it needs no destructor, so that reading it costs a load.
+    /// The number itself. It needs no destructor, so reading it costs a load.
     static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
 }
 
-/// A small number that no other living thread has, the same for the thread's whole life: for
-/// choosing a stripe.
+/// Returns a small number that no other living thread has, and that the thread keeps for ever. It
+/// chooses the thread's stripe.
 #[inline(always)]
 pub(crate) fn thread_number() -> usize {
     match KNOWN.try_with(Cell::get) {

@@ -1,11 +1,11 @@
-//! The list of events and gauges, and the struct made of it.
+//! The list of events and gauges, and the struct made from it.
 
 use std::fmt;
 
 use crate::units::Grouped;
 
-/// Makes [`Event`], [`Totals`] and the walk over both from one list: events are counted here; sums
-/// from elsewhere and gauges are filled in by the caller.
+/// Makes [`Event`], [`Totals`] and a walk over all fields from one list. Events are counted here.
+/// The caller fills in gauges, and sums that are counted elsewhere.
 macro_rules! counters {
     (
         events { $($event:ident $field:ident $help:literal)* }
@@ -22,8 +22,8 @@ macro_rules! counters {
         /// The number of kinds of events.
         pub(super) const EVENTS: usize = [$(Event::$event),*].len();
 
-        /// Everything that a memory has counted since it was made, and its gauges now. `Display`
-        /// prints a line for each, as in `/proc/vmstat`.
+        /// All counts of a memory since it was made, and the present values of its gauges.
+        /// `Display` prints a line for each, as in `/proc/vmstat`.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
@@ -34,14 +34,15 @@ macro_rules! counters {
         }
 
         impl Totals {
-            /// The events' sums, in the order of [`Event`]; everything else is 0.
+            /// Makes totals from the events' sums, in the order of [`Event`]. All other fields are
+            /// 0.
             pub(super) fn from_sums(sums: [u64; EVENTS]) -> Totals {
                 let mut totals = Totals::default();
                 $(totals.$field = sums[Event::$event as usize];)*
                 totals
             }
 
-            /// Calls `each` with name, meaning, kind and value of every field, in order.
+            /// Calls `each` with the name, meaning, kind and value of every field, in order.
             fn walk<E>(
                 &self,
                 mut each: impl FnMut(&'static str, &'static str, Kind, u64) -> Result<(), E>,
@@ -131,7 +132,7 @@ impl fmt::Display for Totals {
 }
 
 impl Totals {
-    /// The Prometheus text format, version 0.0.4: `innerspace_NAME_total` for what is counted,
+    /// Returns the Prometheus text format, version 0.0.4: `innerspace_NAME_total` for counters,
     /// `innerspace_NAME` for gauges.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
