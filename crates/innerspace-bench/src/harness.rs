@@ -13,7 +13,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use innerspace::{Memory, MemoryOptions, Threads};
+use innerspace::{Memory, Threads};
 
 /// A number of operations, and what they took together in the row's unit: CPU time of the calling
 /// thread, or bytes of memory.
@@ -119,7 +119,7 @@ pub(crate) fn below(end: u64, random: u64) -> u64 {
 
 /// A memory without background work, so that all CPU time is that of the measured thread.
 pub(crate) fn memory(bytes: u64) -> Result<Memory, Box<dyn Error>> {
-    Ok(MemoryOptions::new(bytes).threads(Threads::None).build()?)
+    Ok(Memory::builder(bytes).threads(Threads::None).build()?)
 }
 
 /// How long to measure.

@@ -12,8 +12,8 @@ use std::task::{Context, Waker};
 
 use innerspace::store::Store;
 use innerspace::{
-    AtFork, DaxDevice, DaxError, DaxFile, FileError, Group, MIB, Map, Memory, MemoryOptions,
-    PagedFile, SpaceError, Task, Threads,
+    AtFork, DaxDevice, DaxError, DaxFile, FileError, Group, MIB, Map, Memory, PagedFile,
+    SpaceError, Task, Threads,
 };
 
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit};
@@ -56,9 +56,7 @@ unsafe impl GlobalAlloc for Counting {
 pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     IS_COUNTING.store(true, Ordering::Relaxed);
     let mut rows = Rows::new(plan, only);
-    let memory = MemoryOptions::new(256 * MIB)
-        .threads(Threads::None)
-        .build()?;
+    let memory = Memory::builder(256 * MIB).threads(Threads::None).build()?;
     let group = memory.group("tenant", 192 * MIB)?;
     files(&memory, &group, &mut rows)?;
     spaces(&memory, &group, &mut rows)?;

@@ -78,7 +78,7 @@
 //!
 //! # The parts
 //!
-//! - set the limit, and choose who does the background work: [`Memory`], [`MemoryOptions`],
+//! - set the limit, and choose who does the background work: [`Memory`], [`MemoryBuilder`],
 //!   [`Threads`]
 //! - divide it among tenants: [`Group`]: a tree; a scan in one evicts nothing of another
 //! - read and write a file: [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan),
@@ -189,7 +189,7 @@ pub use group::{
 };
 #[cfg(not(loom))]
 pub use memory::{
-    DirectOpener, FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryError, MemoryOptions,
+    DirectOpener, FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryBuilder, MemoryError,
     MemoryStats, OpenError, Threads,
 };
 #[cfg(not(loom))]

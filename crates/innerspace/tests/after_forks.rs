@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
-use innerspace::{
-    Advice, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Threads, VirtAddr,
-};
+use innerspace::{Advice, FileAccess, MIB, Map, Memory, PAGE_SIZE, Protection, Threads, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory_of(limit: u64) -> Memory {
-    MemoryOptions::new(limit)
+    Memory::builder(limit)
         .threads(Threads::None)
         .build()
         .unwrap()

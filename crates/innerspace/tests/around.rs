@@ -7,14 +7,14 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, Advice, FaultKind, FileAccess, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE,
-    PageStats, PagedFile, Protection, Space, Threads, VirtAddr,
+    Accessor, Advice, FaultKind, FileAccess, KIB, MIB, Map, Memory, PAGE_SIZE, PageStats,
+    PagedFile, Protection, Space, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(8 * MIB).threads(Threads::None);
+    let options = Memory::builder(8 * MIB).threads(Threads::None);
     options.build().unwrap()
 }
 

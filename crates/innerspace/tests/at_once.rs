@@ -9,14 +9,14 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    AccessKind, Accessor, FaultKind, FileAccess, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE,
-    PagedFile, Protection, Space, Threads, VirtAddr,
+    AccessKind, Accessor, FaultKind, FileAccess, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile,
+    Protection, Space, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory(limit: u64) -> Memory {
-    let options = MemoryOptions::new(limit).threads(Threads::None);
+    let options = Memory::builder(limit).threads(Threads::None);
     options.build().unwrap()
 }
 

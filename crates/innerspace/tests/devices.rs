@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use innerspace::{
     AccessKind, AddressWidth, Advice, AtFork, Device, DeviceError, Fault, FaultKind, MIB, Map,
-    Memory, MemoryOptions, PAGE_SIZE, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
+    Memory, PAGE_SIZE, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn space() -> Space {
-    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let options = Memory::builder(4 * MIB).threads(Threads::None);
     let memory: Memory = options.build().unwrap();
     memory.space().unwrap()
 }
@@ -477,7 +477,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
 // spec: V11
 #[test]
 fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
-    let memory: Memory = MemoryOptions::new(4 * MIB)
+    let memory: Memory = Memory::builder(4 * MIB)
         .threads(Threads::None)
         .build()
         .unwrap();
@@ -528,7 +528,7 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
 // spec: V11
 #[test]
 fn a_write_by_a_call_of_the_file_counts() {
-    let options = MemoryOptions::new(16 * MIB).threads(Threads::None);
+    let options = Memory::builder(16 * MIB).threads(Threads::None);
     let memory: Memory = options.build().unwrap();
     let space = memory.space().unwrap();
     let check = |at: VirtAddr, change: &dyn Fn(), what: &str| {
@@ -585,7 +585,7 @@ fn a_write_by_a_call_of_the_file_counts() {
 // spec: V11
 #[test]
 fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
-    let memory: Memory = MemoryOptions::new(4 * MIB)
+    let memory: Memory = Memory::builder(4 * MIB)
         .threads(Threads::None)
         .build()
         .unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use innerspace::{
     DaxDevice, DaxError, DaxFile, Fault, FaultKind, FileAccess, HoleWrites, MIB, Map, MappingKind,
-    Memory, MemoryOptions, OnShrink, PAGE_SIZE, PinHolder, SpaceError, Threads,
+    Memory, OnShrink, PAGE_SIZE, PinHolder, SpaceError, Threads,
 };
 
 #[test]
@@ -163,7 +163,7 @@ fn a_file_that_was_closed_with_its_mappings_can_be_opened_the_other_way() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
     std::fs::write(&path, [7; 10_000]).unwrap();
-    let options = MemoryOptions::new(MIB).threads(Threads::None);
+    let options = Memory::builder(MIB).threads(Threads::None);
     let memory = options.build().unwrap();
     let space = memory.space().unwrap();
     for _ in 0..3 {
@@ -392,7 +392,7 @@ fn after_a_tick<T>(
 }
 
 fn unserved() -> Memory {
-    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let options = Memory::builder(4 * MIB).threads(Threads::None);
     options.build().unwrap()
 }
 
@@ -535,7 +535,7 @@ fn what_is_stored_to_a_large_block_is_read_by_call() {
         true => tempfile::tempdir_in(memory_files).unwrap(),
         false => tempfile::tempdir().unwrap(),
     };
-    let memory = MemoryOptions::new(4 * MIB)
+    let memory = Memory::builder(4 * MIB)
         .threads(Threads::None)
         .build()
         .unwrap();

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use innerspace::store::MemoryStore;
 use innerspace::{
     Accessor, Advice, DaxDevice, Device, DeviceError, FileAccess, HoleWrites, KIB, MIB,
-    MINIMUM_LIMIT, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Snapshot, Space,
-    SpaceError, Threads, VirtAddr,
+    MINIMUM_LIMIT, Map, Memory, PAGE_SIZE, PagedFile, Protection, Snapshot, Space, SpaceError,
+    Threads, VirtAddr,
 };
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const LEAF: u64 = 512 * PAGE;
 
 fn memory(limit: u64) -> Memory {
-    let options = MemoryOptions::new(limit).threads(Threads::None);
+    let options = Memory::builder(limit).threads(Threads::None);
     options.build().unwrap()
 }
 

@@ -4,12 +4,10 @@
 use std::error::Error;
 use std::io::{self, ErrorKind};
 
-use innerspace::{
-    FaultKind, KIB, MIB, Map, Memory, MemoryOptions, SnapshotFileError, SpaceError, Threads,
-};
+use innerspace::{FaultKind, KIB, MIB, Map, Memory, SnapshotFileError, SpaceError, Threads};
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let options = Memory::builder(4 * MIB).threads(Threads::None);
     options.build().unwrap()
 }
 

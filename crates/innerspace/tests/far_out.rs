@@ -15,9 +15,7 @@ use std::sync::Arc;
 
 use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule};
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{
-    FileAccess, FileError, KIB, MIB, Map, Memory, MemoryOptions, PagedFile, Threads, View,
-};
+use innerspace::{FileAccess, FileError, KIB, MIB, Map, Memory, PagedFile, Threads, View};
 
 /// Programs of a run unless the environment asks for more.
 const RUNS: u64 = 100;
@@ -116,7 +114,7 @@ impl World {
     fn new(seed: u64) -> World {
         let mut random = Random(seed);
         let limit = random.pick(&[256 * KIB, MIB, 4 * MIB]);
-        let options = MemoryOptions::new(limit).threads(Threads::None);
+        let options = Memory::builder(limit).threads(Threads::None);
         let memory = options.build().unwrap();
         let block = random.pick(&[4 * KIB, 4 * KIB, 16 * KIB, 64 * KIB]);
         let store = Arc::new(FaultyStore::new(MemoryStore::new()));

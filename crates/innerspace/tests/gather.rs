@@ -4,9 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use innerspace::store::{Batch, MemoryStore, Store};
-use innerspace::{
-    FaultKind, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Space, Threads, VirtAddr,
-};
+use innerspace::{FaultKind, KIB, MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const PAGES: u64 = 256;
@@ -38,7 +36,7 @@ impl Store for Noting {
 }
 
 fn mapped(limit: u64) -> (Memory, Space, VirtAddr, Arc<Noting>) {
-    let options = MemoryOptions::new(limit).threads(Threads::None);
+    let options = Memory::builder(limit).threads(Threads::None);
     let memory: Memory = options.build().unwrap();
     let store = MemoryStore::new();
     for word in 0..PAGES * PAGE / 8 {

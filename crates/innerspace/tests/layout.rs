@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, Fault, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SHIFT, PAGE_SIZE,
-    Protection, Space, Threads, TranslationLayout, VirtAddr,
+    Accessor, Fault, FaultKind, FileAccess, MIB, Map, Memory, PAGE_SHIFT, PAGE_SIZE, Protection,
+    Space, Threads, TranslationLayout, VirtAddr,
 };
 
 type Layout = TranslationLayout;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(8 * MIB).threads(Threads::None);
+    let options = Memory::builder(8 * MIB).threads(Threads::None);
     options.build().unwrap()
 }
 

@@ -1,12 +1,12 @@
 //! What a limit refuses while a group is over it, and what a cut may take.
 
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{Advice, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Threads};
+use innerspace::{Advice, FileAccess, MIB, Map, Memory, PAGE_SIZE, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory() -> Memory {
-    MemoryOptions::new(64 * MIB)
+    Memory::builder(64 * MIB)
         .threads(Threads::None)
         .build()
         .unwrap()

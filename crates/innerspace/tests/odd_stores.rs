@@ -7,12 +7,12 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use innerspace::store::{MemoryStore, Store, SyncWhat};
 use innerspace::{
-    FaultKind, FileAccess, FileError, KIB, MIB, Map, Memory, MemoryOptions, PagedFile, Protection,
-    Threads, View, WriteOrder,
+    FaultKind, FileAccess, FileError, KIB, MIB, Map, Memory, PagedFile, Protection, Threads, View,
+    WriteOrder,
 };
 
 fn memory_of(limit: u64) -> Memory {
-    MemoryOptions::new(limit)
+    Memory::builder(limit)
         .threads(Threads::None)
         .build()
         .unwrap()

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use innerspace::store::{Identity, MemoryStore, Store};
 use innerspace::{
-    DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, MemoryOptions, OpenError, PAGE_SIZE,
-    PagedFile, Threads, WriteOrder,
+    DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, OpenError, PAGE_SIZE, PagedFile, Threads,
+    WriteOrder,
 };
 
 fn refused(opened: Result<PagedFile, OpenError>) -> String {
@@ -382,7 +382,7 @@ fn a_file_that_is_closed_beside_the_background_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
     std::fs::write(&path, vec![0; 10 * PAGE_SIZE]).unwrap();
-    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let options = Memory::builder(4 * MIB).threads(Threads::None);
     let memory = options.build().unwrap();
     let busy = AtomicUsize::new(3);
     std::thread::scope(|scope| {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Threads};
+use innerspace::{FileAccess, MIB, Map, Memory, PAGE_SIZE, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory_of(limit: u64) -> Memory {
-    MemoryOptions::new(limit)
+    Memory::builder(limit)
         .threads(Threads::None)
         .build()
         .unwrap()

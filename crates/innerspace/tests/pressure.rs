@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, FileAccess, Group, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space,
-    Threads, VirtAddr,
+    Accessor, FileAccess, Group, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory(bytes: u64) -> Memory {
-    let options = MemoryOptions::new(bytes).threads(Threads::None);
+    let options = Memory::builder(bytes).threads(Threads::None);
     options.build().unwrap()
 }
 
@@ -150,7 +149,7 @@ fn a_high_mark_holds_the_cache_and_lets_other_memory_pass() {
 // spec: M10
 #[test]
 fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
-    let memory = MemoryOptions::new(16 * MIB).build().unwrap();
+    let memory = Memory::builder(16 * MIB).build().unwrap();
     let group = memory.group("tenant", 2 * MIB).unwrap();
     let workers: Vec<_> = (0..3u64)
         .map(|n| {
@@ -226,7 +225,7 @@ fn simulated(trace: &[u64], sizes: &[u64]) -> Vec<f64> {
 
 /// A memory of 16 MiB with a sample, and a mapping of a file of so many pages.
 fn sampled(pages: u64) -> (Memory, PagedFile, Space, VirtAddr) {
-    let options = MemoryOptions::new(16 * MIB).threads(Threads::None);
+    let options = Memory::builder(16 * MIB).threads(Threads::None);
     let memory = options.sample_misses().build().unwrap();
     let file = file_in(&memory, &memory.root_group().clone(), pages * PAGE);
     let space = memory.space().unwrap();

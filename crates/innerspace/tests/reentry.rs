@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, AtFork, Device, DeviceError, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions,
-    PAGE_SIZE, PagedFile, Protection, Space, SpaceError, Threads, VirtAddr,
+    Accessor, AtFork, Device, DeviceError, FaultKind, FileAccess, MIB, Map, Memory, PAGE_SIZE,
+    PagedFile, Protection, Space, SpaceError, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -68,7 +68,7 @@ struct Crowded {
 
 impl Crowded {
     fn new() -> Crowded {
-        let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+        let options = Memory::builder(4 * MIB).threads(Threads::None);
         let memory = options.build().unwrap();
         let group = memory.group("crowded", 2 * MIB).unwrap();
         let space = memory.space_in(&group).unwrap();

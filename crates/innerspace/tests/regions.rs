@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, FaultKind, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Protection, Region, Space,
-    SpaceError, SpaceOptions, Threads, VirtAddr,
+    Accessor, FaultKind, MIB, Map, Memory, PAGE_SIZE, Protection, Region, Space, SpaceError,
+    SpaceOptions, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory_of(limit: u64) -> Memory {
-    MemoryOptions::new(limit)
+    Memory::builder(limit)
         .threads(Threads::None)
         .build()
         .unwrap()

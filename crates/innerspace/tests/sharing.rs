@@ -5,8 +5,7 @@ use std::sync::{Arc, Barrier, mpsc};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Threads,
-    VirtAddr,
+    FileAccess, MIB, Map, Memory, PAGE_SIZE, PagedFile, Protection, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -162,7 +161,7 @@ fn a_load_of_a_hole_maps_the_holes_around_it() {
 
 #[test]
 fn what_only_a_mapping_kept_open_is_written_without_a_service_thread() {
-    let memory = MemoryOptions::new(16 * MIB)
+    let memory = Memory::builder(16 * MIB)
         .threads(Threads::None)
         .build()
         .unwrap();

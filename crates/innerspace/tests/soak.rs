@@ -13,9 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use innerspace::store::Store;
-use innerspace::{
-    FileAccess, Group, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space, View,
-};
+use innerspace::{FileAccess, Group, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, View};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -200,7 +198,7 @@ fn resident_memory_stays_under_the_limit_and_a_constant() {
     // The peak from here on; the memory of the test harness from before does not count.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let start = status("VmRSS");
-    let memory = MemoryOptions::new(LIMIT).build().unwrap();
+    let memory = Memory::builder(LIMIT).build().unwrap();
     let tenants: Vec<_> = (0..3)
         .map(|number| {
             let memory = memory.clone();

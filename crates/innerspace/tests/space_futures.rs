@@ -11,14 +11,13 @@ use std::time::Duration;
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
     AccessKind, Advice, AtFork, Device, DeviceError, Fault, FaultKind, FileAccess, KIB, MIB, Map,
-    Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Task,
-    Threads, VirtAddr,
+    Memory, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Task, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory(limit: u64) -> Memory {
-    let options = MemoryOptions::new(limit).threads(Threads::None);
+    let options = Memory::builder(limit).threads(Threads::None);
     options.build().unwrap()
 }
 

@@ -2,8 +2,8 @@
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
-    SpaceOptions, Threads, VirtAddr,
+    FaultKind, FileAccess, MIB, Map, Memory, PAGE_SIZE, PagedFile, Protection, SpaceOptions,
+    Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -13,7 +13,7 @@ fn memory() -> Memory {
 }
 
 fn memory_of(limit: u64) -> Memory {
-    MemoryOptions::new(limit)
+    Memory::builder(limit)
         .threads(Threads::None)
         .build()
         .unwrap()
@@ -97,10 +97,7 @@ fn a_private_mapping_copies_and_the_file_never_changes() {
 
 #[test]
 fn a_mapping_larger_than_the_memory_is_read_through() {
-    let memory = MemoryOptions::new(MIB)
-        .threads(Threads::None)
-        .build()
-        .unwrap();
+    let memory = Memory::builder(MIB).threads(Threads::None).build().unwrap();
     let bytes = pattern(16 << 20);
     let (file, _) = file(&memory, &bytes, PAGE);
     let space = memory.space().unwrap();

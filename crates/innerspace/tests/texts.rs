@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    FaultKind, FileAccess, KIB, MIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Protection,
-    Threads, VirtAddr,
+    FaultKind, FileAccess, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Protection, Threads,
+    VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let options = Memory::builder(4 * MIB).threads(Threads::None);
     options.build().unwrap()
 }
 

@@ -7,9 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use innerspace::store::{Batch, MemoryStore, Request, Store, SyncWhat};
-use innerspace::{
-    FileAccess, FileError, Grouped, MIB, Memory, MemoryOptions, PagedFile, Ready, Threads, View,
-};
+use innerspace::{FileAccess, FileError, Grouped, MIB, Memory, PagedFile, Ready, Threads, View};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 128;
@@ -95,7 +93,7 @@ const NEVER: u64 = 4;
 
 /// A memory and a file of it, and futures for [`WANTED`] blocks, whose requests the store has.
 fn with_requests(threads: Threads) -> (Memory, PagedFile, Vec<Ready>, Arc<Keeping>) {
-    let options = MemoryOptions::new(4 * MIB).threads(threads);
+    let options = Memory::builder(4 * MIB).threads(threads);
     let memory: Memory = options.build().unwrap();
     let store = Arc::new(Keeping::default());
     let bytes: Vec<u8> = (0..BLOCKS * BLOCK).map(number_at).collect();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use innerspace::store::Store;
-use innerspace::{MIB, Map, Memory, MemoryOptions, PAGE_SIZE, Threads};
+use innerspace::{MIB, Map, Memory, PAGE_SIZE, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -36,7 +36,7 @@ impl Store for Blocked {
 }
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(8 * MIB).threads(Threads::None);
+    let options = Memory::builder(8 * MIB).threads(Threads::None);
     options.build().unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use innerspace::store::MemoryStore;
-use innerspace::{MIB, Memory, MemoryOptions, PagedFile, Threads};
+use innerspace::{MIB, Memory, MemoryBuilder, PagedFile, Threads};
 
 use crate::harness::{
     Budget, Contender, Outcome, Plan, Row, Rows, Seeds, Unit, thread_time, xorshift,
@@ -24,8 +24,8 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
     sampling(plan, rows)
 }
 
-fn options() -> MemoryOptions {
-    MemoryOptions::new(96 * MIB).threads(Threads::None)
+fn options() -> MemoryBuilder {
+    Memory::builder(96 * MIB).threads(Threads::None)
 }
 
 /// Opens a file whose pages are all resident and were used often.

@@ -16,7 +16,7 @@ use std::error::Error;
 use std::fmt;
 
 use innerspace::store::Store;
-use innerspace::{EvictionPolicy, Memory, MemoryOptions, Threads};
+use innerspace::{EvictionPolicy, Memory, Threads};
 
 use self::traces::Trace;
 use crate::harness::{Budget, Figures, Measured, Unit};
@@ -94,7 +94,7 @@ fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn
     // The frames with their metadata and words in the lookaside table, the reserve, index nodes,
     // and what every memory takes.
     let bytes = (trace.pages + trace.pages / 32 + 64 + 44) * (PAGE as u64 + 64 + 8) + 64 * 1024;
-    let memory: Memory = MemoryOptions::new(bytes)
+    let memory: Memory = Memory::builder(bytes)
         .threads(Threads::None)
         .policy(policy)
         .build()?;

@@ -61,7 +61,7 @@ impl From<u64> for Limit {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::{MIB, Memory, MemoryOptions, Threads};
+    use crate::{MIB, Memory, Threads};
 
     // spec: M20
     #[test]
@@ -81,7 +81,7 @@ mod tests {
         // `sys::memory`, which is called here, returns the container's limit if it is lower than
         // the machine's memory.
         let there_is = crate::sys::memory::memory_of_machine().unwrap();
-        let memory = MemoryOptions::new(Limit::fraction(0.01)).threads(Threads::None);
+        let memory = Memory::builder(Limit::fraction(0.01)).threads(Threads::None);
         let limit = memory.build().unwrap().limit();
         assert!(limit <= there_is / 100 && limit + 8192 > there_is / 100);
         assert!(Memory::with_limit(Limit::fraction(2.0)).is_err());

@@ -7,7 +7,7 @@
 //! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
 //! | `files` | the table of open files: one file for each store identity (P27), cached or direct |
 //! | `service` | the service thread, and `tick()` in its place |
-//! | `options` | [`MemoryOptions`]: limit, threads; creating a memory |
+//! | `options` | [`MemoryBuilder`]: limit, threads; creating a memory |
 //! | `open` | opening files |
 //! | `direct` | opening direct-access files |
 //! | `stats` | [`MemoryStats`]: all counters, for people, programs and Prometheus |
@@ -45,7 +45,7 @@ pub use self::error::MemoryError;
 use self::files::OpenFiles;
 pub use self::limit::Limit;
 pub use self::open::{FileOpener, OpenError};
-pub use self::options::{MINIMUM_LIMIT, MemoryOptions, Threads};
+pub use self::options::{MINIMUM_LIMIT, MemoryBuilder, Threads};
 use self::service::Service;
 pub use self::stats::{LimitParts, MemoryStats};
 
@@ -200,7 +200,7 @@ impl Memory {
     }
 
     /// Returns the share of uses of file blocks that would have missed with more memory, or with
-    /// less, estimated from a sample. `None` unless [`MemoryOptions::sample_misses`] was called.
+    /// less, estimated from a sample. `None` unless [`MemoryBuilder::sample_misses`] was called.
     pub fn miss_curve(&self) -> Option<MissCurve> {
         self.0.pool.miss_curve()
     }

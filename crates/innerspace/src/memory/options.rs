@@ -14,7 +14,7 @@ use crate::sync::Arc;
 use crate::sys;
 use crate::units::{KIB, PAGE_SIZE};
 
-/// The smallest limit of a memory: 256 KiB. With [`MemoryOptions::sample_misses`] it is larger.
+/// The smallest limit of a memory: 256 KiB. With [`MemoryBuilder::sample_misses`] it is larger.
 pub const MINIMUM_LIMIT: u64 = 256 * KIB;
 
 /// The bytes that every `Memory` takes besides its frames: the wait table, counters, lists.
@@ -39,9 +39,9 @@ pub enum Threads {
     None,
 }
 
-/// The options of a [`Memory`].
+/// The options of a [`Memory`]; made by [`Memory::builder`].
 #[derive(Clone, Debug)]
-pub struct MemoryOptions {
+pub struct MemoryBuilder {
     limit: Limit,
     threads: Threads,
     policy: EvictionPolicy,
@@ -56,23 +56,30 @@ impl Memory {
     /// [`MemoryError`]: the limit is too small or larger than the machine's memory, or the system
     /// refused address space for it.
     pub fn with_limit(limit: impl Into<Limit>) -> Result<Memory, MemoryError> {
-        MemoryOptions::new(limit).build()
+        Memory::builder(limit).build()
     }
-}
 
-impl MemoryOptions {
     /// Returns the options of a memory of `limit` (bytes, or a [`Limit`]), with one service thread.
-    pub fn new(limit: impl Into<Limit>) -> MemoryOptions {
-        MemoryOptions {
+    ///
+    /// ```
+    /// use innerspace::{EvictionPolicy, MIB, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::builder(64 * MIB).policy(EvictionPolicy::S3Fifo).build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn builder(limit: impl Into<Limit>) -> MemoryBuilder {
+        MemoryBuilder {
             limit: limit.into(),
             threads: Threads::Service,
             policy: EvictionPolicy::default(),
             sampling: false,
         }
     }
+}
 
+impl MemoryBuilder {
     /// Sets how the memory chooses what to evict.
-    pub fn policy(mut self, policy: EvictionPolicy) -> MemoryOptions {
+    pub fn policy(mut self, policy: EvictionPolicy) -> MemoryBuilder {
         self.policy = policy;
         self
     }
@@ -81,13 +88,13 @@ impl MemoryOptions {
     /// 408 KiB of the limit, which has to be larger than [`MINIMUM_LIMIT`] by as much. It costs
     /// hardly any time: for one four-hundredth of the time, calls count their uses, and each access
     /// to a sampled page through a mapping is a page fault.
-    pub fn sample_misses(mut self) -> MemoryOptions {
+    pub fn sample_misses(mut self) -> MemoryBuilder {
         self.sampling = true;
         self
     }
 
     /// Sets which threads do the background work.
-    pub fn threads(mut self, threads: Threads) -> MemoryOptions {
+    pub fn threads(mut self, threads: Threads) -> MemoryBuilder {
         self.threads = threads;
         self
     }
@@ -165,7 +172,7 @@ mod tests {
         assert!(matches!(error, MemoryError::AboveMachine { limit, .. } if limit == 1 << 20 << 30));
     }
 
-    fn works(options: MemoryOptions) {
+    fn works(options: MemoryBuilder) {
         let memory = options.threads(Threads::None).build().unwrap();
         let space = memory.space().unwrap();
         let at = space.map(crate::Map::anonymous(8 * 4096)).unwrap();
@@ -180,12 +187,12 @@ mod tests {
 
     #[test]
     fn the_smallest_memory_works() {
-        works(MemoryOptions::new(MINIMUM_LIMIT));
+        works(Memory::builder(MINIMUM_LIMIT));
     }
 
     #[test]
     fn the_smallest_memory_that_samples_has_as_much_besides() {
-        let sampling = |limit: u64| MemoryOptions::new(limit).sample_misses();
+        let sampling = |limit: u64| Memory::builder(limit).sample_misses();
         let error = sampling(MINIMUM_LIMIT).build().map(drop).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::cache::{FileAccess, PagedFile};
-    use crate::memory::{Memory, MemoryOptions, Threads};
+    use crate::memory::{Memory, Threads};
     use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
     use crate::store::{FaultyStore, MemoryStore};
     use crate::units::MIB;
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn who_closes_tells_what_is_lost_when_nobody_else_will() {
-        let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+        let options = Memory::builder(4 * MIB).threads(Threads::None);
         let memory = options.build().unwrap();
         let calls = hook(&memory);
         let files = [(); 4].map(|()| refused(&memory));

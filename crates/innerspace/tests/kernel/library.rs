@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, Advice, Fault, FaultKind, FileAccess, MIB, Map, Memory, MemoryOptions, PagedFile,
-    Protection, Remap, Space, SpaceError, Threads, VirtAddr,
+    Accessor, Advice, Fault, FaultKind, FileAccess, MIB, Map, Memory, PagedFile, Protection, Remap,
+    Space, SpaceError, Threads, VirtAddr,
 };
 
 use crate::program::{
@@ -66,7 +66,7 @@ fn told<T>(
 }
 
 pub(crate) fn run(program: &Program) -> Vec<String> {
-    let memory = MemoryOptions::new(16 * MIB)
+    let memory = Memory::builder(16 * MIB)
         .threads(Threads::None)
         .build()
         .unwrap();

@@ -1,6 +1,6 @@
 //! The library's objects beside their models, and one step of both.
 
-use innerspace::{FileError, MIB, Memory, MemoryOptions, Threads, View};
+use innerspace::{FileError, MIB, Memory, Threads, View};
 
 use crate::files::{File, FileId};
 use crate::ops::Op;
@@ -27,7 +27,7 @@ pub(crate) fn is_limit(error: &FileError) -> bool {
 
 impl World {
     pub(crate) fn new(limit: u64) -> World {
-        let options = MemoryOptions::new(limit).threads(Threads::None);
+        let options = Memory::builder(limit).threads(Threads::None);
         let memory = options.build().expect("a small memory");
         // Large blocks need contiguous memory, which the smallest memories soon lack.
         let large = if limit >= MIB { 64 << 10 } else { 16 << 10 };

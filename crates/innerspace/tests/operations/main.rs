@@ -9,14 +9,13 @@ use std::sync::atomic::Ordering::SeqCst;
 use innerspace::store::MemoryStore;
 use innerspace::{
     Accessor, AddressWidth, Advice, FaultKind, FileAccess, GroupError, KIB, MIB, Map, Memory,
-    MemoryOptions, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, SpaceOptions,
-    Threads, VirtAddr,
+    PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, SpaceOptions, Threads, VirtAddr,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(8 * MIB).threads(Threads::None);
+    let options = Memory::builder(8 * MIB).threads(Threads::None);
     options.build().unwrap()
 }
 

@@ -83,10 +83,7 @@ impl World {
     /// Reads of the file and of a store that hangs are in flight, if there are threads for them.
     fn new(path: &Path, threads: Threads) -> World {
         std::fs::write(path, pattern()).unwrap();
-        let memory = MemoryOptions::new(8 * MIB)
-            .threads(threads)
-            .build()
-            .unwrap();
+        let memory = Memory::builder(8 * MIB).threads(threads).build().unwrap();
         let options = memory.options().access(FileAccess::ReadWrite);
         let file = options
             .write_order(WriteOrder::OnSync)

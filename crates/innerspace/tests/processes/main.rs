@@ -17,8 +17,8 @@ use std::process::{Child, Command, Stdio};
 
 use innerspace::store::{self, Holder, StoreErrorKind};
 use innerspace::{
-    DaxError, DaxFile, FaultKind, FileError, Grouped, KIB, Map, Memory, MemoryOptions, OnShrink,
-    OpenError, PagedFile, StoreAction, Threads,
+    DaxError, DaxFile, FaultKind, FileError, Grouped, KIB, Map, Memory, OnShrink, OpenError,
+    PagedFile, StoreAction, Threads,
 };
 
 const PART: &str = "INNERSPACE_TEST_PART";
@@ -346,7 +346,7 @@ fn failed_write(error: &FileError) -> (u64, &io::Error) {
 /// Runs in a file system of 256 KiB at `path`.
 fn fill_the_disk(path: &Path) {
     std::fs::write(path.join("ballast"), vec![1; 128 << 10]).unwrap();
-    let memory = MemoryOptions::new(1024 * KIB).build().unwrap();
+    let memory = Memory::builder(1024 * KIB).build().unwrap();
     let data = path.join("data.bin");
     let file = memory.create(&data).unwrap();
     let other_handle = file.clone();

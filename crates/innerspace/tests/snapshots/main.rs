@@ -2,9 +2,8 @@
 
 use innerspace::store::Store;
 use innerspace::{
-    AddressWidth, AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, MemoryOptions,
-    PagedFile, Protection, Snapshot, SnapshotFileError, SpaceError, SpaceOptions, Threads,
-    VirtAddr,
+    AddressWidth, AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, PagedFile,
+    Protection, Snapshot, SnapshotFileError, SpaceError, SpaceOptions, Threads, VirtAddr,
 };
 use std::io;
 use std::ops::Range;
@@ -60,7 +59,7 @@ impl Store for Handle {
 }
 
 fn memory(limit: u64) -> Memory {
-    MemoryOptions::new(limit)
+    Memory::builder(limit)
         .threads(Threads::None)
         .build()
         .unwrap()

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    DaxDevice, DaxFile, DirectOpener, FileAccess, MIB, Map, Memory, MemoryOptions, OnShrink,
-    PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    DaxDevice, DaxFile, DirectOpener, FileAccess, MIB, Map, Memory, OnShrink, PAGE_SIZE, PagedFile,
+    Space, Threads, VirtAddr,
 };
 
 use crate::PAGE;
@@ -57,7 +57,7 @@ impl Store for Over {
 }
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(MIB).threads(Threads::None);
+    let options = Memory::builder(MIB).threads(Threads::None);
     options.build().unwrap()
 }
 

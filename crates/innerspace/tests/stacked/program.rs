@@ -19,8 +19,8 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, FileAccess, FileError, Group, KIB, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile,
-    Space, Threads, VirtAddr,
+    Accessor, FileAccess, FileError, Group, KIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads,
+    VirtAddr,
 };
 
 use crate::PAGE;
@@ -466,7 +466,7 @@ pub(crate) fn run(seed: u64) {
     let threads = 1 + random.below(3) as usize;
     let failing = random.below(4) == 0;
     let meddles = [2, 8, 1 << 40][random.below(3) as usize];
-    let build = |limit| MemoryOptions::new(limit).threads(service).build().unwrap();
+    let build = |limit| Memory::builder(limit).threads(service).build().unwrap();
     let (memory, other) = (build(limit), build(384 * KIB));
     let group = memory.group("tops", limit / 2).unwrap();
     fn open(memory: &Memory, name: &str, store: impl Store) -> PagedFile {

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use innerspace::store::{Accepted, MemoryStore, Store, SyncWhat};
 use innerspace::{
-    FileAccess, FileError, Group, LimitReason, MIB, Map, Memory, MemoryOptions, PAGE_SIZE,
-    PagedFile, Threads,
+    FileAccess, FileError, Group, LimitReason, MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads,
 };
 
 /// A bound that only a failure reaches.
@@ -126,7 +125,7 @@ struct Tenants {
 
 impl Tenants {
     fn new(threads: Threads) -> Arc<Tenants> {
-        let memory = MemoryOptions::new(LIMIT).threads(threads).build().unwrap();
+        let memory = Memory::builder(LIMIT).threads(threads).build().unwrap();
         let a = memory.root_group().child_unlimited("a").unwrap();
         let b = memory.root_group().child_unlimited("b").unwrap();
         b.set_min(Some(LIMIT / 4 * 3)).unwrap();

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use innerspace::{Group, Memory, MemoryOptions, Threads};
+use innerspace::{Group, Memory, Threads};
 
 /// A memory with two groups: A, hostile, and B, which stays inside its `min`.
 pub(crate) struct World {
@@ -18,7 +18,7 @@ impl World {
     /// its `min`.
     pub(crate) fn new(limit: u64, threads: Threads) -> World {
         let _others = Beside::begin();
-        let options = MemoryOptions::new(limit).threads(threads);
+        let options = Memory::builder(limit).threads(threads);
         let memory = options.build().unwrap();
         let a = memory.group("a", limit / 4).unwrap();
         let b = memory.group("b", limit / 2).unwrap();

@@ -5,7 +5,7 @@
 use super::{PAGE, assert_nothing_left, explore, until};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{Accessor, Advice, MIB, Map, Memory, MemoryOptions, Space, Threads, VirtAddr};
+use crate::{Accessor, Advice, MIB, Map, Memory, Space, Threads, VirtAddr};
 
 const AT: VirtAddr = VirtAddr(8 * MIB);
 const PAGES: u64 = 512;
@@ -16,7 +16,7 @@ const PLACE: VirtAddr = VirtAddr(AT.0 + 100 * PAGE + 64);
 
 /// Creates a leaf of memory in which every page has been stored to, in order.
 fn leaf() -> (Memory, Space, Accessor) {
-    let options = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let options = Memory::builder(4 * MIB).threads(Threads::None);
     let memory = options.build().unwrap();
     let space = memory.space().unwrap();
     space.map(Map::anonymous(2 * MIB).at(AT)).unwrap();

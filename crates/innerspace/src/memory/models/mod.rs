@@ -12,9 +12,7 @@ mod spaces;
 use crate::store::MemoryStore;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{
-    FileAccess, Group, Map, Memory, MemoryOptions, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
-};
+use crate::{FileAccess, Group, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The number of random schedules for each test.
@@ -30,7 +28,7 @@ fn explore_further(test: fn()) {
 }
 
 fn memory() -> Memory {
-    let options = MemoryOptions::new(crate::MINIMUM_LIMIT).threads(Threads::None);
+    let options = Memory::builder(crate::MINIMUM_LIMIT).threads(Threads::None);
     options.build().unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::cache::{FileAccess, PagedFile};
 use crate::dax::{DaxDevice, DaxFile};
-use crate::memory::{Memory, MemoryOptions, Threads};
+use crate::memory::{Memory, Threads};
 use crate::reclaim::Retired;
 use crate::space::{Map, Space};
 use crate::store::{MemoryStore, Store, write_all_at};
@@ -15,7 +15,7 @@ use crate::units::{MIB, PAGE_SIZE, VirtAddr};
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn memory(limit: u64) -> Memory {
-    let options = MemoryOptions::new(limit).threads(Threads::None);
+    let options = Memory::builder(limit).threads(Threads::None);
     options.build().unwrap()
 }
 

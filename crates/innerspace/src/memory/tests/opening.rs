@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::cache::{FileAccess, PagedFile};
-use crate::memory::{Memory, MemoryOptions, OpenError, Threads};
+use crate::memory::{Memory, OpenError, Threads};
 use crate::reclaim::Retired;
 use crate::store::{self, Access, CacheMode, Create, FileStore, hook};
 use crate::units::MIB;
@@ -143,7 +143,7 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
 #[test]
 fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
     let (_, _folder, path) = memory_and_file();
-    let memory = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let memory = Memory::builder(4 * MIB).threads(Threads::None);
     let memory = memory.build().unwrap();
     let left_behind = |file: PagedFile| {
         let inner = file.inner().clone();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cache::{FileAccess, PagedFile};
 use crate::frame::{HoldState, Kind};
-use crate::memory::{Memory, MemoryOptions, Threads};
+use crate::memory::{Memory, Threads};
 use crate::reclaim::{AllocMode, Retired};
 use crate::space::{Map, Space};
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
@@ -79,7 +79,7 @@ fn while_other_is_at(
 #[test]
 fn an_unmapping_waits_for_a_thread_that_frees_the_last_reference_to_the_file() {
     for threads in [Threads::Service, Threads::None] {
-        let memory = MemoryOptions::new(4 * MIB).threads(threads);
+        let memory = Memory::builder(4 * MIB).threads(threads);
         let memory = memory.build().unwrap();
         let _paused = memory
             .0

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::store::MemoryStore;
-use crate::{MIB, Map, MemoryOptions, PAGE_SIZE, Threads};
+use crate::{MIB, Map, Memory, PAGE_SIZE, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 #[test]
 fn uses_of_mapped_pages_are_seen_in_every_stretch_and_not_between() {
-    let options = MemoryOptions::new(2 * MIB).threads(Threads::None);
+    let options = Memory::builder(2 * MIB).threads(Threads::None);
     let memory = options.sample_misses().build().unwrap();
     let store = MemoryStore::from_bytes(&[7; 20 * PAGE_SIZE]);
     let file = memory.options().open(store).unwrap();
@@ -45,7 +45,7 @@ fn uses_of_mapped_pages_are_seen_in_every_stretch_and_not_between() {
 
 #[test]
 fn uses_of_hot_pages_by_calls_are_seen_in_every_stretch() {
-    let options = MemoryOptions::new(2 * MIB).threads(Threads::None);
+    let options = Memory::builder(2 * MIB).threads(Threads::None);
     let memory = options.sample_misses().build().unwrap();
     let store = MemoryStore::from_bytes(&[7; 20 * PAGE_SIZE]);
     let file = memory.options().open(store).unwrap();

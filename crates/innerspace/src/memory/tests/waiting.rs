@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::cache::{FileAccess, PagedFile, TimedOut};
-use crate::memory::{Memory, MemoryOptions, Threads};
+use crate::memory::{Memory, Threads};
 use crate::space::{AccessKind, Map};
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::store::{FaultyStore, MemoryStore};
@@ -77,7 +77,7 @@ fn who_waits_for_a_store_that_hangs_waits_as_long_as_he_said() {
 // spec: P19, P29, P31
 #[test]
 fn who_waits_where_no_thread_serves_does_it_himself() {
-    let memory = MemoryOptions::new(4 * MIB).threads(Threads::None);
+    let memory = Memory::builder(4 * MIB).threads(Threads::None);
     let memory = memory.build().unwrap();
     let (file, store) = open(&memory);
     // This happens before any timeout.
