@@ -208,7 +208,10 @@ pub use stats::Totals;
 #[cfg(not(loom))]
 pub use sys::copy::{AtomicScalar, Scalar};
 pub(crate) use units::FrameId;
-pub use units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount, VirtAddr};
+pub use units::{
+    ByteSize, GIB, Grouped, KIB, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount, ParseVirtAddrError,
+    VirtAddr,
+};
 
 /// The example of README.md, compiled with the documented examples.
 #[cfg(doctest)]

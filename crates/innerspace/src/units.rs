@@ -114,6 +114,30 @@ impl fmt::Display for VirtAddr {
     }
 }
 
+/// Why a text is no [`VirtAddr`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text:?} is no address: write it as 0x7f00_0000, or in decimal digits; at most 64 bits")]
+pub struct ParseVirtAddrError {
+    text: String,
+}
+
+/// Reads what [`Display`](fmt::Display) prints (`0x7f0000`), decimal digits too, each with `_`
+/// between digits where the writer likes.
+impl std::str::FromStr for VirtAddr {
+    type Err = ParseVirtAddrError;
+
+    fn from_str(text: &str) -> Result<VirtAddr, ParseVirtAddrError> {
+        let prefixed = text.strip_prefix("0x").or(text.strip_prefix("0X"));
+        let (digits, radix) = prefixed.map_or((text, 10), |digits| (digits, 16));
+        let is_plain = digits.starts_with(|first: char| first.is_digit(radix));
+        let parsed = u64::from_str_radix(&digits.replace('_', ""), radix);
+        let address = parsed.ok().filter(|_| is_plain).map(VirtAddr);
+        address.ok_or_else(|| ParseVirtAddrError {
+            text: text.to_owned(),
+        })
+    }
+}
+
 impl fmt::LowerHex for VirtAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::LowerHex::fmt(&self.0, f)
@@ -139,6 +163,56 @@ impl PageCount {
     /// Returns the size in bytes.
     pub const fn bytes(self) -> u64 {
         self.0 << PAGE_SHIFT
+    }
+
+    /// The pages left when `others` are taken away, or none if there are fewer.
+    pub const fn saturating_sub(self, others: PageCount) -> PageCount {
+        PageCount(self.0.saturating_sub(others.0))
+    }
+}
+
+/// Panics, or wraps, where the same on `u64` does.
+impl std::ops::Add for PageCount {
+    type Output = PageCount;
+
+    fn add(self, others: PageCount) -> PageCount {
+        PageCount(self.0 + others.0)
+    }
+}
+
+impl std::ops::AddAssign for PageCount {
+    fn add_assign(&mut self, others: PageCount) {
+        *self = *self + others;
+    }
+}
+
+/// Panics, or wraps, where the same on `u64` does.
+impl std::ops::Sub for PageCount {
+    type Output = PageCount;
+
+    fn sub(self, others: PageCount) -> PageCount {
+        PageCount(self.0 - others.0)
+    }
+}
+
+impl std::ops::SubAssign for PageCount {
+    fn sub_assign(&mut self, others: PageCount) {
+        *self = *self - others;
+    }
+}
+
+impl std::iter::Sum for PageCount {
+    fn sum<I: Iterator<Item = PageCount>>(counts: I) -> PageCount {
+        counts.fold(PageCount(0), std::ops::Add::add)
+    }
+}
+
+impl fmt::Display for PageCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("1 page"),
+            pages => write!(f, "{} pages", Grouped(pages)),
+        }
     }
 }
 
@@ -212,6 +286,42 @@ mod tests {
             format!("{at} {at:?} {at:x} {at:#010x}"),
             "0xab00 0xab00 ab00 0x0000ab00"
         );
+    }
+
+    #[test]
+    fn an_address_is_read_back_from_its_text() {
+        for address in [0, 7, 0xab00, u64::MAX] {
+            let address = VirtAddr(address);
+            assert_eq!(address.to_string().parse(), Ok(address));
+            assert_eq!(address.0.to_string().parse(), Ok(address));
+        }
+        assert_eq!("0X7f_ff".parse(), Ok(VirtAddr(0x7fff)));
+        for wrong in [
+            "",
+            "0x",
+            "_1",
+            "+1",
+            "-1",
+            "0x+1",
+            "ab",
+            " 1",
+            "0x1_0000_0000_0000_0000",
+        ] {
+            let error = wrong.parse::<VirtAddr>().unwrap_err();
+            assert!(error.to_string().contains(&format!("{wrong:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn counts_of_pages_add_up_and_print() {
+        let (a, b) = (PageCount(3), PageCount::ceil(4097));
+        assert_eq!((a + b, a - b), (PageCount(5), PageCount(1)));
+        assert_eq!(b.saturating_sub(a), PageCount(0));
+        let mut sum = [a, b].into_iter().sum::<PageCount>();
+        sum += PageCount(1);
+        sum -= PageCount(5);
+        assert_eq!(sum.to_string(), "1 page");
+        assert_eq!(PageCount(1024).to_string(), "1,024 pages");
     }
 
     #[test]

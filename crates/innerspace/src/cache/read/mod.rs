@@ -1,6 +1,7 @@
 //! Bytes from the store to readers: holes, fills and requests in flight, read-ahead, views,
 //! copies, and reads that leave nothing in the cache.
 
+mod as_bytes;
 pub(crate) mod block_reader;
 mod content;
 pub(crate) mod copy;

@@ -118,12 +118,6 @@ impl Deref for View {
     }
 }
 
-impl AsRef<[u8]> for View {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "View({} bytes, {})", self.len(), self.0.kind())

@@ -1,0 +1,108 @@
+//! A view stands in for its bytes: the traits by which other code compares, hashes, keeps and shares
+//! bytes.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+
+use super::view::View;
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A view is compared and hashed as its bytes are: a map by views finds a slice.
+impl Borrow<[u8]> for View {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for View {
+    fn eq(&self, other: &T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+impl Eq for View {}
+
+impl PartialOrd for View {
+    fn partial_cmp(&self, other: &View) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for View {
+    fn cmp(&self, other: &View) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl Hash for View {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+/// Without a copy: the view's memory stays charged until the last clone or slice is dropped.
+#[cfg(feature = "bytes_1")]
+impl From<View> for bytes::Bytes {
+    fn from(view: View) -> bytes::Bytes {
+        bytes::Bytes::from_owner(view)
+    }
+}
+
+// SAFETY: a view's bytes stand in frames of the arena or in a static, never in the view itself, so
+// they stay where they are when the view is moved. Its hold keeps the frames from being moved,
+// written or freed while it lives, and `Deref` always returns the same slice of them.
+#[cfg(feature = "stable_deref_trait_1")]
+unsafe impl stable_deref_trait::StableDeref for View {}
+
+// SAFETY: a clone holds the same frames, so it derefs to the same slice as the original, also after
+// the original is gone.
+#[cfg(feature = "stable_deref_trait_1")]
+unsafe impl stable_deref_trait::CloneStableDeref for View {}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+
+    use super::*;
+
+    #[test]
+    fn a_view_compares_and_hashes_as_its_bytes() {
+        let (view, same, longer) = (View::zeros(3), View::zeros(3), View::zeros(4));
+        assert_eq!(view, same);
+        assert_eq!(view, [0, 0, 0]);
+        assert_eq!(view, vec![0, 0, 0]);
+        assert_eq!(view, "\0\0\0");
+        assert_eq!(view, &[0_u8, 0, 0][..]);
+        assert_ne!(view, longer);
+        assert!(view < longer);
+        let by_view = HashMap::from([(view, "three")]);
+        assert_eq!(by_view.get(&[0_u8; 3][..]), Some(&"three"));
+        assert!(BTreeSet::from([longer]).contains(&[0_u8; 4][..]));
+    }
+
+    #[cfg(feature = "bytes_1")]
+    #[test]
+    fn a_view_as_bytes_is_no_copy() {
+        let view = View::zeros(100);
+        let place = view.as_ptr();
+        let bytes = bytes::Bytes::from(view);
+        assert_eq!((bytes.as_ptr(), bytes.len()), (place, 100));
+    }
+
+    #[cfg(feature = "stable_deref_trait_1")]
+    #[test]
+    fn a_view_may_own_what_borrows_from_it() {
+        fn assert_stable<T: stable_deref_trait::CloneStableDeref>(_: &T) {}
+        let view = View::zeros(100);
+        assert_stable(&view);
+        let place = view.as_ptr();
+        let moved = Box::new(view);
+        assert_eq!((moved.as_ptr(), moved.clone().as_ptr()), (place, place));
+    }
+}
