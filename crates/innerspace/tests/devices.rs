@@ -575,7 +575,7 @@ fn a_write_by_a_call_of_the_file_counts() {
     let direct = direct.unwrap();
     direct.write_at(&[1; 4 * PAGE_SIZE], 0).unwrap();
     let at = map(Map::direct(&direct));
-    let write = || assert_eq!(direct.write_at(&[7; 10], PAGE + 8).unwrap(), 10);
+    let write = || direct.write_at(&[7; 10], PAGE + 8).unwrap();
     check(at, &write, "a write to a direct file");
     let punch = || direct.punch(PAGE + 10..PAGE + 20).unwrap();
     check(at, &punch, "a part of a direct file is punched");

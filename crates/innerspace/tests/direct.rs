@@ -46,7 +46,7 @@ fn a_file_that_is_made_can_be_written_whatever_was_chosen_before() {
     let memory = Memory::with_limit(MIB).unwrap();
     let options = memory.direct_options().access(FileAccess::ReadOnly);
     let file = options.create(folder.path().join("data.bin")).unwrap();
-    file.write_all_at(&[7], 0).unwrap();
+    file.write_at(&[7], 0).unwrap();
     assert_eq!(file.len(), 1);
 }
 
@@ -91,7 +91,7 @@ fn a_host_file_keeps_its_bytes_and_its_holes() {
     let mut a = space.accessor().unwrap();
     a.store(at + 9 * MIB, 9_u64).unwrap();
     assert_eq!(a.load::<u64>(at + MIB).unwrap(), 0);
-    file.write_all_at(b"by call", 3 * MIB).unwrap();
+    file.write_at(b"by call", 3 * MIB).unwrap();
     space.sync(at, 16 * MIB).unwrap();
     drop((a, space, file));
     let bytes = std::fs::read(&path).unwrap();
@@ -126,7 +126,7 @@ fn a_host_file_that_is_open_is_the_same_file_or_is_refused() {
     let writer = memory.open_direct(&path).unwrap();
     let second = reader.open(&path).unwrap();
     writer.set_len(20_000).unwrap();
-    writer.write_all_at(b"seen", 15_000).unwrap();
+    writer.write_at(b"seen", 15_000).unwrap();
     let mut bytes = [0; 4];
     second.read_exact_at(&mut bytes, 15_000).unwrap();
     assert_eq!((&bytes, second.len()), (b"seen", 20_000));
@@ -229,7 +229,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
         assert_eq!(content(&memory.open_direct(path).unwrap()), byte);
     }
     // It is the state that was open.
-    held[0].write_all_at(&[3; 4096], 0).unwrap();
+    held[0].write_at(&[3; 4096], 0).unwrap();
     assert_eq!(content(&memory.open_direct(&other).unwrap()), 3);
     assert_eq!(held.each_ref().map(content), [3, had[1]]);
 }
@@ -251,8 +251,8 @@ fn what_another_process_put_into_a_hole_is_seen_after_an_invalidation() {
     file.read_exact_at(&mut bytes, 2 * MIB).unwrap();
     assert_eq!(bytes, [0; 8]);
     let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    other.write_all_at(&[7; 8], MIB).unwrap();
-    other.write_all_at(&[7; 8], 2 * MIB).unwrap();
+    other.write_at(&[7; 8], MIB).unwrap();
+    other.write_at(&[7; 8], 2 * MIB).unwrap();
     file.invalidate(..).unwrap();
     assert_eq!(a.load::<u64>(at + MIB).unwrap(), u64::from_ne_bytes([7; 8]));
     file.read_exact_at(&mut bytes, 2 * MIB).unwrap();
@@ -286,8 +286,7 @@ fn several_hundred_host_files_are_open_at_once() {
         .map(|number| {
             let path = folder.path().join(number.to_string());
             let file = memory.direct_options().create(path).unwrap();
-            file.write_all_at(&number.to_le_bytes(), 4096 * number)
-                .unwrap();
+            file.write_at(&number.to_le_bytes(), 4096 * number).unwrap();
             file
         })
         .collect();
@@ -310,7 +309,7 @@ fn a_guarded_mapping_fails_as_a_file_does() {
     let memory = Memory::with_limit(MIB).unwrap();
     let options = memory.direct_options().on_shrink(OnShrink::Error);
     let file = options.create(&path).unwrap();
-    file.write_all_at(&[7; 8192], 0).unwrap();
+    file.write_at(&[7; 8192], 0).unwrap();
     let space = memory.space().unwrap();
     let map = Map::direct(&file).shared().writable();
     let at = space.map(map.range(0..16_384)).unwrap();
@@ -358,7 +357,7 @@ fn a_sync_of_the_space_makes_a_guarded_mapping_durable() {
     let memory = Memory::with_limit(MIB).unwrap();
     let options = memory.direct_options().on_shrink(OnShrink::Error);
     let file = options.create(folder.path().join("data.bin")).unwrap();
-    file.write_all_at(&[7; 3 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[7; 3 * PAGE_SIZE], 0).unwrap();
     file.sync_all().unwrap();
     let space = memory.space().unwrap();
     let map = Map::direct(&file).shared().writable();
@@ -402,14 +401,10 @@ fn calls_are_made_by_a_tick() {
     let memory = unserved();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
-    drop(file.defer(move |file| file.write_all_at(b"dropped before its turn", 0)));
+    drop(file.defer(move |file| file.write_at(b"dropped before its turn", 0)));
     let refused = file.try_write_at(b"hello", 3).unwrap_err();
     assert!(refused.would_block(), "{refused}");
-    after_a_tick(
-        &memory,
-        file.defer(move |file| file.write_all_at(b"hello", 3)),
-    )
-    .unwrap();
+    after_a_tick(&memory, file.defer(move |file| file.write_at(b"hello", 3))).unwrap();
     assert_eq!(
         after_a_tick(&memory, file.defer(move |file| file.read_to_vec(1..))).unwrap(),
         b"\0\0hello"
@@ -455,7 +450,7 @@ fn ranges_of_calls_reach_what_was_written_by_calls_before_them() {
     let file = memory.direct_file(&device, "data.bin").unwrap();
     let mut context = Context::from_waker(Waker::noop());
     // It is made while the file has no bytes.
-    let mut write = pin!(file.defer(move |file| file.write_all_at(b"hello", 0)));
+    let mut write = pin!(file.defer(move |file| file.write_at(b"hello", 0)));
     let mut read = pin!(file.defer(move |file| file.read_to_vec(1..PAGE)));
     let mut sync = pin!(file.defer(move |file| file.sync_range(0..5)));
     let mut forget = pin!(file.defer(move |file| file.invalidate(0..5)));
@@ -479,7 +474,7 @@ fn a_cut_as_a_future_waits_for_no_pin() {
     let memory = unserved();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
-    file.write_all_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
     let pin = || file.pin_raw(PAGE..2 * PAGE).unwrap();
     let pin = std::thread::scope(|scope| scope.spawn(pin).join().unwrap());
     assert_busy_for_others(&memory, &file);
@@ -517,7 +512,7 @@ fn the_service_thread_makes_the_calls_of_a_file_whose_memory_is_gone() {
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
     drop(memory);
-    let mut write = file.defer(move |file| file.write_all_at(&[7; 100], PAGE));
+    let mut write = file.defer(move |file| file.write_at(&[7; 100], PAGE));
     write
         .wait_timeout(Duration::from_secs(600))
         .unwrap()

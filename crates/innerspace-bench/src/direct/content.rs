@@ -160,7 +160,7 @@ impl Content {
             By::Call => thread_time(bytes / PAGE as u64, || {
                 for offset in (0..bytes).step_by(CALL) {
                     let len = CALL.min((bytes - offset) as usize);
-                    file.write_all_at(&source[..len], offset)?;
+                    file.write_at(&source[..len], offset)?;
                 }
                 Ok(file.sync_all()?)
             }),

@@ -95,6 +95,7 @@ pub use errors::{FileError, HeldReason, StoreAction};
 pub use file::array::{Array, Element};
 pub(crate) use file::closing::Released;
 pub use file::cursor::Cursor;
+pub(crate) use file::cursor::Positioned;
 pub(crate) use file::handle::FileInner;
 pub use file::handle::PagedFile;
 pub use file::options::FileAccess;

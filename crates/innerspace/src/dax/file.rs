@@ -1,6 +1,6 @@
 //! The handle on a direct-access file.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::extents::ScatteredMap;
 use super::open::HostFile;
 use super::stripes::{Count, STRIPES};
 use crate::cache::FileAccess;
-use crate::cache::{Cache, ErrorCursor, FaultKind, Wait};
+use crate::cache::{Cache, Cursor, ErrorCursor, FaultKind, Positioned, Wait};
 use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
 use crate::group::{Group, HeapBytes, MayReclaim};
@@ -263,14 +263,26 @@ impl DaxFile {
         self.0.core.check_whole(got, buf, offset)
     }
 
-    /// Writes `buf` at `offset`, and lengthens the file if needed. Returns the number of bytes
-    /// written: fewer than all if the device became full on the way.
+    /// Writes all of `buf` at `offset`, and lengthens the file if needed. Bytes written before an
+    /// error stay.
     ///
     /// # Errors
-    /// [`DaxError::DeviceFull`] if nothing was written; [`DaxError::ReadOnly`],
-    /// [`DaxError::TooLong`], [`DaxError::Limit`], [`DaxError::Io`].
-    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
-        self.0.core.write_at(buf, offset)
+    /// [`DaxError::DeviceFull`], [`DaxError::ReadOnly`], [`DaxError::TooLong`],
+    /// [`DaxError::Limit`], [`DaxError::Io`].
+    pub fn write_at(&self, mut buf: &[u8], mut offset: u64) -> Result<(), DaxError> {
+        loop {
+            let done = self.0.core.write_at(buf, offset)?;
+            buf = &buf[done..];
+            offset += done as u64;
+            if buf.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns a position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+    pub fn cursor(&self) -> Cursor<DaxFile> {
+        Cursor::new(self.clone())
     }
 
     /// Reads the bytes of a range, as far as the file has them, into a new vector.
@@ -290,22 +302,6 @@ impl DaxFile {
         bytes.resize(len, 0);
         self.read_exact_at(&mut bytes, start)?;
         Ok(bytes)
-    }
-
-    /// Writes all of `buf`.
-    ///
-    /// There is no `try_` form, because it could not tell how much was written;
-    /// [`DaxFile::try_write_at`] does.
-    ///
-    /// # Errors
-    /// The errors of [`DaxFile::write_at`]; bytes written before the error stay.
-    pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> Result<(), DaxError> {
-        while !buf.is_empty() {
-            let done = self.write_at(buf, offset)?;
-            buf = &buf[done..];
-            offset += done as u64;
-        }
-        Ok(())
     }
 
     /// Shortens or lengthens the file; new bytes are a hole. Once this has returned, no access
@@ -340,7 +336,8 @@ impl DaxFile {
     ///
     /// # Errors
     /// The errors of [`DaxFile::set_len`].
-    pub fn punch(&self, bytes: Range<u64>) -> Result<(), DaxError> {
+    pub fn punch(&self, bytes: impl RangeBounds<u64>) -> Result<(), DaxError> {
+        let bytes = self.bytes(&bytes);
         let (core, until) = (&self.0.core, deadline(patience()));
         core.check_process()?;
         core.with_room(|| core.punch(bytes.clone(), until))
@@ -396,7 +393,8 @@ impl DaxFile {
     /// # Errors
     /// [`DaxError::PastEnd`], [`DaxError::DeviceFull`], [`DaxError::ReadOnly`],
     /// [`DaxError::Limit`], [`DaxError::Io`].
-    pub fn pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
+    pub fn pin_raw(&self, bytes: impl RangeBounds<u64>) -> Result<DaxPin, DaxError> {
+        let bytes = self.bytes(&bytes);
         let core = &self.0.core;
         core.check_writable(bytes.start)?;
         self.pin_charged(MayReclaim::Yes, || {
@@ -497,6 +495,13 @@ impl DaxFile {
 
     /// Clips a range to the file's current length: an open end is the end of the file.
     fn clip(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
+        let Range { start, end } = self.bytes(range);
+        let end = end.min(self.len());
+        start.min(end)..end
+    }
+
+    /// The bytes meant by `range`: an open end is the end of the file.
+    pub(super) fn bytes(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start.saturating_add(1),
@@ -505,10 +510,23 @@ impl DaxFile {
         let end = match range.end_bound() {
             Bound::Included(end) => end.saturating_add(1),
             Bound::Excluded(end) => *end,
-            Bound::Unbounded => u64::MAX,
+            Bound::Unbounded => self.len().max(start),
         };
-        let end = end.min(self.len());
-        start.min(end)..end
+        start..end
+    }
+}
+
+impl Positioned for DaxFile {
+    fn len(&self) -> u64 {
+        self.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.read_at(buf, offset)?)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        Ok(self.write_at(bytes, offset)?)
     }
 }
 

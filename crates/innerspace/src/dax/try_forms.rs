@@ -5,7 +5,7 @@
 //! entry, memory, a grace period or the host, it fails instead ([`DaxError::would_block`]). Unless
 //! its documentation says otherwise, nothing has changed then.
 
-use std::ops::Range;
+use std::ops::RangeBounds;
 
 use super::error::DaxError;
 use super::file::{DaxFile, DaxPin};
@@ -30,19 +30,12 @@ impl DaxFile {
     ///
     /// ```
     /// # use innerspace::{DaxError, DaxFile};
-    /// async fn put(file: &DaxFile, mut bytes: &[u8], mut at: u64) -> Result<(), DaxError> {
-    ///     while !bytes.is_empty() {
-    ///         match file.try_write_at(bytes, at) {
-    ///             Err(error) if error.would_block() => {
-    ///                 let bytes = bytes.to_vec();
-    ///                 file.defer(move |file| file.write_all_at(&bytes, at)).await?;
-    ///                 break;
-    ///             }
-    ///             written => {
-    ///                 let written = written?;
-    ///                 (bytes, at) = (&bytes[written..], at + written as u64);
-    ///             }
+    /// async fn put(file: &DaxFile, bytes: Vec<u8>, at: u64) -> Result<(), DaxError> {
+    ///     match file.try_write_at(&bytes, at) {
+    ///         Err(error) if error.would_block() => {
+    ///             file.defer(move |file| file.write_at(&bytes, at)).await?;
     ///         }
+    ///         written => written?,
     ///     }
     ///     file.defer(DaxFile::sync_all).await
     /// }
@@ -92,20 +85,20 @@ impl DaxFile {
         self.core().check_whole(got, buf, offset)
     }
 
-    /// Writes like [`DaxFile::write_at`], but never waits. Writes from the beginning of `buf` up to
-    /// the first page that would have to wait, or to the end of the file, and returns the number of
-    /// bytes. It would block if that is 0: at the end of the file; during a [`DaxFile::set_len`] or
-    /// [`DaxFile::punch`]; at a page that another thread is writing, mapping or syncing; at a hole
-    /// that may be mapped; over a host file, at pages that were not written since the last sync;
-    /// and if memory has to be evicted first.
-    ///
-    /// There is no such form of [`DaxFile::write_all_at`], because it could not tell how much was
-    /// written.
+    /// Writes like [`DaxFile::write_at`], but never waits. It would block at the end of the file; during a
+    /// [`DaxFile::set_len`] or [`DaxFile::punch`]; at a page that another thread is writing,
+    /// mapping or syncing; at a hole that may be mapped; over a host file, at pages that were not
+    /// written since the last sync; and where memory has to be evicted first.
     ///
     /// # Errors
-    /// The errors of [`DaxFile::write_at`], and [`DaxError::WouldBlock`] if nothing was written.
-    pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<usize, DaxError> {
-        self.core().try_write_at(buf, offset)
+    /// The errors of [`DaxFile::write_at`], and [`DaxError::WouldBlock`]; the bytes before its offset are
+    /// written then.
+    pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<(), DaxError> {
+        let done = self.core().try_write_at(buf, offset)?;
+        match done == buf.len() {
+            true => Ok(()),
+            false => Err(self.core().would_block(offset + done as u64)),
+        }
     }
 
     /// Pins like [`DaxFile::pin_raw`], but never waits. It would block if [`DaxFile::try_write_at`]
@@ -113,7 +106,8 @@ impl DaxFile {
     ///
     /// # Errors
     /// The errors of [`DaxFile::pin_raw`], and [`DaxError::WouldBlock`].
-    pub fn try_pin_raw(&self, bytes: Range<u64>) -> Result<DaxPin, DaxError> {
+    pub fn try_pin_raw(&self, bytes: impl RangeBounds<u64>) -> Result<DaxPin, DaxError> {
+        let bytes = self.bytes(&bytes);
         self.core().check_writable(bytes.start)?;
         self.pin_charged(MayReclaim::Clean, || self.pin_pages(bytes, Wait::No))
     }

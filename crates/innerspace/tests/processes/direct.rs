@@ -10,7 +10,7 @@ fn page(number: u64) -> [u8; BLOCK] {
 pub(super) fn hold_direct(path: &Path) {
     let memory = Memory::with_limit(512 * KIB).unwrap();
     let file = memory.direct_options().create(path).unwrap();
-    file.write_all_at(b"theirs", 0).unwrap();
+    file.write_at(b"theirs", 0).unwrap();
     file.sync_all().unwrap();
     say("open");
     io::stdin().read_line(&mut String::new()).unwrap();
@@ -37,7 +37,7 @@ fn a_direct_file_that_another_process_has_open_is_refused_and_kept() {
     child.kill().unwrap();
     child.wait().unwrap();
     let file = options.open(&path).unwrap();
-    file.write_all_at(b"ours", 0).unwrap();
+    file.write_at(b"ours", 0).unwrap();
     drop(file);
     assert_eq!(std::fs::read(&path).unwrap(), b"oursrs");
 }
@@ -61,8 +61,7 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
         .create(&path)
         .unwrap();
     for number in 0..32 {
-        file.write_all_at(&page(number), number * BLOCK as u64)
-            .unwrap();
+        file.write_at(&page(number), number * BLOCK as u64).unwrap();
     }
     file.sync_all().unwrap();
     let space = memory.space().unwrap();
@@ -89,7 +88,7 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
     }
     let errors = [
         file.read_exact_at(&mut [0; 8], place(20)),
-        file.write_all_at(&[9; 8], place(20)),
+        file.write_at(&[9; 8], place(20)),
     ];
     for error in errors {
         let error = error.unwrap_err();
@@ -128,7 +127,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
         let offset = written * 2 * BLOCK as u64;
         let result = match written % 2 {
             0 => file
-                .write_all_at(&page(written), offset)
+                .write_at(&page(written), offset)
                 .map_err(|e| e.to_string()),
             _ => accessor
                 .write(at + offset, &page(written))
@@ -146,11 +145,11 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
         Grouped(written * 2 * BLOCK as u64)
     );
     assert!(refused.contains(&expected), "{refused}");
-    let error = file.write_all_at(&[1], 63 << 20).unwrap_err();
+    let error = file.write_at(&[1], 63 << 20).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
     // Every page that has a block can be written, and is there; the other pages are holes.
     file.sync_all().unwrap();
-    file.write_all_at(&page(0), 0).unwrap();
+    file.write_at(&page(0), 0).unwrap();
     let check = |file: &DaxFile, from: u64| {
         let mut bytes = [0; BLOCK];
         for number in from..written {
@@ -165,7 +164,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
     check(&file, 0);
     // A hole makes room.
     file.punch(0..BLOCK as u64).unwrap();
-    file.write_all_at(&page(7), 63 << 20).unwrap();
+    file.write_at(&page(7), 63 << 20).unwrap();
     file.sync_all().unwrap();
     drop((accessor, space, file));
     check(&memory.open_direct(&data).unwrap(), 1);
@@ -191,7 +190,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
     let file = memory.direct_options().create(&data).unwrap();
     file.set_len(offset(PAGES)).unwrap();
     for number in every_eighth() {
-        file.write_all_at(&page(number), offset(number)).unwrap();
+        file.write_at(&page(number), offset(number)).unwrap();
     }
     file.sync_all().unwrap();
     // Nothing of the file is cached any more. Then it is read, a few pages at a time.
@@ -225,7 +224,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
                 .write(at + offset(number), &new)
                 .map_err(|fault| accessor.explain(fault).to_string()),
             _ => file
-                .write_all_at(&new, offset(number))
+                .write_at(&new, offset(number))
                 .map_err(|error| error.to_string()),
         };
         let mut now = [0; BLOCK];

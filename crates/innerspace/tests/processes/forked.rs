@@ -97,7 +97,7 @@ impl World {
         let at = space.map(Map::file(&file)).unwrap();
         let direct = memory.direct_options().create(path.with_extension("dax"));
         let direct = direct.unwrap();
-        direct.write_all_at(b"direct", 0).unwrap();
+        direct.write_at(b"direct", 0).unwrap();
         let mut ready: Vec<Ready> = (0..4)
             .map(|number| gated.ready(number * 8192..number * 8192 + 10))
             .collect();

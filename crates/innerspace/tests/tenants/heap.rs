@@ -139,7 +139,7 @@ fn direct_files_and_pins_are_charged_at_their_size() {
     check("direct file", &world.a, 0, open);
     let file = open(0);
     file.set_len(MIB).unwrap();
-    file.write_all_at(&[1; 8 * KIB as usize], 0).unwrap();
+    file.write_at(&[1; 8 * KIB as usize], 0).unwrap();
     check("pin of a direct file", &world.a, 0, |_| {
         file.pin_raw(0..4096).unwrap()
     });

@@ -4,11 +4,36 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use crate::cache::file::handle::PagedFile;
 
-/// Reads and writes a [`PagedFile`] from a position on. Made by [`PagedFile::cursor`].
+/// Reads and writes a file from a position on. Made by [`PagedFile::cursor`], and by
+/// [`DaxFile::cursor`](crate::DaxFile::cursor) for a direct access file.
 #[derive(Clone, Debug)]
-pub struct Cursor {
-    file: PagedFile,
+pub struct Cursor<F = PagedFile> {
+    file: F,
     position: u64,
+}
+
+/// What a cursor needs of its file.
+pub trait Positioned {
+    /// The length in bytes.
+    fn len(&self) -> u64;
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `bytes`, or fails.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+}
+
+impl Positioned for PagedFile {
+    fn len(&self) -> u64 {
+        self.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.read_at(buf, offset)?)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        Ok(self.write_at(bytes, offset)?)
+    }
 }
 
 impl PagedFile {
@@ -18,8 +43,8 @@ impl PagedFile {
     }
 }
 
-impl Cursor {
-    pub(crate) fn new(file: PagedFile) -> Cursor {
+impl<F> Cursor<F> {
+    pub(crate) fn new(file: F) -> Cursor<F> {
         Cursor { file, position: 0 }
     }
 
@@ -29,12 +54,12 @@ impl Cursor {
     }
 
     /// The file.
-    pub fn file(&self) -> &PagedFile {
+    pub fn file(&self) -> &F {
         &self.file
     }
 }
 
-impl Read for Cursor {
+impl<F: Positioned> Read for Cursor<F> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let got = self.file.read_at(buf, self.position)?;
         self.position += got as u64;
@@ -42,7 +67,7 @@ impl Read for Cursor {
     }
 }
 
-impl Write for Cursor {
+impl<F: Positioned> Write for Cursor<F> {
     /// Writes all of `buf` or fails.
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.file.write_at(buf, self.position)?;
@@ -50,13 +75,13 @@ impl Write for Cursor {
         Ok(buf.len())
     }
 
-    /// Does nothing: the bytes are in the file already. [`PagedFile::sync_all`] makes them durable.
+    /// Does nothing: the bytes are in the file already. `sync_all` of the file makes them durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-impl Seek for Cursor {
+impl<F: Positioned> Seek for Cursor<F> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),

@@ -12,7 +12,7 @@ fn a_shorter_file_loses_its_bytes_and_a_longer_one_gets_zeros() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, 0);
-    file.write_all_at(&[7; 5 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[7; 5 * PAGE_SIZE], 0).unwrap();
     file.set_len(PAGE + 100).unwrap();
     assert_eq!(device.free_pages(), 14);
     file.set_len(3 * PAGE).unwrap();
@@ -72,7 +72,7 @@ fn a_pin_of_no_bytes_keeps_nobody_waiting() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, 8);
-    file.write_all_at(&[7; 100], 2 * PAGE).unwrap();
+    file.write_at(&[7; 100], 2 * PAGE).unwrap();
     let pin = file.pin_raw(2 * PAGE + 10..2 * PAGE + 10).unwrap();
     assert_eq!(pin.parts().count(), 0);
     file.sync_all().unwrap();
@@ -104,9 +104,9 @@ fn an_invalidation_keeps_what_is_dirty() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, 8);
-    file.write_all_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
     file.sync_all().unwrap();
-    file.write_all_at(&[2; 100], PAGE).unwrap();
+    file.write_at(&[2; 100], PAGE).unwrap();
     drop(
         file.core()
             .fault(5, FaultKind::Read, Reach::Pages { end: 6 }, 0)
@@ -178,7 +178,7 @@ fn a_cut_without_memory_changes_nothing() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, 0);
-    file.write_all_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
     file.sync_all().unwrap();
     file.invalidate(..).unwrap();
     pool.flush_retired();
@@ -201,7 +201,7 @@ fn a_cut_that_fails_leaves_the_file_as_long_as_it_was() {
     let device = device(16);
     let extents = Arc::new(Faulty::new(&device));
     let file = file_over(&pool, &device, extents.clone(), 0, DaxSetup::default());
-    file.write_all_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
     extents.plan(|plan| plan.fail_free = Some(std::io::ErrorKind::TimedOut));
     let error = file.set_len(PAGE).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
@@ -272,7 +272,7 @@ fn a_large_fault_beside_a_punch_has_no_block_that_is_being_freed() {
     };
     let file = file_over(&pool, &device, extents.clone(), 2 * LARGE, setup);
     let large = (LARGE * PAGE) as usize;
-    file.write_all_at(&vec![7; large], 0).unwrap();
+    file.write_at(&vec![7; large], 0).unwrap();
     file.sync_all().unwrap();
     // No entry exists for which a fault would wait.
     file.invalidate(..).unwrap();

@@ -24,7 +24,7 @@ fn a_load_from_a_hole_has_the_holes_up_to_the_next_block() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, 16);
-    file.write_all_at(&[1; PAGE_SIZE], 5 * PAGE).unwrap();
+    file.write_at(&[1; PAGE_SIZE], 5 * PAGE).unwrap();
     file.sync_all().unwrap();
     // First the block has an entry; then only the extent map says that there is a block.
     for forgotten in [false, true] {

@@ -21,7 +21,7 @@ fn an_entry_that_somebody_has_or_that_is_being_cut_is_not_waited_for() {
     let pool = pool(64);
     let device = device(8);
     let file = file(&pool, &device, 4);
-    file.write_all_at(&[7; 100], PAGE).unwrap();
+    file.write_at(&[7; 100], PAGE).unwrap();
     let core = file.core();
     assert!(core.try_fault(0, FaultKind::Read).is_none(), "not known");
     let locked = core.try_fault(1, FaultKind::Write).unwrap();
@@ -100,7 +100,7 @@ fn what_becomes_dirty_is_paid_for_within_the_limit() {
     let file = DaxFile::on_device(&Cache::new(&pool), &group, &device, "data.bin", setup).unwrap();
     file.set_len(RANGES * LARGE * PAGE).unwrap();
     for range in 0..RANGES {
-        file.write_all_at(&[7], range * LARGE * PAGE).unwrap();
+        file.write_at(&[7], range * LARGE * PAGE).unwrap();
     }
     file.sync_all().unwrap();
     let mut all = Vec::new();

@@ -83,7 +83,7 @@ fn a_guarded_file_is_synced_after_a_failure_on_an_old_system() {
     for page in 0..4 {
         let at = page * PAGE_SIZE;
         let syncs = failing_syncs(|_| Err(ErrorKind::Unsupported.into()));
-        file.write_all_at(&[7; 10], at as u64).unwrap();
+        file.write_at(&[7; 10], at as u64).unwrap();
         let times = OpenOptions::new().write(true).open(&path).unwrap();
         times.set_modified(UNIX_EPOCH).unwrap();
         let error = file.sync_all().unwrap_err();
@@ -116,7 +116,7 @@ fn what_was_cut_off_a_guarded_file_does_not_come_back_on_an_old_system() {
         let folder = tempfile::tempdir().unwrap();
         let path = path_in(&folder);
         let file = create_guarded(&path);
-        file.write_all_at(&[7; 3 * PAGE_SIZE], 0).unwrap();
+        file.write_at(&[7; 3 * PAGE_SIZE], 0).unwrap();
         cut(&path, left);
         let syncs = failing_syncs(|_| Err(ErrorKind::Unsupported.into()));
         file.sync_all().unwrap_err();
@@ -137,7 +137,7 @@ fn large_block(path: &Path) -> DaxFile {
             ..DaxSetup::default()
         },
     );
-    file.write_all_at(&vec![7; LARGE as usize * PAGE_SIZE], 0)
+    file.write_at(&vec![7; LARGE as usize * PAGE_SIZE], 0)
         .unwrap();
     let entry = file.core().entries.peek(0).unwrap();
     assert_eq!(entry.size(), super::super::entry::Size::Large);

@@ -14,7 +14,7 @@ use crate::sys::shared::faulty::{Answered, Call, answer};
 /// Creates a file of this many clean pages, all bytes of which are 7.
 fn clean(path: &Path, pages: usize) -> DaxFile {
     let file = create(path, DaxSetup::default());
-    file.write_all_at(&vec![7; pages * PAGE_SIZE], 0).unwrap();
+    file.write_at(&vec![7; pages * PAGE_SIZE], 0).unwrap();
     file.sync_all().unwrap();
     assert_eq!(file.stats().dirty, 0);
     file
@@ -135,7 +135,7 @@ fn a_file_that_cannot_grow_stays_as_long_as_it_was() {
     let expected = contents(&file);
     let ways: [Grow; 2] = [
         |file| file.set_len(4 * PAGE),
-        |file| file.write_all_at(&[0], 4 * PAGE - 1),
+        |file| file.write_at(&[0], 4 * PAGE - 1),
     ];
     for grow in ways {
         for call in [Call::Room, Call::Write, Call::SetLen] {
@@ -191,7 +191,7 @@ fn a_file_that_can_neither_grow_nor_be_cut_back_is_as_long_as_it_was() {
 fn a_store_to_what_the_host_forgot_asks_for_room_again() {
     let folder = tempfile::tempdir().unwrap();
     let file = create(&path_in(&folder), DaxSetup::default());
-    file.write_all_at(&[7; PAGE_SIZE], 0).unwrap();
+    file.write_at(&[7; PAGE_SIZE], 0).unwrap();
     let (fails, rooms) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
     let (failing, seen) = (fails.clone(), rooms.clone());
     let _host = answer(move |call, _| match call {
@@ -204,7 +204,7 @@ fn a_store_to_what_the_host_forgot_asks_for_room_again() {
     });
     let asks = || {
         let before = rooms.get();
-        file.write_all_at(&[1], 0).unwrap();
+        file.write_at(&[1], 0).unwrap();
         rooms.get() - before
     };
     assert_eq!(asks(), 0, "it is dirty");
@@ -221,7 +221,7 @@ fn a_store_to_what_the_host_forgot_asks_for_room_again() {
 fn the_host_is_reminded_again_of_what_failed_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let file = create(&path_in(&folder), DaxSetup::default());
-    file.write_all_at(&[7; PAGE_SIZE], 0).unwrap();
+    file.write_at(&[7; PAGE_SIZE], 0).unwrap();
     let fails = Rc::new(Cell::new(true));
     let marks = Rc::new(RefCell::new(Vec::new()));
     let (failing, seen, core) = (fails.clone(), marks.clone(), file.core().clone());
@@ -280,8 +280,8 @@ fn a_write_that_is_cut_short_leaves_no_room_behind_the_end() {
     let path = path_in(&folder);
     let file = clean(&path, 2);
     let full = without_room(4 * PAGE_SIZE, || Ok(()));
-    let written = file.write_at(&[9; 6 * PAGE_SIZE], 2 * PAGE).unwrap();
-    assert_eq!(written, 2 * PAGE_SIZE);
+    let error = file.write_at(&[9; 6 * PAGE_SIZE], 2 * PAGE).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
     drop(full);
     assert_eq!(file.len(), 4 * PAGE);
     assert_eq!(path.metadata().unwrap().len(), 4 * PAGE);

@@ -30,8 +30,7 @@ fn run(file: &DaxFile, device: &DaxDevice) -> Vec<(u64, Vec<(u64, u8)>)> {
     for (round, pages) in [&[0u64, 1][..], &[0], &[2, 3, 0], &[1]].iter().enumerate() {
         for page in *pages {
             let byte = round as u8 + 1;
-            file.write_all_at(&vec![byte; PAGE_SIZE], page * PAGE)
-                .unwrap();
+            file.write_at(&vec![byte; PAGE_SIZE], page * PAGE).unwrap();
             now[*page as usize].1 = byte;
         }
         file.sync_all().unwrap();
@@ -92,7 +91,7 @@ fn a_sync_of_the_middle_of_a_large_block_flushes_all_of_it() {
     assert!(large.is_large());
     drop(large);
     for page in [0, 5, 511] {
-        file.write_all_at(&[7; 100], page * PAGE).unwrap();
+        file.write_at(&[7; 100], page * PAGE).unwrap();
     }
     assert_eq!(file.stats().dirty, LARGE);
     file.sync_range(200 * PAGE..200 * PAGE + 1).unwrap();
@@ -129,7 +128,7 @@ fn with_page_locked(
 fn a_sync_sees_an_entry_that_it_had_to_wait_for() {
     let pool = pool(64);
     let (device, extents, file) = power_file(&pool, 8);
-    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; PAGE_SIZE], 0).unwrap();
     with_page_locked(&file, || file.sync_all().unwrap(), |locked| drop(locked));
     assert_eq!(file.stats().dirty, 0, "the page was passed over");
     let image = device.durable_image();
@@ -141,7 +140,7 @@ fn a_sync_sees_an_entry_that_it_had_to_wait_for() {
 fn a_sync_passes_over_what_was_punched_while_it_waited() {
     let pool = pool(64);
     let (device, _, file) = power_file(&pool, 8);
-    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; PAGE_SIZE], 0).unwrap();
     let before = device.steps();
     with_page_locked(&file, || file.sync_all().unwrap(), |locked| locked.remove());
     assert_eq!(
@@ -156,7 +155,7 @@ fn a_sync_passes_over_what_was_punched_while_it_waited() {
 fn a_second_sync_returns_after_the_flush_that_it_relies_on() {
     let pool = pool(64);
     let (device, extents, file) = power_file(&pool, 8);
-    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; PAGE_SIZE], 0).unwrap();
     let second = || {
         file.sync_all().unwrap();
         let image = device.durable_image();
@@ -186,7 +185,7 @@ fn what_is_written_again_is_dirty_again() {
     let pool = pool(64);
     let (_, _, file) = power_file(&pool, 8);
     for _ in 0..3 {
-        file.write_all_at(&[1; 10], 3 * PAGE).unwrap();
+        file.write_at(&[1; 10], 3 * PAGE).unwrap();
         assert_eq!(file.stats().dirty, 1);
         file.sync_all().unwrap();
         assert_eq!(file.stats().dirty, 0);
@@ -201,7 +200,7 @@ fn what_is_written_again_is_dirty_again() {
 fn what_is_stored_through_a_pin_that_ends_during_a_sync_is_in_the_next() {
     let pool = pool(64);
     let (device, extents, file) = power_file(&pool, 8);
-    file.write_all_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; 2 * PAGE_SIZE], 0).unwrap();
     let pin = file.pin_raw(PAGE..2 * PAGE).unwrap();
     let flushed = failpoint::on("Flushed", {
         let (device, extents) = (device.clone(), extents.clone());
@@ -226,7 +225,7 @@ fn what_is_stored_through_a_pin_that_ends_during_a_sync_is_in_the_next() {
 fn a_sync_of_a_part_leaves_the_rest_dirty() {
     let pool = pool(64);
     let (_, _, file) = power_file(&pool, 8);
-    file.write_all_at(&[1; 8 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; 8 * PAGE_SIZE], 0).unwrap();
     file.sync_range(2 * PAGE..4 * PAGE).unwrap();
     assert_eq!(file.stats().dirty, 6);
     file.sync_range(3 * PAGE..).unwrap();
@@ -240,7 +239,7 @@ fn a_sync_of_a_part_leaves_the_rest_dirty() {
 fn a_long_store_over_the_end_of_a_range_is_synced() {
     let pool = pool(64);
     let (_, _, file) = power_file(&pool, 2 * LARGE);
-    file.write_all_at(&[1; 20 * PAGE_SIZE], 505 * PAGE).unwrap();
+    file.write_at(&[1; 20 * PAGE_SIZE], 505 * PAGE).unwrap();
     file.sync_all().unwrap();
     let store = |page| {
         let reach = Reach::Pages { end: 520 };
@@ -269,7 +268,7 @@ fn a_failed_allocation_is_reported_and_leaves_the_entry_free() {
         "{error}"
     );
     assert_eq!((file.stats().present, file.stats().dirty), (0, 0));
-    assert_eq!(file.write_at(&[1; 10], 5000).unwrap(), 10);
+    file.write_at(&[1; 10], 5000).unwrap();
     let calls = extents.calls();
     assert_eq!((calls.allocated, calls.kept, calls.dropped), (1, 1, 0));
 }
@@ -289,7 +288,7 @@ fn what_a_host_failed_to_write_is_written_by_the_next_sync() {
     let pool = pool(64);
     let (device, extents, file) = forgetful_file(&pool, 8);
     let on_medium = |page| after_power_cut(&*extents, &device.medium_image(), page)[0];
-    file.write_all_at(&[1; 3 * PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; 3 * PAGE_SIZE], 0).unwrap();
     device.fail_syncs(1);
     let error = file.sync_range(..PAGE).unwrap_err();
     assert_eq!(
@@ -311,7 +310,7 @@ fn what_a_host_failed_to_write_is_written_by_the_next_sync() {
 fn what_was_cleaned_before_the_host_failed_is_written_again() {
     let pool = pool(64);
     let (device, extents, file) = forgetful_file(&pool, 8);
-    file.write_all_at(&[1; PAGE_SIZE], 0).unwrap();
+    file.write_at(&[1; PAGE_SIZE], 0).unwrap();
     extents.plan(|plan| plan.fail_sync = Some(std::io::ErrorKind::TimedOut));
     for _ in 0..2 {
         let error = file.sync_all().unwrap_err();
@@ -319,7 +318,7 @@ fn what_was_cleaned_before_the_host_failed_is_written_again() {
         assert_eq!(file.stats().dirty, 1);
     }
     extents.plan(|plan| plan.fail_sync = None);
-    file.write_all_at(&[2; PAGE_SIZE], PAGE).unwrap();
+    file.write_at(&[2; PAGE_SIZE], PAGE).unwrap();
     file.sync_all().unwrap();
     let image = device.medium_image();
     let first = |page| after_power_cut(&*extents, &image, page)[0];
@@ -332,7 +331,7 @@ fn each_handle_hears_of_a_failed_sync_once() {
     let pool = pool(64);
     let (device, _, file) = forgetful_file(&pool, 8);
     let (other, clone) = (DaxFile::new(file.core().clone()), file.clone());
-    file.write_all_at(&[1; 10], 0).unwrap();
+    file.write_at(&[1; 10], 0).unwrap();
     device.fail_syncs(1);
     file.sync_all().unwrap_err();
     clone.sync_all().unwrap();
@@ -350,7 +349,7 @@ fn pages_of_one_range_are_one_request_to_the_host() {
     let extents = Faulty::new(&device);
     let file = file_over(&pool, &device, extents, LARGE, DaxSetup::default());
     for page in (0..LARGE).step_by(7) {
-        file.write_all_at(&[1; 10], page * PAGE).unwrap();
+        file.write_at(&[1; 10], page * PAGE).unwrap();
     }
     file.sync_all().unwrap();
     assert_eq!((device.host_syncs(), file.stats().dirty), (1, 0));
@@ -364,8 +363,7 @@ fn an_invalidation_beside_a_sync_keeps_what_that_makes_dirty_again() {
     let pool = pool(64);
     let pages = LARGE + 50;
     let (_, extents, file) = forgetful_file(&pool, pages);
-    file.write_all_at(&vec![1; (pages * PAGE) as usize], 0)
-        .unwrap();
+    file.write_at(&vec![1; (pages * PAGE) as usize], 0).unwrap();
     extents.plan(|plan| plan.fail_sync = Some(std::io::ErrorKind::TimedOut));
     let beside = std::rc::Rc::new(std::cell::RefCell::new(None));
     // The pages of the first range are clean once those of the second have been flushed.

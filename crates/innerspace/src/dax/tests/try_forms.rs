@@ -20,7 +20,7 @@ fn a_read_asks_nobody_and_meets_no_cut() {
     let pool = pool(64);
     let device = device(8);
     let file = file(&pool, &device, 600);
-    file.write_all_at(&[7; 100], PAGE - 50).unwrap();
+    file.write_at(&[7; 100], PAGE - 50).unwrap();
     let mut buf = [1; 200];
     assert_eq!(file.try_read_at(&mut buf, PAGE - 100).unwrap(), 200);
     let expected: Vec<u8> = [[0; 50], [7; 50], [7; 50], [0; 50]].concat();
@@ -55,11 +55,15 @@ fn a_write_has_the_pages_before_one_that_somebody_has() {
     let bytes: Vec<u8> = (0..20 * PAGE_SIZE)
         .map(|at| (at / PAGE_SIZE) as u8 | 64)
         .collect();
-    assert_eq!(file.try_write_at(&[], 5).unwrap(), 0);
-    assert_eq!(file.try_write_at(&bytes, 5).unwrap(), bytes.len(), "a hole");
+    assert_eq!(file.core().try_write_at(&[], 5).unwrap(), 0);
+    assert_eq!(
+        file.core().try_write_at(&bytes, 5).unwrap(),
+        bytes.len(),
+        "a hole"
+    );
     file.sync_all().unwrap();
     assert_eq!(
-        file.try_write_at(&bytes[1..], 6).unwrap(),
+        file.core().try_write_at(&bytes[1..], 6).unwrap(),
         bytes.len() - 1,
         "blocks"
     );
@@ -70,15 +74,18 @@ fn a_write_has_the_pages_before_one_that_somebody_has() {
     for held in [2, 18] {
         let other = file.core().entries.lock(held, Wanted::Cover).unwrap();
         let before = known(&file, held..held + 3);
-        let done = file.try_write_at(&[1; 20 * PAGE_SIZE], 5).unwrap();
+        let done = file.core().try_write_at(&[1; 20 * PAGE_SIZE], 5).unwrap();
         assert_eq!(done as u64, held * PAGE - 5);
-        assert_would_block(file.try_write_at(&[1; 20], held * PAGE + 9), held * PAGE);
+        assert_would_block(
+            file.core().try_write_at(&[1; 20], held * PAGE + 9),
+            held * PAGE,
+        );
         assert_eq!(known(&file, held..held + 3), before);
         assert_eq!(file.core().entries.waits.len(), 0, "nobody is in a queue");
         drop(other);
         file.try_read_exact_at(&mut back, 5).unwrap();
         assert!(back[..done].iter().all(|byte| *byte == 1) && back[done..] == bytes[done..]);
-        assert_eq!(file.try_write_at(&bytes, 5).unwrap(), bytes.len());
+        assert_eq!(file.core().try_write_at(&bytes, 5).unwrap(), bytes.len());
     }
     drop(file);
     assert_eq!(device.free_pages(), 32);
@@ -92,24 +99,24 @@ fn a_write_makes_no_file_longer_and_meets_no_cut() {
     let device = device(8);
     let file = file(&pool, &device, 0);
     file.set_len(PAGE + 100).unwrap();
-    assert_eq!(file.try_write_at(&[7; 200], PAGE).unwrap(), 100);
+    assert_eq!(file.core().try_write_at(&[7; 200], PAGE).unwrap(), 100);
     for at in [PAGE + 100, PAGE + 101, 50 * PAGE] {
-        assert_would_block(file.try_write_at(&[7], at), at);
+        assert_would_block(file.core().try_write_at(&[7], at), at);
     }
     assert_eq!((file.len(), file.stats().present), (PAGE + 100, 1));
     let layout = file.core().layout.write();
-    assert_would_block(file.try_write_at(&[7; 9], 5), 5);
-    assert_eq!(file.try_write_at(&[], 5).unwrap(), 0);
-    assert_eq!(file.try_write_at(&[], MAX_SIZE + 1).unwrap(), 0);
+    assert_would_block(file.core().try_write_at(&[7; 9], 5), 5);
+    assert_eq!(file.core().try_write_at(&[], 5).unwrap(), 0);
+    assert_eq!(file.core().try_write_at(&[], MAX_SIZE + 1).unwrap(), 0);
     drop(layout);
-    let long = file.try_write_at(&[7; 9], MAX_SIZE - 8);
+    let long = file.core().try_write_at(&[7; 9], MAX_SIZE - 8);
     assert!(matches!(long, Err(DaxError::TooLong { .. })), "{long:?}");
     file.set_len(16 * PAGE).unwrap();
     assert_eq!(
-        file.try_write_at(&[8; 16 * PAGE_SIZE], 0).unwrap(),
+        file.core().try_write_at(&[8; 16 * PAGE_SIZE], 0).unwrap(),
         8 * PAGE_SIZE
     );
-    let full = file.try_write_at(&[8], 8 * PAGE);
+    let full = file.core().try_write_at(&[8], 8 * PAGE);
     assert!(matches!(full, Err(DaxError::DeviceFull { .. })), "{full:?}");
 }
 
@@ -126,18 +133,21 @@ fn a_hole_that_a_mapping_may_show_is_not_written() {
     assert_eq!(file.stats().zero, 1 + LARGE);
     let before = known(&file, LARGE..LARGE + 1);
     assert_eq!(
-        file.try_write_at(&[7; 5 * PAGE_SIZE], PAGE).unwrap(),
+        file.core().try_write_at(&[7; 5 * PAGE_SIZE], PAGE).unwrap(),
         2 * PAGE_SIZE
     );
-    assert_would_block(file.try_write_at(&[7], 3 * PAGE), 3 * PAGE);
+    assert_would_block(file.core().try_write_at(&[7], 3 * PAGE), 3 * PAGE);
     for len in [1, LARGE as usize * PAGE_SIZE] {
-        assert_would_block(file.try_write_at(&vec![7; len], LARGE * PAGE), LARGE * PAGE);
+        assert_would_block(
+            file.core().try_write_at(&vec![7; len], LARGE * PAGE),
+            LARGE * PAGE,
+        );
     }
     assert_eq!(core.entries.peek(3).unwrap().content(), Content::Zero);
     assert_eq!(known(&file, LARGE..LARGE + 1).1, before.1);
     assert_eq!((file.stats().present, file.stats().downgrades), (2, 0));
-    file.write_all_at(&[7], 3 * PAGE).unwrap();
-    assert_eq!(file.try_write_at(&[8], 3 * PAGE).unwrap(), 1);
+    file.write_at(&[7], 3 * PAGE).unwrap();
+    assert_eq!(file.core().try_write_at(&[8], 3 * PAGE).unwrap(), 1);
 }
 
 // spec: D9
@@ -154,7 +164,7 @@ fn a_large_hole_becomes_one_block_where_that_was_chosen() {
     let file = DaxFile::on_device(&Cache::new(&pool), &root, &device, "data.bin", setup).unwrap();
     file.set_len(2 * LARGE * PAGE).unwrap();
     assert_eq!(
-        file.try_write_at(&vec![7; BYTES + 9], 0).unwrap(),
+        file.core().try_write_at(&vec![7; BYTES + 9], 0).unwrap(),
         BYTES + 9
     );
     let entry = |page| file.core().entries.peek(page).unwrap();
@@ -164,11 +174,11 @@ fn a_large_hole_becomes_one_block_where_that_was_chosen() {
     );
     let held = file.core().entries.lock(9, Wanted::Cover).unwrap();
     for len in [9, BYTES] {
-        assert_would_block(file.try_write_at(&vec![8; len], 0), 0);
+        assert_would_block(file.core().try_write_at(&vec![8; len], 0), 0);
     }
     drop(held);
     file.sync_all().unwrap();
-    assert_eq!(file.try_write_at(&vec![8; BYTES], 0).unwrap(), BYTES);
+    assert_eq!(file.core().try_write_at(&vec![8; BYTES], 0).unwrap(), BYTES);
     assert!(entry(0).is_dirty() && entry(0).size() == Size::Large);
 }
 
@@ -178,7 +188,7 @@ fn memory_that_would_have_to_be_waited_for_is_not_had() {
     let pool = pool(64);
     let device = device(16);
     let file = file(&pool, &device, 4 * LARGE);
-    file.write_all_at(&[7], 0).unwrap();
+    file.write_at(&[7], 0).unwrap();
     pool.flush_retired();
     let mut all = Vec::new();
     while let Ok(frame) = pool.alloc(GroupId::ROOT, 0, crate::reclaim::AllocMode::Wait) {
@@ -186,15 +196,15 @@ fn memory_that_would_have_to_be_waited_for_is_not_had() {
     }
     let before = known(&file, LARGE..LARGE + 1);
     assert_eq!(
-        file.try_write_at(&[8; PAGE_SIZE + 1], 0).unwrap(),
+        file.core().try_write_at(&[8; PAGE_SIZE + 1], 0).unwrap(),
         PAGE_SIZE + 1
     );
-    let refused = file.try_write_at(&[8], LARGE * PAGE).unwrap_err();
+    let refused = file.core().try_write_at(&[8], LARGE * PAGE).unwrap_err();
     assert!(refused.would_block(), "{refused}");
     assert!(matches!(refused, DaxError::Limit(_)), "{refused}");
     assert_eq!(known(&file, LARGE..LARGE + 1).1, before.1);
     drop(all);
-    assert_eq!(file.try_write_at(&[8], LARGE * PAGE).unwrap(), 1);
+    assert_eq!(file.core().try_write_at(&[8], LARGE * PAGE).unwrap(), 1);
     drop(file);
     assert_nothing_left(&pool);
 }
@@ -241,7 +251,7 @@ mod host {
     fn what_is_not_known_of_a_host_file_is_not_asked_for() {
         let folder = tempfile::tempdir().unwrap();
         let file = create(&path_in(&folder), DaxSetup::default());
-        file.write_all_at(&[7; 10], 4 * PAGE).unwrap();
+        file.write_at(&[7; 10], 4 * PAGE).unwrap();
         file.sync_all().unwrap();
         file.invalidate(..).unwrap();
         let mut buf = [1; 3 * PAGE_SIZE];
@@ -267,18 +277,21 @@ mod host {
     fn a_write_asks_the_host_for_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let file = create(&path_in(&folder), DaxSetup::default());
-        file.write_all_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
+        file.write_at(&[7; 4 * PAGE_SIZE], 0).unwrap();
         file.set_len(LARGE * PAGE).unwrap();
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
-        let written = file.try_write_at(&[8; 6 * PAGE_SIZE], PAGE - 1).unwrap();
+        let written = file
+            .core()
+            .try_write_at(&[8; 6 * PAGE_SIZE], PAGE - 1)
+            .unwrap();
         assert_eq!(written, 3 * PAGE_SIZE + 1, "what is dirty");
-        assert_would_block(file.try_write_at(&[8; 6], 4 * PAGE), 4 * PAGE);
+        assert_would_block(file.core().try_write_at(&[8; 6], 4 * PAGE), 4 * PAGE);
         let all = vec![8; LARGE as usize * PAGE_SIZE];
-        assert_eq!(file.try_write_at(&all, 0).unwrap(), 4 * PAGE_SIZE);
+        assert_eq!(file.core().try_write_at(&all, 0).unwrap(), 4 * PAGE_SIZE);
         drop(_host);
         file.sync_all().unwrap();
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));
-        assert_would_block(file.try_write_at(&[9; 6], PAGE + 5), PAGE);
+        assert_would_block(file.core().try_write_at(&[9; 6], PAGE + 5), PAGE);
         assert_would_block(file.try_pin_raw(PAGE..PAGE + 5), PAGE);
         assert_eq!(file.stats().dirty, 0);
         let mut byte = [0];
@@ -290,9 +303,9 @@ mod host {
     fn of_a_guarded_file_nothing_is_read_or_written() {
         let folder = tempfile::tempdir().unwrap();
         let file = create_guarded(&path_in(&folder));
-        file.write_all_at(&[7; 10], 0).unwrap();
+        file.write_at(&[7; 10], 0).unwrap();
         assert_would_block(file.try_read_at(&mut [0; 10], 3), 3);
-        assert_would_block(file.try_write_at(&[0; 10], 3), 3);
+        assert_would_block(file.core().try_write_at(&[0; 10], 3), 3);
         assert_eq!(file.try_read_at(&mut [0; 10], 10).unwrap(), 0, "its end");
         // Such a pin makes no call of the host.
         let _host = answer(|call, bytes| panic!("{call:?} of {bytes:?}"));

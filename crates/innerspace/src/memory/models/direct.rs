@@ -72,7 +72,7 @@ fn a_reader_of_a_hole_sees_a_write_that_was_done_before() {
                 for value in 1..3u8 {
                     let tried = (0..tries).map(|_| file.try_write_at(&[value; 8], 0));
                     if !tried.into_iter().any(|tried| matches!(tried, Ok(8))) {
-                        file.write_all_at(&[value; 8], 0).unwrap();
+                        file.write_at(&[value; 8], 0).unwrap();
                     }
                     written.store(value.into(), Ordering::SeqCst);
                     if value == 1 {
@@ -193,7 +193,7 @@ fn a_large_block_and_small_ones_do_not_meet() {
         let at = space.map(Map::direct(&file).shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         let store = thread::spawn(move || a.store(at + 3 * PAGE, 3u64).unwrap());
-        file.write_all_at(&[4; 8], 4 * PAGE).unwrap();
+        file.write_at(&[4; 8], 4 * PAGE).unwrap();
         store.join().unwrap();
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, 3 * PAGE).unwrap();

@@ -222,7 +222,7 @@ fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() 
         let options = memory.direct_options().group(&group);
         let file = options.on(&device, "data.bin").unwrap();
         // The file has entries, in whose nodes readers may be.
-        file.write_all_at(&[1; 100], 0).unwrap();
+        file.write_at(&[1; 100], 0).unwrap();
         let end = end_of(&memory, file);
         drop(memory);
         assert!(group.usage() > 0);

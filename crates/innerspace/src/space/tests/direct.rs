@@ -124,7 +124,7 @@ fn a_write_by_call_is_seen_where_the_hole_was_mapped() {
         let at = space.map(Map::direct(&file)).unwrap();
         let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0));
-        file.write_all_at(&[9; 8], 3 * PAGE).unwrap();
+        file.write_at(&[9; 8], 3 * PAGE).unwrap();
         assert_eq!(a.load::<u64>(at + 3 * PAGE), Ok(0x0909_0909_0909_0909));
         pool.validate();
         drop((a, space, file));
@@ -145,7 +145,7 @@ fn a_reader_of_a_hole_sees_what_was_written_before_it_asked() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for page in 0..500 {
-                    file.write_all_at(&[1; 8], page * PAGE).unwrap();
+                    file.write_at(&[1; 8], page * PAGE).unwrap();
                     written.store(page + 1, crate::sync::atomic::Ordering::Release);
                 }
             });
@@ -271,7 +271,7 @@ fn a_large_block_is_mapped_whole_and_stays_large() {
     a.store(at + 100 * PAGE, 6_u64).unwrap();
     assert_eq!(file.stats().dirty, 512);
     // A write by call to one page leaves the block large.
-    file.write_all_at(&[1; 8], 7 * PAGE).unwrap();
+    file.write_at(&[1; 8], 7 * PAGE).unwrap();
     assert_eq!(file.stats().present, 512);
     assert_eq!(a.load::<u64>(at + 9 * PAGE + 8), Ok(9));
     drop((a, space, file));
@@ -285,7 +285,7 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     let pool = pool(512);
     let device = device(64 * PAGE);
     let file = hole(&pool, &device, LARGE);
-    file.write_all_at(&[3; PAGE_SIZE], 0).unwrap();
+    file.write_at(&[3; PAGE_SIZE], 0).unwrap();
     let space = space(&pool);
     let at = space.map(Map::direct(&file).private().writable()).unwrap();
     let mut a = space.accessor().unwrap();
@@ -309,7 +309,7 @@ fn a_private_mapping_copies_and_leaves_the_file_alone() {
     let pages = space.stats().pages;
     assert_eq!((pages.own, pages.dirty, device.free_pages()), (2, 0, 63));
     // Pages that are not copied have the present bytes of the file.
-    file.write_all_at(&[4; 8], PAGE).unwrap();
+    file.write_at(&[4; 8], PAGE).unwrap();
     assert_eq!(a.load::<u8>(at + PAGE), Ok(4));
     pool.validate();
     space.validate();

@@ -65,7 +65,7 @@ fn a_restore_brings_back_no_zeros_that_a_write_has_replaced() {
     let frozen = space.freeze().unwrap();
     a.store(at, 1u8).unwrap();
     let _there = failpoint::on("GateClosed", move || {
-        let writing = thread::spawn(move || file.write_all_at(&[9], LARGE).unwrap());
+        let writing = thread::spawn(move || file.write_at(&[9], LARGE).unwrap());
         writing.join().unwrap();
     });
     space.restore(&frozen).unwrap();

@@ -197,7 +197,7 @@ fn the_leaf_of_zeros_is_parted_from_at_two_ends_at_once() {
                     while turn.load(crate::sync::atomic::Ordering::Acquire) <= range {
                         std::thread::yield_now();
                     }
-                    file.write_all_at(&[1], range * LARGE + 9 * PAGE).unwrap();
+                    file.write_at(&[1], range * LARGE + 9 * PAGE).unwrap();
                 }
             });
             for range in 0..RANGES {
@@ -282,7 +282,7 @@ fn a_fetch_from_a_hole_leaves_a_snapshots_table_as_it_is() {
     assert_eq!(frozen.fetch::<u64>(at + LARGE), Ok(0));
     assert_eq!(pool.counters.totals().table_unshare, before);
     assert_eq!(a.fetch::<u64>(at), Ok(0));
-    file.write_all_at(&[9; 8], PAGE).unwrap();
+    file.write_at(&[9; 8], PAGE).unwrap();
     for a in [&mut a, &mut frozen] {
         assert_eq!(a.load::<u8>(at + PAGE), Ok(9));
         assert_eq!(a.fetch::<u8>(at + PAGE), Ok(9));

@@ -91,7 +91,7 @@ fn a_block_that_was_punched_out_is_never_written_again() {
             // These blocks were the first file's a moment ago.
             let bytes = [round as u8 | 1; PAGE_SIZE];
             for page in 0..12 {
-                other.write_all_at(&bytes, page * PAGE).unwrap();
+                other.write_at(&bytes, page * PAGE).unwrap();
             }
             let mut back = [0; PAGE_SIZE];
             for page in 0..12 {
