@@ -174,8 +174,8 @@ mod units;
 
 #[cfg(not(loom))]
 pub use cache::{
-    Array, BlockReader, Chunks, Cursor, Element, FileAccess, FileError, FileStats, HeldReason,
-    PagedFile, Ready, ScatterView, StoreAction, Task, TimedOut, View, WriteOrder,
+    Array, BlockReader, Chunks, CloseError, Cursor, Element, FileAccess, FileError, FileStats,
+    HeldReason, PagedFile, Ready, ScatterView, StoreAction, Task, TimedOut, View, WriteOrder,
 };
 #[cfg(not(loom))]
 pub use dax::{

@@ -2,11 +2,11 @@
 
 #![cfg(not(target_family = "wasm"))]
 
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use innerspace::store::{Identity, MemoryStore, Store};
+use innerspace::store::{self, FileLock, Identity, MemoryStore, Store};
 use innerspace::{
     DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, OpenError, PAGE_SIZE, PagedFile, Threads,
     WriteOrder,
@@ -406,4 +406,143 @@ fn a_file_that_is_closed_beside_the_background_is_opened_again() {
         });
     });
     memory.validate();
+}
+
+#[test]
+fn a_file_that_must_be_new_is_made_once() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (cached, direct) = (folder.path().join("cached"), folder.path().join("direct"));
+    let file = memory.options().create_new(&cached).unwrap();
+    file.write_at(b"new", 0).unwrap();
+    file.close().unwrap();
+    assert_eq!(std::fs::read(&cached).unwrap(), b"new");
+    let error = memory.options().create_new(&cached).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+
+    let file = memory.direct_options().create_new(&direct).unwrap();
+    file.write_at(b"new", 0).unwrap();
+    drop(file);
+    let error = memory.direct_options().create_new(&direct).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+    let file = memory.direct_options().open_or_create(&direct).unwrap();
+    assert_eq!(file.read_to_vec(..).unwrap(), b"new");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_that_is_given_open_is_checked_and_used() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, b"as it was").unwrap();
+    let readable = || std::fs::File::open(&path).unwrap();
+    let kind = |file, access| {
+        let opened = memory.options().access(access).open_file(file);
+        opened.unwrap_err().kind()
+    };
+    // The descriptor has to permit what the file is opened for.
+    assert_eq!(
+        kind(readable(), FileAccess::ReadWrite),
+        io::ErrorKind::PermissionDenied
+    );
+    let write_only = std::fs::File::options().write(true).open(&path).unwrap();
+    assert_eq!(
+        kind(write_only, FileAccess::ReadOnly),
+        io::ErrorKind::PermissionDenied
+    );
+    let mut options = std::fs::File::options();
+    let appending = options.read(true).append(true).open(&path).unwrap();
+    assert_eq!(
+        kind(appending, FileAccess::ReadWrite),
+        io::ErrorKind::InvalidInput
+    );
+    let folder_itself = std::fs::File::open(folder.path()).unwrap();
+    assert_eq!(
+        kind(folder_itself, FileAccess::ReadOnly),
+        io::ErrorKind::IsADirectory
+    );
+
+    // It is the file, whatever its name leads to by now, and the same as one opened by path.
+    let mut both = std::fs::File::options();
+    let given = both.read(true).write(true).open(&path).unwrap();
+    let moved = folder.path().join("moved.bin");
+    std::fs::rename(&path, &moved).unwrap();
+    let options = memory.options().access(FileAccess::ReadWrite);
+    let file = options.clone().open_file(given).unwrap();
+    file.write_at(b"now it is", 0).unwrap();
+    let same = memory.open(&moved).unwrap();
+    assert_eq!(same.read_to_vec(..).unwrap(), b"now it is");
+    drop(same);
+    file.close().unwrap();
+    assert_eq!(std::fs::read(&moved).unwrap(), b"now it is");
+
+    // A file without a name.
+    let unnamed = tempfile::tempfile().unwrap();
+    let file = options.open_file(unnamed.try_clone().unwrap()).unwrap();
+    file.write_at(&[7; 100_000], 50_000).unwrap();
+    file.sync_all().unwrap();
+    file.invalidate(..).unwrap();
+    assert_eq!(file.read_to_vec(149_998..).unwrap(), [7, 7]);
+    drop(file);
+    assert_eq!(unnamed.metadata().unwrap().len(), 150_000);
+    let direct = memory.direct_options().open_file(unnamed).unwrap();
+    assert_eq!(direct.read_to_vec(149_998..).unwrap(), [7, 7]);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_lock_is_the_one_that_was_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.bin");
+    std::fs::write(&path, b"as it was").unwrap();
+    // Two memories, as two programs have them.
+    let open = |memory: &Memory, access, lock| {
+        let options = memory.options().access(access).lock(lock);
+        options.open_path(&path)
+    };
+    let memories = [(); 2].map(|()| Memory::with_limit(4 * MIB).unwrap());
+    let [first, second] = &memories;
+    let (reads, writes) = (FileAccess::ReadOnly, FileAccess::ReadWrite);
+    for (one, other, may) in [
+        ((writes, FileLock::Auto), (writes, FileLock::Auto), false),
+        ((writes, FileLock::Auto), (reads, FileLock::Auto), true),
+        ((writes, FileLock::Auto), (reads, FileLock::Shared), false),
+        ((reads, FileLock::Shared), (reads, FileLock::Shared), true),
+        ((reads, FileLock::Shared), (writes, FileLock::Auto), false),
+        (
+            (reads, FileLock::Exclusive),
+            (reads, FileLock::Shared),
+            false,
+        ),
+        ((writes, FileLock::None), (writes, FileLock::Auto), true),
+        ((writes, FileLock::Auto), (writes, FileLock::None), true),
+    ] {
+        let _held = open(first, one.0, one.1).unwrap();
+        match (open(second, other.0, other.1), may) {
+            (Ok(_), true) => {}
+            (Err(error), false) => assert!(
+                matches!(error, OpenError::Path(store::OpenError::InUse { .. })),
+                "{error}"
+            ),
+            (opened, _) => panic!("{one:?}, {other:?}: {opened:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_direct_file_is_read_and_written_from_a_position() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let device = DaxDevice::memory(MIB).unwrap();
+    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let mut cursor = file.cursor();
+    cursor.write_all(b"hello, world").unwrap();
+    cursor.flush().unwrap();
+    assert_eq!(cursor.seek(SeekFrom::End(-5)).unwrap(), 7);
+    let mut text = String::new();
+    cursor.read_to_string(&mut text).unwrap();
+    assert_eq!((text.as_str(), cursor.position()), ("world", 12));
+    assert_eq!(cursor.file().len(), 12);
+    let error = cursor.write_all(&vec![1; 2 * MIB as usize]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
 }

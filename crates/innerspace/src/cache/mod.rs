@@ -97,7 +97,7 @@ pub(crate) use file::closing::Released;
 pub use file::cursor::Cursor;
 pub(crate) use file::cursor::Positioned;
 pub(crate) use file::handle::FileInner;
-pub use file::handle::PagedFile;
+pub use file::handle::{CloseError, PagedFile};
 pub use file::options::FileAccess;
 pub(crate) use file::options::FileOptions;
 pub use file::stats::FileStats;

@@ -8,7 +8,7 @@ use super::open::{OF_ANOTHER_GROUP, is_another};
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::{Group, MayReclaim};
-use crate::store::{Access, Create, Locked, Opened};
+use crate::store::{Access, Create, FileLock, Locked, Opened};
 use crate::sync::Arc;
 
 /// Options for opening a direct-access file of a memory; made by [`Memory::direct_options`].
@@ -17,6 +17,7 @@ pub struct DirectOpener {
     memory: Memory,
     group: Option<Group>,
     setup: DaxSetup,
+    lock: FileLock,
 }
 
 impl Memory {
@@ -54,6 +55,7 @@ impl Memory {
             memory: self.clone(),
             group: None,
             setup: DaxSetup::default(),
+            lock: FileLock::default(),
         }
     }
 }
@@ -96,6 +98,14 @@ impl DirectOpener {
         self
     }
 
+    /// Sets which advisory lock a host file has while it is open: by default an exclusive one, if
+    /// it is opened for writing. A file that is open in this memory already keeps the lock that it
+    /// has.
+    pub fn lock(mut self, lock: FileLock) -> DirectOpener {
+        self.lock = lock;
+        self
+    }
+
     /// Sets the most bytes to which a host file can grow while it is open. That much address space
     /// is reserved for the file, and at least as much as its length. The default is 64 GiB, or four
     /// times the length if that is more, so that a process (which has 128 TiB) can have hundreds of
@@ -124,17 +134,48 @@ impl DirectOpener {
     /// # Errors
     /// The errors of [`Memory::open_direct`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
-        self.over_host(path.as_ref(), Create::Never)
+        self.over_path(path.as_ref(), Create::Never)
     }
 
-    fn over_host(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
-        let inner = &*self.memory.0;
+    /// Opens a host file that the program has opened: one without a name, or one that another
+    /// process passed on. The access is that of [`DirectOpener::access`], which the file must
+    /// permit.
+    ///
+    /// # Errors
+    /// As [`Memory::open_direct`]; also if the file was opened for appending, or with `O_DIRECT`.
+    pub fn open_file(self, file: std::fs::File) -> Result<DaxFile, DaxError> {
+        let path = Opened::path_of(&file);
+        self.check(&path)?;
+        let opened = Opened::given(file, &path, self.store_access())?;
+        self.over_host(opened, &path, Create::Never)
+    }
+
+    fn over_path(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
+        self.check(path)?;
+        let opened = Opened::begin(path, self.store_access(), create)?;
+        self.over_host(opened, path, create)
+    }
+
+    /// Refuses wrong choices before a file is touched.
+    fn check(&self, path: &Path) -> Result<(), DaxError> {
         self.check_process(|| crate::store::shown(path).into())?;
-        self.check_group()?;
-        let access = match self.setup.access {
+        self.check_group()
+    }
+
+    fn store_access(&self) -> Access {
+        match self.setup.access {
             FileAccess::ReadOnly => Access::ReadOnly,
             FileAccess::ReadWrite => Access::ReadWrite,
-        };
+        }
+    }
+
+    fn over_host(
+        self,
+        opened: Opened<'_>,
+        path: &Path,
+        create: Create,
+    ) -> Result<DaxFile, DaxError> {
+        let inner = &*self.memory.0;
         let same = |listed| self.same_file(path, listed, create);
         // The heap is charged while the table of files is unlocked. If the file is open already,
         // the charge is given back.
@@ -146,7 +187,7 @@ impl DirectOpener {
             let open = OpenFile::Direct(Arc::downgrade(core), core.until_closed());
             Ok((file, open, heap))
         };
-        let opened = Opened::begin(path, access, create)?;
+        let opened = opened.locked_by(self.lock);
         inner.files.open_once(&inner.cache, opened, same, make)
     }
 
@@ -203,6 +244,25 @@ impl DirectOpener {
     /// direct access in this memory already.
     pub fn create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
-            .over_host(path.as_ref(), Create::Truncate)
+            .over_path(path.as_ref(), Create::Truncate)
+    }
+
+    /// Makes a host file, which must not exist, and opens it for reading and writing.
+    ///
+    /// # Errors
+    /// As [`Memory::open_direct`], and [`DaxError::Open`] for a file that exists.
+    pub fn create_new(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
+        self.access(FileAccess::ReadWrite)
+            .over_path(path.as_ref(), Create::New)
+    }
+
+    /// Opens a host file for reading and writing, and keeps its content; makes an empty file if
+    /// there is none.
+    ///
+    /// # Errors
+    /// As [`Memory::open_direct`].
+    pub fn open_or_create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
+        self.access(FileAccess::ReadWrite)
+            .over_path(path.as_ref(), Create::IfMissing)
     }
 }

@@ -12,7 +12,7 @@ use crate::cache::{
 };
 use crate::group::{FileBlocks, Group, GroupError, HeapBytes, MayReclaim};
 use crate::store::{self, Store};
-use crate::store::{CacheMode, Create, Locked, Opened};
+use crate::store::{CacheMode, Create, FileLock, Locked, Opened};
 use crate::sync::Arc;
 
 /// Why a file could not be opened.
@@ -88,6 +88,7 @@ type Ending = (FileBlocks, HeapBytes);
 pub struct FileOpener {
     memory: Memory,
     options: FileOptions,
+    lock: FileLock,
 }
 
 impl Memory {
@@ -128,6 +129,7 @@ impl Memory {
         FileOpener {
             memory: self.clone(),
             options: FileOptions::new(),
+            lock: FileLock::default(),
         }
     }
 }
@@ -184,6 +186,14 @@ impl FileOpener {
     /// ```
     pub fn share(mut self) -> FileOpener {
         self.options = self.options.share();
+        self
+    }
+
+    /// Sets which advisory lock a file of the file system has while it is open: by default an
+    /// exclusive one, if it is opened for writing. A file that is open in this memory already keeps
+    /// the lock that it has.
+    pub fn lock(mut self, lock: FileLock) -> FileOpener {
+        self.lock = lock;
         self
     }
 
@@ -248,6 +258,39 @@ impl FileOpener {
         self.with_create(path.as_ref(), Create::Never)
     }
 
+    /// Opens a file that the program has opened: one without a name, or one that another process
+    /// passed on. The access is that of [`FileOpener::access`], which the file must permit.
+    ///
+    /// ```
+    /// # use std::io::Write;
+    /// # use innerspace::{FileAccess, MIB, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let memory = Memory::with_limit(4 * MIB)?;
+    /// let mut unnamed = tempfile::tempfile()?;
+    /// unnamed.write_all(b"as it was")?;
+    /// let file = memory.options().access(FileAccess::ReadWrite).open_file(unnamed)?;
+    /// assert_eq!(file.read_to_vec(..)?, b"as it was");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`OpenError`]; also if the file was opened for appending, or with `O_DIRECT`.
+    pub fn open_file(self, file: std::fs::File) -> Result<PagedFile, OpenError> {
+        let path = Opened::path_of(&file);
+        self.check(&path)?;
+        let opened = Opened::given(file, &path, self.store_access())?;
+        self.with_opened(opened, &path, Create::Never)
+    }
+
+    /// Creates a file by path, which must not exist, for reading and writing.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: [`store::OpenError::AlreadyExists`].
+    pub fn create_new(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+        self.access(FileAccess::ReadWrite)
+            .with_create(path.as_ref(), Create::New)
+    }
+
     /// Creates a file by path, or empties an existing one, for reading and writing.
     ///
     /// # Errors
@@ -268,15 +311,32 @@ impl FileOpener {
     }
 
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
-        let inner = &*self.memory.0;
-        // Wrong options are refused before a file is touched.
+        self.check(path)?;
+        let opened = Opened::begin(path, self.store_access(), create)?;
+        self.with_opened(opened, path, create)
+    }
+
+    /// Refuses wrong options before a file is touched.
+    fn check(&self, path: &Path) -> Result<(), OpenError> {
         self.check_process(|| store::shown(path))?;
         self.check_group()?;
-        self.options.check(path)?;
-        let access = match self.options.access {
+        Ok(self.options.check(path)?)
+    }
+
+    fn store_access(&self) -> store::Access {
+        match self.options.access {
             FileAccess::ReadOnly => store::Access::ReadOnly,
             FileAccess::ReadWrite => store::Access::ReadWrite,
-        };
+        }
+    }
+
+    fn with_opened(
+        self,
+        opened: Opened<'_>,
+        path: &Path,
+        create: Create,
+    ) -> Result<PagedFile, OpenError> {
+        let inner = &*self.memory.0;
         let name = || store::shown(path);
         let same = |listed: Listed| match (listed, create) {
             (Listed::Cached(_), Create::Truncate) => Err(OpenError::NotEmptied {
@@ -294,7 +354,7 @@ impl FileOpener {
             let open = OpenFile::cached(&file);
             Ok((file, open, heap))
         };
-        let opened = Opened::begin(path, access, create)?;
+        let opened = opened.locked_by(self.lock);
         inner.files.open_once(&inner.cache, opened, same, make)
     }
 

@@ -64,7 +64,7 @@ pub use faulty::FaultyStore;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use file::hook;
 pub use file::{
-    Access, CacheMode, Create, FileEngine, FileOptions, FileStore, Holder, OpenError,
+    Access, CacheMode, Create, FileEngine, FileLock, FileOptions, FileStore, Holder, OpenError,
     kernel_cached_pages,
 };
 pub(crate) use file::{Emptying, Flights, Locked, LockedFile, Locking, Opened, shown};

@@ -47,6 +47,68 @@ pub(crate) fn without_waiting(options: &mut std::fs::OpenOptions) {
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
 }
 
+/// How a descriptor was opened, as far as positioned I/O depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenedFor {
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
+    /// A positioned write would go to the end of the file all the same.
+    pub(crate) appends: bool,
+    /// Only aligned transfers work.
+    pub(crate) direct: bool,
+}
+
+/// How a descriptor was opened.
+#[cfg(all(unix, not(miri)))]
+pub(crate) fn opened_for(file: &File) -> io::Result<OpenedFor> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: no memory is passed; the descriptor is open as long as `file` is borrowed.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let access = flags & libc::O_ACCMODE;
+    #[cfg(target_os = "linux")]
+    let direct = flags & libc::O_DIRECT != 0;
+    #[cfg(not(target_os = "linux"))]
+    let direct = false;
+    Ok(OpenedFor {
+        reads: access != libc::O_WRONLY,
+        writes: access != libc::O_RDONLY,
+        appends: flags & libc::O_APPEND != 0,
+        direct,
+    })
+}
+
+/// The system does not tell here: a transfer that is not permitted fails by itself.
+#[cfg(not(all(unix, not(miri))))]
+pub(crate) fn opened_for(_: &File) -> io::Result<OpenedFor> {
+    Ok(OpenedFor {
+        reads: true,
+        writes: true,
+        appends: false,
+        direct: false,
+    })
+}
+
+/// A path that opens the same file once more, whatever its own path names by now.
+#[cfg(target_os = "linux")]
+pub(crate) fn path_again(file: &File) -> Option<std::path::PathBuf> {
+    use std::os::fd::AsRawFd;
+    Some(format!("/proc/self/fd/{}", file.as_raw_fd()).into())
+}
+
+/// There is no such path here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn path_again(_: &File) -> Option<std::path::PathBuf> {
+    None
+}
+
+/// The path that the file was opened by, where the system still knows it.
+pub(crate) fn path_of(file: &File) -> Option<std::path::PathBuf> {
+    std::fs::read_link(path_again(file)?).ok()
+}
+
 /// Does nothing, because this system has no FIFOs and no controlling terminals.
 #[cfg(not(unix))]
 pub(crate) fn without_waiting(_: &mut std::fs::OpenOptions) {}

@@ -147,6 +147,42 @@ pub struct PagedFile {
     handle: Arc<Handle>,
 }
 
+/// Why a file was not closed, and the file: made by [`PagedFile::close`].
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CloseError {
+    file: PagedFile,
+    #[source]
+    error: FileError,
+}
+
+impl CloseError {
+    /// The error.
+    pub fn error(&self) -> &FileError {
+        &self.error
+    }
+
+    /// The file, which has its unwritten data still. Close it again, or
+    /// [`discard`](PagedFile::discard) the data.
+    pub fn into_file(self) -> PagedFile {
+        self.file
+    }
+}
+
+/// Drops the file.
+impl From<CloseError> for FileError {
+    fn from(failed: CloseError) -> FileError {
+        failed.error
+    }
+}
+
+/// Drops the file.
+impl From<CloseError> for std::io::Error {
+    fn from(failed: CloseError) -> std::io::Error {
+        FileError::from(failed).into()
+    }
+}
+
 impl fmt::Debug for PagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PagedFile")
@@ -245,6 +281,35 @@ impl PagedFile {
             });
         }
         Ok(start..end)
+    }
+
+    /// Writes the file's unwritten data, and gives up this handle. Where a drop of the last handle
+    /// can report a failed write through [`Memory::take_errors`](crate::Memory::take_errors) alone,
+    /// and loses the data, this returns the error, and in it the handle, with the data still there.
+    ///
+    /// The data is not made durable: [`PagedFile::sync_all`] does that.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("table.db");
+    /// let memory = Memory::with_limit(4 * MIB)?;
+    /// let file = memory.create(&path)?;
+    /// file.write_at(b"hello", 0)?;
+    /// file.close()?;
+    /// assert_eq!(std::fs::read(&path)?, b"hello");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CloseError`]: a write failed, of this call or an earlier one that this handle has not
+    /// reported yet.
+    pub fn close(self) -> Result<(), CloseError> {
+        match self.sync(0..self.core().end_block(), None) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(CloseError { file: self, error }),
+        }
     }
 
     /// The name in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was
@@ -454,7 +519,7 @@ impl PagedFile {
     /// dirty and is tried again by the next sync. [`FileError::Held`] for what the write order
     /// holds back.
     pub fn sync_data(&self) -> Result<(), FileError> {
-        self.sync(0..self.core().end_block(), SyncWhat::Data)
+        self.sync(0..self.core().end_block(), Some(SyncWhat::Data))
     }
 
     /// Writes unwritten data, and makes it and everything the store keeps about the file durable
@@ -463,7 +528,7 @@ impl PagedFile {
     /// # Errors
     /// As [`PagedFile::sync_data`].
     pub fn sync_all(&self) -> Result<(), FileError> {
-        self.sync(0..self.core().end_block(), SyncWhat::All)
+        self.sync(0..self.core().end_block(), Some(SyncWhat::All))
     }
 
     /// Like [`PagedFile::sync_data`] for the blocks of a range: those alone are written, and only
@@ -474,11 +539,12 @@ impl PagedFile {
     /// As [`PagedFile::sync_data`].
     pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         let blocks = self.core().blocks_of(self.bytes(range)?);
-        self.sync(blocks, SyncWhat::Data)
+        self.sync(blocks, Some(SyncWhat::Data))
     }
 
-    fn sync(&self, blocks: Range<u64>, what: SyncWhat) -> Result<(), FileError> {
-        let outcome = self.core().sync_blocks(blocks, Some(what));
+    /// Writes unwritten blocks and, with `what`, makes the file durable.
+    fn sync(&self, blocks: Range<u64>, what: Option<SyncWhat>) -> Result<(), FileError> {
+        let outcome = self.core().sync_blocks(blocks, what);
         self.core().cache.run_deferred_if_abandoned();
         self.handle.check_errors()?;
         outcome

@@ -223,6 +223,29 @@ fn a_sync_tries_again_what_others_failed_to_write() {
     }
 }
 
+#[test]
+fn a_file_that_cannot_be_written_is_not_closed_and_keeps_its_data() {
+    for size in SIZES {
+        let cache = memory_of(64, size);
+        let store = patterned(2 * size);
+        let file = open(&cache, &store, &options(size));
+        let clone = file.clone();
+        file.write_at(&[1; 100], 0).unwrap();
+        clone.close().unwrap();
+        assert_eq!(store.inner().to_vec()[..100], [1; 100], "a handle is left");
+        file.write_at(&[2; 100], size).unwrap();
+        store.add(fail(OperationKind::Write).forever());
+        let refused = file.close().unwrap_err();
+        assert!(refused.error().to_string().contains("write"), "{refused}");
+        let file = refused.into_file();
+        assert_eq!(file.view(size..size + 1).unwrap()[..], [2]);
+        store.heal();
+        file.close().unwrap();
+        assert_eq!(store.inner().to_vec()[size as usize..][..100], [2; 100]);
+        assert!(cache.take_errors().is_empty());
+    }
+}
+
 // spec: P16, P27
 #[test]
 fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {

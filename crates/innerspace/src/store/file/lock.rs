@@ -43,10 +43,14 @@ impl LockedFile {
         &self.name
     }
 
-    /// Takes the exclusive lock. It lives until it is released, or until every process that has
-    /// inherited the file has closed it.
-    pub(super) fn lock(&mut self, metadata: &Metadata) -> Result<(), LockError> {
-        match self.file.try_lock() {
+    /// Takes the exclusive lock, or one that others may share. It lives until it is released, or
+    /// until every process that has inherited the file has closed it.
+    pub(super) fn lock(&mut self, shared: bool, metadata: &Metadata) -> Result<(), LockError> {
+        let locked = match shared {
+            true => self.file.try_lock_shared(),
+            false => self.file.try_lock(),
+        };
+        match locked {
             Ok(()) => {
                 self.locked_by = Some(Process::current());
                 Ok(())

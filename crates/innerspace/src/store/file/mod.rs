@@ -60,6 +60,6 @@ pub use open::FileOptions;
 pub(crate) use open::hook;
 pub(crate) use open::{Emptying, Locked, Locking, Opened};
 pub(crate) use options::shown;
-pub use options::{Access, CacheMode, Create, FileEngine, Holder, OpenError};
+pub use options::{Access, CacheMode, Create, FileEngine, FileLock, Holder, OpenError};
 pub(crate) use ring::Flights;
 pub use store::{FileStore, kernel_cached_pages};

@@ -8,16 +8,17 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::lock::{LockError, LockedFile};
 use super::name::NewName;
 use super::opening::{Opening, is_ring_forbidden};
-use super::options::{Access, CacheMode, Create, OpenError};
+use super::options::{Access, CacheMode, Create, FileLock, OpenError};
 use super::store::{FileStore, identity_of};
 use super::watch::Watch;
 use crate::store::Identity;
 use crate::sync::Arc;
+use crate::sys::file as sys;
 
 /// How to open a file as a store. The default: an existing file, read-only, cache mode `Auto`.
 ///
@@ -35,6 +36,7 @@ pub struct FileOptions {
     access: Access,
     create: Create,
     cache: CacheMode,
+    lock: FileLock,
 }
 
 impl FileOptions {
@@ -63,13 +65,38 @@ impl FileOptions {
         self
     }
 
+    /// Which advisory lock the file has while it is open.
+    pub fn lock(mut self, lock: FileLock) -> FileOptions {
+        self.lock = lock;
+        self
+    }
+
     /// Opens the file. An existing file is not changed before it is locked.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileStore, OpenError> {
         let opened = Opened::begin(path.as_ref(), self.effective_access(), self.create)?;
-        opened.lock_any()?.into_store(self.cache)
+        opened
+            .locked_by(self.lock)
+            .lock_any()?
+            .into_store(self.cache)
+    }
+
+    /// Makes a store of a file that is open already: one without a name, one that another process
+    /// passed on, or one that was opened with choices of the program's own. [`FileOptions::create`]
+    /// has no effect.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: [`OpenError::PermissionDenied`] if the file was not opened for the access
+    /// wanted; [`OpenError::Io`] if it was opened for appending or with `O_DIRECT`.
+    pub fn open_file(&self, file: File) -> Result<FileStore, OpenError> {
+        let path = Opened::path_of(&file);
+        let opened = Opened::given(file, &path, self.access)?;
+        opened
+            .locked_by(self.lock)
+            .lock_any()?
+            .into_store(self.cache)
     }
 
     fn effective_access(&self) -> Access {
@@ -134,7 +161,46 @@ impl<'a> Opened<'a> {
         access: Access,
         create: Create,
     ) -> Result<Opened<'a>, OpenError> {
-        Opened::try_again(Opening { path, access }, create, TRIES)
+        let opening = Opening {
+            path,
+            access,
+            lock: FileLock::default(),
+            is_given: false,
+        };
+        Opened::try_again(opening, create, TRIES)
+    }
+
+    /// Takes a file that the caller has opened, which is called `path` in messages.
+    pub(crate) fn given(
+        file: File,
+        path: &'a Path,
+        access: Access,
+    ) -> Result<Opened<'a>, OpenError> {
+        let opening = Opening {
+            path,
+            access,
+            lock: FileLock::default(),
+            is_given: true,
+        };
+        let metadata = opening.check_given(&file)?;
+        Ok(Opened {
+            opening,
+            create: Create::Never,
+            file,
+            metadata,
+            tries: 0,
+        })
+    }
+
+    /// What to call a file that is given open.
+    pub(crate) fn path_of(file: &File) -> PathBuf {
+        sys::path_of(file).unwrap_or_else(|| PathBuf::from("open file"))
+    }
+
+    /// Chooses the lock.
+    pub(crate) fn locked_by(mut self, lock: FileLock) -> Opened<'a> {
+        self.opening.lock = lock;
+        self
     }
 
     fn try_again(
@@ -159,7 +225,7 @@ impl<'a> Opened<'a> {
         identity_of(&self.metadata)
     }
 
-    /// Locks the file if it is to be written, and looks at it again.
+    /// Locks the file if it is to be locked, and looks at it again.
     ///
     /// # Errors
     /// [`OpenError::InUse`] while the path names the file; [`OpenError::Io`], also when the path
@@ -172,9 +238,15 @@ impl<'a> Opened<'a> {
             metadata,
             tries,
         } = self;
-        let to_be_locked = opening.access == Access::ReadWrite;
+        let shared = match opening.lock {
+            FileLock::Auto if opening.access == Access::ReadWrite => Some(false),
+            FileLock::Auto | FileLock::None => None,
+            FileLock::Shared => Some(true),
+            FileLock::Exclusive => Some(false),
+        };
+        let to_be_locked = shared.is_some();
         let mut file = LockedFile::unlocked(file, NewName::of(opening.path, create));
-        let in_use = match to_be_locked.then(|| file.lock(&metadata)) {
+        let in_use = match shared.map(|shared| file.lock(shared, &metadata)) {
             Some(Err(LockError::Io(source))) => return Err(opening.io("lock it", source)),
             Some(Err(LockError::InUse(holder))) => Some(holder),
             Some(Ok(())) | None => None,

@@ -2,17 +2,21 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::direct::{DIRECT_ALIGNMENT, Direct};
 use super::engine::{Cached, DirectWrites, Engine};
-use super::options::{Access, CacheMode, Create, OpenError};
+use super::options::{Access, CacheMode, Create, FileLock, OpenError};
 use crate::sys::file as sys;
 
 /// An open under way.
 pub(super) struct Opening<'a> {
+    /// The path of the caller's, or of a file that was given open, for messages.
     pub(super) path: &'a Path,
     pub(super) access: Access,
+    pub(super) lock: FileLock,
+    /// The caller gave the file open, so its path does not matter.
+    pub(super) is_given: bool,
 }
 
 impl Opening<'_> {
@@ -28,6 +32,35 @@ impl Opening<'_> {
         let mut options = File::options();
         options.read(true).write(self.access == Access::ReadWrite);
         options
+    }
+
+    /// Checks a file that the caller gave open: a regular one, opened for the access wanted.
+    pub(super) fn check_given(&self, file: &File) -> Result<Metadata, OpenError> {
+        let metadata = self.examine(file)?;
+        if let Some(error) = self.wrong_kind(&metadata) {
+            return Err(error);
+        }
+        let opened = sys::opened_for(file).map_err(|error| self.io("examine it", error))?;
+        let writes = self.access == Access::ReadWrite;
+        let unfit =
+            |text| Err(self.io("use it", io::Error::new(io::ErrorKind::InvalidInput, text)));
+        match opened {
+            sys::OpenedFor { reads: false, .. } => Err(OpenError::PermissionDenied {
+                path: self.path.to_owned(),
+                access: Access::ReadOnly,
+            }),
+            sys::OpenedFor { writes: false, .. } if writes => Err(OpenError::PermissionDenied {
+                path: self.path.to_owned(),
+                access: Access::ReadWrite,
+            }),
+            sys::OpenedFor { appends: true, .. } if writes => {
+                unfit("it was opened for appending: all writes would go to its end")
+            }
+            sys::OpenedFor { direct: true, .. } => {
+                unfit("it was opened with O_DIRECT: the store opens it so where that helps")
+            }
+            _ => Ok(metadata),
+        }
     }
 
     /// Opens the file, which must be a regular one.
@@ -96,7 +129,9 @@ impl Opening<'_> {
 
     /// Whether the path still names the file with this metadata, as far as the system tells.
     pub(super) fn still_names(&self, metadata: &Metadata) -> bool {
-        std::fs::metadata(self.path).is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
+        self.is_given
+            || std::fs::metadata(self.path)
+                .is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
     }
 
     /// The engine for the mode asked for.
@@ -148,7 +183,7 @@ impl Opening<'_> {
         let reads = matches!(cache, CacheMode::Auto | CacheMode::Direct);
         let is_written = self.access == Access::ReadWrite && writes != DirectWrites::Never;
         let direct = match reads || is_written {
-            true => self.open_direct(metadata),
+            true => self.open_direct(file, metadata),
             false => None,
         };
         // Each refused write goes through the page cache instead: only reads need a probe.
@@ -161,8 +196,12 @@ impl Opening<'_> {
 
     /// A second descriptor for direct I/O, if the file system has it and the path still names the
     /// same file.
-    fn open_direct(&self, metadata: &Metadata) -> Option<Direct> {
-        let file = sys::open_direct(self.path, &self.options()).ok()?;
+    fn open_direct(&self, file: &File, metadata: &Metadata) -> Option<Direct> {
+        let path: PathBuf = match self.is_given {
+            true => sys::path_again(file)?,
+            false => self.path.to_owned(),
+        };
+        let file = sys::open_direct(&path, &self.options()).ok()?;
         if sys::identity(&file.metadata().ok()?) != sys::identity(metadata) {
             return None;
         }

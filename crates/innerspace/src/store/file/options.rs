@@ -13,11 +13,30 @@ pub(crate) fn shown(path: &Path) -> String {
 /// Whether a store may write to its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Access {
-    /// Read; takes no lock.
+    /// Read.
     #[default]
     ReadOnly,
-    /// Read and write; takes an exclusive advisory lock.
+    /// Read and write.
     ReadWrite,
+}
+
+/// Which advisory lock (`flock`) a file has while it is open. Programs that ask for no lock are not
+/// kept out by one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum FileLock {
+    /// [`FileLock::Exclusive`] for a file that is opened for writing, [`FileLock::None`] for one
+    /// that is only read.
+    #[default]
+    Auto,
+    /// No lock, for files that a protocol of the program's own protects. If another program writes
+    /// the file meanwhile, reads fail with
+    /// [`FileError::ChangedInPlace`](crate::FileError::ChangedInPlace) as far as that is noticed.
+    None,
+    /// A lock that others may share: it keeps out those who want an exclusive one.
+    Shared,
+    /// A lock that nobody else may have, not even to read.
+    Exclusive,
 }
 
 /// What to do when the file exists, and when it does not.
@@ -140,7 +159,8 @@ pub enum OpenError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file is open for writing already, in this process or another.
+    /// Another handle, of this process or another, has a lock on the file. An open for writing
+    /// takes one ([`FileLock::Auto`]).
     #[error("{} is in use by {holder}", shown(path))]
     InUse {
         /// The path as given.
