@@ -1,6 +1,8 @@
 //! Bytes on the heap of each object that a tenant can make in numbers, beside what its group is
 //! charged for it.
 
+mod dropping;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::error::Error;
@@ -65,8 +67,9 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })?;
     row(&mut rows, &group, "watch", |_| Ok(group.watch()?))?;
     IS_COUNTING.store(false, Ordering::Relaxed);
+    dropping::rows(plan, &mut rows)?;
     Ok(Table {
-        name: "Heap of each object (charged beside what the allocator gave)".into(),
+        name: "Heap of each object (charged beside what the allocator gave), and its end".into(),
         rows: rows.measured,
     })
 }
