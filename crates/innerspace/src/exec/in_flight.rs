@@ -49,7 +49,7 @@ pub(crate) struct Entry<W> {
     stage: Mutex<Stage>,
 }
 
-/// Who owns a request's blocks.
+/// The owner of a request's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     /// The file owns them, and waits for the request.

@@ -1,7 +1,7 @@
 //! The arena: one mapping that holds the bytes of all frames, frame 0 (the zero frame) first.
 //!
-//! The host backs it as it is touched, with huge pages where it can. It only computes addresses;
-//! other modules decide which thread may touch a frame's bytes.
+//! The host gives it memory as it is touched, in huge pages where it can. This module only computes
+//! addresses. Other modules decide which thread may touch a frame's bytes.
 
 use std::hint::cold_path;
 use std::io;
@@ -10,41 +10,42 @@ use std::ptr::NonNull;
 use crate::sys::memory::Mapping;
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
-/// A frame by the offset of its first byte in the arena: its number with twelve zeros behind. Words
-/// that name frames in this form lead to the bytes, and to the metadata, in two instructions each.
+/// A frame, named by the offset of its first byte in the arena: its number, followed by twelve zero
+/// bits. From a word that names a frame in this form, two instructions lead to the bytes, and two
+/// to the metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FrameOffset(u64);
 
 impl FrameOffset {
-    /// The part of a word below a frame's number.
+    /// The bits of a word below the frame's number.
     pub(crate) const LOW_BITS: u64 = PAGE_SIZE as u64 - 1;
 
-    /// The offset of a frame.
+    /// Returns the offset of a frame.
     #[inline(always)]
     pub(crate) const fn of(id: FrameId) -> FrameOffset {
         FrameOffset((id.0 as u64) << PAGE_SHIFT)
     }
 
-    /// The frame whose number is in the upper bits of a word, whatever is in the others.
+    /// Returns the frame whose number is in the upper bits of a word. The other bits are ignored.
     #[inline(always)]
     pub(crate) const fn in_word(word: u64) -> FrameOffset {
         FrameOffset(word & !FrameOffset::LOW_BITS)
     }
 
-    /// The frame whose number is in the upper bits of a word that has exactly `form` in the others.
-    /// The offset of a word of another form is in no arena.
+    /// Returns the frame whose number is in the upper bits of a word, if the other bits are exactly
+    /// `form`. If they are not, the resulting offset is in no arena.
     #[inline(always)]
     pub(crate) const fn in_form(word: u64, form: u64) -> FrameOffset {
         FrameOffset(word ^ form)
     }
 
-    /// The frame's number.
+    /// Returns the frame's number.
     #[inline(always)]
     pub(crate) const fn id(self) -> FrameId {
         FrameId((self.0 >> PAGE_SHIFT) as u32)
     }
 
-    /// The offset in bytes.
+    /// Returns the offset in bytes.
     #[inline(always)]
     pub(crate) const fn bytes(self) -> u64 {
         self.0
@@ -52,22 +53,24 @@ impl FrameOffset {
 }
 
 /// The bytes of the frames. The mapping is aligned to the largest block, so that a block of 2 MiB
-/// can be one huge page of the host.
+/// can be a huge page of the host.
 #[derive(Debug)]
 pub(super) struct Arena {
     memory: Mapping,
-    /// As wide as the values that it is compared with, so that a comparison can read it from
-    /// memory.
+    /// The number of frames. It is as wide as the values that are compared with it, so that a
+    /// comparison can read it from memory.
     frames: u64,
 }
 
 impl Arena {
-    /// Maps zeroed memory for `frames` frames, the zero frame included. A child of fork(2) has
-    /// zeros there, as in the metadata: it would be a second owner of everything. Zeros lead to
-    /// nothing, so each lookup misses, and misses are refused there.
+    /// Maps zeroed memory for `frames` frames, including the zero frame.
+    ///
+    /// A child of fork(2) sees zeros there and in the metadata, because it would otherwise be a
+    /// second owner of everything. Zeros lead to nothing, so each lookup in a child misses, and
+    /// misses are refused there.
     pub(super) fn new(frames: u32) -> io::Result<Arena> {
-        // Wider than addresses: nothing may be cut off here, since frames are distinguished from
-        // others by their number.
+        // Computed in 64 bits, even where addresses are shorter, so that no frame's number is cut
+        // off.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::new(len)?;
@@ -79,12 +82,12 @@ impl Arena {
         })
     }
 
-    /// The number of frames, the zero frame included.
+    /// Returns the number of frames, including the zero frame.
     pub(super) fn frames(&self) -> u32 {
         self.frames as u32
     }
 
-    /// The address of a frame's first byte.
+    /// Returns the address of a frame's first byte.
     #[inline]
     pub(super) fn host(&self, id: FrameId) -> *mut u8 {
         if u64::from(id.0) >= self.frames {
@@ -94,17 +97,18 @@ impl Arena {
         unsafe { self.memory.base().add(id.index() << PAGE_SHIFT) }
     }
 
-    /// The address where the first byte of a frame with any number would be: for hints.
+    /// Returns the address at which the first byte of frame `id` would be. Any number is allowed,
+    /// so the address is good only for hints.
     #[inline(always)]
     pub(super) fn hint(&self, id: FrameId) -> *const u8 {
         self.memory.base().wrapping_add(id.index() << PAGE_SHIFT)
     }
 
-    /// The address of the first byte of a frame, if it is inside the arena. Does not panic: a
-    /// caller with a section open would have to be ready to leave it.
+    /// Returns the address of a frame's first byte, or `None` if the frame is not in the arena.
+    /// Does not panic, because a caller with an open section would have to be ready to leave it.
     #[inline(always)]
     pub(super) fn start_of(&self, at: FrameOffset) -> Option<NonNull<u8>> {
-        // Low bits that are set make it a large number.
+        // If low bits are set, the rotation turns them into a large number.
         if at.0.rotate_right(PAGE_SHIFT) >= self.frames {
             cold_path();
             return None;
@@ -113,23 +117,24 @@ impl Arena {
         Some(unsafe { self.memory.start().add(at.0 as usize) })
     }
 
-    /// The same of a frame that is known to be inside.
+    /// Returns the address of the first byte of a frame that is known to be in the arena.
     ///
     /// # Safety
     /// The frame is inside the arena.
     #[inline(always)]
     pub(super) unsafe fn start_unchecked(&self, id: FrameId) -> NonNull<u8> {
-        // SAFETY: the caller's promise: inside the mapping.
+        // SAFETY: the caller promises that the frame is in the arena, so the address is inside the
+        // mapping.
         unsafe { self.memory.start().add(id.index() << PAGE_SHIFT) }
     }
 
-    /// Panics: `id` is no frame of this arena.
+    /// Panics because `id` is no frame of this arena.
     #[cold]
     pub(super) fn outside(&self, id: FrameId) -> ! {
         outside(id, self.frames())
     }
 
-    /// The frame that holds the byte at host address `address`.
+    /// Returns the frame that holds the byte at host address `address`.
     #[inline]
     pub(super) fn frame_of(&self, address: usize) -> FrameId {
         let offset = address.wrapping_sub(self.memory.base() as usize);
@@ -142,7 +147,8 @@ impl Arena {
     }
 }
 
-/// Passed by value: with a reference every caller would have to keep the number in memory.
+/// Panics. The number is passed by value: with a reference every caller would have to keep it in
+/// memory.
 #[cold]
 #[inline(never)]
 fn outside(id: FrameId, frames: u32) -> ! {

@@ -1,14 +1,16 @@
 //! The buddy allocator: free blocks of 1 to 512 frames, split and coalesced.
 //!
-//! A block of order `k` has `1 << k` frames and starts at a multiple of that number, so its buddy
-//! (the other half of the block of order `k + 1`) is found by flipping bit `k` of its number. A
-//! free block is a member of the list of its order, threaded through the metadata of its first
-//! frame, which says `Kind::Free` and the order; the metadata of its other frames says
-//! `Kind::Part`, allocated or free, so nothing but first frames is ever touched. (Knowlton 1965.)
+//! A block of order `k` has `1 << k` frames and starts at a multiple of that number. Its buddy, the
+//! other half of the block of order `k + 1`, is therefore found by flipping bit `k` of its number.
 //!
-//! Everything here runs under the allocator's mutex: `Kind::Free` is set and removed under it
-//! alone, which is why the test "is my buddy free and whole" is exact although other threads change
-//! the kinds of their own frames meanwhile.
+//! A free block is in the list of its order, which is threaded through the metadata of first
+//! frames. There its first frame has `Kind::Free` and the order. Its other frames have
+//! `Kind::Part`, whether the block is allocated or free. So only first frames are ever touched.
+//! (Knowlton 1965.)
+//!
+//! Everything here runs under the allocator's mutex. `Kind::Free` is set and removed only under
+//! that mutex. So the test whether a buddy is free and whole is exact, although other threads
+//! meanwhile change the kinds of their own frames.
 
 use super::list::FrameList;
 use super::meta::{Kind, Meta};
@@ -20,20 +22,21 @@ pub(crate) const MAX_ORDER: u8 = 9;
 /// The free lists.
 #[derive(Debug)]
 pub(super) struct Buddy {
-    /// Each list has first the blocks that begin below `untouched`, then the others, in ascending
-    /// order.
+    /// The free blocks of each order. A list has first the blocks that begin below `untouched`,
+    /// then the others in ascending order.
     lists: [FrameList; MAX_ORDER as usize + 1],
     /// The number after that of the last frame.
     end: u32,
-    /// Frames in the lists.
+    /// The number of frames in the lists.
     free: u32,
-    /// No frame from here on was ever handed out: their bytes are the zeros that the host gave.
+    /// The first frame that was never given out, nor was any after it. Their bytes are still the
+    /// host's zeros.
     untouched: u32,
 }
 
 impl Buddy {
-    /// An allocator with all frames of the arena free but the zero frame. `metas` is zeroed
-    /// memory.
+    /// Makes an allocator in which all frames of the arena except the zero frame are free. `metas`
+    /// is zeroed memory.
     pub(super) fn new(metas: &[Meta]) -> Buddy {
         let end = metas.len() as u32;
         let mut buddy = Buddy {
@@ -53,23 +56,23 @@ impl Buddy {
         buddy
     }
 
-    /// The frames in the lists.
+    /// Returns the number of frames in the lists.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
 
-    /// Takes a block of the smallest order that serves, splitting it; the lower half is handed out.
-    /// The block's first frame becomes `Kind::Magazine`: free, but in no list. Memory that was
-    /// never used comes last, upwards.
+    /// Takes a block of the smallest order that is large enough. If it is larger than needed,
+    /// splits it and takes the lower half. The block's first frame gets `Kind::Magazine`: free, but
+    /// in no list. Memory that was never used is taken last, in ascending order.
     pub(super) fn take(&mut self, metas: &[Meta], order: u8) -> Option<FrameId> {
         let used = (order..=MAX_ORDER).find(|list| self.begins_used(*list));
         let list = used.or_else(|| self.lowest(order))?;
         Some(self.take_from(metas, list, order))
     }
 
-    /// Takes a block of this order from the list of an order as large or larger, which is not
-    /// empty. No list in between has a block that begins in used memory if this one's does, nor a
-    /// lower one if not.
+    /// Takes a block of this order from the list `list`, whose order is at least as large and which
+    /// is not empty. If the block taken begins in used memory, no list of an order in between has
+    /// such a block. Otherwise no list in between has a lower block.
     fn take_from(&mut self, metas: &[Meta], list: u8, order: u8) -> FrameId {
         let first = self.lists[usize::from(list)].pop_front(metas);
         let id = first.expect("the chosen list has a block");
@@ -85,14 +88,14 @@ impl Buddy {
         id
     }
 
-    /// Takes as many single frames as `into` has room for, or as there are: a block of as many at
-    /// once, or else of the largest there are. Ascending inside a block, and the blocks in the
-    /// order of the lists. Returns how many.
+    /// Takes single frames until `into` is full or none are left, and returns how many it took. It
+    /// takes one block of as many frames as are wanted, or else the largest blocks that there are.
+    /// The frames of a block are in ascending order, and the blocks in the order of the lists.
     ///
-    /// Using up small pieces first would keep more large blocks whole, but would hand out scattered
-    /// frames for as long as the pieces circulate, and a page is cleared much faster after its
-    /// lower neighbour. Pieces left alone meanwhile become whole again. Pieces do come before
-    /// memory that was never used, which costs more than any order.
+    /// Taking small pieces first would keep more large blocks whole. But it would give out
+    /// scattered frames for as long as the pieces circulate, and a page is cleared much faster
+    /// after its lower neighbour. Pieces that are left alone meanwhile become whole again. Pieces
+    /// do come before memory that was never used, which costs more than any order of frames.
     pub(super) fn take_singles(&mut self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         let mut taken = 0;
         while taken < into.len() {
@@ -115,7 +118,8 @@ impl Buddy {
         taken
     }
 
-    /// The list to take a block of this order from, or of the largest order there is.
+    /// Returns the list from which to take a block of this order, or else the largest block that
+    /// there is.
     fn list_for(&self, wanted: u8) -> Option<u8> {
         let used = |list: &u8| self.begins_used(*list);
         let whole = (wanted..=MAX_ORDER).find(used);
@@ -123,22 +127,22 @@ impl Buddy {
         whole.or_else(pieces).or_else(|| self.lowest(0))
     }
 
-    /// Whether the first block of the list begins in memory that was used before.
+    /// Returns whether the first block of the list begins in memory that was used before.
     fn begins_used(&self, list: u8) -> bool {
         let first = self.lists[usize::from(list)].front();
         first.is_some_and(|id| id.0 < self.untouched)
     }
 
-    /// The list of at least this order whose first block is the lowest: memory that is passed over
-    /// does not count as untouched any more.
+    /// Returns the list of at least this order whose first block is the lowest. Taking the lowest
+    /// matters because memory that is skipped no longer counts as untouched.
     fn lowest(&self, order: u8) -> Option<u8> {
         let first = |list: u8| Some((self.lists[usize::from(list)].front()?.0, list));
         let lowest = (order..=MAX_ORDER).filter_map(first).min();
         lowest.map(|(_, list)| list)
     }
 
-    /// Takes single frames back, in any order: neighbours among them become a block at once. Sorts
-    /// them.
+    /// Takes single frames back, in any order, and sorts them. Neighbours among them are joined
+    /// into blocks first.
     pub(super) fn give_singles(&mut self, metas: &[Meta], ids: &mut [FrameId]) {
         ids.sort_unstable_by_key(|id| id.0);
         for run in ids.chunk_by(|one, next| one.0 + 1 == next.0) {
@@ -154,12 +158,12 @@ impl Buddy {
         }
     }
 
-    /// Takes a block back, merging it with its buddy as long as that is free and whole.
+    /// Takes a block back, and merges it with its buddy as long as the buddy is free and whole.
     pub(super) fn give(&mut self, metas: &[Meta], mut id: FrameId, mut order: u8) {
         metas[id.index()].set_fresh(false); // below `untouched` by now
         while order < MAX_ORDER {
             let buddy = FrameId(id.0 ^ (1 << order));
-            // The zero frame's kind keeps frame 1 from merging with it.
+            // The zero frame's kind keeps frame 1 from being merged with it.
             if buddy.0 >= self.end {
                 break;
             }
@@ -269,7 +273,7 @@ mod tests {
         (metas, buddy)
     }
 
-    /// An allocator with only these frames free.
+    /// Makes an allocator in which only these frames are free.
     fn with_free(free: &[FrameId]) -> (ZeroedArray<Meta>, Buddy) {
         let (metas, mut buddy) = arena();
         while buddy.take(&metas, 0).is_some() {}
@@ -284,7 +288,7 @@ mod tests {
         blocks
     }
 
-    /// All free blocks, in ascending order.
+    /// Returns all free frames, in ascending order.
     fn frames_of(arena: &(ZeroedArray<Meta>, Buddy)) -> Vec<FrameId> {
         let frames = |(id, order): (FrameId, u8)| (id.0..id.0 + (1 << order)).map(FrameId);
         blocks(arena).into_iter().flat_map(frames).collect()
@@ -350,7 +354,7 @@ mod tests {
         let (metas, mut buddy) = arena_of(256);
         let mut used = [FrameId::ZERO; 64];
         assert_eq!(buddy.take_singles(&metas, &mut used), 64);
-        // Pieces of one block.
+        // The frames given back here are pieces of one block.
         used.iter()
             .step_by(2)
             .for_each(|id| buddy.give(&metas, *id, 0));

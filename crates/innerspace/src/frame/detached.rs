@@ -1,12 +1,13 @@
-//! Views of blocks that have left their files: a truncate, or a writer that needed the place, took
-//! the block, and the views keep its frame.
+//! Views of blocks that have left their files. A truncate, or a writer that needed the block's
+//! place, took the block out, and the views keep its frame.
 //!
-//! A view counts on its file for the arena. When a block leaves with views, the thread that takes
-//! it out counts them under the owner's mutex. From then on the owner keeps itself ([`SelfRef`])
-//! and the frame (by the reference that the index had), until the last view is dropped. Why a
-//! thread that drops a view finds the owner is in `docs/protocols/hold-word.md`.
+//! While a block is in its file, its views rely on the file to keep the arena alive. When a block
+//! with views leaves, the thread that takes it out counts those views under their owner's mutex.
+//! From then on the owner keeps itself alive ([`SelfRef`]), and keeps the frame by the index's
+//! former reference, until the last of the views is dropped. `docs/protocols/hold-word.md` says why
+//! a thread that drops such a view finds the owner.
 //!
-//! The count is in the metadata (`extra`), and changes under the mutex alone.
+//! The count is in the metadata (`extra`), and changes only under the mutex.
 
 use super::hold::{Dropped, Viewed};
 use super::meta::Meta;
@@ -15,14 +16,14 @@ use crate::sync::atomic::Ordering;
 use crate::sync::self_ref::SelfRef;
 
 impl Meta {
-    /// Takes the frame out of its file. The caller holds the block's lock; `me` is the views'
-    /// owner, and has `keep`.
+    /// Takes the frame out of its file. The caller holds the block's lock. `me` is the owner of the
+    /// views, and contains `keep`.
     pub(crate) fn uncache<K>(&self, keep: &SelfRef<K>, me: &Arc<K>) -> Dropped {
         if let Ok(now) = self.hold.leave_file(Viewed::Refused) {
             return now.after_drop();
         }
-        // Locked before the block is out: a thread that finds it detached waits here until the
-        // views are counted.
+        // The mutex is taken before the block leaves: a thread that finds the block detached then
+        // waits for the mutex until the views are counted.
         let mut kept = keep.lock();
         match self.hold.leave_file(Viewed::Allowed) {
             Ok(now) => {
@@ -36,7 +37,7 @@ impl Meta {
         }
     }
 
-    /// Counts one more view of a block that was detached when the view was made
+    /// Counts one more view of a block that was already detached when the view was made
     /// (`PutView::Detached`).
     pub(crate) fn detached_view_made<K>(&self, keep: &SelfRef<K>) {
         let _kept = keep.lock();
@@ -46,8 +47,8 @@ impl Meta {
     }
 
     /// Counts one view less of a block that was detached when the view was dropped. Returns the
-    /// frame's remaining state, and the owner's own reference if this was the last; the caller
-    /// keeps the owner meanwhile.
+    /// frame's remaining state and, after the last view, the owner's own reference. The caller
+    /// keeps the owner alive meanwhile.
     #[must_use = "both may be the last"]
     pub(crate) fn detached_view_gone<K>(&self, keep: &SelfRef<K>) -> (Dropped, Option<Arc<K>>) {
         let mut kept = keep.lock();

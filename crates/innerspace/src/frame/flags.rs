@@ -1,13 +1,14 @@
-//! The flags byte of a frame: eight bits, of which the lock bit and the waiters bit share the sign
-//! trick of [`super::lock`].
+//! The flags byte of a frame: eight bits. The lock bit and the waiters bit are placed so that
+//! unlocking needs only the sign of the byte ([`super::lock`]).
 //!
-//! Every access is one byte wide. Mixing widths on one word costs a store-forwarding stall, so
-//! nothing reads the byte together with its neighbours in [`super::meta::Meta`].
+//! Every access is one byte wide. After an access of another width to the same word the processor
+//! could not forward the store and would stall. So no code reads the byte together with its
+//! neighbours in [`super::meta::Meta`].
 //!
 //! | bit | name | set by | cleared by |
 //! |---|---|---|---|
 //! | 0 | LOCKED | `lock` (or its handoff) | `unlock`, `end_read` |
-//! | 1 | UPTODATE | `end_read`, or the owner before publishing | the owner of the next life |
+//! | 1 | UPTODATE | `end_read`, or the owner before publishing | the next owner of the frame |
 //! | 2 | DIRTY | a writer, under the lock | writeback, locked, after the grace period |
 //! | 3 | WRITEBACK | `set_writeback`, under the lock | `end_writeback` |
 //! | 4 | REFERENCED | any access | aging |
@@ -15,12 +16,12 @@
 //! | 6 | ERROR | `end_read` that failed, a failed write | the next success |
 //! | 7 | WAITERS | a waiter | a waker, or the thread that takes the lock with no waiter left |
 //!
-//! WAITERS changes under its queue's lock. For a leaf of a page table bit 4 is COALESCED. An
-//! accessor sets it, and the thread that makes all accessors forget the leaf clears it, both as the
-//! gate's writer.
+//! WAITERS changes under its queue's lock. In a leaf of a page table bit 4 is COALESCED. An
+//! accessor sets it, and the thread that makes all accessors forget the leaf clears it. Both hold
+//! the gate's writer mutex then.
 //!
-//! [`Flags`] has atomic setters alone. The plain setter is visible in `frame` only and used for
-//! frames that no other thread can see ([`super::owned::OwnedFrame`]): I2.
+//! [`Flags`] has only atomic setters for all users. The plain setter is visible in `frame` only. It
+//! is for frames that no other thread can see ([`super::owned::OwnedFrame`]): I2.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -28,7 +29,7 @@ use std::ops::{BitOr, BitOrAssign};
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sys::lock_byte;
 
-/// A set of the bits of the flags byte.
+/// A set of bits of the flags byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FlagSet(pub(super) u8);
 
@@ -43,11 +44,12 @@ impl FlagSet {
     pub(crate) const DIRTY: FlagSet = FlagSet(1 << 2);
     /// The bytes are being written to the store and must not change.
     pub(crate) const WRITEBACK: FlagSet = FlagSet(1 << 3);
-    /// Used since the LRU last looked.
+    /// The frame was used since the LRU last checked.
     pub(crate) const REFERENCED: FlagSet = FlagSet(1 << 4);
-    /// For a leaf of a page table, which is on no LRU list: an accessor may have it coalesced.
+    /// An accessor may have the leaf coalesced. Used for leaves of page tables, which are on no LRU
+    /// list.
     pub(crate) const COALESCED: FlagSet = FlagSet::REFERENCED;
-    /// On (or on the way to) the active list.
+    /// The frame is on the active list, or on its way there.
     pub(crate) const ACTIVE: FlagSet = FlagSet(1 << 5);
     /// The last read or write of the store failed.
     pub(crate) const ERROR: FlagSet = FlagSet(1 << 6);
@@ -58,13 +60,13 @@ impl FlagSet {
     pub(super) const PROTOCOL: FlagSet =
         FlagSet(FlagSet::LOCKED.0 | FlagSet::WRITEBACK.0 | FlagSet::WAITERS.0);
 
-    /// Whether every bit of `other` is in this set.
+    /// Returns whether every bit of `other` is in this set.
     #[inline]
     pub(crate) const fn contains(self, other: FlagSet) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any bit of `other` is in this set.
+    /// Returns whether any bit of `other` is in this set.
     #[inline]
     pub(crate) const fn intersects(self, other: FlagSet) -> bool {
         self.0 & other.0 != 0
@@ -117,29 +119,29 @@ impl fmt::Debug for FlagSet {
     }
 }
 
-// The primitives of `sys` use the same bits, and assert that WAITERS is the sign of the byte.
+// The primitives of `sys` use the same bits. They also assert that WAITERS is the sign of the byte.
 const _: () = assert!(FlagSet::LOCKED.0 == lock_byte::LOCKED);
 const _: () = assert!(FlagSet::UPTODATE.0 == lock_byte::UPTODATE);
 const _: () = assert!(FlagSet::WAITERS.0 == lock_byte::WAITERS);
 
-/// The flags byte in a frame's metadata: atomic setters only.
+/// The flags byte in a frame's metadata, with atomic setters only.
 pub(crate) struct Flags(AtomicU8);
 
 impl Flags {
-    /// A byte with `set` in it. Ordinary builds take zeroed memory.
+    /// Makes a byte with the bits `set`. Ordinary builds use zeroed memory instead.
     #[cfg(any(loom, shuttle))]
     pub(super) fn new(set: FlagSet) -> Flags {
         Flags(AtomicU8::new(set.0))
     }
 
-    /// The bits now. Acquire: a thread that sees UPTODATE also sees the bytes; pairs with the
-    /// release of `end_read` and of [`Flags::set`].
+    /// Returns the present bits. Acquire: a thread that sees UPTODATE also sees the bytes. Pairs
+    /// with the release in `end_read` and in [`Flags::set`].
     #[inline]
     pub(crate) fn load(&self) -> FlagSet {
         FlagSet(self.0.load(Ordering::Acquire))
     }
 
-    /// Sets bits. Release: a thread that sees the bit also sees everything done before.
+    /// Sets bits. Release: a thread that sees a bit also sees everything done before it was set.
     #[inline]
     pub(crate) fn set(&self, set: FlagSet) {
         set.check_not_of_lock();
@@ -153,25 +155,25 @@ impl Flags {
         self.0.fetch_and(!set.0, Ordering::Release);
     }
 
-    /// Sets bits and returns what was there before.
+    /// Sets bits and returns the previous ones.
     pub(crate) fn test_and_set(&self, set: FlagSet) -> FlagSet {
         set.check_not_of_lock();
         FlagSet(self.0.fetch_or(set.0, Ordering::AcqRel))
     }
 
-    /// Clears bits and returns what was there before.
+    /// Clears bits and returns the previous ones.
     pub(crate) fn test_and_clear(&self, set: FlagSet) -> FlagSet {
         set.check_not_of_lock();
         FlagSet(self.0.fetch_and(!set.0, Ordering::AcqRel))
     }
 
-    /// Stores plainly, for a frame that no other thread can see (I2).
+    /// Stores the byte plainly, for a frame that no other thread can see (I2).
     #[inline]
     pub(super) fn store_owned(&self, set: FlagSet) {
         self.0.store(set.0, Ordering::Relaxed);
     }
 
-    /// The byte itself, for the lock protocol.
+    /// Returns the byte itself, for the lock protocol.
     #[inline]
     pub(super) fn byte(&self) -> &AtomicU8 {
         &self.0

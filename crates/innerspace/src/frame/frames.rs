@@ -1,4 +1,4 @@
-//! The frames of one arena: allocation, metadata, addresses, locks, and the check of all of these.
+//! The frames of one arena: allocation, metadata, addresses, locks, and a check of all of these.
 
 use std::ptr::NonNull;
 use std::task::Waker;
@@ -26,20 +26,20 @@ use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 /// The default reserve, in frames.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
 
-/// How to make an arena.
+/// Options for an arena.
 #[derive(Clone, Debug)]
 pub(crate) struct ArenaOptions {
-    /// Usable frames, the reserve included, the zero frame not.
+    /// The number of usable frames, including the reserve and without the zero frame.
     pub(crate) frames: u32,
-    /// Frames that `Source::Ordinary` leaves alone; less than `frames`.
+    /// The number of frames that `Source::Ordinary` leaves free; less than `frames`.
     pub(crate) reserve: u32,
-    /// How often a waiter may lose a frame's lock to a thread that came later.
+    /// How many times a waiter may lose a frame's lock to a thread that came later.
     pub(crate) patience: u32,
 }
 
 impl ArenaOptions {
-    /// The usual options for `frames` usable frames: a reserve of 64, or an eighth of a small
-    /// arena.
+    /// Returns the usual options for `frames` usable frames. The reserve is 64 frames, or an eighth
+    /// of a small arena.
     pub(crate) fn new(frames: u32) -> ArenaOptions {
         ArenaOptions {
             frames,
@@ -53,31 +53,31 @@ impl ArenaOptions {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ArenaError {
-    /// The number of frames is 0, or more than can be numbered.
+    /// The number of frames is 0, or larger than frames can be numbered.
     #[error("an arena of {} frames cannot be made: it has 1 to {} frames", Grouped((*frames).into()), Grouped(MAX_FRAMES.into()))]
     Size {
-        /// The frames asked for.
+        /// The number of frames asked for.
         frames: u32,
     },
     /// The reserve leaves no frame for ordinary use.
     #[error("a reserve of {} frames leaves nothing of {} frames", Grouped((*reserve).into()), Grouped((*frames).into()))]
     Reserve {
-        /// The reserve asked for.
+        /// The number of reserved frames asked for.
         reserve: u32,
-        /// The frames asked for.
+        /// The number of frames asked for.
         frames: u32,
     },
-    /// The host has no memory for it.
+    /// The host has no memory for the arena.
     #[error("the host refused to map {} bytes: {source}", Grouped(*bytes))]
     Map {
-        /// The bytes asked for.
+        /// The size asked for, in bytes.
         bytes: u64,
         /// The host's error.
         source: std::io::Error,
     },
 }
 
-/// The most usable frames: 1 TiB.
+/// The maximum number of usable frames: 1 TiB.
 const MAX_FRAMES: u32 = 1 << 28;
 
 /// The frames of one arena.
@@ -91,7 +91,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Maps an arena; all its frames are free.
+    /// Maps an arena in which all frames are free.
     pub(crate) fn new(options: &ArenaOptions) -> Result<Frames, ArenaError> {
         let &ArenaOptions {
             frames,
@@ -120,46 +120,48 @@ impl Frames {
         })
     }
 
-    /// Usable frames: the reserve included, the zero frame not.
+    /// Returns the number of usable frames, including the reserve and without the zero frame.
     pub(crate) fn total(&self) -> u32 {
         self.arena.frames() - 1
     }
 
-    /// Frames of the arena, the zero frame included: one more than the largest number.
+    /// Returns the number of frames of the arena, including the zero frame: one more than the
+    /// largest frame number.
     pub(crate) fn arena_frames(&self) -> u32 {
         self.arena.frames()
     }
 
-    /// Free frames, the reserve included; exact while no thread allocates or frees.
+    /// Returns the number of free frames, including the reserve. It is exact while no thread
+    /// allocates or frees.
     pub(crate) fn free_frames(&self) -> u32 {
         self.allocator.free_frames()
     }
 
-    /// The number of magazines that have frames.
+    /// Returns the number of magazines that have frames.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn magazines_in_use(&self) -> usize {
         self.allocator.magazines_in_use()
     }
 
-    /// How often magazines were emptied.
+    /// Returns how many times magazines were emptied.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn magazine_drains(&self) -> u32 {
         self.allocator.drains()
     }
 
-    /// Free frames in lists.
+    /// Returns the number of free frames in buddy lists.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn listed_frames(&self) -> u32 {
         self.allocator.listed_frames()
     }
 
-    /// Frames that only [`Source::Reserve`] may take.
+    /// Returns the number of frames that only [`Source::Reserve`] may take.
     pub(crate) fn reserve(&self) -> u32 {
         self.allocator.reserve()
     }
 
-    /// Takes a block of `1 << order` frames (order 0 to 9), aligned to its size. `None` when no
-    /// such block is free. Never sleeps for memory.
+    /// Takes a block of `1 << order` frames (order 0 to 9), aligned to its size. Returns `None` if
+    /// no such block is free. Never waits for memory.
     #[inline(always)]
     pub(crate) fn alloc(&self, order: u8, source: Source) -> Option<OwnedFrame<'_>> {
         assert!(order <= MAX_ORDER, "order {order} is above {MAX_ORDER}");
@@ -167,15 +169,15 @@ impl Frames {
         Some(self.begin(id, order))
     }
 
-    /// Takes one frame from this thread's magazine, which is filled if it is empty. Also returns
-    /// the frame it gets next, if that is known: a hint.
+    /// Takes one frame from this thread's magazine, which is filled if it is empty. Also returns,
+    /// as a hint, the frame that the thread gets next, if that is known.
     #[inline(always)]
     pub(crate) fn alloc_from_thread_cache(&self) -> Option<(OwnedFrame<'_>, Option<FrameId>)> {
         let (id, next) = self.allocator.take_from_thread_cache(&self.metas)?;
         Some((self.begin(id, 0), next))
     }
 
-    /// Makes a block that was just taken from the allocator owned.
+    /// Makes a block that was just taken from the allocator an owned one.
     #[inline(always)]
     fn begin(&self, id: FrameId, order: u8) -> OwnedFrame<'_> {
         let meta = self.meta(id);
@@ -188,8 +190,8 @@ impl Frames {
         OwnedFrame::new(self, id, order, bytes)
     }
 
-    /// Takes up to `most` single frames, as many as one turn at the thread's magazine gives; there
-    /// may be none although some are free.
+    /// Takes up to `most` single frames, but only as many as one turn at the thread's magazine
+    /// gives. It may take none although some are free.
     pub(crate) fn alloc_singles(&self, most: usize) -> Singles<'_> {
         let mut ids = [FrameId(0); MOST];
         let wanted = &mut ids[..most.min(MOST)];
@@ -197,7 +199,7 @@ impl Frames {
         Singles::new(self, ids, taken)
     }
 
-    /// Makes a frame of [`Singles`] owned.
+    /// Makes a frame of [`Singles`] an owned one.
     #[inline(always)]
     pub(super) fn begin_single(&self, id: FrameId) -> OwnedFrame<'_> {
         self.begin(id, 0)
@@ -210,7 +212,8 @@ impl Frames {
         }
     }
 
-    /// The frame that this thread gets next, where that is known and worth knowing: a hint.
+    /// Returns, as a hint, the frame that this thread gets next. `None` if it is not known, or if
+    /// prefetches have no effect here.
     #[inline(always)]
     pub(crate) fn next_single(&self) -> Option<FrameId> {
         match copy::PREFETCHES {
@@ -219,7 +222,8 @@ impl Frames {
         }
     }
 
-    /// Prefetches a quarter of a free frame for writing, and with the first quarter its metadata.
+    /// Prefetches a quarter of a free frame for writing, and with the first quarter the frame's
+    /// metadata.
     #[inline(always)]
     pub(crate) fn prefetch_free(&self, id: FrameId, quarter: Quarter) {
         if quarter == Quarter::First {
@@ -248,7 +252,8 @@ impl Frames {
         self.allocator.give(&self.metas, id, meta.order());
     }
 
-    /// The first half of freeing a block of one frame, whose hold word must be 0: ends its life.
+    /// Marks a frame as no longer allocated: the first half of freeing. The frame is a block of its
+    /// own, and its hold word must be 0.
     #[inline(always)]
     pub(crate) fn end_single(&self, id: FrameId) {
         let meta = self.meta(id);
@@ -256,17 +261,18 @@ impl Frames {
         debug_assert_eq!(meta.order(), 0, "{id:?} is a block");
     }
 
-    /// The second half, for many frames: they can be allocated again.
+    /// Makes frames free for allocation again: the second half of freeing, for many frames.
     pub(crate) fn give_ended(&self, ids: &mut [FrameId]) {
         self.allocator.give_singles(&self.metas, ids);
     }
 
-    /// The same, past the magazines, so that frames that lie in a row come out in a row.
+    /// Makes frames free like `give_ended`, but bypasses the magazines, so that neighbouring frames
+    /// are given out together again.
     pub(crate) fn give_ended_to_lists(&self, ids: &mut [FrameId]) {
         self.allocator.give_to_lists(&self.metas, ids);
     }
 
-    /// Makes a block owned again that the caller has frozen, or whose last hold it dropped.
+    /// Makes a block owned again. The caller has frozen it, or dropped its last hold.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn own(&self, id: FrameId) -> OwnedFrame<'_> {
         let meta = self.meta(id);
@@ -283,70 +289,73 @@ impl Frames {
         drop(self.allocator.drain_magazines(&self.metas));
     }
 
-    /// A frame's metadata.
+    /// Returns a frame's metadata.
     #[inline]
     pub(crate) fn meta(&self, id: FrameId) -> &Meta {
         &self.metas[id.index()]
     }
 
-    /// A frame's metadata; `None` outside the arena.
+    /// Returns a frame's metadata, or `None` if the frame is not in the arena.
     #[inline(always)]
     pub(super) fn meta_at(&self, at: FrameOffset) -> Option<&Meta> {
-        // Low bits make it a large number, which is not cut off where addresses are shorter.
+        // If low bits are set, the rotation turns them into a large number, which is not cut off
+        // even where addresses are shorter.
         let place = at.bytes().rotate_right(PAGE_SHIFT);
         self.metas.get(usize::try_from(place).ok()?)
     }
 
-    /// The metadata, and the address of the first byte, of the frame where the block with this tag
-    /// was last found, or of another.
+    /// Returns the metadata, and the address of the first byte, of the frame in which the block
+    /// with this tag was last found. The guess may also be another frame.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> (&Meta, NonNull<u8>) {
         let frame = self.lookaside.guess(tag);
-        // SAFETY: every word of the table is a frame of the arena, which has one element of
-        // metadata a frame.
+        // SAFETY: every word of the table names a frame of the arena, and the metadata has one
+        // element for each frame.
         unsafe {
             let meta = self.metas.get_unchecked(frame.index());
             (meta, self.arena.start_unchecked(frame))
         }
     }
 
-    /// The number of the frame where the block with this tag was last found, or of another.
+    /// Returns the frame in which the block with this tag was last found. The guess may also be
+    /// another frame.
     #[inline(always)]
     pub(crate) fn guess_frame(&self, tag: Tag) -> FrameId {
         self.lookaside.guess(tag)
     }
 
-    /// The same, by the run of the block if it is in one: for a caller about to fetch so much that
-    /// the processor's caches keep little else.
+    /// Guesses like `guess_frame`, but by the run in which the block may be. It is for a caller
+    /// about to fetch so much that the processor's caches keep little else.
     #[inline(always)]
     pub(crate) fn guess_frame_in_run(&self, tag: Tag) -> FrameId {
         self.lookaside.guess_in_run(tag)
     }
 
-    /// The size of the lookaside tables in bytes.
+    /// Returns the size of the lookaside tables in bytes.
     pub(crate) fn lookaside_bytes(&self) -> u64 {
         self.lookaside.size()
     }
 
-    /// Notes that the block with this tag was found in `frame`, where the next search looks first.
+    /// Notes that the block with this tag was found in `frame`, which the next search tries first.
     #[inline]
     pub(crate) fn note_found(&self, tag: Tag, frame: FrameId) {
         self.lookaside.note(tag, frame);
     }
 
-    /// The frame of this metadata.
+    /// Returns the frame to which this metadata belongs.
     pub(crate) fn id_of(&self, meta: &Meta) -> FrameId {
         let at = self.metas.element_offset(meta);
         FrameId(at.expect("metadata of this arena") as u32)
     }
 
-    /// The metadata of all frames, for walking a [`FrameList`](super::list::FrameList).
+    /// Returns the metadata of all frames, for walking a [`FrameList`](super::list::FrameList).
     #[inline]
     pub(crate) fn metas(&self) -> &[Meta] {
         &self.metas
     }
 
-    /// The first frame of the allocated block that `id` is in; the caller holds the block.
+    /// Returns the first frame of the allocated block that contains `id`. The caller holds the
+    /// block.
     pub(crate) fn head_of(&self, id: FrameId) -> FrameId {
         (0..=MAX_ORDER)
             .map(|order| FrameId(id.0 & !((1 << order) - 1)))
@@ -354,13 +363,14 @@ impl Frames {
             .unwrap_or_else(|| panic!("{id:?} is in no block"))
     }
 
-    /// The address of a frame's first byte. The zero frame's bytes must not be written (I4).
+    /// Returns the address of a frame's first byte. The zero frame's bytes must not be written
+    /// (I4).
     #[inline]
     pub(crate) fn host(&self, id: FrameId) -> *mut u8 {
         self.arena.host(id)
     }
 
-    /// The same, for the frame's owner.
+    /// Returns the address of a frame's first byte, for the frame's owner.
     #[inline(always)]
     pub(super) fn start(&self, id: FrameId) -> NonNull<u8> {
         let start = self.arena.start_of(FrameOffset::of(id));
@@ -373,8 +383,8 @@ impl Frames {
         copy::prefetch_page(self.host(id));
     }
 
-    /// The address of the first byte of the `1 << order` frames that start at `id`, all inside the
-    /// arena.
+    /// Returns the address of the first byte of the `1 << order` frames from `id` on, all of which
+    /// are in the arena.
     pub(super) fn block(&self, id: FrameId, order: u8) -> *mut u8 {
         let last = id.0.checked_add((1 << order) - 1);
         assert!(
@@ -384,26 +394,26 @@ impl Frames {
         self.host(id)
     }
 
-    /// The frame that holds the byte at host address `address`, which must be in the arena.
+    /// Returns the frame that holds the byte at host address `address`, which must be in the arena.
     #[inline]
     pub(crate) fn frame_of(&self, address: usize) -> FrameId {
         self.arena.frame_of(address)
     }
 
-    /// The words of a table or index node.
+    /// Returns the words of a table or index node.
     #[inline]
     pub(crate) fn words(&self, id: FrameId) -> &[AtomicU64; 512] {
         let words = self.words_at(FrameOffset::of(id));
         words.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    /// Whether this is a child of fork(2), where everything is zeros.
+    /// Returns whether this is a child of fork(2), in which everything is zeros.
     fn is_wiped(&self) -> bool {
         self.meta(FrameId::ZERO).kind() != Kind::Zero
     }
 
-    /// Like [`Frames::words`], for a node that a word names by its offset; `None` outside the
-    /// arena.
+    /// Returns the words like [`Frames::words`], for a node that a word names by its offset.
+    /// Returns `None` if the node is not in the arena.
     #[inline(always)]
     pub(crate) fn words_at(&self, at: FrameOffset) -> Option<&[AtomicU64; 512]> {
         let start = self.arena.start_of(at)?;
@@ -414,12 +424,12 @@ impl Frames {
             self.meta(at.id()).kind()
         );
         // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory of the arena, which
-        // lives as long as `self`. Frames of these kinds are only ever reached through their words,
+        // lives as long as `self`. Frames of these kinds are reached only through their words,
         // until their owner has waited for their readers and freed them (I6).
         Some(unsafe { start.cast().as_ref() })
     }
 
-    /// The frame's lock.
+    /// Returns the frame's lock.
     #[inline]
     pub(crate) fn lock_of(&self, id: FrameId) -> FrameLock<'_> {
         FrameLock {
@@ -430,28 +440,28 @@ impl Frames {
     }
 
     /// Takes the frame's lock if it is free and no thread waits. Takes no mutex and wakes no
-    /// thread, so it is for use in a section. The caller holds the frame, here and in all functions
-    /// below.
+    /// thread, so it may be called in a section. In this function and all below, the caller holds
+    /// the frame.
     #[inline]
     pub(crate) fn try_lock_alone(&self, id: FrameId) -> bool {
         self.lock_of(id).try_lock_alone()
     }
 
-    /// Takes the frame's lock if it is free. Not for use in a section: it may take a mutex of the
-    /// wait table for a moment.
+    /// Takes the frame's lock if it is free. It must not be called in a section, because it may
+    /// take a mutex of the wait table for a moment.
     #[inline]
     pub(crate) fn try_lock(&self, id: FrameId) -> bool {
         self.lock_of(id).try_lock()
     }
 
-    /// Takes the frame's lock, sleeping until it is free.
+    /// Takes the frame's lock. Sleeps until it is free.
     #[inline]
     pub(crate) fn lock(&self, id: FrameId) {
         self.lock_of(id).lock();
     }
 
-    /// Takes the frame's lock, sleeping at most `timeout`. A timeout that races with a handoff
-    /// gives the lock.
+    /// Takes the frame's lock. Sleeps for at most `timeout`. If the timeout races with a handoff of
+    /// the lock, the caller gets the lock.
     #[cfg_attr(
         not(test),
         expect(
@@ -463,25 +473,26 @@ impl Frames {
         self.lock_of(id).lock_timeout(timeout)
     }
 
-    /// Releases the frame's lock. Debug builds panic if it is not held.
+    /// Releases the frame's lock. Panics in debug builds if the lock is not held.
     #[inline]
     pub(crate) fn unlock(&self, id: FrameId) {
         self.lock_of(id).unlock();
     }
 
-    /// Releases the lock of a block that was read from its store; UPTODATE (or ERROR) is set in the
+    /// Releases the lock of a block that was read from its store. Sets UPTODATE (or ERROR) in the
     /// same operation.
     pub(crate) fn end_read(&self, id: FrameId, end: ReadEnd) {
         self.lock_of(id).end_read(end);
     }
 
-    /// Marks the frame as being written to its store; the caller holds its lock.
+    /// Marks the frame as being written to its store. The caller holds the frame's lock.
     pub(crate) fn set_writeback(&self, id: FrameId) {
         self.lock_of(id).set_writeback();
     }
 
-    /// Ends what `set_writeback` began, and wakes its waiters. The caller's hold on the frame lasts
-    /// until this returns; otherwise the wake-up could fall into the frame's next life (L11).
+    /// Ends the writeback that `set_writeback` began, and wakes its waiters. The caller keeps its
+    /// hold on the frame until this returns. Otherwise the wake-up could reach waiters of a frame
+    /// that was freed and allocated again (L11).
     pub(crate) fn end_writeback(&self, id: FrameId) {
         self.lock_of(id).end_writeback();
         debug_assert_ne!(
@@ -491,20 +502,20 @@ impl Frames {
         );
     }
 
-    /// Sleeps until the bit was clear at some moment since the call. Another thread may take the
-    /// bit next.
+    /// Sleeps until the bit was clear at some moment since the call. Another thread may set the bit
+    /// again immediately.
     pub(crate) fn wait(&self, id: FrameId, bit: Bit) {
         self.lock_of(id).wait(bit, None);
     }
 
-    /// Like [`Frames::wait`], but at most `timeout`.
+    /// Waits like [`Frames::wait`], for at most `timeout`.
     pub(crate) fn wait_timeout(&self, id: FrameId, bit: Bit, timeout: Duration) -> WaitResult {
         self.lock_of(id).wait(bit, lock::deadline(timeout))
     }
 
-    /// Drops the caller's reference, then sleeps until the bit was clear at some moment since the
-    /// call, without touching the frame again. If that was the last hold, the caller frees the
-    /// frame.
+    /// Drops the caller's reference. Then sleeps until the bit was clear at some moment since the
+    /// call, without touching the frame again. If the reference was the last hold, the caller frees
+    /// the frame.
     #[cfg_attr(
         not(test),
         expect(
@@ -517,7 +528,8 @@ impl Frames {
             .put_and_wait(bit, || self.meta(id).hold.put())
     }
 
-    /// Registers `waker` to be called once when the bit clears; `None` if it is clear now.
+    /// Registers `waker` to be called once, when the bit clears. Returns `None` if the bit is clear
+    /// now.
     #[cfg_attr(
         not(test),
         expect(
@@ -529,14 +541,14 @@ impl Frames {
         self.lock_of(id).wait_waker(bit, waker)
     }
 
-    /// The wait table, for its counters.
+    /// Returns the wait table, for its counters.
     pub(crate) fn waits(&self) -> &WaitTable {
         &self.waits
     }
 
-    /// Recomputes what the allocator caches and checks that every frame is in exactly one state
-    /// (I1): each is in one free block, one magazine or one allocated block, and nothing free is
-    /// held. Panics otherwise. No thread may allocate or free meanwhile.
+    /// Checks that every frame is in exactly one state (I1), and recomputes what the allocator
+    /// caches. Each frame is in one free block, one magazine or one allocated block, and no free
+    /// frame is held. Panics otherwise. No thread may allocate or free meanwhile.
     pub(crate) fn validate(&self) {
         let mut free = vec![false; self.metas.len()];
         let mut count = 0;
@@ -565,7 +577,7 @@ impl Frames {
             "I4: the zero frame was counted"
         );
         let mut bytes = [1; PAGE_SIZE];
-        // SAFETY: the zero frame is 4096 bytes of the arena, to which nobody writes.
+        // SAFETY: the zero frame is 4096 bytes of the arena, to which nothing writes.
         unsafe { copy::copy_in(&mut bytes, self.host(FrameId::ZERO)) };
         assert!(bytes == [0; PAGE_SIZE], "I4: the zero frame was written to");
         let mut id = 1;

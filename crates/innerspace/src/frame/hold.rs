@@ -1,5 +1,5 @@
-//! The hold word of a frame: the counts that keep it from being freed, and whether its bytes may
-//! change.
+//! The hold word of a frame: the counts that keep the frame from being freed, and whether its bytes
+//! may change.
 //!
 //! ```text
 //!  63      62      61     60   59..40  39..20  19..0
@@ -7,26 +7,26 @@
 //! ```
 //!
 //! - views: guards that were promised bytes that never change
-//! - refs: the file's index, or the views of a block that has left it (1); leaves that own an
-//!   anonymous frame; transient users
+//! - refs: the file's index, or the views of a block that has left its file (together 1); leaves
+//!   that own an anonymous frame; short-lived users
 //! - mapped: file pages installed in page tables; pins of an anonymous page; borrowers of a leaf
-//! - UNCACHED: the frame is in no file's index: anonymous, or viewed-only, or owned, or free. While
-//!   it is clear the frame is *CACHED*: a file's index leads to it
-//! - WRITER: the holder of the block's lock copies into the frame
+//! - UNCACHED: the frame is in no file's index: anonymous, viewed-only, owned or free. While the
+//!   bit is clear the frame is *CACHED*: a file's index leads to it
+//! - WRITER: the holder of the block's lock is copying into the frame
 //! - WMAPPED: write translations of the frame may exist
-//! - COLD: of a CACHED frame: its next use may have a mark to make ([`super::marks`])
+//! - COLD: the next use of a CACHED frame may have a mark to make ([`super::marks`])
 //!
-//! The transitions, with the function and the condition of each, and the orderings are in
-//! `docs/protocols/hold-word.md`.
+//! `docs/protocols/hold-word.md` has the transitions, the function and the condition of each, and
+//! the orderings.
 //!
-//! Views or pins alone may keep an anonymous frame whose leaf has released it. Dropping a view of a
-//! block that has left its file ([`PutView::Detached`]) notifies the views' owner
-//! ([`super::detached`]).
+//! Views or pins alone may keep an anonymous frame after its leaf has released it. If a view of a
+//! block is dropped after the block has left its file ([`PutView::Detached`]), the views' owner is
+//! notified ([`super::detached`]).
 //!
-//! The thread that brings the word to UNCACHED alone (`Dropped::Last`) frees the frame. The word
-//! stays so until the frame is published again, so every `try_` on a free frame fails. The word of
-//! a frame that was never published is 0, and [`Hold::load`] reports it as not held. A field that
-//! is full refuses (`try_` fails) and never wraps into its neighbour.
+//! The thread that drops the last hold, after which the word is UNCACHED alone (`Dropped::Last`),
+//! frees the frame. The word stays so until the frame is published again, so every `try_` on a free
+//! frame fails. The word of a frame that was never published is 0, which [`Hold::load`] reports as
+//! not held. If a field is full, `try_` fails, and the field never overflows into its neighbour.
 
 use std::fmt;
 
@@ -36,9 +36,10 @@ const FIELD: u64 = (1 << 20) - 1;
 const VIEW: u64 = 1;
 const REF: u64 = 1 << 20;
 const MAPPED: u64 = 1 << 40;
-/// The top bit of `views`: with it set the count is full.
+/// The top bit of `views`. If it is set, the count is full.
 const VIEWS_FULL: u64 = 1 << 19;
-/// The sign bit: after a drop of a view the processor's flags have the answer.
+/// The sign bit, so that after a drop of a view the processor's flags tell whether the frame is
+/// cached.
 const UNCACHED: u64 = 1 << 63;
 const WMAPPED: u64 = 1 << 62;
 const WRITER: u64 = 1 << 61;
@@ -49,73 +50,74 @@ const COLD: u64 = 1 << 60;
 pub(crate) struct HoldState(u64);
 
 impl HoldState {
-    /// Not held: owned or free.
+    /// The frame is not held: it is owned or free.
     pub(crate) const NONE: HoldState = HoldState(UNCACHED);
-    /// The most references, and the most installed pages.
+    /// The maximum number of references, and of installed pages.
     pub(crate) const MAX: u32 = FIELD as u32;
-    /// The most views.
+    /// The maximum number of views.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) const MAX_VIEWS: u32 = VIEWS_FULL as u32;
 
-    /// A block in its file's index, with `refs` references of which the index has one, and not used
-    /// yet.
+    /// Returns the state of a block in its file's index that was not used yet. `refs` is its number
+    /// of references, one of which is the index's.
     pub(crate) const fn cached(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
         HoldState(COLD | (refs as u64 * REF))
     }
 
-    /// A frame of no file (anonymous, table, index node) with `refs` references.
+    /// Returns the state of a frame of no file (anonymous, table, index node) with `refs`
+    /// references.
     pub(crate) const fn refs_only(refs: u32) -> HoldState {
         assert!(refs >= 1 && refs <= HoldState::MAX);
         HoldState(UNCACHED | (refs as u64 * REF))
     }
 
-    /// The number of views.
+    /// Returns the number of views.
     pub(crate) const fn views(self) -> u32 {
         ((self.0 / VIEW) & FIELD) as u32
     }
 
-    /// The number of references.
+    /// Returns the number of references.
     pub(crate) const fn refs(self) -> u32 {
         ((self.0 / REF) & FIELD) as u32
     }
 
-    /// The number of file pages installed in page tables.
+    /// Returns the number of file pages installed in page tables.
     pub(crate) const fn mapped(self) -> u32 {
         ((self.0 / MAPPED) & FIELD) as u32
     }
 
-    /// Whether the frame is in its file's index.
+    /// Returns whether the frame is in its file's index.
     pub(crate) const fn is_cached(self) -> bool {
         self.0 & UNCACHED == 0
     }
 
-    /// Whether a writer copies into the frame.
+    /// Returns whether a writer is copying into the frame.
     pub(crate) const fn has_writer(self) -> bool {
         self.0 & WRITER != 0
     }
 
-    /// Whether write translations may exist.
+    /// Returns whether write translations may exist.
     pub(crate) const fn is_wmapped(self) -> bool {
         self.0 & WMAPPED != 0
     }
 
-    /// Whether the frame is anonymous with one reference and no view, pinned or not.
+    /// Returns whether the frame is anonymous and has one reference and no view. It may be pinned.
     pub(crate) const fn is_one_ref(self) -> bool {
         self.0 & !(FIELD * MAPPED) == UNCACHED | REF
     }
 
-    /// Whether a use of this cached frame may have a mark to make.
+    /// Returns whether a use of this cached frame may have a mark to make.
     pub(crate) const fn is_cold(self) -> bool {
         self.0 & COLD != 0
     }
 
-    /// Whether there are views of the frame, and no file has it (a state of I1).
+    /// Returns whether the frame is in no file and has views (a state of I1).
     pub(crate) const fn is_viewed_only(self) -> bool {
         !self.is_cached() && self.views() > 0
     }
 
-    /// Whether a hit may take a view: none of the four bits, and room for one.
+    /// Returns whether a hit may take a view: none of the four bits is set, and the count has room.
     #[inline(always)]
     const fn is_hot(self) -> bool {
         self.0 & (UNCACHED | WMAPPED | WRITER | COLD | VIEWS_FULL) == 0
@@ -153,7 +155,7 @@ impl fmt::Debug for HoldState {
     }
 }
 
-/// Whether a block may leave its file while there are views of it.
+/// Whether a block may leave its file while it has views.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Viewed {
     Allowed,
@@ -166,7 +168,7 @@ pub(super) enum Viewed {
 pub(crate) enum Dropped {
     /// The frame is still held.
     Held,
-    /// It is not held any more: the caller frees it.
+    /// The frame is no longer held, and the caller frees it.
     Last,
 }
 
@@ -176,7 +178,7 @@ pub(crate) enum Dropped {
 pub(crate) enum PutView {
     /// The block is in its file, which keeps it.
     Kept,
-    /// The block had left its file: the views' owner has to be notified ([`super::detached`]).
+    /// The block had left its file, so the views' owner has to be notified ([`super::detached`]).
     /// Owner and frame stay until then.
     Detached,
 }
@@ -185,13 +187,13 @@ pub(crate) enum PutView {
 pub(crate) struct Hold(AtomicU64);
 
 impl Hold {
-    /// A word that starts as `state`. Ordinary builds take zeroed memory.
+    /// Makes a word that starts as `state`. Ordinary builds use zeroed memory instead.
     #[cfg(any(test, loom, shuttle))]
     pub(super) fn new(state: HoldState) -> Hold {
         Hold(AtomicU64::new(state.0))
     }
 
-    /// The word now; another thread may change it the next moment.
+    /// Returns the present word, which another thread may change the next moment.
     #[inline]
     pub(crate) fn load(&self) -> HoldState {
         match self.0.load(Ordering::Acquire) {
@@ -200,7 +202,8 @@ impl Hold {
         }
     }
 
-    /// Makes an owned frame visible. Release: pairs with the Acquire of every taker.
+    /// Makes an owned frame visible. Release: pairs with the Acquire of every operation that takes
+    /// a hold.
     #[inline(always)]
     pub(super) fn publish(&self, state: HoldState) {
         debug_assert_eq!(
@@ -211,7 +214,8 @@ impl Hold {
         self.0.store(state.0, Ordering::Release);
     }
 
-    /// Applies `change` by compare-exchange until it sticks; `None` refuses.
+    /// Applies `change` by compare-exchange until it succeeds. If `change` returns `None`, the word
+    /// stays as it is.
     #[inline]
     fn update(
         &self,
@@ -235,13 +239,13 @@ impl Hold {
         }
     }
 
-    /// Takes a reference if there is one already and the count has room. Acquire: pairs with
+    /// Takes a reference if the frame has one already and the count has room. Acquire: pairs with
     /// `publish`.
     ///
-    /// Rule for this and every other operation that changes a word of one reference without CACHED:
-    /// the caller has come through an owner of the frame, and keeps that owner meanwhile.
-    /// [`Hold::put_owner`] ends such a word by a load and a plain store, which would undo any other
-    /// change.
+    /// A rule holds for this and every other operation that changes a word of one reference without
+    /// CACHED. The caller has reached the frame through one of its owners, and keeps that owner
+    /// meanwhile. The reason is [`Hold::put_owner`], which ends such a word by a load and a plain
+    /// store, and so would undo any other change.
     #[inline]
     pub(crate) fn try_get(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -250,9 +254,9 @@ impl Hold {
         .is_ok()
     }
 
-    /// Like [`Hold::try_get`] for a frame that is in a file's index: the speculative get of a
-    /// lookup there. A frame that has become a table or an index node meanwhile is not touched, so
-    /// the counts of these are their owner's alone.
+    /// Takes a reference like [`Hold::try_get`], but only of a frame that is in a file's index: the
+    /// speculative get of a lookup there. A frame that has become a table or an index node
+    /// meanwhile is not changed, so only the owner of such a frame changes its counts.
     #[inline]
     pub(crate) fn try_get_cached(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -261,8 +265,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Drops a reference. Release: pairs with the thread that ends the frame's life. Acquire: that
-    /// may be this one.
+    /// Drops a reference. Release: pairs with the Acquire of the thread that frees the frame.
+    /// Acquire: this may be that thread.
     #[inline]
     pub(crate) fn put(&self) -> Dropped {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -275,9 +279,9 @@ impl Hold {
         HoldState(before.0 - REF).after_drop()
     }
 
-    /// Drops an owner's reference, as [`Hold::put`] does, of a frame that is in no file. A hold on
-    /// such a frame is only taken through one of its owners, which is kept meanwhile; a lookup of a
-    /// file's block requires CACHED. So the last owner, if there is no other hold, has the frame to
+    /// Drops an owner's reference of a frame that is in no file, as [`Hold::put`] does. A hold on
+    /// such a frame is taken only through one of its owners, which is kept meanwhile; a lookup of a
+    /// file's block requires CACHED. So if there is no other hold, the last owner has the frame to
     /// itself and needs no read-modify-write. Acquire: pairs with the Release of earlier holders.
     #[inline(always)]
     pub(crate) fn put_owner(&self) -> Dropped {
@@ -290,8 +294,8 @@ impl Hold {
         Dropped::Last
     }
 
-    /// Takes a view if the frame is cached and cannot be written to. Acquire: pairs with
-    /// `publish`, `end_write` and `clear_wmapped`. The caller checks UPTODATE afterwards.
+    /// Takes a view if the frame is cached and cannot be written to. Acquire: pairs with `publish`,
+    /// `end_write` and `clear_wmapped`. The caller checks UPTODATE afterwards.
     #[inline]
     pub(crate) fn try_view(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -300,7 +304,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Like [`Hold::try_view`], and fails also when another thread changes the word meanwhile.
+    /// Takes a view like [`Hold::try_view`], but also fails if another thread changes the word
+    /// meanwhile.
     #[inline(always)]
     pub(crate) fn try_view_once(&self) -> bool {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -313,8 +318,8 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Takes a view of a frame whose use makes no mark, once: what a hit does. Acquire: as in
-    /// [`Hold::try_view`], and pairs with `warm`, which found UPTODATE.
+    /// Takes a view of a frame whose use makes no mark, by a single attempt, as a hit does.
+    /// Acquire: as in [`Hold::try_view`]; it also pairs with `warm`, which found UPTODATE.
     #[inline(always)]
     pub(crate) fn try_view_hot(&self) -> bool {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -327,11 +332,11 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Notes that the next use may have a mark to make. Called after a mark was taken away, for a
-    /// frame that may have been freed since.
+    /// Notes that the next use may have a mark to make. Called after a mark was removed. The frame
+    /// may have been freed since.
     ///
-    /// Writes the word even if COLD is set: AcqRel, so that a later [`Hold::warm`] finds the mark
-    /// taken away.
+    /// Writes the word even if COLD is set already. AcqRel, so that a later [`Hold::warm`] finds
+    /// the mark removed.
     pub(crate) fn cool(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 | COLD)
@@ -339,16 +344,17 @@ impl Hold {
     }
 
     /// Notes that a use has no mark to make, and that the bytes are up to date. The caller holds
-    /// the frame, and looks at the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and,
-    /// for the bytes, with [`Hold::try_view_hot`].
+    /// the frame, and checks the marks again afterwards. AcqRel: pairs with [`Hold::cool`] and, for
+    /// the bytes, with [`Hold::try_view_hot`].
     pub(crate) fn warm(&self) {
         let _cached = self.update(Ordering::AcqRel, |now| {
             now.is_cached().then_some(now.0 & !COLD)
         });
     }
 
-    /// Takes one more view for a caller that has one, and returns the block's state; `None` when
-    /// the count is full. Relaxed: the new view reads only what the old one could.
+    /// Takes one more view for a caller that has one already, and returns the block's state.
+    /// Returns `None` if the count is full. Relaxed: the new view reads only what the old view
+    /// could read.
     #[inline]
     pub(crate) fn try_clone_view(&self) -> Option<PutView> {
         let now = self.update(Ordering::Relaxed, |now| {
@@ -365,8 +371,8 @@ impl Hold {
         }
     }
 
-    /// Takes a view of a frame that is in no file and has an owner. The caller ensures that it is
-    /// not written to as long as it has views. Acquire: pairs with `publish`.
+    /// Takes a view of a frame that is in no file and has an owner. The caller ensures that nothing
+    /// writes to the frame as long as it has views. Acquire: pairs with `publish`.
     pub(crate) fn try_view_still(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             (now.refs() > 0 && !now.is_cached() && now.0 & VIEWS_FULL == 0).then_some(now.0 + VIEW)
@@ -374,27 +380,27 @@ impl Hold {
         .is_ok()
     }
 
-    /// Drops a view of a block. Orderings as in [`Hold::put`].
+    /// Drops a view of a block. The orderings are those of [`Hold::put`].
     #[inline(always)]
     pub(crate) fn put_view(&self) -> PutView {
         #[cfg(all(test, not(loom), not(shuttle)))]
         touched::count();
         let before = self.0.fetch_sub(VIEW, Ordering::AcqRel);
-        // In a child of fork(2) the metadata is all zeros, which the owner knows.
+        // In a child of fork(2) the metadata is all zeros. The views' owner knows about that.
         debug_assert!(
             HoldState(before).views() > 0 || before == 0,
             "put of a view that nobody had: {:?}",
             HoldState(before)
         );
-        // Neither UNCACHED nor 0. In this form the processor's flags have the answer without a
-        // further instruction.
+        // Tests that the word is neither UNCACHED nor 0. In this form the processor's flags have
+        // the result without a further instruction.
         match before as i64 > 0 {
             true => PutView::Kept,
             false => PutView::Detached,
         }
     }
 
-    /// Drops a view that [`Hold::try_view_still`] took. Orderings as in [`Hold::put`].
+    /// Drops a view that [`Hold::try_view_still`] took. The orderings are those of [`Hold::put`].
     pub(crate) fn put_view_still(&self) -> Dropped {
         let before = HoldState(self.0.fetch_sub(VIEW, Ordering::AcqRel));
         assert!(
@@ -404,9 +410,9 @@ impl Hold {
         HoldState(before.0 - VIEW).after_drop()
     }
 
-    /// Starts writing to a cached frame that has no views; the caller holds the block's lock.
-    /// Acquire: pairs with `put_view`, so that the reads of the last view come before the bytes
-    /// change.
+    /// Starts writing to a cached frame that has no views. The caller holds the block's lock.
+    /// Acquire: pairs with `put_view`, so that the reads through the last view come before the
+    /// bytes change.
     pub(crate) fn try_begin_write(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
             assert!(
@@ -418,7 +424,7 @@ impl Hold {
         .is_ok()
     }
 
-    /// Ends what `try_begin_write` started. Release: pairs with `try_view`.
+    /// Ends the write that `try_begin_write` started. Release: pairs with `try_view`.
     pub(crate) fn end_write(&self) {
         let before = HoldState(self.0.fetch_and(!WRITER, Ordering::Release));
         debug_assert!(
@@ -427,7 +433,7 @@ impl Hold {
         );
     }
 
-    /// Allows write translations of a frame that has no views; the caller holds the block's lock.
+    /// Allows write translations of a frame that has no views. The caller holds the block's lock.
     /// Acquire: as in `try_begin_write`.
     pub(crate) fn try_set_wmapped(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -436,14 +442,14 @@ impl Hold {
         .is_ok()
     }
 
-    /// Notes that no write translation is left: they were revoked and a grace period has passed
+    /// Notes that no write translation is left: all were revoked, and a grace period has passed
     /// (I6). The caller holds the block's lock. Release: pairs with `try_view`.
     pub(crate) fn clear_wmapped(&self) {
         self.0.fetch_and(!WMAPPED, Ordering::Release);
     }
 
-    /// Counts one more installed page, for a caller that holds the frame; fails only when the count
-    /// is full. Relaxed: the caller's own hold gave it the bytes.
+    /// Counts one more installed page, for a caller that holds the frame. Fails only if the count
+    /// is full. Relaxed: the caller's own hold has acquired the bytes.
     #[inline]
     pub(crate) fn try_map(&self) -> bool {
         self.update(Ordering::Relaxed, |now| {
@@ -453,8 +459,9 @@ impl Hold {
         .is_ok()
     }
 
-    /// Counts a page about to be installed, of a frame in a file's index. Speculative, like
-    /// [`Hold::try_get_cached`]. Until the page is installed the count is the caller's hold.
+    /// Counts a page that is about to be installed, of a frame in a file's index. It is
+    /// speculative, like [`Hold::try_get_cached`]. Until the page is installed, the count serves as
+    /// the caller's hold.
     #[inline]
     pub(crate) fn try_map_cached(&self) -> bool {
         self.update(Ordering::Acquire, |now| {
@@ -463,8 +470,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Counts a second borrower of a leaf that has one and no other hold. While it stays counted,
-    /// only one such attempt succeeds. Acquire: pairs with every dropper's Release.
+    /// Counts a second borrower of a leaf that has one borrower and no other hold. While the second
+    /// is counted, no other such attempt succeeds. Acquire: pairs with the Release of every drop.
     pub(crate) fn try_map_both(&self) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 == UNCACHED | MAPPED).then_some(UNCACHED | (2 * MAPPED))
@@ -472,8 +479,8 @@ impl Hold {
         .is_ok()
     }
 
-    /// Ends what [`Hold::try_map_both`] began, and takes off both borrowers at once: with
-    /// only one gone another attempt could begin. Orderings as in [`Hold::put`].
+    /// Ends what [`Hold::try_map_both`] began, and removes both borrowers in one step: if only one
+    /// were removed, another attempt could begin. The orderings are those of [`Hold::put`].
     pub(crate) fn unmap_both(&self) -> Dropped {
         let before = HoldState(self.0.fetch_sub(2 * MAPPED, Ordering::AcqRel));
         assert!(
@@ -483,7 +490,7 @@ impl Hold {
         HoldState(before.0 - 2 * MAPPED).after_drop()
     }
 
-    /// Counts one installed page less. Orderings as in [`Hold::put`].
+    /// Counts one installed page less. The orderings are those of [`Hold::put`].
     #[inline]
     pub(crate) fn unmap(&self) -> Dropped {
         #[cfg(all(test, not(loom), not(shuttle)))]
@@ -496,9 +503,9 @@ impl Hold {
         HoldState(before.0 - MAPPED).after_drop()
     }
 
-    /// Makes a cached frame owned again if it is held by exactly `refs` references (the index's and
-    /// the caller's own), no view and no installed page. A left-over WMAPPED does not matter: there
-    /// is no translation left. Acquire: pairs with every dropper's Release.
+    /// Makes a cached frame owned again if exactly `refs` references hold it (the index's and the
+    /// caller's own) and it has no view and no installed page. WMAPPED may still be set, because no
+    /// translation is left. Acquire: pairs with the Release of every drop.
     pub(crate) fn freeze(&self, refs: u32) -> bool {
         self.update(Ordering::AcqRel, |now| {
             (now.0 & !WMAPPED | COLD == HoldState::cached(refs).0).then_some(HoldState::NONE.0)
@@ -506,10 +513,10 @@ impl Hold {
         .is_ok()
     }
 
-    /// Takes the frame out of its file: sets UNCACHED, and clears the bits that only a file's block
-    /// has, in one step, so that no view can be taken afterwards. The index's reference goes too,
-    /// unless there are views, which inherit it. Refuses while there are views if `viewed` says
-    /// so. The caller holds the block's lock.
+    /// Takes the frame out of its file. In one step it sets UNCACHED and clears the bits that only
+    /// a block of a file has, so that no view can be taken afterwards. The index's reference is
+    /// dropped too, unless the frame has views, which inherit it. If `viewed` is `Refused`, a frame
+    /// with views stays in its file. The caller holds the block's lock.
     pub(super) fn leave_file(&self, viewed: Viewed) -> Result<HoldState, HoldState> {
         self.update(Ordering::AcqRel, |now| {
             assert!(
@@ -547,7 +554,7 @@ pub(crate) mod touched {
         TOUCHED.set(TOUCHED.get() + 1);
     }
 
-    /// So far.
+    /// Returns the number so far.
     pub(crate) fn so_far() -> u64 {
         TOUCHED.get()
     }

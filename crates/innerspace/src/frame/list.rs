@@ -1,17 +1,17 @@
-//! Doubly linked lists of frames, threaded through the metadata: the buddy allocator's free lists,
-//! the LRU's lists.
+//! Doubly linked lists of frames, threaded through the metadata: the free lists of the buddy
+//! allocator and the LRU lists.
 //!
-//! The links are atomics for the compiler's sake only; the list's owner serialises all access, so
-//! every one is relaxed.
+//! The links are atomics only to satisfy the compiler. The list's owner serialises all access, so
+//! every access is relaxed.
 
 use super::meta::Meta;
 use crate::FrameId;
 use crate::sync::atomic::Ordering;
 
-/// A doubly linked list of frames, threaded through their metadata. Its owner holds the lock.
+/// A doubly linked list of frames, threaded through their metadata.
 ///
-/// A frame is in at most one list. The list does not know its lock: every method wants `&mut self`,
-/// and the two users (the buddy allocator, the LRU) keep their lists inside the mutex that guards
+/// A frame is in at most one list. The list does not know its lock: every change takes `&mut self`.
+/// Its two users, the buddy allocator and the LRU, keep their lists inside the mutex that guards
 /// them.
 #[derive(Debug, Default)]
 pub(crate) struct FrameList {
@@ -21,7 +21,7 @@ pub(crate) struct FrameList {
 }
 
 impl FrameList {
-    /// An empty list.
+    /// Makes an empty list.
     pub(crate) const fn new() -> FrameList {
         FrameList {
             head: 0,
@@ -30,28 +30,28 @@ impl FrameList {
         }
     }
 
-    /// The number of frames (blocks) in the list.
+    /// Returns the number of frames (blocks) in the list.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The first frame.
+    /// Returns the first frame.
     pub(crate) fn front(&self) -> Option<FrameId> {
         (self.head != 0).then_some(FrameId(self.head))
     }
 
-    /// The last frame.
+    /// Returns the last frame.
     pub(crate) fn back(&self) -> Option<FrameId> {
         (self.tail != 0).then_some(FrameId(self.tail))
     }
 
-    /// The frame after `id`.
+    /// Returns the frame after `id`.
     pub(crate) fn after(&self, metas: &[Meta], id: FrameId) -> Option<FrameId> {
         let next = metas[id.index()].links.next.load(Ordering::Relaxed);
         (next != 0).then_some(FrameId(next))
     }
 
-    /// The frame before `id`.
+    /// Returns the frame before `id`.
     pub(crate) fn before(&self, metas: &[Meta], id: FrameId) -> Option<FrameId> {
         let prev = metas[id.index()].links.prev.load(Ordering::Relaxed);
         (prev != 0).then_some(FrameId(prev))
@@ -74,10 +74,11 @@ impl FrameList {
         Some(id)
     }
 
-    /// Takes a frame out that is in this list.
+    /// Takes a frame of this list out.
     pub(crate) fn remove(&mut self, metas: &[Meta], id: FrameId) {
         let links = &metas[id.index()].links;
-        // Not two swaps, which are locked instructions: no other thread changes these.
+        // Loads and stores, not swaps, which are locked instructions: no other thread changes these
+        // links.
         let prev = links.prev.load(Ordering::Relaxed);
         let next = links.next.load(Ordering::Relaxed);
         links.prev.store(0, Ordering::Relaxed);

@@ -1,22 +1,23 @@
-//! The LRU's record of a frame, in one word: its place, and the group whose lists it is on.
+//! The LRU's record of a frame, in one word: its place, and the group on whose lists it is.
 //!
 //! Lists and batches name frames that may have been freed and reused meanwhile, or that may be back
-//! in the same place for another group. A thread that finds a frame this way reads the word, locks
-//! the lists of the group in it, and reads the word again: an unchanged word proves that the frame
-//! is there, and stays there while the lists are locked (`docs/protocols/per-thread.md`).
+//! in the same place for another group. A thread that finds a frame in this way reads the word,
+//! locks the lists of the group in it, and reads the word again. An unchanged word proves that the
+//! frame is there, and that it stays there while the lists are locked
+//! (`docs/protocols/per-thread.md`).
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 const GROUP_SHIFT: u32 = 8;
 
-/// The place (0 is none), and the group under whose lock the frame leaves it.
+/// A frame's place (0 is none), and the group under whose lock the frame leaves that place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Listing {
     pub(crate) place: u8,
     pub(crate) group: u16,
 }
 
-/// The word. All-zero metadata means that the frame is nowhere.
+/// The word with a frame's listing. All zeros mean that the frame is in no place.
 pub(crate) struct Listed(AtomicU32);
 
 impl Default for Listed {
@@ -26,7 +27,7 @@ impl Default for Listed {
 }
 
 impl Listed {
-    /// Acquire: pairs with `store`.
+    /// Loads the listing. Acquire: pairs with `store`.
     #[inline(always)]
     pub(crate) fn load(&self) -> Listing {
         let word = self.0.load(Ordering::Acquire);
@@ -36,22 +37,23 @@ impl Listed {
         }
     }
 
-    /// Called under the lock of the lists of the frame's group; for a frame that is nowhere, by the
-    /// thread that lists it. Release: a thread that sees the place sees everything set before.
+    /// Stores the listing. The caller holds the lock of the lists of the frame's group. If the
+    /// frame was in no place, the caller is the thread that lists it. Release: a thread that sees
+    /// the place sees everything set before.
     #[inline(always)]
     pub(crate) fn store(&self, Listing { place, group }: Listing) {
         let word = u32::from(group) << GROUP_SHIFT | u32::from(place);
         self.0.store(word, Ordering::Release);
     }
 
-    /// Begins a life: nowhere.
+    /// Resets the listing of a newly allocated frame to no place.
     #[inline(always)]
     pub(super) fn begin(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Locks the lists of the group in `seen`, which is not nowhere; `None` if the frame has left
-    /// that place.
+    /// Locks the lists of the group in `seen`, whose place is not 0. Returns `None` if the frame
+    /// has left that place.
     #[inline]
     pub(crate) fn lock_at<L>(&self, seen: Listing, lock: impl FnOnce(u16) -> L) -> Option<L> {
         let locked = lock(seen.group);
@@ -72,7 +74,7 @@ mod models {
     #[derive(Default)]
     struct World {
         listed: Listed,
-        /// The frames on the lists of two groups.
+        /// The number of frames on the lists of two groups.
         lists: [Mutex<u32>; 2],
     }
 
@@ -83,7 +85,7 @@ mod models {
             self.listed.store(Listing { place, group });
         }
 
-        /// As done by a thread that frees the frame.
+        /// Takes the frame out of its place, as a thread that frees it does.
         fn remove(&self) {
             loop {
                 let seen = self.listed.load();
@@ -96,7 +98,7 @@ mod models {
             }
         }
 
-        /// As done by a thread that drains the batch and finds the frame's number in it.
+        /// Drains the batch, as a thread that finds the frame's number in it does.
         fn drain(&self) {
             let seen = self.listed.load();
             if seen.place != WAITS {
@@ -115,8 +117,8 @@ mod models {
         }
     }
 
-    // The frame is on a list of the first group, then of the second, and then comes back to the
-    // first.
+    // The frame is on a list of the first group, then of the second, and then on one of the first
+    // again.
     #[test]
     fn a_frame_of_three_lives_is_never_taken_for_one_of_another() {
         let mut builder = Builder::new();

@@ -1,50 +1,53 @@
 //! The lock bit and the writeback bit of a frame: taking, releasing, waiting.
 //!
-//! Waiting is rare, so the fast paths touch the flags byte alone: locking is one compare-exchange,
-//! unlocking one RMW whose sign tells whether WAITERS is set (both bits are in one byte for that).
-//! All other cases use the wait table.
+//! Waiting is rare, so the fast paths touch only the flags byte. Locking is one compare-exchange.
+//! Unlocking is one read-modify-write, whose sign tells whether WAITERS is set; both bits are in
+//! one byte for that reason. All other cases use the wait table.
 //!
-//! **No wake-up is lost.** A waiter, holding its queue's mutex, sets WAITERS *first*, then tries
-//! the bit once, and only then enqueues. All three bits are in one atomic byte, so either the try
-//! comes after the release and succeeds, or the release comes after WAITERS was set and sees it;
-//! then the releaser locks the queue's mutex and finds the entry.
+//! **No wake-up is lost.** A waiter holds its queue's mutex. It sets WAITERS *first*, then tries
+//! the bit once, and only then enqueues. All three bits are in one atomic byte, so there are two
+//! cases. If the try comes after the release, it succeeds. If the release comes after WAITERS was
+//! set, the releaser sees WAITERS, locks the queue's mutex and finds the entry.
 //!
-//! **Fairness is bounded.** A released lock is free for all, but while WAITERS is set every thread
-//! takes it under the queue's mutex (the compare-exchange of the fast path expects the bit to be
-//! clear). A thread that passes the first waiter counts that in the queue. One that finds it passed
-//! `patience` times already hands the lock over: it takes the bit for the waiter, unlinks it and
-//! unparks its thread. The unlocker does the same when it comes to the queue; until then the lock
-//! does not lie idle if another thread wants it. Nothing has to be known of the queue *before* the
-//! lock is released, so unlocking does not look. With `patience` 0 the order is strictly first
-//! come, first served.
+//! **Fairness is bounded.** Any thread may take a released lock. But while WAITERS is set every
+//! thread takes it under the queue's mutex, because the compare-exchange of the fast path expects
+//! WAITERS to be clear. A thread that passes the first waiter counts that in the queue. If the
+//! first waiter was passed `patience` times already, such a thread hands the lock over: it takes
+//! the bit for the waiter, unlinks the waiter and unparks its thread.
 //!
-//! **Taking the lock**, for itself or for the first waiter, **a thread wakes no waiter that wants
-//! to see the bit clear**: a waker is foreign code, and would run before the caller knows that it
-//! holds the lock. Instead it notes in the queue, under the mutex, that these waiters have seen the
-//! bit clear. The unlocker that let it in wakes them: they enqueued while the bit was set, so the
-//! unlocker came after and saw WAITERS, and it has not been to the queue since, or they would be
-//! gone.
+//! The unlocker does the same when it comes to the queue. Until then the lock is not idle if
+//! another thread wants it. Nothing has to be known of the queue *before* the lock is released, so
+//! unlocking does not look. With `patience` 0 the order is strictly first come, first served.
 //!
-//! **A wake-up is never stale.** The unlocker looks at the bit again under the queue's mutex. If it
-//! was set anew, the next release will see WAITERS and wake the waiters that are not noted. So a
-//! woken waiter's bit was clear after it had begun to wait, and it need not look again (after
-//! `put_and_wait` it must not).
+//! **A thread that takes the lock, for itself or for the first waiter, wakes none of the waiters
+//! that only want to see the bit clear.** A waker is foreign code, and would run before the caller
+//! knows that it holds the lock. The thread instead notes in the queue, under the mutex, that these
+//! waiters have seen the bit clear. The unlocker that released the lock wakes them. They enqueued
+//! while the bit was set, so the unlocker came after them and saw WAITERS. It has not been to the
+//! queue since, or they would be gone.
 //!
-//! **The frame lives until its unlocker has been to the queue**, so that the byte and the key are
-//! those of one life: every caller of an unlocking function holds the frame until the function
-//! returns. There is one exception: in fault-around the hold on a neighbour passes to the installed
-//! page. The index holds that frame until the lock is released. Then it may be evicted and reused
-//! before its unlocker is at the queue, which does no harm:
-//! - No entry in the queue is of the life before. Exclusive waiters hold the frame. Some shared
+//! **A wake-up is never stale.** The unlocker checks the bit again under the queue's mutex. If the
+//! bit was set again, the next release will see WAITERS and wake the waiters that are not noted. So
+//! the bit of a woken waiter was clear at some moment after the wait began, and the waiter need not
+//! check it (after `put_and_wait` it must not).
+//!
+//! **The frame is not freed until its unlocker has been to the queue**, so that the byte and the
+//! key still belong to the same use of the frame. Every caller of an unlocking function holds the
+//! frame until the function returns.
+//!
+//! There is one exception. In fault-around the hold on a neighbour passes to the installed page.
+//! The index holds that frame until the lock is released. Then the frame may be evicted and reused
+//! before its unlocker is at the queue. That does no harm:
+//! - No entry in the queue is older than the reuse. Exclusive waiters hold the frame. Some shared
 //!   waiters do not (`put_and_wait`), but the thread that took the block out of the index had the
-//!   lock and held the frame while it released it: it saw WAITERS and woke them all.
-//! - For waiters of the new life this is one more visit to the queue: waking them, or handing the
-//!   lock over, is right whenever LOCKED is clear, and waking noted waiters is always right.
-//! - WAITERS is cleared if there is no waiter, by an atomic operation on one bit, which undoes no
+//!   lock, and held the frame while it released the lock. It saw WAITERS and woke them all.
+//! - For waiters on the reused frame this is one more visit to the queue. Waking them, or handing
+//!   the lock over, is right whenever LOCKED is clear, and waking noted waiters is always right.
+//! - If there is no waiter, WAITERS is cleared by an atomic operation on one bit, which undoes no
 //!   store of the new owner.
 //!
-//! No thread sleeps holding a queue's mutex. A thread that finds the lock taken and the queue empty
-//! first looks again for some hundred pauses of the processor.
+//! No thread sleeps while it holds a queue's mutex. A thread that finds the lock taken and the
+//! queue empty first spins for some hundred pauses of the processor.
 
 use std::fmt;
 use std::task::Waker;
@@ -64,13 +67,13 @@ const WAITERS: u8 = FlagSet::WAITERS.0;
 const UPTODATE: u8 = FlagSet::UPTODATE.0;
 const ERROR: u8 = FlagSet::ERROR.0;
 
-/// How a lock with a deadline ended.
+/// How an attempt to lock with a deadline ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the lock may not be held"]
 pub(crate) enum LockResult {
     /// The caller has the lock.
     Locked,
-    /// The time was up first; the caller does not have the lock.
+    /// The deadline passed first; the caller does not have the lock.
     TimedOut,
 }
 
@@ -79,20 +82,20 @@ pub(crate) enum LockResult {
 pub(crate) enum WaitResult {
     /// The bit was clear at some moment since the call.
     Cleared,
-    /// The time was up first.
+    /// The deadline passed first.
     TimedOut,
 }
 
 /// How reading a block from its store ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadEnd {
-    /// The bytes are the store's: UPTODATE.
+    /// The bytes are the store's, so UPTODATE is set.
     Filled,
-    /// The bytes are not: ERROR.
+    /// The read failed, so ERROR is set.
     Failed,
 }
 
-/// A frame's flags byte together with the table its waiters sleep in.
+/// A frame's flags byte, with the table in which its waiters sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameLock<'a> {
     pub(super) id: FrameId,
@@ -114,14 +117,14 @@ impl<'a> FrameLock<'a> {
     }
 
     /// Takes the lock if it is free and no thread waits. Never sleeps, takes no mutex and wakes no
-    /// thread. May fail for a stale WAITERS.
+    /// thread. A WAITERS bit that is out of date makes it fail too.
     #[inline]
     pub(super) fn try_lock_alone(&self) -> bool {
         self.try_at_once().is_ok()
     }
 
-    /// Takes the lock if it is free. Not for use in a section: it may take the queue's mutex for a
-    /// moment.
+    /// Takes the lock if it is free. It must not be called in a section, because it may take the
+    /// queue's mutex for a moment.
     #[inline]
     pub(super) fn try_lock(&self) -> bool {
         match self.try_at_once() {
@@ -130,12 +133,12 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Takes the lock unless LOCKED or WAITERS is set; returns the byte it saw.
+    /// Takes the lock unless LOCKED or WAITERS is set. On failure, returns the byte that it saw.
     #[inline]
     fn try_at_once(&self) -> Result<(), u8> {
         let mut now = self.byte().load(Ordering::Relaxed);
         while now & (LOCKED | WAITERS) == 0 {
-            // Acquire: pairs with the Release of the unlock before.
+            // Acquire: pairs with the Release of the previous unlock.
             match self.byte().compare_exchange_weak(
                 now,
                 now | LOCKED,
@@ -149,8 +152,8 @@ impl<'a> FrameLock<'a> {
         Err(now)
     }
 
-    /// WAITERS is set: by waiters that may be passed or may not, by waiters for the other bit, or
-    /// by waiters that have gone.
+    /// Tries to take the lock although WAITERS is set. The bit may stand for waiters that may or
+    /// may not be passed, for waiters for the other bit, or for waiters that have gone.
     #[cold]
     fn try_lock_past_waiters(&self) -> bool {
         let mut queue = self.queue();
@@ -164,7 +167,7 @@ impl<'a> FrameLock<'a> {
         false
     }
 
-    /// Takes the lock, sleeping until it is free.
+    /// Takes the lock. Sleeps until it is free.
     #[inline]
     pub(crate) fn lock(&self) {
         order::may_wait(Rank::Block);
@@ -174,7 +177,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Takes the lock, sleeping at most `timeout`.
+    /// Takes the lock. Sleeps for at most `timeout`.
     pub(super) fn lock_timeout(&self, timeout: Duration) -> LockResult {
         order::may_wait(Rank::Block);
         if self.try_lock() {
@@ -184,8 +187,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Spins for the lock while the queue is empty: most locks are held for less time than a
-    /// wake-up takes. Not where the order is strict, since spinning threads have no order.
+    /// Spins for the lock while the queue is empty, because most locks are held for less time than
+    /// a wake-up takes. Does not spin if the order is strict, since spinning threads have no order.
     fn lock_soon(&self) -> bool {
         let mut backoff = Backoff::new();
         while self.waits.patience() > 0 && backoff.is_busy() {
@@ -221,14 +224,14 @@ impl<'a> FrameLock<'a> {
             if sleeper.was_handed() {
                 return LockResult::Locked;
             }
-            // Only the first in the queue is ever roused. It also tries when its time is up: the
-            // chance it was given must not be lost with it, or those behind would sleep on beside a
-            // free lock.
+            // Only the first waiter in the queue is ever roused. It also tries after its deadline.
+            // If it gave up its chance without trying, the waiters behind it would sleep on
+            // although the lock is free.
             if self.take_in_turn(&mut queue, Some(ticket)) {
                 return LockResult::Locked;
             }
             if end == SleepEnd::TimedOut {
-                // WAITERS may now be stale; the next unlock clears it.
+                // WAITERS may now be out of date; the next unlock clears it.
                 queue.remove_exclusive(key, ticket);
                 return LockResult::TimedOut;
             }
@@ -236,17 +239,18 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// The order that loses no wake-up: WAITERS, then one try; the caller enqueues if it failed.
+    /// Sets WAITERS and then tries the bit once. If that fails, the caller enqueues. In this order
+    /// no wake-up is lost.
     fn set_waiters_then_try(&self, queue: &mut Queue) -> bool {
-        // Relaxed: the order of the two bits is that of one atomic byte, and the entry is behind
-        // the mutex.
+        // Relaxed: both bits are in one atomic byte, which has one order, and the mutex guards the
+        // entry.
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         self.take_in_turn(queue, None)
     }
 
     /// Tries the bit once, under the queue's mutex, for the waiter with this ticket or for a thread
-    /// that is not in the queue. The first waiter may be passed `patience` times; a waiter that is
-    /// not first passes no other.
+    /// that is not in the queue. Such a thread may pass the first waiter `patience` times. A waiter
+    /// that is not first passes no other.
     fn take_in_turn(&self, queue: &mut Queue, ticket: Option<u64>) -> bool {
         let key = self.key(Bit::Locked);
         let may_take = match ticket {
@@ -269,20 +273,20 @@ impl<'a> FrameLock<'a> {
         true
     }
 
-    /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the unlock
-    /// before.
+    /// Tries the bit once, under the queue's mutex. Acquire: pairs with the Release of the previous
+    /// unlock.
     fn take(&self) -> bool {
         self.byte().fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }
 
-    /// Clears WAITERS when no thread waits for this frame any more.
+    /// Clears WAITERS if no thread waits for this frame any more.
     fn tidy(&self, queue: &Queue) {
         if !queue.has_waiters(self.id) {
             self.byte().fetch_and(!WAITERS, Ordering::Relaxed);
         }
     }
 
-    /// Releases the lock. Debug builds panic if it is not held.
+    /// Releases the lock. Panics in debug builds if the lock is not held.
     #[inline]
     pub(crate) fn unlock(&self) {
         #[cfg(debug_assertions)]
@@ -302,7 +306,7 @@ impl<'a> FrameLock<'a> {
         );
     }
 
-    /// Releases the lock of a block that was read and is not UPTODATE yet; sets UPTODATE (or ERROR)
+    /// Releases the lock of a block that was read and is not UPTODATE yet. Sets UPTODATE (or ERROR)
     /// in the same atomic operation.
     pub(super) fn end_read(&self, end: ReadEnd) {
         let seen = self.byte().load(Ordering::Relaxed);
@@ -325,7 +329,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Marks the block as being written; the caller holds its lock.
+    /// Marks the block as being written. The caller holds its lock.
     pub(super) fn set_writeback(&self) {
         let before = self.byte().fetch_or(WRITEBACK, Ordering::Relaxed);
         debug_assert!(
@@ -335,10 +339,10 @@ impl<'a> FrameLock<'a> {
         );
     }
 
-    /// Ends what `set_writeback` began; the caller holds the frame, not its lock.
+    /// Ends the writeback that `set_writeback` began. The caller holds the frame, but not its lock.
     pub(super) fn end_writeback(&self) {
-        // Release: a thread that sees the bit clear may change the bytes; the store's reads of them
-        // came before.
+        // Release: a thread that sees the bit clear may change the bytes, so the store's reads of
+        // them must come before.
         let before = self.byte().fetch_and(!WRITEBACK, Ordering::Release);
         debug_assert!(
             before & WRITEBACK != 0,
@@ -350,8 +354,8 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Sets and clears bits in one atomic operation and returns what was there before. Release:
-    /// pairs with the Acquire of the next holder and of threads that see UPTODATE.
+    /// Sets and clears bits in one atomic operation, and returns the previous ones. Release: pairs
+    /// with the Acquire of the next holder and of threads that see UPTODATE.
     fn change(&self, set: u8, clear: u8) -> u8 {
         let mut now = self.byte().load(Ordering::Relaxed);
         loop {
@@ -367,7 +371,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Gives the lock, which the caller has taken, to the first exclusive waiter.
+    /// Hands the lock, which the caller has taken, to the first exclusive waiter.
     fn hand_over(&self, queue: &mut Queue, wake: &mut WakeList) {
         if let Some(head) = queue.pop_exclusive(self.key(Bit::Locked)) {
             head.sleeper.hand_over();
@@ -375,8 +379,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// If the caller may not overtake the head of the queue and the lock is free, hands it over
-    /// now.
+    /// Hands a free lock to the head of the queue if the caller may not overtake that waiter.
     fn hand_over_idle(&self, queue: &mut Queue) -> WakeList {
         let mut wake = WakeList::default();
         if self.handoff_is_due(queue) && self.take() {
@@ -386,7 +389,8 @@ impl<'a> FrameLock<'a> {
         wake
     }
 
-    /// Wakes the first exclusive waiter to try for a lock that is free for all.
+    /// Wakes the first exclusive waiter, which then tries to take the lock that any thread may
+    /// take.
     fn rouse(&self, queue: &mut Queue, wake: &mut WakeList) {
         if let Some(head) = queue.head(self.key(Bit::Locked))
             && head.sleeper.rouse() == Roused::WasAsleep
@@ -395,7 +399,7 @@ impl<'a> FrameLock<'a> {
         }
     }
 
-    /// Whether the first exclusive waiter has run out of patience.
+    /// Returns whether the first exclusive waiter was passed `patience` times.
     fn handoff_is_due(&self, queue: &mut Queue) -> bool {
         let patience = self.waits.patience();
         queue
@@ -408,11 +412,12 @@ impl<'a> FrameLock<'a> {
     pub(super) fn wake_cleared(&self, bit: Bit) {
         let key = self.key(bit);
         let mut queue = self.queue();
-        // Acquire: another thread may have cleared the bit since. What it did before is passed on
-        // to the waiters woken here.
+        // Acquire: another thread may have set and cleared the bit since. What it did before is
+        // passed on to the waiters woken here.
         let now = self.byte().load(Ordering::Acquire);
         if now & bit.flag().0 != 0 {
-            // A thread has set it again. It woke no waiter, and its release will see WAITERS.
+            // Another thread has set the bit again. It woke no waiter, and its release will see
+            // WAITERS.
             let wake = queue.take_cleared(key);
             self.tidy(&queue);
             drop(queue);
@@ -432,7 +437,7 @@ impl<'a> FrameLock<'a> {
         wake.wake();
     }
 
-    /// Waits until the bit is clear, without taking it.
+    /// Waits until the bit is clear, without setting it.
     pub(super) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitResult {
         order::may_wait(Rank::Block);
         let sleeper = Sleeper::new();
@@ -447,8 +452,8 @@ impl<'a> FrameLock<'a> {
         WaitResult::Cleared
     }
 
-    /// Drops the caller's reference, then waits until the bit is clear. From the `put` on the frame
-    /// may be freed and reused: nothing here touches it again.
+    /// Drops the caller's reference, then waits until the bit is clear. Once `put` was called the
+    /// frame may be freed and reused, so nothing here touches it again.
     pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
         let sleeper = Sleeper::new();
         let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));
@@ -461,7 +466,8 @@ impl<'a> FrameLock<'a> {
         dropped
     }
 
-    /// Registers `waker` to be called once when the bit clears; `None` if it is clear now.
+    /// Registers `waker` to be called once, when the bit clears. Returns `None` if the bit is clear
+    /// now.
     pub(super) fn wait_waker(&self, bit: Bit, waker: &Waker) -> Option<WakeToken> {
         let ticket = self.enqueue_shared(bit, || Shared::Waker(waker.clone()))?;
         Some(WakeToken {
@@ -471,7 +477,7 @@ impl<'a> FrameLock<'a> {
         })
     }
 
-    /// Enqueues a waiter that wants to see the bit clear; `None` if it is clear now.
+    /// Enqueues a waiter that wants to see the bit clear. Returns `None` if the bit is clear now.
     fn enqueue_shared(&self, bit: Bit, waiter: impl FnOnce() -> Shared) -> Option<u64> {
         // Acquire, here and below: pairs with the Release that cleared the bit.
         if !self.flags.load().contains(bit.flag()) {
@@ -489,13 +495,14 @@ impl<'a> FrameLock<'a> {
     }
 }
 
-/// The moment `timeout` from now; `None` (no deadline) when that is past the end of the clock.
+/// Returns the moment `timeout` from now, or `None` (no deadline) if that is past the end of the
+/// clock.
 pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// A waker registered for a bit of a frame. Dropping this withdraws the waker if it was not called
-/// yet.
+/// A waker that is registered for a bit of a frame. Dropping the token withdraws the waker if it
+/// was not called yet.
 #[must_use = "dropping the token withdraws the waker"]
 pub(crate) struct WakeToken {
     waits: Arc<WaitTable>,
@@ -505,7 +512,7 @@ pub(crate) struct WakeToken {
 
 impl Drop for WakeToken {
     fn drop(&mut self) {
-        // The waker's own drop is foreign code: it runs after the mutex is released.
+        // The waker's destructor is foreign code, so it runs after the mutex is released.
         let removed = self
             .waits
             .queue(self.key.0)

@@ -1,19 +1,21 @@
 //! The lookaside tables: a guess at the frame of a tag, without a walk through an index.
 //!
-//! Two tables serve a whole memory. Their entries are guesses that are not kept up to date: the
-//! frame's own tag proves one ([`super::tag`]). A wrong guess costs a look at a frame's metadata
-//! before the walk, and the walk notes what it found.
+//! Two tables serve a whole memory. Their entries are guesses that are not kept up to date; the
+//! frame's own tag proves a guess ([`super::tag`]). A wrong guess costs one look at a frame's
+//! metadata before the walk, and the walk notes what it found.
 //!
-//! **Words**: a tag has one word, chosen by its lower bits; tags that lie a power of two apart
-//! share one. Of blocks that lie together no two share a word, if they are no more than the frames.
-//! Of blocks picked at random among many more, up to a third do.
+//! **Words**: each tag has one word, chosen by its lower bits. Tags whose distance is a multiple of
+//! the number of words share a word. Blocks that lie together do not share words, as long as there
+//! are no more of them than frames. Of blocks picked at random among many more, up to a third do.
 //!
-//! **Runs**: [`RUN`] tags in a row share one word. Blocks that were read one after the other
-//! usually lie in consecutive frames, and then one word has the distance from tag to frame for all
-//! of them. This table stays in the processor's caches where the words do not. A thread that copies
-//! pages from everywhere would wait for each word that has to be fetched, a sixth of the time the
-//! copy takes. A run found wrong becomes *mixed*, and its blocks are guessed by their words, until
-//! its first block is noted again.
+//! **Runs**: [`RUN`] consecutive tags share one word of the second table. Blocks that were read one
+//! after the other usually lie in consecutive frames, and then one word has the distance from tag
+//! to frame for all of them. This table fits into the processor's caches where the first one does
+//! not. A thread that copies pages from everywhere would otherwise wait for each word that has to
+//! be fetched, which takes a sixth of the time of the copy.
+//!
+//! A run whose distance is found wrong becomes *mixed*. Its blocks are then guessed by their words,
+//! until its first block is noted again.
 
 use std::io;
 
@@ -22,34 +24,35 @@ use super::zeroed_array::ZeroedArray;
 use crate::sync::raw::{AtomicU32, Ordering};
 use crate::units::FrameId;
 
-/// Tags that a word of the second table stands for.
+/// The number of tags for which a word of the second table stands.
 const RUN: u64 = 16;
 
-/// The most bytes of the tables for each frame: twice a word and its share of a run, because table
-/// sizes are powers of two.
+/// The maximum size in bytes of the tables for each frame: twice a word and its share of a run,
+/// because table sizes are powers of two.
 pub(crate) const LOOKASIDE_BYTES_PER_FRAME: u64 = 2 * size_of::<AtomicU32>() as u64 + 1;
 
-/// The value for a run of which nothing was noted: the initial one.
+/// The initial value of a run, of which nothing was noted.
 const UNKNOWN: u32 = 0;
-/// A run whose blocks are not consecutive.
+/// The value of a run whose blocks are not in consecutive frames.
 const MIXED: u32 = 1;
 
-/// See the module. Every word of the first table is the number of a frame of the arena.
+/// The two tables; see the module. Every word of the first one is the number of a frame of the
+/// arena.
 #[derive(Debug)]
 pub(super) struct Lookaside {
     words: ZeroedArray<AtomicU32>,
     /// For each run the wrapping distance from tags to frames, or one of the two constants above.
-    /// (Blocks at just such a distance are guessed by their words.)
+    /// (If the distance equals one of these, the blocks are guessed by their words.)
     runs: ZeroedArray<AtomicU32>,
-    /// One less than the number of words, a power of two.
+    /// The number of words less one. The number of words is a power of two.
     mask: u64,
     run_mask: u64,
     frames: u32,
 }
 
 impl Lookaside {
-    /// Makes the tables for an arena of `frames` frames, the zero frame included. All words name
-    /// the zero frame at first, which has no tag.
+    /// Makes the tables for an arena of `frames` frames, including the zero frame. At first all
+    /// words name the zero frame, which has no tag.
     pub(super) fn new(frames: u32) -> io::Result<Lookaside> {
         let len = u64::from(frames.next_power_of_two());
         let runs = (len / RUN).max(1);
@@ -62,40 +65,40 @@ impl Lookaside {
         })
     }
 
-    /// The size of the tables in bytes.
+    /// Returns the size of the tables in bytes.
     pub(super) fn size(&self) -> u64 {
         ((self.words.len() + self.runs.len()) * size_of::<AtomicU32>()) as u64
     }
 
     #[inline(always)]
     fn word(&self, tag: Tag) -> &AtomicU32 {
-        // SAFETY: there is one more word than `mask` says.
+        // SAFETY: the number of words is one more than `mask`.
         unsafe { self.words.get_unchecked((tag.0 & self.mask) as usize) }
     }
 
     #[inline(always)]
     fn run(&self, tag: Tag) -> &AtomicU32 {
-        // SAFETY: there is one more word than `run_mask` says.
+        // SAFETY: the number of runs is one more than `run_mask`.
         unsafe {
             self.runs
                 .get_unchecked(((tag.0 / RUN) & self.run_mask) as usize)
         }
     }
 
-    /// The guess of the tag's word: a frame of the arena, perhaps that of the block.
+    /// Returns the guess of the tag's word: a frame of the arena, which may be the block's.
     #[inline(always)]
     pub(super) fn guess(&self, tag: Tag) -> FrameId {
         // Relaxed: the frame's hold word and its tag decide.
         FrameId(self.word(tag).load(Ordering::Relaxed))
     }
 
-    /// The guess of the tag's run, if there is one; otherwise that of its word. Takes a few
-    /// instructions more.
+    /// Returns the guess of the tag's run if there is one, otherwise that of its word. It takes a
+    /// few instructions more than `guess`.
     #[inline(always)]
     pub(super) fn guess_in_run(&self, tag: Tag) -> FrameId {
-        let run = self.run(tag).load(Ordering::Relaxed); // as above
+        let run = self.run(tag).load(Ordering::Relaxed); // relaxed, as in `guess`
         let frame = run.wrapping_add(tag.0 as u32);
-        // The run may be of another file and lead out of the arena.
+        // The run may belong to another file and lead out of the arena.
         match run > MIXED && frame < self.frames {
             true => FrameId(frame),
             false => self.guess(tag),

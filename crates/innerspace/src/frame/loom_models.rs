@@ -1,9 +1,8 @@
-//! Models of the layer's small protocols: the lock and its waiters (`lock`), magazines, the hold
-//! word, publishing.
+//! Loom models of the layer's small protocols: the lock and its waiters, magazines, the hold word,
+//! publishing, tags.
 //!
-//! The bytes of a frame are a loom cell, so an access that is not ordered after the one before it
-//! is reported even where its value happens to be right. A lost wake-up shows as loom's deadlock
-//! report.
+//! The bytes of a frame are a loom cell, so loom reports an access that is not ordered after the
+//! previous one, even if its value happens to be right. Loom reports a lost wake-up as a deadlock.
 
 mod lock;
 mod magazine;
@@ -23,14 +22,14 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::self_ref::SelfRef;
 use crate::sync::{Arc, thread};
 
-/// A frame, its bytes, and the table its waiters sleep in.
+/// A frame, its bytes, and the table in which its waiters sleep.
 struct World {
     meta: Meta,
     waits: Arc<WaitTable>,
     bytes: UnsafeCell<u64>,
 }
 
-// SAFETY: the cell is what the protocols under test guard; loom reports an unordered access to it.
+// SAFETY: the protocols under test guard the cell; loom reports an unordered access to it.
 unsafe impl Sync for World {}
 // SAFETY: as above.
 unsafe impl Send for World {}
@@ -58,16 +57,16 @@ impl World {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: checked by loom.
+        // SAFETY: loom checks the access.
         self.bytes.with(|bytes| unsafe { *bytes })
     }
 
     fn write(&self, value: u64) {
-        // SAFETY: checked by loom.
+        // SAFETY: loom checks the access.
         self.bytes.with_mut(|bytes| unsafe { *bytes = value });
     }
 
-    /// No thread waits for ever, and the lock works.
+    /// Checks that no thread waits any more, and that the lock is free and works.
     fn assert_at_rest(&self) {
         assert_eq!(self.waits.entries(), 0, "a waiter is left");
         assert!(self.lock().try_lock(), "the lock is orphaned");
@@ -81,7 +80,7 @@ fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::Join
 }
 
 /// Two owners of an anonymous page release it, and a third thread unpins it, each after it has used
-/// its bytes: one of them frees it, and no thread uses it after that.
+/// the page's bytes. One of them frees the page, and no thread uses it after that.
 #[test]
 fn the_last_owner_of_a_page_has_it_to_itself() {
     model(3, || {
@@ -119,7 +118,7 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-// The frame's part of P28; the moving of writers is the cache's.
+// The frame's part of P28. Writers that move to another frame belong to the cache.
 #[test]
 fn a_view_never_sees_its_bytes_change() {
     loom::model(|| {
@@ -197,7 +196,7 @@ fn the_last_dropper_frees_exactly_once() {
     });
 }
 
-/// An arena with one frame; `world` notices when it goes, and when the frame is freed.
+/// An arena with one frame. `world` notices when the arena is dropped, and when the frame is freed.
 struct Kept {
     keep: SelfRef<Kept>,
     world: Arc<World>,
@@ -218,12 +217,12 @@ impl Drop for Kept {
     }
 }
 
-/// A view knows its owner by address alone.
+/// The address by which a view knows its owner.
 struct Address(*const Kept);
-// SAFETY: it is dereferenced while the owner lives, or the model fails.
+// SAFETY: the address is dereferenced only while the owner lives; otherwise the model fails.
 unsafe impl Send for Address {}
 
-// A view holds no reference: its file keeps the arena, and then the arena keeps itself.
+// Views hold no reference. Their file keeps the arena, and after that the arena keeps itself.
 #[test]
 fn an_arena_stays_for_views_that_outlive_their_file() {
     model(3, || {
@@ -240,7 +239,7 @@ fn an_arena_stays_for_views_that_outlive_their_file() {
                 let Address(kept) = address;
                 assert_eq!(world.read(), 0);
                 if world.meta.hold.put_view() == PutView::Detached {
-                    // SAFETY: counted until `detached_view_gone`.
+                    // SAFETY: the view is counted until `detached_view_gone`.
                     let own = unsafe { &*kept }.keep.get();
                     let (dropped, last) = world.meta.detached_view_gone(&own.keep);
                     own.end(dropped);
@@ -259,8 +258,8 @@ fn an_arena_stays_for_views_that_outlive_their_file() {
     });
 }
 
-// A view made a second time while its block leaves the file, and dropped on another thread than the
-// first.
+// A view is cloned while its block leaves the file, and the clone is dropped on another thread than
+// the original.
 #[test]
 fn a_view_that_is_made_a_second_time_is_counted_once() {
     model(3, || {
@@ -315,7 +314,8 @@ fn a_hot_block_has_no_mark_to_make() {
     });
 }
 
-// The frame's part of I10: a speculative get, and the second look at where the frame was found.
+// The frame's part of I10: a speculative get, and the second check of the place in which the frame
+// was found.
 #[test]
 fn a_frozen_frame_is_never_got_for_its_old_place() {
     const HERE: u32 = 1;
@@ -326,7 +326,7 @@ fn a_frozen_frame_is_never_got_for_its_old_place() {
         let slot = index.clone();
         let evictor = spawn(&world, move |world| {
             if world.meta.hold.freeze(1) {
-                // The frame lives again as a block of another place.
+                // The frame is used again, as a block of another place.
                 slot.store(0, Ordering::Relaxed);
                 world.write(20);
                 world.meta.publish(HoldState::cached(1));
@@ -342,8 +342,8 @@ fn a_frozen_frame_is_never_got_for_its_old_place() {
     });
 }
 
-// The frame's part of P2 and P3: the owner's settings are there before another thread can see the
-// frame, and nothing that others set on the published frame is overwritten.
+// The frame's part of P2 and P3. The owner's settings are there before another thread can see the
+// frame, and they overwrite nothing that others set on the published frame.
 // spec: P2
 #[test]
 fn a_published_frame_has_what_its_owner_set_and_loses_nothing() {

@@ -1,38 +1,46 @@
 //! The allocator: magazines of single frames in front of the buddy lists.
 //!
-//! A magazine is a stack of up to 128 free frames on cache lines of its own. A thread has the
-//! magazine with its number, which it alone uses, with plain loads and stores (`sync::per_thread`
-//! has the protocol); threads beyond those share a few, each with a mutex. The magazines outlive
-//! all threads: the next thread with a number finds the frames that the last one left, so a thread
-//! that ends loses nothing and needs no destructor. Frames come back last in, first out, while
-//! they are warm in the processor's cache. A full magazine gives its colder half to the buddy
-//! lists, an empty one takes as many from them.
+//! A magazine is a stack of up to 128 free frames on cache lines of its own. Each of the first
+//! threads has a magazine of its own, by its number, which it uses with plain loads and stores
+//! (`sync::per_thread` has the protocol). All further threads share a few magazines, each with a
+//! mutex. The magazines outlive all threads: the next thread with a number finds the frames that
+//! the previous one left, so a thread that ends loses nothing and needs no destructor.
+//!
+//! Frames come out in the reverse order in which they were freed, while they are warm in the
+//! processor's cache. A full magazine gives its colder half to the buddy lists, and an empty one
+//! takes half its capacity from them.
 //!
 //! **Draining.** A thread that finds too little in the lists empties all magazines into them.
-//! Owners are kept away meanwhile, and go to the lists themselves. So a frame that was in a
-//! magazine when the drain began is in the lists when it ends, and so is one freed in between. A
-//! drainer holds the buddy mutex while it is at the magazines. It takes that mutex when no owner is
-//! at its magazine any more, because an owner may wait for it in its turn. The owners come back
-//! when the drainer has its block; one that came earlier would fill its magazine with frames from
-//! those of others. The same holds for threads that share magazines: the holder of such a
-//! magazine's mutex looks whether a drain is under way, and a drainer announces itself before it
-//! takes that mutex.
+//! Meanwhile owners are kept out of their magazines, and go to the lists themselves. So a frame
+//! that was in a magazine when the drain began is in the lists when it ends, and so is a frame that
+//! is freed in between.
 //!
-//! **A thread with a charge finds a frame.** With the owners away all free frames are in the lists,
-//! except those that another thread is freeing and still has the charges of: a frame is freed
-//! first, and its charge given back after that (Release). A thread that looks for a frame takes the
-//! charge before it looks (Acquire, `group::counters`). *Counting* the magazines without keeping
-//! the owners away would give no answer. Of two frames one may be freed into a magazine that was
-//! counted already, and the other be taken, with the charge just given back, from one that was not;
-//! the count misses both. Keeping owners away is expensive. But a thread that has a charge and
-//! finds too little in the lists gets a frame from it, unless the reserve is in use or no block of
-//! its size is free, and then the next step, reclaim or the reserve, costs more.
+//! A drainer holds the buddy mutex while it is at the magazines. It takes that mutex only after all
+//! owners have left their magazines, because an owner at its magazine may wait for the mutex. The
+//! owners may come back only after the drainer has its block. An owner that came earlier would fill
+//! its magazine with frames from those of others.
 //!
-//! The reserve: ordinary allocation never brings the buddy lists below `reserve` frames.
-//! `Source::Reserve` may, and frames that are freed while the lists are below the reserve go to
-//! them and not to a magazine.
+//! The same holds for threads that share magazines: the holder of such a magazine's mutex checks
+//! whether a drain is under way, and a drainer announces itself before it takes that mutex.
 //!
-//! Locks: a shared magazine's mutex, then the buddy mutex; nothing is taken inside either.
+//! **A thread with a charge finds a frame.** While owners are kept out, all free frames are in the
+//! lists, with one exception: frames that another thread is freeing, and whose charges it still
+//! has. A frame is freed first, and its charge is given back after that (Release). A thread that
+//! wants a frame takes the charge before it looks for the frame (Acquire, `group::counters`).
+//!
+//! *Counting* the magazines without keeping the owners out would not do. Of two frames, one may be
+//! freed into a magazine that was counted already. The other may then be taken, by the charge just
+//! given back, from a magazine that was not counted yet. The count misses both. Keeping owners out
+//! is expensive. But a thread that has a charge and finds too little in the lists gets a frame from
+//! it, unless the reserve is in use or no block of its size is free. In those cases the next step,
+//! reclaim or the reserve, costs more.
+//!
+//! **The reserve.** Ordinary allocation never takes frames if fewer than `reserve` would be left in
+//! the buddy lists. `Source::Reserve` may. While the lists have fewer frames than the reserve,
+//! freed frames go to the lists and not to a magazine.
+//!
+//! **Locks.** A shared magazine's mutex, and inside it the buddy mutex. No other lock is taken
+//! inside either.
 
 use super::buddy::Buddy;
 use super::meta::{Kind, Meta};
@@ -43,18 +51,18 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::per_thread::{Draining, Drains, OWNERS, PerThread};
 use crate::sync::{Mutex, Rank};
 
-/// Frames that a magazine takes or gives away at once, at most.
+/// The maximum number of frames that a magazine takes or gives away in one step.
 pub(crate) const HALF: usize = CAPACITY / 2;
 
-/// Magazines that all further threads share.
+/// The number of magazines that all further threads share.
 const SHARED: usize = 4;
 
-/// Whether an allocation may use the frames kept for writeback and bounce buffers.
+/// Whether an allocation may use the frames that are reserved for writeback and bounce buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
-    /// Leave the reserve alone.
+    /// It leaves the reserve alone.
     Ordinary,
-    /// Take from the reserve when nothing else is left.
+    /// It takes from the reserve if nothing else is left.
     Reserve,
 }
 
@@ -63,20 +71,21 @@ pub(crate) enum Source {
 #[derive(Debug)]
 struct Shared {
     lock: Mutex<()>,
-    /// Changed with the mutex held.
+    /// Changed only with the mutex held.
     magazine: Stack,
 }
 
-/// The part that all threads change, on lines of its own: every allocation reads the rest.
+/// The part that all threads change. It has cache lines of its own, because every allocation reads
+/// the rest.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Common {
     lists: Mutex<Buddy>,
-    /// Frames in the buddy lists, written under their mutex, read without.
+    /// The number of frames in the buddy lists. It is written under their mutex, and read without.
     listed: AtomicU32,
 }
 
-/// Hands out and takes back frames. It knows nothing of charges.
+/// Gives out frames and takes them back. It knows nothing of charges.
 #[derive(Debug)]
 pub(super) struct Allocator {
     common: Common,
@@ -86,20 +95,22 @@ pub(super) struct Allocator {
     owned: Box<[PerThread<Stack>]>,
     /// The magazines that all other threads share.
     shared: Box<[Shared]>,
-    /// Frames a magazine may hold here: less than `CAPACITY` in small arenas, down to 0.
+    /// The maximum number of frames in a magazine of this arena: in small arenas less than
+    /// `CAPACITY`, down to 0.
     capacity: usize,
     reserve: u32,
-    /// See [`Allocator::drains`].
+    /// The number of drains so far; see [`Allocator::drains`].
     #[cfg(all(test, not(shuttle)))]
     drained: AtomicU32,
 }
 
 impl Allocator {
-    /// Makes an allocator of all frames of `metas` but the zero frame.
+    /// Makes an allocator in which all frames of `metas` except the zero frame are free.
     pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
         let buddy = Buddy::new(metas);
-        // All magazines together, those of idle threads included, withhold at most a quarter of the
-        // arena, until a thread finds too little and drains them; then idle ones stay empty.
+        // All magazines together, including those of idle threads, withhold at most a quarter of
+        // the arena. That lasts until a thread finds too little and drains them; after that,
+        // magazines of idle threads stay empty.
         let capacity = (metas.len() / (4 * (OWNERS + SHARED))).min(CAPACITY);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
@@ -113,7 +124,7 @@ impl Allocator {
             drains: Drains::new(),
             owned: (0..OWNERS).map(|_| PerThread::new(Stack::new())).collect(),
             shared: (0..SHARED).map(|_| shared()).collect(),
-            // Half of a single frame would gain nothing.
+            // A magazine of fewer than four frames would gain nothing.
             capacity: if capacity < 4 { 0 } else { capacity },
             reserve,
             #[cfg(all(test, not(shuttle)))]
@@ -121,25 +132,26 @@ impl Allocator {
         }
     }
 
-    /// The frames ordinary allocation leaves alone.
+    /// Returns the number of frames that ordinary allocation leaves alone.
     pub(super) fn reserve(&self) -> u32 {
         self.reserve
     }
 
-    /// Free frames, in lists and magazines; exact while no thread allocates or frees.
+    /// Returns the number of free frames, in lists and magazines. It is exact while no thread
+    /// allocates or frees.
     pub(super) fn free_frames(&self) -> u32 {
         let magazines: usize = self.magazines().map(Stack::len).sum();
         self.common.listed.load(Ordering::Relaxed) + magazines as u32
     }
 
-    /// All magazines, for reading.
+    /// Iterates over all magazines, for reading.
     fn magazines(&self) -> impl Iterator<Item = &Stack> {
         let shared = self.shared.iter().map(|shared| &shared.magazine);
         self.owned.iter().map(PerThread::look).chain(shared)
     }
 
-    /// Takes a block; its first frame's kind is `Magazine`. `None` when there is no block of that
-    /// order, even after the magazines were drained.
+    /// Takes a block, whose first frame gets the kind `Magazine`. Returns `None` if there is no
+    /// block of that order even after the magazines were drained.
     #[inline(always)]
     pub(super) fn take(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         if order == 0
@@ -154,7 +166,7 @@ impl Allocator {
     }
 
     /// Takes a single frame as [`Allocator::take`] does, if the calling thread has a magazine of
-    /// its own and finds one there or in the lists. Also returns the frame that the thread gets
+    /// its own and finds a frame there or in the lists. Also returns the frame that the thread gets
     /// next, if that is known.
     #[inline(always)]
     pub(super) fn take_from_thread_cache(
@@ -167,8 +179,8 @@ impl Allocator {
         Some((id, magazine.top()))
     }
 
-    /// The single frame that the calling thread gets next, if it has a magazine of its own: a hint,
-    /// not worth a mutex.
+    /// Returns, as a hint, the single frame that the calling thread gets next. `None` if the thread
+    /// has no magazine of its own, because the hint is not worth a mutex.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<FrameId> {
         let own = self.owned.get(thread_number())?;
@@ -176,7 +188,7 @@ impl Allocator {
     }
 
     /// Takes single frames in one turn at the thread's magazine, which is filled when it is empty.
-    /// Returns how many: none if [`Allocator::take`] has to go to the lists.
+    /// Returns how many. If none, [`Allocator::take`] has to go to the lists.
     pub(super) fn take_singles(&self, metas: &[Meta], into: &mut [FrameId]) -> usize {
         if self.capacity == 0 {
             return 0;
@@ -206,15 +218,15 @@ impl Allocator {
         self.take_block(metas, order, source)
     }
 
-    /// Takes single frames back. May sort them.
+    /// Takes single frames back. May sort `ids`.
     pub(super) fn give_singles(&self, metas: &[Meta], ids: &mut [FrameId]) {
         let short = self.common.listed.load(Ordering::Relaxed) < self.reserve;
         let given = self.capacity > 0
             && !short
             && self
                 .with_magazine(|magazine| {
-                    // The first on top: frames that were freed in order come out in order, usually
-                    // upwards (see `take_half`).
+                    // The first frame comes on top, so that frames that were freed in some order
+                    // come out in that order, which is usually ascending (see `take_half`).
                     for id in ids.iter().rev() {
                         if magazine.len() == self.capacity {
                             self.give_half(metas, magazine);
@@ -228,8 +240,8 @@ impl Allocator {
         }
     }
 
-    /// Takes single frames back past the magazines, so that neighbours become a block again. Sorts
-    /// them.
+    /// Takes single frames back and bypasses the magazines, so that neighbours become a block
+    /// again. Sorts `ids`.
     pub(super) fn give_to_lists(&self, metas: &[Meta], ids: &mut [FrameId]) {
         self.with_lists(|buddy| buddy.give_singles(metas, ids));
     }
@@ -254,7 +266,8 @@ impl Allocator {
         }
     }
 
-    /// Runs `work` on the magazine of the calling thread; `None` while magazines are emptied.
+    /// Runs `work` on the magazine of the calling thread. Returns `None` while magazines are being
+    /// drained.
     #[inline(always)]
     fn with_magazine<R>(&self, work: impl FnOnce(&Stack) -> R) -> Option<R> {
         let number = magazine_number();
@@ -263,15 +276,15 @@ impl Allocator {
             None => {
                 let shared = &self.shared[number % SHARED];
                 let _alone = shared.lock.lock();
-                // By the mutex, a thread that comes after a drainer sees its drain; one that sees
-                // it ended comes after the drainer has its block.
+                // The mutex orders this. A thread that comes after a drainer sees the drain. A
+                // thread that sees that the drain has ended comes after the drainer has its block.
                 let is_ours = !self.drains.any();
                 is_ours.then(|| work(&shared.magazine))
             }
         }
     }
 
-    /// Returns the frames of all magazines to the buddy lists. No thread uses these until the
+    /// Returns the frames of all magazines to the buddy lists. No thread uses a magazine until the
     /// result is dropped.
     pub(super) fn drain_magazines(&self, metas: &[Meta]) -> Draining<'_> {
         #[cfg(all(test, not(shuttle)))]
@@ -291,12 +304,12 @@ impl Allocator {
         draining
     }
 
-    /// Frames of a half.
+    /// Returns half of the capacity.
     fn half(&self) -> usize {
         self.capacity / 2
     }
 
-    /// Fills an empty magazine by half and takes one of the frames.
+    /// Fills an empty magazine by half, and takes one of the frames.
     #[cold]
     fn take_half(&self, metas: &[Meta], magazine: &Stack) -> Option<FrameId> {
         self.with_lists(|buddy| {
@@ -304,21 +317,22 @@ impl Allocator {
             let mut half = [FrameId(0); HALF];
             let wanted = spare.min(self.half());
             let taken = buddy.take_singles(metas, &mut half[..wanted]);
-            // The lowest frame of a block on top, so that neighbours in a file are neighbours in
-            // the arena. The processor fetches ahead upwards, across page ends too: clearing a page
-            // right after its lower neighbour takes 40 % of the time it takes after any other.
+            // The lowest frame of a block comes on top, so that neighbours in a file become
+            // neighbours in the arena. The processor fetches ahead in ascending order, across page
+            // ends too: clearing a page right after its lower neighbour takes 40 % of the time that
+            // it takes after any other page.
             half[..taken].iter().rev().for_each(|id| magazine.push(*id));
         });
         magazine.pop()
     }
 
-    /// Gives the colder half of a full magazine away.
+    /// Gives the colder half of a full magazine to the lists.
     #[cold]
     fn give_half(&self, metas: &[Meta], magazine: &Stack) {
         self.with_lists(|buddy| give_coldest(magazine, self.half(), buddy, metas));
     }
 
-    /// Takes a block from the lists.
+    /// Takes a block out of the lists, if more than the frames to keep are left.
     fn take_block(&self, metas: &[Meta], order: u8, source: Source) -> Option<FrameId> {
         let keep = match source {
             Source::Ordinary => self.reserve,
@@ -356,8 +370,8 @@ impl Allocator {
     }
 }
 
-/// The number of the calling thread's magazine. A replayed schedule must meet the same one; sharing
-/// one gives the most contention.
+/// Returns the number of the calling thread's magazine. Under shuttle all threads share one, which
+/// a replayed schedule finds again and which gives the most contention.
 #[inline(always)]
 fn magazine_number() -> usize {
     if cfg!(shuttle) {
@@ -383,17 +397,17 @@ mod for_tests {
     use super::*;
 
     impl Allocator {
-        /// Free frames in lists.
+        /// Returns the number of free frames in lists.
         pub(crate) fn listed_frames(&self) -> u32 {
             self.common.listed.load(Ordering::Relaxed)
         }
 
-        /// The number of magazines that have frames.
+        /// Returns the number of magazines that have frames.
         pub(crate) fn magazines_in_use(&self) -> usize {
             self.magazines().filter(|one| one.len() > 0).count()
         }
 
-        /// How often magazines were emptied.
+        /// Returns how many times magazines were drained.
         pub(crate) fn drains(&self) -> u32 {
             self.drained.load(Ordering::Relaxed)
         }

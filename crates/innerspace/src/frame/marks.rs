@@ -1,37 +1,41 @@
-//! Marks of use, and the bit of the hold word that tells that a use makes none.
+//! Marks of use, and the bit of the hold word that says that a use makes none.
 //!
-//! A use looks at the flags of its block: UPTODATE, and whether REFERENCED, ACTIVE or AGAIN is to
-//! be set. A block that has all that a use can set ([`Meta::is_marked`]) is *hot*: COLD is not set
-//! in its hold word, and a view looks at that word alone.
+//! A use checks the flags of its block: UPTODATE, and whether it has to set REFERENCED, ACTIVE or
+//! AGAIN. A block that has all the marks that a use can set ([`Meta::is_marked`]) is *hot*: COLD is
+//! not set in its hold word, and a view checks only that word.
 //!
-//! | step | by |
+//! | step | function |
 //! |---|---|
-//! | a use finds all marks there, and clears COLD | [`Meta::warm`] |
-//! | taking a mark away sets COLD | [`Meta::take_mark`], [`Meta::take_again`] |
+//! | a use finds all marks set, and clears COLD | [`Meta::warm`] |
+//! | a mark is removed, which sets COLD | [`Meta::take_mark`], [`Meta::take_again`] |
 //!
-//! Whichever comes first, a hot block has all its marks when both are over: `warm` changes the hold
-//! word before it looks at the marks again, the others after they have changed the marks. UPTODATE
-//! stays as long as the block is cached. Meanwhile uses may go without a mark until the next one is
-//! taken away; likewise if the frame begins another life between the two steps of taking a mark.
-//! That loses a hint, no more.
+//! The two steps may race. Whichever comes first, a block that is hot when both are over has all
+//! its marks: `warm` changes the hold word before it checks the marks again, and the other
+//! functions change it after they have changed the marks. UPTODATE stays as long as the block is
+//! cached.
+//!
+//! While the steps run, uses may make no mark, until the next mark is removed. The same can happen
+//! if the frame is freed and reused between the two steps of removing a mark. Either case loses a
+//! hint, and nothing more.
 
 use super::flags::FlagSet;
 use super::meta::{Meta, Uses};
 
-/// The flags of every hot block.
+/// The flags that every hot block has.
 const ALWAYS: FlagSet = FlagSet(FlagSet::UPTODATE.0 | FlagSet::REFERENCED.0);
 
 impl Meta {
-    /// Whether a use of this block has no mark to make: it is up to date and referenced, and active
-    /// or, with a policy that only remembers second uses, used again.
+    /// Returns whether a use of this block has no mark to make: the block is up to date and
+    /// referenced, and it is active. With a policy that remembers only second uses, it was used
+    /// again instead of being active.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         let flags = self.flags.load();
         flags.contains(ALWAYS) && (flags.contains(FlagSet::ACTIVE) || self.uses.has(Uses::AGAIN))
     }
 
-    /// Notes that a use of this block, which the caller holds, found it marked: the next need not
-    /// look.
+    /// Notes that a use of this block found it marked, so that the next use need not check. The
+    /// caller holds the block.
     #[inline]
     pub(crate) fn warm(&self) {
         if !self.hold.load().is_cold() {
@@ -43,7 +47,7 @@ impl Meta {
         }
     }
 
-    /// Takes marks of use away, and returns the flags before. The frame may be another one by now.
+    /// Removes marks of use, and returns the previous flags. The frame may have been reused by now.
     pub(crate) fn take_mark(&self, mark: FlagSet) -> FlagSet {
         let before = self.flags.test_and_clear(mark);
         if before.contains(ALWAYS) {
@@ -52,7 +56,7 @@ impl Meta {
         before
     }
 
-    /// Takes the mark away that the block was used again; returns whether it was set.
+    /// Removes the mark that says that the block was used again. Returns whether it was set.
     pub(crate) fn take_again(&self) -> bool {
         let was = self.uses.has(Uses::AGAIN) && self.uses.clear(Uses::AGAIN);
         if was {

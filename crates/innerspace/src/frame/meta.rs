@@ -1,18 +1,22 @@
-//! The metadata of a frame: one cache line.
+//! The metadata of a frame: one cache line. The fields, and what changes them:
 //!
-//! - `flags`: every holder of the frame, atomically; plain stores on owned frames alone (I2)
+//! - `flags`: every holder of the frame, atomically; plain stores only on owned frames (I2)
 //! - `kind`, `order`, `group`, `owner`, `index`: the owner of an owned frame, and the allocator;
-//!   read by any thread
-//! - `owner`, `index` of leaves: the page table: which leaf it borrows from, and its borrower
+//!   any thread reads them
+//! - `owner`, `index` of a leaf: the page table, for the leaf from which it borrows, and for its
+//!   borrower
 //! - `hold`: any thread, atomically, by the table in `docs/protocols/hold-word.md`
 //! - `lru`, `uses`: the LRU of `reclaim`
-//! - `fresh`: the allocator, for free frames: whether the block was never handed out before
-//! - `links`: free frame: the buddy allocator, under its mutex; else the LRU, under its own
-//! - `extra`: leaves: the page table; index nodes: the cache, under the index mutex; detached
-//!   blocks: their views, under the owner's mutex
+//! - `fresh` of a free frame: the allocator, which notes whether the block was never given out
+//!   before
+//! - `links`: of a free frame the buddy allocator, under its mutex; otherwise the LRU, under its
+//!   own
+//! - `extra`: of a leaf the page table; of an index node the cache, under the index mutex; of a
+//!   detached block the number of its views, under the owner's mutex
 //!
-//! Metadata is type-stable: it exists as long as the arena, so a reader of a frame that was freed a
-//! moment ago finds valid fields of the wrong life. It then takes a hold and checks again.
+//! Metadata is type-stable: it exists as long as the arena. So a reader of a frame that was just
+//! freed finds valid fields, but possibly those of another use of the frame. It then takes a hold
+//! and checks again.
 
 use std::fmt;
 
@@ -23,17 +27,17 @@ use super::tag::{HeldOf, Tag};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// The use of a frame.
+/// What a frame is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Inside a block whose first frame has the state. All-zero metadata means this.
+    /// Inside a block, whose first frame has the state. All-zero metadata has this kind.
     Part = 0,
-    /// First frame of a free block, in the buddy allocator's lists.
+    /// The first frame of a free block, in the buddy allocator's lists.
     Free = 1,
-    /// A free single frame in a thread's magazine.
+    /// A free single frame in a magazine, or a frame on its way between a free list and an owner.
     Magazine = 2,
-    /// It has one owner; no other thread can see it.
+    /// A frame with one owner, which no other thread can see.
     Owned = 3,
     /// A block of a file.
     Cached = 4,
@@ -64,7 +68,7 @@ impl Kind {
         Kind::ALL[usize::from(byte)]
     }
 
-    /// Whether the frame is allocated (the zero frame is not: it is never freed).
+    /// Returns whether the frame is allocated. The zero frame is not, because it is never freed.
     pub(crate) const fn is_live(self) -> bool {
         matches!(
             self,
@@ -72,14 +76,15 @@ impl Kind {
         )
     }
 
-    /// Whether the frame's bytes are 64-bit words that several threads change at once.
+    /// Returns whether the frame's bytes are 64-bit words that several threads may change at the
+    /// same time.
     pub(crate) const fn has_words(self) -> bool {
         matches!(self, Kind::Table | Kind::IndexNode)
     }
 }
 
-/// Bits in which `reclaim` records a frame's uses. They are hints: a lost one costs a wrong choice
-/// at most.
+/// Bits in which `reclaim` records a frame's uses. They are hints: losing one costs at most a wrong
+/// choice.
 pub(crate) struct Uses(AtomicU8);
 
 impl Default for Uses {
@@ -89,15 +94,16 @@ impl Default for Uses {
 }
 
 impl Uses {
-    /// Used again while on the inactive list.
+    /// The frame was used again while on the inactive list.
     pub(crate) const AGAIN: u8 = 1 << 0;
-    /// Uses of the frame are sampled for the miss curve.
+    /// The frame's uses are sampled for the miss curve.
     pub(crate) const SAMPLED: u8 = 1 << 1;
-    /// Used through a mapping whose accessed bit was taken away for the sample.
+    /// The frame was used through a mapping, whose accessed bit was cleared for the sample.
     pub(crate) const TOUCHED: u8 = 1 << 2;
-    /// Read ahead, and not used yet.
+    /// The frame was read ahead, and was not used yet.
     pub(crate) const AHEAD: u8 = 1 << 3;
-    /// Read ahead, and passed over once by reclaim: its reader may be on the way.
+    /// The frame was read ahead, and reclaim has passed over it once, because its reader may be on
+    /// the way.
     pub(crate) const PASSED_OVER: u8 = 1 << 4;
 
     #[inline]
@@ -109,14 +115,14 @@ impl Uses {
         self.0.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Clears a bit; returns whether it was set.
+    /// Clears a bit. Returns whether it was set.
     pub(crate) fn clear(&self, bit: u8) -> bool {
         self.0.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
 
-/// A place in a doubly linked list threaded through the metadata; 0 is the end (the zero frame is
-/// on no list).
+/// The neighbours in a doubly linked list that is threaded through the metadata. 0 is the end,
+/// because the zero frame is on no list.
 pub(crate) struct Links {
     pub(super) prev: AtomicU32,
     pub(super) next: AtomicU32,
@@ -125,26 +131,26 @@ pub(crate) struct Links {
 /// The metadata of one frame.
 #[repr(C, align(64))]
 pub(crate) struct Meta {
-    /// Lock, waiters and state bits.
+    /// The lock, waiters and state bits.
     pub(crate) flags: Flags,
     kind: AtomicU8,
     order: AtomicU8,
-    /// For the LRU: its record of uses, besides the flags.
+    /// The LRU's record of uses, besides the flags.
     pub(crate) uses: Uses,
     group: AtomicU16,
     fresh: AtomicU8,
     owner: AtomicU32,
     pub(super) links: Links,
-    /// For the LRU: which list or batch the frame is in.
+    /// The list or batch of the LRU in which the frame is.
     pub(crate) lru: Listed,
     index: AtomicU64,
     /// The holds on the frame.
     pub(crate) hold: Hold,
-    /// Leaves: the leaf they borrow from, and through how many. Index nodes: the number of words in
-    /// use. Blocks that have left their files with views: the number of views not yet dropped
-    /// (`detached`).
+    /// In a leaf: the leaf from which it borrows, and through how many leaves. In an index node:
+    /// the number of words in use. In a block that has left its file with views: the number of
+    /// views that are not dropped yet (`detached`).
     pub(crate) extra: AtomicU64,
-    /// The tag of a block in its file's index.
+    /// The tag of a block that is in its file's index.
     tag: AtomicU64,
 }
 
@@ -152,7 +158,7 @@ pub(crate) struct Meta {
 const _: () = assert!(size_of::<Meta>() == 64 && align_of::<Meta>() == 64);
 
 impl Meta {
-    /// The metadata of all-zero bytes: inside a block, without an owner.
+    /// Makes the metadata that all-zero bytes stand for: inside a block, without an owner.
     #[cfg(any(loom, shuttle))]
     pub(super) fn new() -> Meta {
         Meta {
@@ -175,74 +181,77 @@ impl Meta {
         }
     }
 
-    /// For a leaf of a page table: the first slot that it may borrow.
+    /// Returns the first slot that a leaf of a page table may borrow.
     pub(crate) fn borrowed_from(&self) -> usize {
         self.owner.load(Ordering::Relaxed) as usize
     }
 
-    /// Relaxed: every value that was stored is right until the leaf borrows again.
+    /// Sets the first slot that a leaf may borrow. Relaxed: every value that was stored is right
+    /// until the leaf borrows again.
     pub(crate) fn set_borrowed_from(&self, slot: usize) {
         self.owner.store(slot as u32, Ordering::Relaxed);
     }
 
-    /// For a leaf of a page table: its borrower if it has exactly one; meaningless with several.
-    /// Acquire: a thread that reads a borrower's name sees the words with which that leaf borrows.
+    /// Returns the borrower of a leaf of a page table, if there is exactly one. With several, the
+    /// value means nothing. Acquire: a thread that reads a borrower's number sees the words by
+    /// which that leaf borrows.
     pub(crate) fn borrowers(&self) -> Option<FrameId> {
         let names = self.index.load(Ordering::Acquire);
         (names != 0).then_some(FrameId(names as u32))
     }
 
-    /// Adds a borrower, which is counted already, or takes one off, which is still counted.
-    /// Release: pairs with `borrowers`; each continues the release sequence of those before.
+    /// Adds a borrower that is counted already, or removes one that is still counted. Release:
+    /// pairs with `borrowers`; each exchange continues the release sequence of the earlier ones.
     pub(crate) fn toggle_borrowers(&self, borrower: FrameId) {
         self.index
             .fetch_xor(u64::from(borrower.0), Ordering::Release);
     }
 
-    /// Replaces one borrower by another. Release, as above.
+    /// Replaces one borrower by another. Release, as in `toggle_borrowers`.
     pub(crate) fn replace_borrower(&self, old: FrameId, new: FrameId) {
         self.index
             .fetch_xor(u64::from(old.0 ^ new.0), Ordering::Release);
     }
 
-    /// The frame's use. Acquire: a thread that sees the kind sees everything set before it.
+    /// Returns what the frame is used for. Acquire: a thread that sees the kind sees everything set
+    /// before it.
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         Kind::from_byte(self.kind.load(Ordering::Acquire))
     }
 
-    /// log2 of the number of frames in the block that starts here.
+    /// Returns the base-2 logarithm of the number of frames in the block that starts here.
     #[inline]
     pub(crate) fn order(&self) -> u8 {
         self.order.load(Ordering::Relaxed)
     }
 
-    /// The group the frame is charged to.
+    /// Returns the group to which the frame is charged.
     #[inline]
     pub(crate) fn group(&self) -> u16 {
         self.group.load(Ordering::Relaxed)
     }
 
-    /// The owner (file or space) the frame belongs to, as registered with `reclaim`.
+    /// Returns the owner (file or space) of the frame, as registered with `reclaim`.
     #[inline]
     pub(crate) fn owner(&self) -> u32 {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// The frame's position in its owner: a block number or a page number.
+    /// Returns the frame's position in its owner: a block number or a page number.
     #[inline]
     pub(crate) fn index(&self) -> u64 {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// The frame's tag. Acquire: pairs with [`Meta::set_tag`].
+    /// Returns the frame's tag. Acquire: pairs with [`Meta::set_tag`].
     #[inline(always)]
     pub(crate) fn tag(&self) -> Tag {
         Tag(self.tag.load(Ordering::Acquire))
     }
 
-    /// Keeps the tag in step with the index, whose mutex the caller holds; see [`super::tag`] for
-    /// the order.
+    /// Sets the tag to agree with the index, whose mutex the caller holds. [`super::tag`] says in
+    /// which order.
     #[inline]
     pub(crate) fn set_tag(&self, tag: Tag) {
         self.tag.store(tag.0, Ordering::Release);
@@ -259,7 +268,8 @@ impl Meta {
         self.fresh.store(u8::from(fresh), Ordering::Relaxed);
     }
 
-    /// Takes that note: returns whether they still are, and from now on they are not.
+    /// Returns whether the bytes are still the host's zeros, and notes that they are not from now
+    /// on.
     #[inline]
     pub(super) fn take_fresh(&self) -> bool {
         let fresh = self.fresh.load(Ordering::Relaxed) != 0;
@@ -287,13 +297,13 @@ impl Meta {
         self.index.store(index, Ordering::Relaxed);
     }
 
-    /// Makes an owned frame visible. Nothing plain may be stored after it (I2).
+    /// Makes an owned frame visible. After that no plain store is allowed (I2).
     #[inline(always)]
     pub(super) fn publish(&self, initial: HoldState) {
         self.hold.publish(initial);
     }
 
-    /// Starts a life: the metadata of an owned frame with nothing set.
+    /// Initialises the metadata of a newly allocated frame, with nothing set.
     #[inline(always)]
     pub(super) fn begin(&self, order: u8) {
         self.flags.store_owned(FlagSet::EMPTY);
@@ -308,7 +318,8 @@ impl Meta {
         self.set_kind(Kind::Owned);
     }
 
-    /// Ends a life. A second free of the same frame finds a kind that is not live.
+    /// Marks a frame as no longer allocated. A second free of the same frame finds a kind that is
+    /// not live.
     #[inline]
     pub(super) fn end(&self, id: FrameId) {
         let hold = self.hold.load();
@@ -329,7 +340,7 @@ impl Meta {
 }
 
 impl Meta {
-    /// Like [`Meta::try_view_of`], for a block whose use makes no mark.
+    /// Takes a view like [`Meta::try_view_of`], for a block whose use makes no mark.
     #[inline(always)]
     pub(crate) fn try_hot_view_of(&self, sought: Tag) -> HeldOf {
         if self.tag() != sought {
@@ -338,17 +349,18 @@ impl Meta {
         self.held_of(sought, self.hold.try_view_hot())
     }
 
-    /// Takes a view, once, and says whether the frame was the block `sought` when it was viewed.
+    /// Takes a view, by a single attempt. Returns whether the frame was the block `sought` when the
+    /// view was taken.
     #[inline(always)]
     pub(crate) fn try_view_of(&self, sought: Tag) -> HeldOf {
-        // Checked first, so that only a frame reused at this very moment is held for nothing.
+        // Checked first, so that only a frame that is being reused at this moment is held in vain.
         if self.tag() != sought {
             return HeldOf::Refused;
         }
         self.held_of(sought, self.hold.try_view_once())
     }
 
-    /// Takes a reference, and returns whether the frame was the block `sought` at that moment.
+    /// Takes a reference. Returns whether the frame was the block `sought` at that moment.
     #[inline(always)]
     pub(crate) fn try_get_of(&self, sought: Tag) -> HeldOf {
         if self.tag() != sought {

@@ -1,40 +1,47 @@
-//! Frames: the memory itself, the holds on each part of it, and the lock of each part.
+//! Frames: the memory itself, and what holds and locks each part of it.
 //!
-//! A [`Frames`] is one arena of 4 KiB frames with a metadata line each. It hands out blocks of 1 to
-//! 512 frames as [`OwnedFrame`]s, which are filled and set up with plain stores and then published;
-//! from then on a frame is named by its number, kept by its hold word, and changed through atomics
-//! alone.
+//! A [`Frames`] is one arena of 4 KiB frames, each with a cache line of metadata. It gives out
+//! blocks of 1 to 512 frames as [`OwnedFrame`]s. Such a frame is set up with plain stores and then
+//! published. From then on it is named by its number, kept by its hold word, and changed only
+//! through atomics.
 //!
-//! - `frames`: the layer's interface for the frames of one arena, and the check of all of it
+//! - `frames`: the layer's interface: the frames of one arena, and the check of all of them
 //! - `arena`: the mapping; numbers to addresses and back
-//! - `buddy`, `magazine`, `stack`: free blocks; free single frames per thread, and their stack; the
-//!   reserve
-//! - `meta`, `zeroed_array`: one cache line per frame; all of them
-//! - `flags`, `hold`, `listing`, `list`: the flags byte, the hold word and the LRU's word in it;
-//!   lists threaded through it
-//! - `tag`, `lookaside`: a frame's tag, which names its block and file; where blocks were last
-//!   found
-//! - `owned`, `singles`: a frame that no other thread can see; several of them at once
-//! - `marks`: hot blocks: a use makes no mark, and a view looks at the hold word alone
-//! - `pinned`: slices and stores on published frames, kept apart by the hold word
+//! - `buddy`, `magazine`, `stack`: free blocks; each thread's free single frames, and the stack in
+//!   which they are kept; the reserve
+//! - `meta`, `zeroed_array`: a frame's metadata, one cache line; the array of all of them
+//! - `flags`, `hold`: the flags byte and the hold word
+//! - `listing`, `list`: a frame's place on the LRU lists; lists threaded through the metadata
+//! - `tag`, `lookaside`: a frame's tag, which names its block and file; the places where blocks
+//!   were last found
+//! - `owned`, `singles`: a frame that no other thread can see; several such frames taken together
+//! - `marks`: hot blocks, whose use makes no mark, so that a view checks only the hold word
+//! - `pinned`: slices of published frames and stores to them, kept apart by the hold word
 //! - `detached`: views of blocks that have left their files
-//! - `lock`, `wait_table`: the lock bit, the writeback bit, and their waiters
+//! - `lock`, `wait_table`: the lock bit, the writeback bit, and the threads that wait for them
 //!
-//! **States of a frame** (I1): free (in a buddy list or a magazine), owned, published (cached,
-//! anonymous, table, index node; told by `Kind`), viewed-only (published, in no file, with views),
-//! zero. `alloc` makes a free frame owned, and [`OwnedFrame::publish`] an owned one published.
+//! **States of a frame** (I1):
+//!
+//! | state | meaning |
+//! |---|---|
+//! | free | in a buddy list or a magazine |
+//! | owned | taken by one thread, which alone can reach it |
+//! | published | cached, anonymous, table or index node, as `Kind` says |
+//! | viewed-only | published, in no file, kept by views |
+//! | zero | frame 0, the zero frame: never written, counted, charged, listed or freed (I4) |
+//!
+//! `alloc` makes a free frame owned, and [`OwnedFrame::publish`] makes an owned frame published.
 //! [`Hold::freeze`](hold::Hold::freeze) makes a published frame owned again, so that it can be
-//! freed. [`Frames::free`] takes any frame with an empty hold word. Frame 0 is the zero frame:
-//! never written, counted, charged, listed or freed (I4).
+//! freed. [`Frames::free`] takes any frame with an empty hold word.
 //!
 //! **Locks**, all innermost: a queue of the wait table; a magazine that threads share, and inside
-//! it the buddy lists. No foreign code (a waker, a drop) runs with one of them held. A thread's own
-//! magazine has no lock (`sync::per_thread`).
+//! it the buddy lists. No foreign code (a waker, a destructor) runs while one of them is held. A
+//! thread's own magazine has no lock (`sync::per_thread`).
 //!
 //! **Neighbours.** Below: `sys` (mapping, copying, the unlock primitive), `sync`. Above: `group`
-//! charges, `reclaim` wraps allocation with charges and keeps the LRU lists, `cache` and `space`
-//! use the frames. This layer does not know files, groups or spaces, never waits for memory, and
-//! reclaims nothing.
+//! charges, `reclaim` combines allocation with charges and keeps the LRU lists, and `cache` and
+//! `space` use the frames. This layer does not know files, groups or spaces, never waits for
+//! memory, and reclaims nothing.
 
 #[cfg(not(loom))]
 mod arena;

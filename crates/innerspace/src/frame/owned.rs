@@ -1,4 +1,5 @@
-//! A frame (or block of frames) that no other thread can see: plain stores, plain bytes.
+//! A frame (or block of frames) that no other thread can see, with plain stores to its metadata and
+//! bytes.
 
 use std::fmt;
 use std::mem;
@@ -15,35 +16,35 @@ use crate::{FrameId, PAGE_SIZE};
 /// A block of `1 << order` frames that has one owner. Dropping it frees the block; publishing
 /// consumes it.
 ///
-/// This type alone has plain setters (I2). Its bytes are those that the block's last user left:
-/// zero or fill them.
+/// Only this type has plain setters (I2). Its bytes are those that the block's last user left, so
+/// the owner clears or fills them.
 #[must_use = "dropping an owned frame frees it"]
 pub(crate) struct OwnedFrame<'f> {
     id: FrameId,
     order: u8,
     bytes: Bytes,
-    /// Its first byte and its metadata, looked up only once.
+    /// The address of the first byte, and the metadata, which are looked up only once.
     start: NonNull<u8>,
     meta: &'f Meta,
     frames: &'f Frames,
 }
 
-// SAFETY: the pointer leads to bytes of the arena that are this owner's alone, in whichever thread
-// it is.
+// SAFETY: the pointer leads to bytes of the arena that belong only to this owner, in whichever
+// thread it is.
 unsafe impl Send for OwnedFrame<'_> {}
-// SAFETY: as above; through a shared reference they are only read.
+// SAFETY: as above; through a shared reference the bytes are only read.
 unsafe impl Sync for OwnedFrame<'_> {}
 
-/// Knowledge of the bytes of an owned frame.
+/// What is known of the bytes of an owned frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bytes {
-    /// It was never written: it has the zeros that the host gave.
+    /// The frame was never written and has the zeros that the host gave.
     Zeros,
     Unknown,
 }
 
 impl<'f> OwnedFrame<'f> {
-    /// Takes charge of a block whose metadata says `Kind::Owned` and whose hold word is 0.
+    /// Makes the owner of a block whose metadata says `Kind::Owned` and whose hold word is 0.
     #[inline(always)]
     pub(super) fn new(frames: &'f Frames, id: FrameId, order: u8, bytes: Bytes) -> OwnedFrame<'f> {
         let start = frames.start(id);
@@ -57,25 +58,25 @@ impl<'f> OwnedFrame<'f> {
         }
     }
 
-    /// The block's first frame.
+    /// Returns the block's first frame.
     #[inline(always)]
     pub(crate) fn id(&self) -> FrameId {
         self.id
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn len(&self) -> usize {
         PAGE_SIZE << self.order
     }
 
-    /// The block's bytes, to change.
+    /// Returns the block's bytes, to be changed.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes = Bytes::Unknown;
-        // SAFETY: as in `bytes`, and `&mut self` makes this the only slice.
+        // SAFETY: as in `bytes`; `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 
-    /// Whether the bytes are known to be clear.
+    /// Returns whether the bytes are known to be clear.
     #[inline(always)]
     pub(crate) fn is_clear(&self) -> bool {
         self.bytes == Bytes::Zeros
@@ -97,29 +98,29 @@ impl<'f> OwnedFrame<'f> {
         }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`, which may be written to
-    /// meanwhile: each aligned word is then one that was written.
+    /// Copies as many bytes as this block has from the block at `source`. Other threads may write
+    /// to the source meanwhile; each aligned word of the copy is then one that was written.
     ///
     /// # Panics
-    /// When `source` is this block, or reaches beyond the arena.
+    /// If `source` is this block, or reaches beyond the arena.
     pub(crate) fn copy_from(&mut self, source: FrameId) {
         assert_ne!(source, self.id, "copy of a block to itself");
         let from = self.frames.block(source, self.order).cast_const();
         // SAFETY: the source is inside the arena and is not this block, which is exclusively
-        // borrowed; other threads write to it through atomics or `sys::copy` alone.
+        // borrowed. Other threads write to the source only through atomics or `sys::copy`.
         unsafe { copy::copy_in(self.bytes_mut(), from) }
     }
 
-    /// Copies as many bytes as this block has from the block at `source`, which is assumed not to
-    /// change: the caller checks that afterwards.
+    /// Copies as many bytes as this block has from the block at `source`. The source is assumed not
+    /// to change; the caller checks that afterwards.
     ///
     /// # Panics
-    /// When `source` is this block, or reaches beyond the arena.
+    /// If `source` is this block, or reaches beyond the arena.
     pub(crate) fn copy_from_still(&mut self, source: FrameId) {
         assert_ne!(source, self.id, "copy of a block to itself");
         let from = self.frames.block(source, self.order).cast_const();
         // SAFETY: the source is inside the arena and is not this block, which is exclusively
-        // borrowed; other threads write to it through atomics or `sys::copy` alone.
+        // borrowed. Other threads write to the source only through atomics or `sys::copy`.
         unsafe { copy::copy_still(self.bytes_mut(), from) }
     }
 
@@ -133,7 +134,8 @@ impl<'f> OwnedFrame<'f> {
         }
     }
 
-    /// The frame's bytes as the 512 words of a table or index node, to fill before it is published.
+    /// Returns the frame's bytes as the 512 words of a table or index node, to be filled before the
+    /// frame is published.
     pub(crate) fn words(&mut self) -> &[AtomicU64; 512] {
         self.bytes = Bytes::Unknown;
         // SAFETY: the frame is 4096 bytes of initialised, page-aligned memory that only this owner
@@ -141,7 +143,8 @@ impl<'f> OwnedFrame<'f> {
         unsafe { &*self.start.as_ptr().cast() }
     }
 
-    /// The flags the frame will be published with; replaces what was set before.
+    /// Sets the flags with which the frame will be published. Replaces all flags that were set
+    /// before.
     pub(crate) fn set_flags(&mut self, flags: FlagSet) {
         debug_assert!(
             !flags.contains(FlagSet::WAITERS),
@@ -150,49 +153,49 @@ impl<'f> OwnedFrame<'f> {
         self.meta().flags.store_owned(flags);
     }
 
-    /// The owner (file or space), as registered with `reclaim`.
+    /// Sets the owner (file or space), as registered with `reclaim`.
     pub(crate) fn set_owner(&mut self, owner: u32) {
         self.meta().set_owner(owner);
     }
 
-    /// The position in the owner.
+    /// Sets the position in the owner.
     pub(crate) fn set_index(&mut self, index: u64) {
         self.meta().set_index(index);
     }
 
-    /// The group that pays.
+    /// Sets the group that pays.
     #[inline(always)]
     pub(crate) fn set_group(&mut self, group: u16) {
         self.meta().set_group(group);
     }
 
-    /// The frame's use.
+    /// Sets what the frame is used for.
     #[inline(always)]
     pub(crate) fn set_kind(&mut self, kind: Kind) {
         assert!(kind.is_live(), "an owned frame cannot become {kind:?}");
         self.meta().set_kind(kind);
     }
 
-    /// The address of its first byte.
+    /// Returns the address of the first byte.
     #[inline(always)]
     pub(crate) fn address(&self) -> u64 {
         self.start.as_ptr() as u64
     }
 
-    /// Prefetches a quarter of it for writing.
+    /// Prefetches a quarter of the frame for writing.
     #[inline(always)]
     pub(crate) fn prefetch(&self, quarter: Quarter) {
         copy::prefetch_quarter_to_write(self.start.as_ptr(), quarter);
     }
 
-    /// The metadata, with its atomic setters.
+    /// Returns the metadata, with its atomic setters.
     #[inline(always)]
     pub(crate) fn meta(&self) -> &'f Meta {
         self.meta
     }
 
-    /// Makes the frame visible to threads that find its number, held as `initial` says. A thread
-    /// that takes a hold sees everything set and written before.
+    /// Makes the frame visible to threads that find its number, with the holds of `initial`. A
+    /// thread that takes a hold sees everything that was set and written before.
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
         let meta = self.meta();
@@ -210,7 +213,7 @@ impl<'f> OwnedFrame<'f> {
         self.into_id()
     }
 
-    /// Gives up the guard: the caller frees the frame by its number.
+    /// Consumes the guard without freeing the frame. The caller frees the frame by its number.
     #[inline(always)]
     pub(crate) fn into_id(self) -> FrameId {
         let id = self.id;
@@ -220,7 +223,7 @@ impl<'f> OwnedFrame<'f> {
 }
 
 impl Drop for OwnedFrame<'_> {
-    // Out of line, like the drop of a charge (`group::charge`).
+    // Inlined, like the drop of a charge (`group::charge`).
     #[inline(always)]
     fn drop(&mut self) {
         self.frames.free(self.id);
@@ -238,17 +241,17 @@ mod for_tests {
     use super::*;
 
     impl OwnedFrame<'_> {
-        /// log2 of the number of frames.
+        /// Returns the base-2 logarithm of the number of frames.
         pub(crate) fn order(&self) -> u8 {
             self.order
         }
 
-        /// The block's bytes.
+        /// Returns the block's bytes.
         pub(crate) fn bytes(&self) -> &[u8] {
-            // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when
-            // mapped), and no other thread reads or writes it: the allocator gave it to this owner
-            // alone, and the thread that froze or last dropped it before had waited for its readers
-            // (I6).
+            // SAFETY: the block is inside the arena, whose memory is initialised (zeroed when it
+            // was mapped). No other thread reads or writes the block: the allocator gave it to this
+            // owner only, and the thread that froze it, or dropped its last hold, had waited for
+            // its readers before (I6).
             unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
         }
     }

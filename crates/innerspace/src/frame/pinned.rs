@@ -1,17 +1,17 @@
 //! The bytes of published frames: reading them as a slice, writing them, and the hold that makes
-//! each sound.
+//! each of these sound.
 //!
-//! | type | stands on | gives |
+//! | type | relies on | gives |
 //! |---|---|---|
 //! | [`Pinned`] | a view in the hold word | `&[u8]` that never changes |
 //! | [`Writing`] | the WRITER bit: no view is alive and none can be taken | stores |
-//! | [`Filling`] | LOCKED and not UPTODATE: no other thread looks at the bytes | `&mut [u8]` |
-//! | [`Frames::copy_out`] | a reference | a copy: perhaps torn, never undefined |
+//! | [`Filling`] | LOCKED and not UPTODATE: no other thread reads the bytes | `&mut [u8]` |
+//! | [`Frames::copy_out`] | a reference | a copy: possibly torn, never undefined |
 //!
-//! Everything else about a frame's life (when each of these may be taken) belongs to the cache;
-//! this module only keeps slices and stores apart. Page-table translations read and write by the
-//! primitives of `sys`, which may overlap with [`Writing`] and [`Frames::copy_out`]; they never
-//! meet a slice: a view forbids write translations (WMAPPED).
+//! The cache decides when each of these may be taken. This module only keeps slices and stores
+//! apart. Page-table translations read and write by the primitives of `sys`, which may overlap with
+//! [`Writing`] and [`Frames::copy_out`]. They never meet a slice, because a view forbids write
+//! translations (WMAPPED).
 
 use std::fmt;
 use std::hint::cold_path;
@@ -29,52 +29,52 @@ use crate::units::{FrameId, PAGE_SIZE};
 /// The owner of views: it has an arena, and frees frames that are no longer held. It is shared in
 /// an `Arc`.
 ///
-/// A view does not count on its owner, which would cost two read-modify-writes a view on a line
-/// that all threads share. The owner stays for as long as it has a viewed block, because something
-/// else keeps it:
-/// - while the block is CACHED, its file does: it has an `Arc` of the owner, and no block stays
-///   CACHED that the file cannot reach any more;
-/// - when a block with views is taken out of its file, its views are counted first, and from then
-///   on the owner keeps itself until the last view is gone ([`super::detached`]).
+/// A view holds no reference to its owner. That would cost two read-modify-writes for each view, on
+/// a cache line that all threads share. Something else keeps the owner alive as long as it has a
+/// viewed block:
+/// - While the block is CACHED, its file does. The file has an `Arc` of the owner, and no block
+///   stays CACHED that the file can no longer reach.
+/// - When a block with views is taken out of its file, its views are counted first. From then on
+///   the owner keeps itself alive until the last of these views is gone ([`super::detached`]).
 pub(crate) trait ViewOwner: Send + Sync + 'static {
-    /// The arena: the same one for as long as the owner lives.
+    /// Returns the arena, which is the same as long as the owner lives.
     fn frames(&self) -> &Frames;
 
     /// Counts one more view of a detached block.
     fn detached_view_made(&self, meta: &Meta);
 
-    /// Counts one view less of a detached block. Frame and owner may go with it.
+    /// Counts one view less of a detached block. Frame and owner may be freed by this.
     fn detached_view_gone(&self, meta: &Meta);
 }
 
-/// A view: bytes of one block that do not change while it lives.
+/// A view: bytes of one block that do not change while the view lives.
 ///
 /// Its fields are plain words without destructors, so that a view that does not leave its function
 /// stays in registers.
 pub(crate) struct Pinned<K: ViewOwner> {
     bytes: NonNull<[u8]>,
-    /// The block's first frame; `None`: the bytes are not of a block.
+    /// The metadata of the block's first frame. `None` if the bytes belong to no block.
     block: Option<NonNull<Meta>>,
-    /// For a block: its owner, a `K`. Otherwise null if the bytes stay for ever, or a `Box` of a
-    /// `Copied`.
+    /// If the bytes belong to a block: the block's owner, a `K`. Otherwise null if the bytes live
+    /// for ever, or a `Box` of a `Copied`.
     owner: *const (),
     _of: PhantomData<K>,
 }
 
-/// The bytes of a clone of a view whose block has too many views to count.
+/// The bytes of a cloned view of a block that had too many views to count one more.
 type Copied = Arc<[u8]>;
 
-// SAFETY: the bytes are read-only for as long as the view is held, so any thread may read them;
-// metadata and owner are Send + Sync.
+// SAFETY: the bytes are read-only as long as the view is held, so any thread may read them.
+// Metadata and owner are Send and Sync.
 unsafe impl<K: ViewOwner> Send for Pinned<K> {}
-// SAFETY: as above; `&Pinned` gives nothing but `&[u8]`.
+// SAFETY: as above; `&Pinned` gives only `&[u8]`.
 unsafe impl<K: ViewOwner> Sync for Pinned<K> {}
 
-/// One call of [`Pinned::find`]. The lifetime is unique to it, so that a [`Grip`] can only be used
-/// by the call it came from.
+/// One call of [`Pinned::find`]. Its lifetime is unique, so that a [`Grip`] can be used only by the
+/// call from which it came.
 pub(crate) struct Here<'id, K> {
     owner: &'id K,
-    /// The offset in its page at which the view begins.
+    /// The offset of the view's first byte in its page.
     in_page: usize,
     _only: PhantomData<fn(&'id ()) -> &'id ()>,
 }
@@ -87,9 +87,9 @@ impl<K> Clone for Here<'_, K> {
 
 impl<K> Copy for Here<'_, K> {}
 
-/// A view in two words, which a function returns in registers: of a block that is up to date, from
-/// a byte inside it, at the offset in its page that the call named. Dropping it does not drop the
-/// view.
+/// A view in two words, which a function can return in registers. The view is of an up-to-date
+/// block and begins at a byte inside it, whose offset in its page is the one that the call named.
+/// Dropping the grip does not drop the view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Grip<'id, K> {
     start: NonNull<u8>,
@@ -122,7 +122,7 @@ impl Start {
     }
 }
 
-/// How often to try a view that loses to other changes of the hold word.
+/// How often to try to take a view while others change the hold word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Try {
     /// Once, so that no registers are needed for a second attempt.
@@ -131,33 +131,33 @@ pub(crate) enum Try {
     Again,
 }
 
-/// A view just taken of the block that is there, whichever it is. Dropping it does not drop the
-/// view.
+/// A view that was just taken of whichever block is there. Dropping it does not drop the view.
 #[must_use = "it counts as a view"]
 pub(crate) struct Taken<'id, K> {
     meta: &'id Meta,
     here: Here<'id, K>,
 }
 
-/// The outcome of a guess, apart from the usual one.
+/// The outcome of taking a view of a guessed frame.
 pub(crate) enum Guessed<'id, K> {
-    /// The block that was sought.
+    /// A view of the block that was sought.
     Sought(Taken<'id, K>),
-    /// Another block.
+    /// A view of another block.
     Other(Taken<'id, K>),
     /// No view.
     Nothing,
 }
 
 impl<'id, K: ViewOwner> Here<'id, K> {
-    /// The owner.
+    /// Returns the owner.
     #[inline(always)]
     pub(crate) fn owner(self) -> &'id K {
         self.owner
     }
 
-    /// Takes a view of the block at `at`. `None` when the frame is not cached, being written or
-    /// mapped writable, or, when it is tried once, another thread changed its hold word meanwhile.
+    /// Takes a view of the block at `at`. Returns `None` if the frame is not cached, is being
+    /// written or is mapped writable. With `Try::Once` it also returns `None` if another thread
+    /// changed the hold word meanwhile.
     #[inline(always)]
     pub(crate) fn take(self, at: FrameOffset, try_: Try) -> Option<Taken<'id, K>> {
         let meta = self.owner.frames().meta_at(at)?;
@@ -172,15 +172,15 @@ impl<'id, K: ViewOwner> Here<'id, K> {
         Some(Taken { meta, here: self })
     }
 
-    /// Takes a view of the page with this tag, if it is where it was found last, and hot: the usual
-    /// hit.
+    /// Takes a view of the page with this tag, if the page is hot and is where it was last found:
+    /// the usual hit.
     #[inline(always)]
     pub(crate) fn take_hot(self, tag: Tag) -> Option<Grip<'id, K>> {
         let (meta, start) = self.owner.frames().guess(tag);
         match meta.try_hot_view_of(tag) {
             HeldOf::Sought => Some(Grip {
-                // SAFETY: inside the first page of a block that is inside the arena; it is up to
-                // date, see `Meta::warm`.
+                // SAFETY: the byte is inside the first page of a block, which is inside the arena.
+                // The block is up to date, see `Meta::warm`.
                 start: unsafe { start.add(self.in_page) },
                 meta: NonNull::from_ref(meta),
                 here: PhantomData,
@@ -197,7 +197,7 @@ impl<'id, K: ViewOwner> Here<'id, K> {
         }
     }
 
-    /// Takes a view of the page with this tag, hot or not, if it is where it was found last.
+    /// Takes a view of the page with this tag, hot or not, if it is where it was last found.
     pub(crate) fn take_guessed(self, tag: Tag) -> Guessed<'id, K> {
         let (meta, _) = self.owner.frames().guess(tag);
         let taken = Taken { meta, here: self };
@@ -210,23 +210,23 @@ impl<'id, K: ViewOwner> Here<'id, K> {
 }
 
 impl<'id, K: ViewOwner> Taken<'id, K> {
-    /// The owner.
+    /// Returns the owner.
     pub(crate) fn owner(&self) -> &'id K {
         self.here.owner
     }
 
-    /// The block's first frame.
+    /// Returns the block's first frame.
     pub(crate) fn frame(&self) -> FrameId {
         self.here.owner.frames().id_of(self.meta)
     }
 
-    /// The block's flags now.
+    /// Returns the block's present flags.
     pub(crate) fn flags(&self) -> FlagSet {
         self.meta.flags.load()
     }
 
-    /// The view from byte `inside` of the block, if the block is up to date and has that byte.
-    /// Otherwise the view is dropped.
+    /// Returns the view from byte `inside` of the block on, if the block is up to date and has that
+    /// byte. Otherwise drops the view.
     pub(crate) fn up_to_date(self, inside: usize) -> Option<Grip<'id, K>> {
         assert_eq!(inside % PAGE_SIZE, self.here.in_page, "as the call said");
         let size = PAGE_SIZE << self.meta.order();
@@ -236,7 +236,7 @@ impl<'id, K: ViewOwner> Taken<'id, K> {
         }
         let start = NonNull::new(self.here.owner.frames().host(self.frame()))?;
         Some(Grip {
-            // SAFETY: inside the block, which is inside the arena.
+            // SAFETY: the byte is inside the block, which is inside the arena.
             start: unsafe { start.add(inside) },
             meta: NonNull::from_ref(self.meta),
             here: PhantomData,
@@ -252,10 +252,10 @@ impl<'id, K: ViewOwner> Taken<'id, K> {
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// Takes a view of the bytes `range` of the block that starts at `frame`. `None` when the frame
-    /// is not cached, not up to date, being written or mapped writable, or when `range` is not
-    /// inside the block (it may be another block by now: the caller looks again where it found the
-    /// frame).
+    /// Takes a view of the bytes `range` of the block that starts at `frame`. Returns `None` if the
+    /// frame is not cached, is not up to date, is being written or is mapped writable, or if
+    /// `range` is not inside the block. The frame may be another block by now, so the caller looks
+    /// again where it found the frame.
     pub(crate) fn try_new(
         owner: &Arc<K>,
         frame: FrameId,
@@ -268,8 +268,8 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// The view of `len` bytes that begins where `find` finds it, `in_page` bytes into a page;
-    /// `None` if it finds nothing, or the bytes reach beyond the block's end.
+    /// Returns the view of `len` bytes that begins where `find` finds it, `in_page` bytes into a
+    /// page. Returns `None` if `find` finds nothing, or if the bytes reach beyond the block's end.
     #[inline(always)]
     pub(crate) fn find(
         owner: &K,
@@ -283,7 +283,7 @@ impl<K: ViewOwner> Pinned<K> {
             _only: PhantomData,
         };
         let grip = find(here)?;
-        // Known before the view is taken, and often at compile time.
+        // This condition is known before the view is taken, and often at compile time.
         if len > PAGE_SIZE - here.in_page && !Pinned::reaches(owner, grip.meta, grip.start, len) {
             return None;
         }
@@ -295,11 +295,11 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// The view of `len` bytes that the call of `make` returns. Its length is not taken from there,
-    /// so that a caller that knows the length at compile time need not load it.
+    /// Returns the view of `len` bytes that `make` returns. The length is not read from that view,
+    /// so that a caller that knows it at compile time need not load it.
     ///
     /// # Panics
-    /// When `make` returns one of another length.
+    /// If `make` returns a view of another length.
     #[inline(always)]
     pub(crate) fn of_len<E>(
         len: usize,
@@ -318,11 +318,11 @@ impl<K: ViewOwner> Pinned<K> {
         })
     }
 
-    /// Whether the `len` bytes from a view's beginning are in its block; if not, the view is
-    /// dropped.
+    /// Returns whether the `len` bytes from a view's beginning are in its block. If not, drops the
+    /// view.
     #[inline(never)]
     fn reaches(owner: &K, meta: NonNull<Meta>, start: NonNull<u8>, len: usize) -> bool {
-        // SAFETY: the arena's metadata, see `ViewOwner`.
+        // SAFETY: the metadata belongs to the arena, which lives on, see `ViewOwner`.
         let meta = unsafe { meta.as_ref() };
         let frames = owner.frames();
         let first = frames.host(frames.id_of(meta)) as usize;
@@ -343,7 +343,7 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// Bytes that need no owner.
+    /// Makes a view of bytes that need no owner.
     #[inline]
     pub(crate) fn of_static(bytes: &'static [u8]) -> Pinned<K> {
         Pinned {
@@ -354,7 +354,7 @@ impl<K: ViewOwner> Pinned<K> {
         }
     }
 
-    /// How the bytes are kept, for people.
+    /// Returns how the bytes are kept, for people.
     pub(crate) fn kind(&self) -> &'static str {
         match self.block {
             Some(_) => "pinned",
@@ -365,33 +365,33 @@ impl<K: ViewOwner> Pinned<K> {
 }
 
 impl<K: ViewOwner> Clone for Pinned<K> {
-    /// A second view of the same bytes.
+    /// Takes a second view of the same bytes.
     fn clone(&self) -> Pinned<K> {
         self.part(0..self.bytes.len())
     }
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// A second view, of a part of the bytes.
+    /// Takes a second view, of a part of the bytes.
     ///
     /// # Panics
-    /// When the part reaches beyond the bytes.
+    /// If the part reaches beyond the bytes.
     pub(crate) fn part(&self, range: Range<usize>) -> Pinned<K> {
         let bytes = NonNull::from_ref(&self[range]);
         let owner = match self.block {
             Some(meta) => {
-                // SAFETY: as in `drop`; `self` keeps owner and metadata.
+                // SAFETY: as in `drop`; `self` keeps owner and metadata alive.
                 let (meta, owner) = unsafe { (meta.as_ref(), &*self.owner.cast::<K>()) };
                 match meta.hold.try_clone_view() {
                     Some(PutView::Kept) => {}
                     Some(PutView::Detached) => owner.detached_view_made(meta),
-                    // SAFETY: a part of the bytes of `self`.
+                    // SAFETY: these are a part of the bytes of `self`.
                     None => return Pinned::of_copy(Arc::from(unsafe { bytes.as_ref() })),
                 }
                 self.owner
             }
             None if !self.owner.is_null() => {
-                // SAFETY: what `of_copy` put there; it is dropped with `self`.
+                // SAFETY: `of_copy` put it there, and it is dropped with `self`.
                 let copied = unsafe { &*self.owner.cast::<Copied>() };
                 Box::into_raw(Box::new(copied.clone())).cast_const().cast()
             }
@@ -420,10 +420,10 @@ impl<K: ViewOwner> Deref for Pinned<K> {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: of a block: the arena stays mapped (`ViewOwner`). The view forbids WRITER and
-        // WMAPPED, and UPTODATE ended the filling, so the bytes are not written while `self`
-        // lives; the frame is not freed before the view is dropped (`Hold`). Otherwise they live
-        // for ever, or as long as the `Arc` beside them.
+        // SAFETY: for bytes of a block: the arena stays mapped (`ViewOwner`). The view forbids
+        // WRITER and WMAPPED, and UPTODATE ended the filling, so the bytes are not written while
+        // `self` lives. The frame is not freed before the view is dropped (`Hold`). Other bytes
+        // live for ever, or as long as the `Arc` beside them.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -434,24 +434,25 @@ impl<K: ViewOwner> Drop for Pinned<K> {
         let Some(meta) = self.block else {
             cold_path();
             if !self.owner.is_null() {
-                // SAFETY: what `of_copy` put there, and `self` is its only user.
+                // SAFETY: `of_copy` put it there, and `self` is its only user.
                 unsafe { drop_copied(self.owner) }
             }
             return;
         };
-        // SAFETY: metadata lives as long as the arena, which the view keeps, see `ViewOwner`; it is
-        // not touched after the word was changed, unless the block was detached.
+        // SAFETY: the metadata lives as long as the arena, which outlives the view, see
+        // `ViewOwner`. After the word was changed it is not touched, unless the block was detached.
         let put = unsafe { meta.as_ref() }.hold.put_view();
         if put == PutView::Detached {
             cold_path();
-            // SAFETY: the owner keeps itself, and the frame, until it has been told that this view
-            // is gone.
+            // SAFETY: the owner keeps itself and the frame alive until it was notified that this
+            // view is gone.
             unsafe { notify_owner::<K>(meta, self.owner) }
         }
     }
 }
 
-/// Safety: `owner` is the `Box` of a [`Copied`], given up by its only user.
+/// Drops the bytes of a cloned view. Safety: `owner` is the `Box` of a [`Copied`], given up by its
+/// only user.
 #[cold]
 #[inline(never)]
 unsafe fn drop_copied(owner: *const ()) {
@@ -459,8 +460,8 @@ unsafe fn drop_copied(owner: *const ()) {
     drop(unsafe { Box::from_raw(owner.cast_mut().cast::<Copied>()) });
 }
 
-/// Notifies the owner of a dropped view of a detached block. Safety: it was the caller's, and the
-/// owner has counted it.
+/// Notifies the owner of a dropped view of a detached block. Safety: the view was the caller's, and
+/// the owner has counted it.
 #[cold]
 #[inline(never)]
 unsafe fn notify_owner<K: ViewOwner>(meta: NonNull<Meta>, owner: *const ()) {
@@ -475,7 +476,7 @@ impl<K: ViewOwner> fmt::Debug for Pinned<K> {
     }
 }
 
-/// The right to store into a cached block that has no views; the holder has the block's lock.
+/// The right to store to a cached block that has no views. Its holder has the block's lock.
 pub(crate) struct Writing<'f> {
     frames: &'f Frames,
     frame: FrameId,
@@ -483,7 +484,7 @@ pub(crate) struct Writing<'f> {
 }
 
 impl<'f> Writing<'f> {
-    /// Starts writing; `None` while views are alive.
+    /// Starts writing. Returns `None` while the block has views.
     pub(crate) fn begin(frames: &'f Frames, frame: FrameId) -> Option<Writing<'f>> {
         let meta = frames.meta(frame);
         let both = FlagSet::LOCKED | FlagSet::UPTODATE;
@@ -492,7 +493,8 @@ impl<'f> Writing<'f> {
             "I7: {frame:?} is written without its lock"
         );
         let size = PAGE_SIZE << meta.order();
-        // Not `then_some`: a guard made and dropped would end the write of another thread.
+        // Not `then_some`: it would make the guard even on failure, and dropping that guard would
+        // end the write of another thread.
         if meta.hold.try_begin_write() {
             Some(Writing {
                 frames,
@@ -510,8 +512,8 @@ impl<'f> Writing<'f> {
             offset <= self.size && bytes.len() <= self.size - offset,
             "outside the block"
         );
-        // SAFETY: inside the block; no slice of it exists (WRITER excludes views), and `bytes` is a
-        // slice, so it is not part of it.
+        // SAFETY: the bytes are inside the block, of which no slice exists (WRITER excludes views).
+        // `bytes` is a slice, so it is no part of the block.
         unsafe { copy::copy_out(self.frames.host(self.frame).add(offset), bytes) }
     }
 
@@ -533,16 +535,16 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// The right to fill a block that was published locked and not up to date: others can find it, but
-/// not read it.
+/// The right to fill a block that was published locked and not up to date. Other threads can find
+/// the block, but not read it.
 pub(crate) struct Filling<'f> {
     frames: &'f Frames,
     frame: FrameId,
 }
 
 impl<'f> Filling<'f> {
-    /// Takes over the right. The caller published the frame locked just now and makes no second
-    /// one.
+    /// Takes over the right to fill. The caller has just published the frame locked, and adopts it
+    /// only once.
     pub(crate) fn adopt(frames: &'f Frames, frame: FrameId) -> Filling<'f> {
         let flags = frames.meta(frame).flags.load();
         let right = flags.contains(FlagSet::LOCKED) && !flags.contains(FlagSet::UPTODATE);
@@ -550,12 +552,12 @@ impl<'f> Filling<'f> {
         Filling { frames, frame }
     }
 
-    /// The block's bytes.
+    /// Returns the block's bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let size = PAGE_SIZE << self.frames.meta(self.frame).order();
-        // SAFETY: inside the arena; while the block is locked and not up to date only the filler
-        // looks at its bytes (`Pinned` and `copy_out` check UPTODATE, translations are made of
-        // blocks up to date), and `&mut self` makes this the only slice.
+        // SAFETY: the bytes are inside the arena. While the block is locked and not up to date only
+        // the filler uses its bytes: `Pinned` and `copy_out` check UPTODATE, and translations are
+        // made only of up-to-date blocks. `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(self.frames.host(self.frame), size) }
     }
 
@@ -566,27 +568,28 @@ impl<'f> Filling<'f> {
 }
 
 /// The right to fill blocks that were published locked and not up to date, as a value that may
-/// outlive the call that made them and go to another thread. Neither dropping it nor taking it
-/// apart changes the blocks.
+/// outlive the call that made it and go to another thread. Dropping it, or taking it apart, does
+/// not change the blocks.
 pub(crate) struct Fills<K: ViewOwner> {
     owner: Arc<K>,
-    /// First frames, in the order of their blocks.
+    /// The blocks' first frames, in the order of the blocks.
     blocks: Vec<FrameId>,
     /// The size of each block.
     block_bytes: usize,
 }
 
 impl<K: ViewOwner> Pinned<K> {
-    /// The record of uses of the view's block; `None` if it is of no block.
+    /// Returns the record of uses of the view's block, or `None` if the view is of no block.
     pub(crate) fn uses(&self) -> Option<&Uses> {
-        // SAFETY: metadata of the owner's arena, which the view's block keeps as it does the
+        // SAFETY: the metadata belongs to the owner's arena, which lives as long as the view's
         // bytes.
         self.block.map(|meta| unsafe { &meta.as_ref().uses })
     }
 }
 
 impl<K: ViewOwner> Fills<K> {
-    /// Takes over the right. The caller published the blocks locked and makes no second one.
+    /// Takes over the right to fill. The caller has published the blocks locked, and adopts them
+    /// only once.
     pub(crate) fn adopt(owner: &Arc<K>, blocks: Vec<FrameId>, block_bytes: usize) -> Fills<K> {
         for block in &blocks {
             let meta = owner.frames().meta(*block);
@@ -602,17 +605,18 @@ impl<K: ViewOwner> Fills<K> {
         }
     }
 
-    /// The blocks' first frames.
+    /// Returns the blocks' first frames.
     pub(crate) fn blocks(&self) -> &[FrameId] {
         &self.blocks
     }
 
-    /// Bytes of all blocks.
+    /// Returns the number of bytes of all blocks.
     pub(crate) fn len(&self) -> usize {
         self.blocks.len() * self.block_bytes
     }
 
-    /// The bytes of a range of the concatenated blocks, in as few pieces as memory allows.
+    /// Returns the bytes of a range of the concatenated blocks, in as few pieces as their addresses
+    /// allow.
     pub(crate) fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>> {
         assert!(bytes.end <= self.len(), "outside the blocks");
         let mut slices: Vec<IoSliceMut<'_>> = Vec::new();
@@ -627,10 +631,10 @@ impl<K: ViewOwner> Fills<K> {
             let whole = (neighbours.count() + 1) * self.block_bytes;
             let len = (whole - inside).min(bytes.end - at);
             let start = self.owner.frames().host(self.blocks[first]);
-            // SAFETY: inside the arena, which the owner keeps, for the blocks' frames lie one
-            // behind the other in it. While a block is locked and not up to date only its filler
-            // looks at its bytes (see `Filling`), and that is this value: `&mut self` and ranges
-            // that do not overlap make these the only slices.
+            // SAFETY: the bytes are inside the arena, which the owner keeps, because the frames of
+            // these blocks follow each other in it. While a block is locked and not up to date only
+            // its filler uses its bytes (see `Filling`), and that is this value. `&mut self`, and
+            // ranges that do not overlap, make these the only slices.
             let slice = unsafe { std::slice::from_raw_parts_mut(start.add(inside), len) };
             slices.push(IoSliceMut::new(slice));
             at += len;
@@ -640,8 +644,8 @@ impl<K: ViewOwner> Fills<K> {
 }
 
 impl Frames {
-    /// Copies from `offset` in the block at `frame`, which the caller holds and found up to date.
-    /// Bytes written meanwhile may be torn.
+    /// Copies bytes from `offset` in the block at `frame` on. The caller holds the block and found
+    /// it up to date. Bytes that are written meanwhile may be torn.
     pub(crate) fn copy_out(&self, frame: FrameId, offset: usize, into: &mut [u8]) {
         let meta = self.meta(frame);
         debug_assert!(
@@ -653,7 +657,8 @@ impl Frames {
             offset <= size && into.len() <= size - offset,
             "outside the block"
         );
-        // SAFETY: inside the arena; `into` is an exclusive slice, so it is not part of it.
+        // SAFETY: the bytes are inside the arena; `into` is an exclusive slice, so it is no part of
+        // the arena.
         unsafe { copy::copy_in(into, self.host(frame).add(offset)) }
     }
 }
@@ -663,14 +668,15 @@ mod for_tests {
     use super::*;
 
     impl Frames {
-        /// Stores into a block as a page-table translation would: with no guard at all.
+        /// Stores to a block as a page-table translation would, with no guard at all.
         pub(crate) fn store_for_test(&self, frame: FrameId, offset: usize, bytes: &[u8]) {
             let size = PAGE_SIZE << self.meta(frame).order();
             assert!(
                 offset <= size && bytes.len() <= size - offset,
                 "outside the block"
             );
-            // SAFETY: inside the arena, and the test holds a translation that allows stores.
+            // SAFETY: the bytes are inside the arena, and the test holds a translation that allows
+            // stores.
             unsafe { copy::copy_out(self.host(frame).add(offset), bytes) }
         }
     }

@@ -5,25 +5,25 @@ use super::owned::OwnedFrame;
 use crate::sys::copy::Streaming;
 use crate::{FrameId, PAGE_SIZE};
 
-/// The most frames of one turn at a magazine.
+/// The maximum number of frames of one turn at a magazine.
 pub(crate) const MOST: usize = 16;
 
-/// Frames that are in no magazine any more, and that [`Singles::next`] makes owned one by one. The
-/// rest goes back when this is dropped.
+/// Frames that were taken out of a magazine. [`Singles::next`] makes them owned one by one.
+/// Dropping this gives the rest back.
 #[must_use = "the frames go back when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Singles<'f> {
     frames: &'f Frames,
     ids: [FrameId; MOST],
-    /// The frames before this one are owned.
+    /// The index of the next frame to be taken. The frames before it are owned.
     next: usize,
     len: usize,
-    /// Whether the frames are filled (as many of them as there were pages for).
+    /// Whether the frames are filled, as far as there were pages for them.
     filled: bool,
 }
 
 impl<'f> Singles<'f> {
-    /// Takes over the first `len` of `ids`, fresh from the allocator.
+    /// Takes over the first `len` frames of `ids`, which the allocator has just given out.
     pub(super) fn new(frames: &'f Frames, ids: [FrameId; MOST], len: usize) -> Singles<'f> {
         Singles {
             frames,
@@ -34,31 +34,32 @@ impl<'f> Singles<'f> {
         }
     }
 
-    /// Copies pages into the next frames, one each, past the caches, as far as there are both.
-    /// Returns false, with nothing copied, if that gains nothing.
+    /// Copies pages past the caches into the next frames, one each, until there are no more pages
+    /// or frames. Returns `false`, and copies nothing, if that would gain nothing.
     pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
         let Some(streaming) = Streaming::begin() else {
             return false;
         };
         for (id, page) in self.ids[self.next..self.len].iter().zip(pages) {
-            // The bytes are no longer those that the host gave, also of frames that may go back
-            // without having been owned.
+            // The bytes are no longer the host's zeros. That also holds for frames that are given
+            // back without having been owned.
             self.frames.meta(*id).take_fresh();
             let start = self.frames.start(*id);
-            // SAFETY: a frame of the arena is 4096 bytes, page-aligned. Nobody else has this one,
-            // and before it is owned, let alone published, `streaming` is dropped.
+            // SAFETY: a frame of the arena is 4096 bytes, page-aligned. Nothing else has this
+            // frame, and `streaming` is dropped before the frame is owned, and so before it is
+            // published.
             unsafe { streaming.copy_page(start.as_ptr(), page) };
         }
         self.filled = true;
         true
     }
 
-    /// Frames that are left.
+    /// Returns the number of frames that are left.
     pub(crate) fn len(&self) -> usize {
         self.len - self.next
     }
 
-    /// Takes one frame, owned from now on.
+    /// Takes one frame and makes it owned.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<OwnedFrame<'f>> {
         let id = *self.ids[..self.len].get(self.next)?;
@@ -66,7 +67,7 @@ impl<'f> Singles<'f> {
         if let [next, soon, ..] = self.ids[self.next..self.len]
             && !self.filled
         {
-            // The caller fills this one now, so there is time to fetch the next.
+            // The caller fills this frame now, so there is time to fetch the next ones.
             self.frames.prefetch_meta(soon);
             self.frames.prefetch_to_write(next);
         }

@@ -3,11 +3,11 @@
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The most frames a magazine holds.
+/// The maximum number of frames in a magazine.
 pub(super) const CAPACITY: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// A stack of free frames. The fields are atomic only so that other threads may count: one thread
-/// at a time changes it, and sees everything done before (see `magazine`).
+/// A stack of free frames. The fields are atomic only so that other threads may count. One thread
+/// at a time changes the stack, and sees everything that was done before (see `magazine`).
 #[derive(Debug)]
 pub(super) struct Stack {
     len: AtomicU32,
@@ -45,7 +45,7 @@ impl Stack {
     /// Puts a frame on top.
     ///
     /// # Panics
-    /// When there are [`CAPACITY`] frames already.
+    /// If there are [`CAPACITY`] frames already.
     #[inline(always)]
     pub(super) fn push(&self, id: FrameId) {
         let len = self.len();
@@ -61,14 +61,14 @@ impl Stack {
         Some(self.get(len))
     }
 
-    /// The frame on top.
+    /// Returns the frame on top.
     #[inline(always)]
     pub(super) fn top(&self) -> Option<FrameId> {
         let len = self.len().checked_sub(1)?;
         Some(self.get(len))
     }
 
-    /// Hands the `count` frames at the bottom, the coldest, to `each`.
+    /// Takes the `count` frames at the bottom, the coldest, and passes each to `each`.
     pub(super) fn take_coldest(&self, count: usize, mut each: impl FnMut(FrameId)) {
         let len = self.len();
         let count = count.min(len);
@@ -77,7 +77,7 @@ impl Stack {
         self.set_len(len - count);
     }
 
-    /// The frames, the coldest first.
+    /// Iterates over the frames, the coldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = FrameId> {
         (0..self.len()).map(|at| self.get(at))
     }

@@ -1,25 +1,26 @@
 //! The wait table: the waiters for bits of frames.
 //!
-//! 256 queues on cache lines of their own, chosen by a hash of the frame. Inside a queue the
-//! waiters are kept by their key (frame, bit), so a wake-up reaches its own waiters, whatever else
-//! hashes there, and finds them in logarithmic time; inside a key they are ordered by ticket,
-//! which is the order of their arrival.
+//! There are 256 queues, on cache lines of their own. A hash of the frame chooses the queue. Inside
+//! a queue the waiters are kept by their key (frame, bit). A wake-up therefore reaches only its own
+//! waiters, whatever else is in the queue, and finds them in logarithmic time. The waiters of a key
+//! are ordered by ticket, which is the order of their arrival.
 //!
-//! There are two kinds of waiter. An *exclusive* one wants to take the lock and stays queued until
-//! it has it (or gives up), also while it is awake and trying: the frame's WAITERS bit therefore
-//! stays set, every unlock meanwhile visits the queue, and no waiter is overlooked. A *shared* one
-//! wants to see the bit clear: it is a thread or a `Waker`, and is unlinked when woken.
+//! There are two kinds of waiters. An *exclusive* waiter wants to take the lock. It stays queued
+//! until it has the lock or gives up, even while it is awake and tries. So the frame's WAITERS bit
+//! stays set, every unlock meanwhile visits the queue, and no waiter is overlooked. A *shared*
+//! waiter wants to see the bit clear. It is a thread or a `Waker`, and is unlinked when it is
+//! woken.
 //!
-//! A sleeping thread is represented by an `Arc<Sleeper>`, shared by the thread and the queue: a
-//! waker may touch it after the thread went on, and the last user frees it. Nothing here points to
-//! a stack.
+//! A sleeping thread is represented by an `Arc<Sleeper>`, which the thread and the queue share. The
+//! waking thread may touch it after the sleeper has gone on, and the last user frees it. Nothing
+//! here points to a stack.
 //!
-//! Invariants, kept under a queue's mutex:
-//! - a frame with an entry in the queue has WAITERS set;
-//! - the state of a queued exclusive sleeper is changed under the mutex alone.
+//! Invariants, which hold whenever a queue's mutex is free:
+//! - If a frame has an entry in the queue, its WAITERS bit is set.
+//! - The state of a queued exclusive sleeper changes only under the mutex.
 //!
-//! Locks: a queue's mutex; nothing is taken inside. Threads are unparked and wakers called after it
-//! is released.
+//! Locks: a queue's mutex, inside which no other lock is taken. Threads are unparked and wakers are
+//! called after it is released.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -37,10 +38,10 @@ const QUEUES: usize = 256;
 #[cfg(loom)]
 const QUEUES: usize = 1;
 
-/// How often a waiter may lose the lock to a thread that came later, by default.
+/// The default for how often a waiter may lose the lock to a thread that came later.
 pub(crate) const DEFAULT_PATIENCE: u32 = 5;
 
-/// A bit of the flags byte that can be waited for.
+/// A bit of the flags byte for which a thread can wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Bit {
     /// The frame's lock.
@@ -50,7 +51,7 @@ pub(crate) enum Bit {
 }
 
 impl Bit {
-    /// The bit in the flags byte.
+    /// Returns the bit in the flags byte.
     pub(crate) const fn flag(self) -> FlagSet {
         match self {
             Bit::Locked => FlagSet::LOCKED,
@@ -59,7 +60,7 @@ impl Bit {
     }
 }
 
-/// The key of an entry: the frame and bit that it waits for.
+/// The key of an entry: the frame and the bit for which it waits.
 pub(super) type Key = (FrameId, Bit);
 
 /// How a sleep ended.
@@ -73,20 +74,20 @@ const SLEEPING: u8 = 0;
 const WOKEN: u8 = 1;
 const HANDED: u8 = 2;
 
-/// A thread that sleeps, or is about to.
+/// A thread that sleeps or is about to sleep.
 ///
 /// | state | changed to by | meaning |
 /// |---|---|---|
 /// | SLEEPING | `new`, `rest` | keep sleeping |
-/// | WOKEN | `rouse` | shared: the bit was clear; exclusive: try to take it |
-/// | HANDED | `hand_over` | exclusive: the lock is this thread's; unlinked |
+/// | WOKEN | `rouse` | shared: the bit was clear; exclusive: try to set it |
+/// | HANDED | `hand_over` | exclusive: this thread has the lock, and is no longer queued |
 pub(crate) struct Sleeper {
     state: AtomicU8,
     thread: thread::Thread,
 }
 
 impl Sleeper {
-    /// The calling thread, about to sleep.
+    /// Makes a sleeper for the calling thread, which is about to sleep.
     pub(crate) fn new() -> Arc<Sleeper> {
         Arc::new(Sleeper {
             state: AtomicU8::new(SLEEPING),
@@ -94,9 +95,10 @@ impl Sleeper {
         })
     }
 
-    /// Sleeps until the state changes or the deadline passes; `None` is no deadline.
+    /// Sleeps until the state changes or the deadline passes. `None` means no deadline.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) -> SleepEnd {
-        // Acquire: pairs with the Release of `set`, so what the waker did before is seen.
+        // Acquire: pairs with the Release of `rouse` and `hand_over`, so that this thread sees what
+        // the waking thread did before.
         if self.state.load(Ordering::Acquire) == SLEEPING {
             crate::sync::before_waiting();
         }
@@ -111,8 +113,8 @@ impl Sleeper {
                     }
                     thread::park_timeout(left);
                 }
-                // A model checker has no time: the deadline passes after others had a chance to
-                // run.
+                // Under a model checker no time passes. The deadline passes after others had a
+                // chance to run.
                 #[cfg(any(loom, shuttle))]
                 Some(_) => {
                     thread::yield_now();
@@ -125,8 +127,8 @@ impl Sleeper {
         SleepEnd::Woken
     }
 
-    /// Makes the thread runnable. The caller unparks it afterwards if the result says that it was
-    /// asleep.
+    /// Makes the thread runnable. If the result says that it was asleep, the caller unparks it
+    /// afterwards.
     pub(crate) fn rouse(&self) -> Roused {
         if self.state.load(Ordering::Relaxed) != SLEEPING {
             return Roused::WasAwake;
@@ -135,28 +137,28 @@ impl Sleeper {
         Roused::WasAsleep
     }
 
-    /// Tells the thread that it has the lock; the caller unparks it afterwards.
+    /// Tells the thread that it has the lock. The caller unparks it afterwards.
     pub(super) fn hand_over(&self) {
         self.state.store(HANDED, Ordering::Release);
     }
 
-    /// Whether the lock was handed to this thread.
+    /// Returns whether the lock was handed to this thread.
     pub(super) fn was_handed(&self) -> bool {
         self.state.load(Ordering::Acquire) == HANDED
     }
 
-    /// Goes back to sleep after a try that failed.
+    /// Prepares to sleep again after an attempt that failed.
     pub(super) fn rest(&self) {
         self.state.store(SLEEPING, Ordering::Relaxed);
     }
 
-    /// Wakes the thread to look at the state.
+    /// Wakes the thread, which then checks the state.
     pub(crate) fn unpark(&self) {
         self.thread.unpark();
     }
 }
 
-/// Whether a rouse changed anything.
+/// Whether a call of `rouse` changed the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Roused {
     WasAsleep,
@@ -166,7 +168,7 @@ pub(crate) enum Roused {
 /// A waiter that wants the lock.
 pub(super) struct Exclusive {
     pub(super) sleeper: Arc<Sleeper>,
-    /// How often a later thread took the lock while this waiter was the first.
+    /// The number of times that a later thread took the lock while this waiter was the first.
     pub(super) passed: u32,
 }
 
@@ -177,7 +179,7 @@ pub(super) enum Shared {
 }
 
 impl Shared {
-    /// Wakes it; called without any lock.
+    /// Wakes the waiter. The caller holds no lock.
     pub(super) fn wake(self) {
         match self {
             Shared::Thread(sleeper) => {
@@ -198,8 +200,8 @@ impl Shared {
 struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
     shared: BTreeMap<u64, Shared>,
-    /// The bit was clear after the shared waiters up to this ticket had enqueued; they have yet to
-    /// be woken.
+    /// The highest ticket of the shared waiters that had enqueued when the bit was found clear.
+    /// Those up to it have yet to be woken.
     cleared: u64,
 }
 
@@ -218,7 +220,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a waiter that wants the lock, at the tail.
+    /// Adds a waiter that wants the lock, at the tail. Returns its ticket.
     pub(super) fn push_exclusive(&mut self, key: Key, sleeper: Arc<Sleeper>) -> u64 {
         let ticket = self.ticket();
         self.keys
@@ -229,7 +231,7 @@ impl Queue {
         ticket
     }
 
-    /// Adds a waiter that wants to see the bit clear.
+    /// Adds a waiter that wants to see the bit clear. Returns its ticket.
     pub(super) fn push_shared(&mut self, key: Key, waiter: Shared) -> u64 {
         let ticket = self.ticket();
         self.keys
@@ -240,12 +242,12 @@ impl Queue {
         ticket
     }
 
-    /// The exclusive waiter that came first.
+    /// Returns the exclusive waiter that came first.
     pub(super) fn head(&mut self, key: Key) -> Option<&mut Exclusive> {
         self.keys.get_mut(&key)?.exclusive.values_mut().next()
     }
 
-    /// The ticket of the exclusive waiter that came first.
+    /// Returns the ticket of the exclusive waiter that came first.
     pub(super) fn head_ticket(&self, key: Key) -> Option<u64> {
         self.keys
             .get(&key)?
@@ -269,14 +271,15 @@ impl Queue {
         Some(removed)
     }
 
-    /// Takes one shared waiter out, if it has not been woken yet.
+    /// Takes one shared waiter out, if it was not woken yet.
     pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Shared> {
         let removed = self.keys.get_mut(&key)?.shared.remove(&ticket)?;
         self.forget_if_empty(key);
         Some(removed)
     }
 
-    /// Takes all shared waiters out at once, however many; the caller wakes them without the mutex.
+    /// Takes all shared waiters out, in constant time. The caller wakes them after it has released
+    /// the mutex.
     pub(super) fn take_shared(&mut self, key: Key) -> WakeList {
         let Some(waiters) = self.keys.get_mut(&key) else {
             return WakeList::default();
@@ -296,7 +299,7 @@ impl Queue {
         }
     }
 
-    /// Takes out the shared waiters that are noted to have seen the bit clear.
+    /// Takes out the shared waiters for which it was noted that they have seen the bit clear.
     pub(super) fn take_cleared(&mut self, key: Key) -> WakeList {
         let Some(waiters) = self.keys.get_mut(&key) else {
             return WakeList::default();
@@ -310,7 +313,7 @@ impl Queue {
         }
     }
 
-    /// Whether there is a waiter for any bit of the frame.
+    /// Returns whether there is a waiter for any bit of the frame.
     pub(super) fn has_waiters(&self, id: FrameId) -> bool {
         self.keys.contains_key(&(id, Bit::Locked)) || self.keys.contains_key(&(id, Bit::Writeback))
     }
@@ -327,7 +330,7 @@ impl Queue {
     }
 }
 
-/// Waiters taken out of a queue (or roused in it), to be woken once its mutex is released.
+/// Waiters that were taken out of a queue, or roused in it, to be woken once its mutex is released.
 #[derive(Default)]
 #[must_use = "the waiters sleep until `wake`"]
 pub(super) struct WakeList {
@@ -336,17 +339,17 @@ pub(super) struct WakeList {
 }
 
 impl WakeList {
-    /// Wakes them all; called without any lock.
+    /// Wakes all of them. The caller holds no lock.
     ///
     /// # Panics
-    /// When a waker panics.
+    /// If a waker panics.
     pub(super) fn wake(self) {
         if let Some(sleeper) = self.exclusive {
             sleeper.unpark();
         }
         let mut panics = Panics::default();
         for waiter in self.shared.into_values() {
-            // A waker is foreign code. The first panic is resumed once every waiter is woken.
+            // A waker is foreign code. Its panic is resumed once every waiter was woken.
             panics.catch(|| waiter.wake());
         }
         panics.go_on();
@@ -357,7 +360,7 @@ impl WakeList {
 #[derive(Debug)]
 struct Padded(Mutex<Queue>);
 
-/// The table.
+/// The table of waiters; see the module.
 #[derive(Debug)]
 pub(crate) struct WaitTable {
     queues: Box<[Padded]>,
@@ -365,8 +368,8 @@ pub(crate) struct WaitTable {
 }
 
 impl WaitTable {
-    /// An empty table. A waiter loses the lock at most `patience` times to a later comer; 0 is
-    /// strict first come, first served.
+    /// Makes an empty table. A waiter loses the lock to later threads at most `patience` times.
+    /// With 0 the order is strictly first come, first served.
     pub(crate) fn new(patience: u32) -> WaitTable {
         WaitTable {
             queues: (0..QUEUES)
@@ -376,14 +379,14 @@ impl WaitTable {
         }
     }
 
-    /// How often a waiter may be passed.
+    /// Returns how often a waiter may be passed.
     #[inline]
     pub(super) fn patience(&self) -> u32 {
         self.patience
     }
 
-    /// The queue a frame's waiters are in. Fibonacci hashing: neighbours, and frames a power of two
-    /// apart, go to different queues.
+    /// Returns the number of the queue for a frame's waiters. The hash is Fibonacci hashing:
+    /// neighbours, and frames a power of two apart, go to different queues.
     pub(super) fn bucket(id: FrameId) -> usize {
         (u64::from(id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % QUEUES
     }
@@ -395,7 +398,8 @@ impl WaitTable {
         queue
     }
 
-    /// How often any queue was locked by the lock protocol: uncontended operations never do.
+    /// Returns how many times the lock protocol has locked a queue. Uncontended operations never
+    /// do.
     pub(crate) fn visits(&self) -> u64 {
         self.queues.iter().map(|queue| queue.0.lock().visits).sum()
     }
@@ -406,7 +410,7 @@ mod for_tests {
     use super::*;
 
     impl WaitTable {
-        /// The number of entries in the table.
+        /// Returns the number of entries in the table.
         pub(crate) fn entries(&self) -> usize {
             let count = |queue: &Queue| -> usize {
                 queue

@@ -1,4 +1,4 @@
-//! Arrays with an element for each frame, zeroed by the host as they are touched.
+//! Arrays with an element for each frame. The host zeroes them as they are touched.
 
 use std::io;
 #[cfg(not(shuttle))]
@@ -10,19 +10,19 @@ use crate::sync::raw::AtomicU32;
 #[cfg(not(shuttle))]
 use crate::sys::memory::Mapping;
 
-/// A type that may be an element.
+/// A type that can be an element of a zeroed array.
 ///
 /// # Safety
-/// The host's zero bytes are a value, aligned to 4096 at the most; it has nothing to drop, and any
-/// thread may use it.
+/// Zero bytes are a valid value of the type, and its alignment is at most 4096. It has nothing to
+/// drop, and any thread may use it.
 pub(super) unsafe trait Zeroed: Sync {
-    /// The value of zero bytes.
+    /// Returns the value that zero bytes stand for.
     #[cfg(shuttle)]
     fn zeroed() -> Self;
 }
 
-// SAFETY: integers in atomics, which all change through `&`; all zero it means what `Meta::new`
-// says.
+// SAFETY: it consists of integers in atomics, which all change through `&`. All zeros are the value
+// that `Meta::new` makes.
 unsafe impl Zeroed for Meta {
     #[cfg(shuttle)]
     fn zeroed() -> Meta {
@@ -30,7 +30,7 @@ unsafe impl Zeroed for Meta {
     }
 }
 
-// SAFETY: an integer in an atomic.
+// SAFETY: it is an integer in an atomic.
 unsafe impl Zeroed for AtomicU32 {
     #[cfg(shuttle)]
     fn zeroed() -> AtomicU32 {
@@ -38,8 +38,8 @@ unsafe impl Zeroed for AtomicU32 {
     }
 }
 
-/// Elements that are zeros at first. They have a mapping of their own: an allocator would clear
-/// them by hand, all at once.
+/// Elements that are zeros at first. They have a mapping of their own, because an allocator would
+/// clear all of them itself at once.
 #[cfg(not(shuttle))]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T> {
@@ -48,14 +48,14 @@ pub(super) struct ZeroedArray<T> {
     _of: PhantomData<T>,
 }
 
-/// The model checkers' atomics are not plain integers: each is made in its own right.
+/// Elements that are made one by one, because the model checkers' atomics are not plain integers.
 #[cfg(shuttle)]
 #[derive(Debug)]
 pub(super) struct ZeroedArray<T>(Box<[T]>);
 
 #[cfg(not(shuttle))]
 impl<T: Zeroed> ZeroedArray<T> {
-    /// `len` elements, all zero.
+    /// Makes an array of `len` elements, all zero.
     pub(super) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
         let bytes = len
             .checked_mul(size_of::<T>())
@@ -73,7 +73,7 @@ impl<T: Zeroed> ZeroedArray<T> {
 
 #[cfg(shuttle)]
 impl<T: Zeroed> ZeroedArray<T> {
-    /// `len` elements, all zero.
+    /// Makes an array of `len` elements, all zero.
     pub(super) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
         Ok(ZeroedArray((0..len).map(|_| T::zeroed()).collect()))
     }
@@ -86,7 +86,7 @@ impl<T: Zeroed> Deref for ZeroedArray<T> {
     #[inline(always)]
     fn deref(&self) -> &[T] {
         // SAFETY: the mapping holds `len` times the size of a `T`, is aligned to 4096, lives as
-        // long as `self` and is nobody else's; its zeros are values (`Zeroed`).
+        // long as `self` and belongs to nothing else. Its zeros are valid values (`Zeroed`).
         unsafe { std::slice::from_raw_parts(self.memory.base().cast(), self.len) }
     }
 

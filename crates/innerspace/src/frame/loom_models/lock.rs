@@ -1,4 +1,4 @@
-//! Models of the lock and its waiters.
+//! Loom models of the lock and its waiters.
 
 use super::super::flags::FlagSet;
 use super::super::hold::{Dropped, HoldState};
@@ -31,7 +31,7 @@ fn an_unlock_wakes_who_waits_for_the_lock() {
 // spec: L3
 #[test]
 fn two_waiters_and_an_unlocker_all_get_on() {
-    // With a patience of 1 it is passed once, and then handed the lock.
+    // With a patience of 1 a waiter is passed once, and then gets the lock handed over.
     for patience in [0, 1, 2] {
         model(2, move || {
             let world = World::new(patience, FlagSet::LOCKED, HoldState::NONE);
@@ -70,8 +70,7 @@ fn the_end_of_writeback_wakes_who_waits_for_it() {
 // spec: L6
 #[test]
 fn a_timeout_that_races_with_a_handoff_has_the_lock() {
-    // A waiter that was passed as often as its patience allows is handed the lock by the next
-    // release.
+    // The next release hands the lock to a waiter that was passed as often as its patience allows.
     for passes in [0, 1] {
         model(3, move || {
             let world = World::new(passes, FlagSet::LOCKED, HoldState::NONE);
@@ -114,8 +113,8 @@ fn a_timeout_does_not_swallow_the_wake_of_the_next_waiter() {
     });
 }
 
-// Between the release and the unlocker's look at the queue the lock is free, but not for every
-// thread.
+// Between a release and the unlocker's visit to the queue the lock is free, but only some threads
+// may take it.
 // spec: L7
 #[test]
 fn nobody_passes_a_waiter_that_has_no_patience_left() {
@@ -141,8 +140,8 @@ fn nobody_passes_a_waiter_that_has_no_patience_left() {
     });
 }
 
-// A thread that takes the lock before its unlocker is at the queue wakes no waiter, and here it
-// keeps the lock until the waiter is awake.
+// A thread takes the lock before its unlocker is at the queue, and wakes no waiter. It keeps the
+// lock until the waiter is awake.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     model(3, || {
@@ -168,7 +167,7 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_taken_again() {
     });
 }
 
-// The same for the first waiter, to which a thread hands the lock over that may not pass it. The
+// The same for the first waiter, to which a thread that may not pass it hands the lock over. The
 // unlocker comes to the queue last.
 #[test]
 fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
@@ -207,7 +206,7 @@ fn who_waits_for_a_lock_to_be_clear_is_woken_though_it_is_handed_over() {
 fn nothing_touches_the_frame_after_the_put() {
     loom::model(|| {
         let world = World::new(5, FlagSet::LOCKED, HoldState::refs_only(2));
-        // The thread that drops the last reference begins the frame's next life, locked by an owner
+        // The thread that drops the last reference reuses the frame, with the lock held by an owner
         // that never unlocks it.
         fn next_life(world: &World, dropped: Dropped) {
             if dropped == Dropped::Last {
@@ -239,7 +238,7 @@ fn nothing_touches_the_frame_after_the_put() {
 #[test]
 fn a_late_wake_does_not_end_a_wait_for_the_next_writeback() {
     model(3, || {
-        // A stale WAITERS bit sends the first end of writeback to the queue, late.
+        // A WAITERS bit that is out of date sends the first end of writeback to the queue, late.
         let world = World::new(5, FlagSet::WRITEBACK | FlagSet::WAITERS, HoldState::NONE);
         let ended = Arc::new(AtomicU32::new(0));
         let first = spawn(&world, |world| world.lock().end_writeback());
@@ -264,21 +263,22 @@ fn a_late_wake_does_not_end_a_wait_for_the_next_writeback() {
     });
 }
 
-// The cache holds the frame until `end_writeback` has returned, and `Frames` asserts it. Even if it
-// did not, a late look at the queue would wake no waiter of the next life.
+// The cache holds the frame until `end_writeback` has returned, and `Frames` asserts that. Even
+// without this, a late visit to the queue would wake no waiter on the reused frame.
 // spec: L11
 #[test]
 fn the_end_of_a_writeback_wakes_nobody_of_the_frames_next_life() {
     for next in [FlagSet::LOCKED, FlagSet::LOCKED | FlagSet::WRITEBACK] {
         model(3, move || {
-            // A stale WAITERS bit sends the end of the writeback to the queue, late.
+            // A WAITERS bit that is out of date sends the end of the writeback to the queue, late.
             let world = World::new(5, FlagSet::WRITEBACK | FlagSet::WAITERS, HoldState::NONE);
             let ended = Arc::new(AtomicU32::new(0));
             let first = spawn(&world, |world| world.lock().end_writeback());
             while world.meta.flags.load().contains(FlagSet::WRITEBACK) {
                 thread::yield_now();
             }
-            // No plain store: loom would let it fall between the two halves of a concurrent RMW.
+            // Not a plain store, which loom would let fall between the two halves of a concurrent
+            // read-modify-write.
             world.meta.flags.byte().fetch_or(next.0, Ordering::Relaxed);
             let flag = ended.clone();
             let second = spawn(&world, move |world| {

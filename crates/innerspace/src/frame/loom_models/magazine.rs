@@ -1,5 +1,5 @@
-//! A model of threads' magazines beside a thread that empties them: the steps of `frame::magazine`,
-//! over a list in place of the buddy lists.
+//! A loom model of threads' magazines and a thread that drains them. It has the steps of
+//! `frame::magazine`, over a list in place of the buddy lists.
 
 use super::super::stack::{CAPACITY, Stack};
 use super::model;
@@ -7,7 +7,7 @@ use crate::FrameId;
 use crate::sync::per_thread::{Draining, Drains, PerThread};
 use crate::sync::{Arc, Mutex, thread};
 
-/// Two threads' magazines, and the lists behind them.
+/// The magazines of two threads, and the lists behind them.
 struct Free {
     drains: Drains,
     own: [PerThread<Stack>; 2],
@@ -15,7 +15,7 @@ struct Free {
 }
 
 impl Free {
-    /// `Allocator::give`, by this thread.
+    /// Does what `Allocator::give` does, for this thread.
     fn give(&self, thread: usize, id: u32) {
         match self.own[thread].enter(&self.drains) {
             Some(magazine) if magazine.len() < CAPACITY => magazine.push(FrameId(id)),
@@ -29,14 +29,15 @@ impl Free {
         }
     }
 
-    /// `Allocator::take`, by this thread: an empty magazine is filled while its owner is at it.
+    /// Does what `Allocator::take` does, for this thread. An empty magazine is filled while its
+    /// owner is at it.
     fn take(&self, thread: usize) -> Option<u32> {
         let own = self.own[thread].enter(&self.drains);
         let taken = own.and_then(|magazine| magazine.pop().or_else(|| self.fill(&magazine)));
         taken.map(|id| id.0).or_else(|| self.take_listed())
     }
 
-    /// `Allocator::take_half`.
+    /// Does what `Allocator::take_half` does.
     fn fill(&self, magazine: &Stack) -> Option<FrameId> {
         let mut listed = self.listed.lock();
         let start = listed.len() - listed.len().min(CAPACITY);
@@ -47,7 +48,7 @@ impl Free {
         magazine.pop()
     }
 
-    /// `Allocator::take_listed`, for a thread that has no magazine.
+    /// Does what `Allocator::take_listed` does, for a thread without a magazine.
     fn take_listed(&self) -> Option<u32> {
         let mut listed = self.listed.lock();
         if let Some(id) = listed.pop() {
@@ -58,7 +59,7 @@ impl Free {
         self.listed.lock().pop()
     }
 
-    /// `Allocator::drain_magazines`.
+    /// Does what `Allocator::drain_magazines` does.
     fn drain(&self) -> Draining<'_> {
         let draining = self.drains.begin(&self.own);
         let mut listed = self.listed.lock();
@@ -78,8 +79,8 @@ fn free(listed: Vec<u32>) -> Arc<Free> {
     })
 }
 
-/// Of two frames the owner takes one, with the other in its magazine for a while: a thread that
-/// needs one gets it.
+/// An owner takes one of two frames, and the other is in its magazine for a while. A thread that
+/// needs a frame gets the other one.
 #[test]
 fn what_is_on_its_way_to_a_magazine_is_found() {
     model(3, || {
@@ -94,9 +95,9 @@ fn what_is_on_its_way_to_a_magazine_is_found() {
     });
 }
 
-/// One frame is in use, the other in the second magazine. The first is freed, and with the charge
-/// that was given back the other is taken; another thread with a charge always finds one of the
-/// two. (One thread is both owners, one after the other.)
+/// One frame is in use, and the other is in the second magazine. The first is freed, and the charge
+/// that was given back is used to take the other. Another thread with a charge always finds one of
+/// the two. (One thread plays both owners, one after the other.)
 #[test]
 fn who_has_a_charge_finds_the_frame_that_was_freed_or_the_one_that_was_not_taken() {
     model(3, || {
@@ -113,8 +114,8 @@ fn who_has_a_charge_finds_the_frame_that_was_freed_or_the_one_that_was_not_taken
     });
 }
 
-/// The owner fills its magazine and overfills it, and takes a frame again, while another thread
-/// drains: no frame is lost, and none is in two places.
+/// An owner fills its magazine and overfills it, and takes a frame again, while another thread
+/// drains. No frame is lost, and none is in two places.
 #[test]
 fn a_magazine_loses_nothing_to_who_empties_it() {
     model(3, || {

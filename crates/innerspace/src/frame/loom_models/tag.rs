@@ -1,10 +1,10 @@
-//! Models of `tag`: a reader's knowledge of a frame that it found by a guess.
+//! Loom models of `tag`: what a reader knows of a frame that it found by a guess.
 
 use super::*;
 use crate::frame::tag::{HeldOf, Slot, Tags, empty, fill, refill};
 use crate::sync::atomic::AtomicU64;
 
-/// A frame that is block 0 of file 1, with the bytes 10.
+/// Makes a frame that is block 0 of file 1, with the bytes 10.
 fn world() -> (Arc<World>, Tags) {
     let world = World::new(5, FlagSet::UPTODATE, HoldState::NONE);
     let tags = Tags::of_file(1);
@@ -14,7 +14,7 @@ fn world() -> (Arc<World>, Tags) {
     (world, tags)
 }
 
-/// Evicts the frame, if it is not held, and makes another block of it.
+/// Evicts the frame if it is not held, and makes another block of it.
 fn reuse(world: &World) {
     if world.meta.hold.freeze(1) {
         world.meta.set_tag(Tag::NONE);
@@ -67,13 +67,13 @@ impl Slot for AtomicU64 {
     }
 }
 
-/// The words of slots: nothing, and these frames.
+/// The words of slots: no frame, and these frames.
 const NOTHING: u64 = 0;
 const FRAME: u64 = 1;
 const OTHER: u64 = 2;
 
-// The block leaves its index while others hold it: a thread that has seen that it is gone does not
-// guess it any more, and one that guesses a new block finds it in the index.
+// The block leaves its index while others hold it. A thread that has seen this no longer guesses
+// the block, and a thread that guesses a new block finds it in the index.
 #[test]
 fn a_tag_is_in_step_with_the_index() {
     loom::model(|| {
@@ -101,7 +101,7 @@ fn a_tag_is_in_step_with_the_index() {
     });
 }
 
-// The same for a block that moves to another frame.
+// A block moves to another frame. Tag and index agree in the same way.
 #[test]
 fn a_tag_moves_in_step_with_the_index() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! Allocation: blocks, magazines, the reserve, owned frames; checked against a model and by
-//! `validate`.
+//! Tests of allocation: blocks, magazines, the reserve, owned frames. They compare with a model and
+//! call `validate`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::PAGE_SIZE;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
 
-/// An arena of which little is left, and its largest blocks, which are allocated.
+/// Makes an arena in which little is left. Also returns its largest blocks, which are allocated.
 fn crowded() -> (Arc<Frames>, Vec<FrameId>) {
     let frames = Arc::new(arena(WITH_MAGAZINES));
     let order = if cfg!(miri) { 5 } else { MAX_ORDER };
@@ -81,7 +81,7 @@ fn every_order_is_aligned_and_named_by_its_first_frame() {
     for order in 0..=largest {
         let block = frames.alloc(order, Source::Ordinary).unwrap();
         assert_eq!(block.id().0 % (1 << order), 0);
-        // The base is aligned like this if the arena is at least as large.
+        // A block's address is aligned like this if the arena is at least as large as the block.
         let misaligned = frames.host(block.id()) as usize % (PAGE_SIZE << order);
         assert!(cfg!(miri) || misaligned == 0, "{block:?}");
         assert_eq!(block.bytes().len(), PAGE_SIZE << order);
@@ -100,8 +100,8 @@ fn blocks_split_and_merge_again() {
     let blocks = 16;
     let total = (blocks << largest) - 1;
     let options = ArenaOptions {
-        // No more than the frames beside the whole blocks: otherwise ordinary allocations could not
-        // take all of these.
+        // At most the number of frames outside the whole blocks. With a larger reserve ordinary
+        // allocations could not take all of the whole blocks.
         reserve: (1 << largest) - 1,
         ..ArenaOptions::new(total)
     };
@@ -220,7 +220,8 @@ fn the_zero_frame_is_never_freed() {
     arena(64).free(FrameId::ZERO);
 }
 
-/// Random allocation and freeing of all orders, against a map of the blocks in use.
+/// Allocates and frees blocks of all orders at random, and compares with a map of the blocks in
+/// use.
 #[test]
 fn random_use_agrees_with_a_model() {
     let steps = if cfg!(miri) { 200 } else { 20_000 };
@@ -229,7 +230,7 @@ fn random_use_agrees_with_a_model() {
         let mut random = Random(seed * 0x1234_5678_9abc_def1);
         let mut live: BTreeMap<u32, OwnedFrame<'_>> = BTreeMap::new();
         for step in 0..steps {
-            // The phases lean towards full, then towards empty.
+            // Half of the phases tend towards a full arena, and the others towards an empty one.
             let bias = if step / 500 % 2 == 0 { 70 } else { 30 };
             if random.below(100) < bias {
                 let order = random.below(11).saturating_sub(random.below(11)) as u8;
@@ -272,10 +273,11 @@ fn random_use_agrees_with_a_model() {
     }
 }
 
-/// The bytes of a block that are looked at: all of its first frame, unless that takes too long.
+/// The number of a block's bytes that are checked: all of its first frame, unless that takes too
+/// long.
 const CHECKED: usize = if cfg!(miri) { 8 } else { PAGE_SIZE };
 
-/// Several threads allocate, check that the bytes are theirs alone, pass frames on, and free.
+/// Several threads allocate, check that the bytes are theirs only, pass frames on, and free them.
 #[test]
 fn threads_never_share_a_frame() {
     const THREADS: u64 = 4;
@@ -327,7 +329,7 @@ fn threads_never_share_a_frame() {
     frames.validate();
 }
 
-/// Threads take frames, give them back, and end: the frames left in their magazines are free, and a
+/// Threads take frames, give them back, and end. The frames left in their magazines are free, and a
 /// thread that needs all frames gets them.
 #[test]
 fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
@@ -344,7 +346,7 @@ fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
             let held: Vec<_> = (0..5 + number)
                 .map(|_| frames.alloc(0, Source::Ordinary).unwrap())
                 .collect();
-            all_there.wait(); // so no two had the same number
+            all_there.wait(); // so that no two have the same number
             drop(held);
             all_there.wait();
             all_there.wait();
@@ -360,7 +362,7 @@ fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
         let threads: Vec<_> = (0..7).map(|number| thread::spawn(work(number))).collect();
         all_there.wait();
         all_there.wait();
-        // Threads with different numbers may share a magazine, when other tests have many threads.
+        // Threads with different numbers may share a magazine if other tests have many threads.
         let in_use = frames.magazines_in_use();
         assert!(in_use >= 2, "{in_use} magazines have frames");
         all_are_had();
@@ -373,7 +375,7 @@ fn what_threads_leave_in_their_magazines_is_had_by_whoever_needs_it() {
     frames.validate();
 }
 
-/// As many threads as there are magazines give back frames and do nothing more.
+/// As many threads as there are magazines give back frames, and then do nothing more.
 #[test]
 fn idle_threads_keep_no_more_than_a_quarter_in_their_magazines() {
     let (threads, totals) = match cfg!(miri) {
@@ -387,7 +389,7 @@ fn idle_threads_keep_no_more_than_a_quarter_in_their_magazines() {
             .map(|_| {
                 let (frames, all_there) = (frames.clone(), all_there.clone());
                 thread::spawn(move || {
-                    all_there.wait(); // so no two had the same number
+                    all_there.wait(); // so that no two have the same number
                     let alloc = |_| frames.alloc(0, Source::Ordinary);
                     drop((0..32).filter_map(alloc).collect::<Vec<_>>());
                     all_there.wait();
@@ -424,11 +426,11 @@ fn one_frame_in_a_magazine_is_had_by_whoever_needs_it() {
 }
 
 /// Frames go from thread to thread, and so from magazine to magazine. Each is charged as `group`
-/// does it: off the account when it is free again.
+/// does it: its charge is given back after it is free again.
 #[test]
 fn who_has_a_charge_finds_a_frame_whatever_others_put_in_their_magazines() {
     take_and_give_charged(8, if cfg!(miri) { 12 } else { 20_000 });
-    // Some of these threads share magazines.
+    // With this many threads some share magazines.
     if !cfg!(miri) {
         take_and_give_charged(40, 1_000);
     }
@@ -467,8 +469,8 @@ fn take_and_give_charged(threads: usize, rounds: u32) {
     });
 }
 
-/// More threads than have magazines of their own, and some that need blocks and so drain all the
-/// time.
+/// More threads than have magazines of their own allocate. Some of them need blocks, and so drain
+/// all the time.
 #[test]
 fn many_threads_and_many_drains_lose_no_frame() {
     let (threads, rounds) = if cfg!(miri) { (6, 4) } else { (40, 300) };
@@ -520,7 +522,7 @@ fn check_and_free(frames: &Frames, id: FrameId, mark: u8) {
 #[test]
 fn what_is_cleared_is_zero_whoever_had_it_before() {
     let (total, rounds) = if cfg!(miri) { (8, 2) } else { (1200, 3_u8) };
-    // Blocks and single frames by turns, so that each was a part of the other before.
+    // Blocks and single frames in turn, so that each kind was part of the other before.
     let orders = if cfg!(miri) {
         [0, 1, 0, 2, 1, 0]
     } else {

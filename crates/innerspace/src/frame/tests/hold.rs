@@ -1,4 +1,4 @@
-//! The hold word on its own: the table of its transitions, and the ends of its fields.
+//! Tests of the hold word alone: the table of its transitions, and the limits of its fields.
 
 use super::super::hold::{Hold, Viewed};
 use super::*;

@@ -1,4 +1,4 @@
-//! The lock on the flags byte: its cost, and which waiters are woken in which order.
+//! Tests of the lock in the flags byte: its cost, and which waiters are woken in which order.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -32,7 +32,7 @@ impl Count {
     }
 }
 
-/// An arena of 64 frames, where a waiter loses the lock at most `patience` times.
+/// Makes an arena of 64 frames, in which a waiter loses the lock at most `patience` times.
 fn patient(patience: u32) -> Frames {
     let options = ArenaOptions {
         patience,
@@ -41,7 +41,7 @@ fn patient(patience: u32) -> Frames {
     Frames::new(&options).unwrap()
 }
 
-/// Waits until `entries` waiters are in the wait table: others are about to put them there.
+/// Waits until the wait table has `entries` waiters, which other threads are about to add.
 fn until_waiting(frames: &Frames, entries: usize) {
     while frames.waits().entries() != entries {
         thread::yield_now();
@@ -139,7 +139,7 @@ fn the_lock_and_writeback_are_waited_for_separately() {
     assert_eq!((again.calls(), flags(&frames, id)), (1, FlagSet::EMPTY));
 }
 
-// An unlocker may take any time between its release and the queue.
+// An unlocker may take any time between its release and its visit to the queue.
 // spec: L7
 #[test]
 fn who_may_not_pass_the_first_hands_it_the_lock() {
@@ -162,7 +162,7 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
         assert!(!frames.try_lock(id), "it may not be passed any more");
         assert_eq!(frames.waits().entries(), 0, "the lock lies idle");
         waiter.join().unwrap();
-        // The unlocker comes at last: the lock is not its own any more.
+        // The unlocker comes to the queue last, when it no longer has the lock.
         frames.lock_of(id).wake_cleared(Bit::Locked);
         assert!(!frames.try_lock(id));
         frames.unlock(id);
@@ -170,8 +170,8 @@ fn who_may_not_pass_the_first_hands_it_the_lock() {
     }
 }
 
-/// One waiter, and a thief that takes the lock back each time it has released it. Returns how often
-/// that works.
+/// Runs one waiter, and a thief that takes the lock back each time it has released it. Returns how
+/// often the thief succeeds.
 fn steals_until_the_waiter_has_it(patience: u32) -> u32 {
     let frames = Arc::new(patient(patience));
     let id = published(&frames);
@@ -250,7 +250,7 @@ fn without_patience_the_order_is_that_of_arrival() {
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
 
-// The frame's part of L9: wakers as waiters. The other part is modelled.
+// The frame's part of L9, with wakers as waiters. The other part is a model.
 // spec: L9
 #[test]
 fn a_dropped_waker_is_gone() {
@@ -367,7 +367,7 @@ fn a_waker_that_panics_does_not_keep_the_lock() {
     let calls = || panics.0.load(Ordering::Relaxed);
     frames.lock(id);
     let token = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
-    // The owner releases the lock, and is late at the queue.
+    // The owner releases the lock, and has yet to come to the queue.
     let byte = frames.meta(id).flags.byte();
     byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
     frames.lock(id);
@@ -456,10 +456,10 @@ fn put_and_wait_frees_what_it_held_last() {
     frames.validate();
 }
 
-/// A waiter's entry dies with its wake-up, while the waker may still use it: threads end, with all
-/// their values, the moment they are woken, handed the lock, or out of time. ThreadSanitizer and
-/// Miri (`cargo xtask tsan`, `cargo xtask miri`) find a bad access here; a native run shows only
-/// that no waiter is forgotten.
+/// A waiter's entry is freed as soon as it is woken, while the waking thread may still use it. The
+/// threads here end, with all their values, the moment they are woken, are handed the lock, or run
+/// out of time. ThreadSanitizer and Miri (`cargo xtask tsan`, `cargo xtask miri`) find a bad access
+/// here. A native run shows only that no waiter is forgotten.
 // spec: L10
 #[test]
 fn a_wait_entry_dies_right_after_it_is_unlinked() {
@@ -489,7 +489,7 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
                     })
                 })
                 .collect();
-            // All waiters but the last, which may have given up, are there or about to be.
+            // All waiters except the last, which may have given up, are queued or about to be.
             while frames.waits().entries() < 3 {
                 thread::yield_now();
             }
@@ -506,7 +506,7 @@ fn a_wait_entry_dies_right_after_it_is_unlinked() {
     }
 }
 
-/// Threads that lock, sleep, time out and wait over few frames: the lock protects a plain counter.
+/// Threads lock, sleep, time out and wait on a few frames. The lock protects a plain counter.
 #[test]
 fn the_lock_excludes_under_stress() {
     const FRAMES: u64 = 3;
@@ -543,7 +543,7 @@ fn the_lock_excludes_under_stress() {
     }
 }
 
-/// One step of the stress; returns how often the lock was taken.
+/// Takes one step of the stress. Returns how often the lock was taken.
 fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
     let id = ids[random.below(ids.len() as u64) as usize];
     let locked = match random.below(6) {
@@ -562,7 +562,7 @@ fn step(frames: &Frames, ids: &[FrameId], random: &mut Random) -> u64 {
         }
     };
     if locked {
-        // This is not atomic as a whole: a second holder would lose a step.
+        // The change is not atomic as a whole, so a second holder would lose a step.
         let extra = &frames.meta(id).extra;
         let before = extra.load(Ordering::Relaxed);
         if random.below(8) == 0 {

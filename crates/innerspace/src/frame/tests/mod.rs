@@ -1,5 +1,5 @@
-//! The layer through its own interface: allocation, also of several frames at once, the hold word,
-//! the lock, tags.
+//! Tests of the layer through its own interface: allocation, also of several frames together, the
+//! hold word, the lock, tags.
 
 mod alloc;
 mod hold;
@@ -10,16 +10,16 @@ mod tag;
 use super::*;
 use crate::FrameId;
 
-/// Frames of an arena that is large enough for magazines; under Miri only just, since there each
-/// look at the metadata takes time in proportion to its size.
+/// The size of an arena that is large enough for magazines. Under Miri it is only just large
+/// enough, because there each check of the metadata takes time in proportion to its size.
 const WITH_MAGAZINES: u32 = if cfg!(miri) { 127 } else { 8_000 };
 
-/// An arena of `frames` usable frames, with the usual options.
+/// Makes an arena of `frames` usable frames, with the usual options.
 fn arena(frames: u32) -> Frames {
     Frames::new(&ArenaOptions::new(frames)).unwrap()
 }
 
-/// A published anonymous frame with one reference.
+/// Publishes an anonymous frame with one reference.
 fn published(frames: &Frames) -> FrameId {
     let mut frame = frames.alloc(0, Source::Ordinary).unwrap();
     frame.set_kind(Kind::Anonymous);

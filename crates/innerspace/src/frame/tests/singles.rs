@@ -1,4 +1,5 @@
-//! Several single frames at once: filled before they are owned, given back together.
+//! Tests of several single frames taken together: filled before they are owned, given back
+//! together.
 
 use super::*;
 use crate::PAGE_SIZE;
@@ -18,7 +19,7 @@ fn frames_that_were_filled_before_they_were_owned_are_not_taken_for_clear() {
     assert!(first.bytes() == [0; PAGE_SIZE]);
     owned.zero();
     assert!(owned.bytes() == [0; PAGE_SIZE]);
-    // One of them is filled, and one is not.
+    // One of the frames given back is filled, and one is not.
     drop((first, owned, singles));
     let mut again = frames.alloc_singles(4);
     while let Some(mut one) = again.next() {

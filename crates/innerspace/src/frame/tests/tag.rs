@@ -1,4 +1,4 @@
-//! Tags, and the table of where they were last found.
+//! Tests of tags, and of the table of the places where they were last found.
 
 use std::collections::HashSet;
 
@@ -52,13 +52,13 @@ fn a_guess_is_what_was_noted_last_and_always_a_frame() {
     table.note(tags.given(1), FrameId(2));
     assert_eq!(table.guess(tags.given(0)), FrameId(4));
     assert_eq!(table.guess(tags.given(1)), FrameId(2));
-    // Eight words for five frames: the ninth block shares the first one's.
+    // There are eight words for five frames, so the ninth block shares the first one's word.
     table.note(tags.given(8), FrameId(1));
     assert_eq!(table.guess(tags.given(0)), FrameId(1));
     assert_eq!(table.size(), 32 + 4);
 }
 
-/// Tags from the first of a run on.
+/// Returns consecutive tags, from the first of a run on.
 fn tags_of_a_run() -> Vec<Tag> {
     let tags = Tags::of_file(1);
     let first = (0..).find(|block| tags.given(*block).0.is_multiple_of(16));
@@ -122,7 +122,7 @@ fn what_is_no_frame_is_not_noted() {
     assert_eq!(table.guess(tag), FrameId::ZERO);
 }
 
-// I10 for one thread: a frame that is not (or no longer) the block is not held for it.
+// I10 for one thread: a frame that is not the block, or no longer, is not held for it.
 #[test]
 fn only_a_cached_frame_with_the_tag_is_the_block() {
     let frames = arena(4);
@@ -132,7 +132,7 @@ fn only_a_cached_frame_with_the_tag_is_the_block() {
     owned.set_kind(Kind::Cached);
     let frame = owned.publish(HoldState::cached(1));
     let meta = frames.meta(frame);
-    // It is not in its index yet.
+    // The block is not in its index yet.
     assert_eq!(meta.try_view_of(here), HeldOf::Refused);
     meta.set_tag(here);
     assert_eq!(meta.try_view_of(here), HeldOf::Sought);
