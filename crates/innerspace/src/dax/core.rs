@@ -43,7 +43,7 @@ pub enum HoleWrites {
     Large,
 }
 
-/// The parts of a direct access file.
+/// The parts of which a direct-access file is made.
 pub(super) struct Parts {
     pub(super) name: Arc<str>,
     pub(super) device: DaxDevice,
@@ -327,7 +327,7 @@ impl DaxCore {
         self.mappers.has_owner(space)
     }
 
-    /// Removes a space that has no translation left.
+    /// Unregisters a space that has no translations of the file left.
     pub(crate) fn remove_mapper(&self, id: MapperId) {
         self.mappers.remove(id);
     }

@@ -322,8 +322,8 @@ impl Entries {
         self.pool.retire(Retired::Put(node));
     }
 
-    /// Returns the word of a locked entry. A locked entry's word stays, so the caller needs no
-    /// section.
+    /// Returns the word of a locked entry. The word stays while the entry is locked, so the caller
+    /// needs no section.
     fn word_of(&self, held: &Held) -> &raw::AtomicU64 {
         match held.place {
             WordAt::Page(node) => {

@@ -213,8 +213,8 @@ pub enum DaxError {
     /// The file's group has no room for the memory that the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The calling process is a child of fork(2), and its parent made the file's memory. Nothing
-    /// was done.
+    /// The calling process was forked (fork(2)) from the process that made the file's memory.
+    /// Nothing was done.
     #[error("{file}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The file.

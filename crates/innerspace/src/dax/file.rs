@@ -89,7 +89,7 @@ impl Drop for Ending {
     }
 }
 
-/// Statistics of a direct access file. Sizes are in pages of 4 KiB.
+/// Statistics of a direct-access file. Sizes are in pages of 4 KiB, unless they say bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -116,9 +116,9 @@ pub struct DaxStats {
     pub zero_faults: u64,
     /// Holes of 2 MiB that were split for a store to one page.
     pub downgrades: u64,
-    /// Pages allocated.
+    /// Pages that were allocated.
     pub allocated: u64,
-    /// Bytes flushed.
+    /// Bytes that were flushed.
     pub flushed: u64,
 }
 

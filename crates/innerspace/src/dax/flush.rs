@@ -77,8 +77,8 @@ impl DaxCore {
     /// Records that the host could not write, and may have forgotten other pending writes.
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
         let error = self.host_error(DaxAction::Sync, offset, error);
-        // This comes before the failure is counted: a sync that sees the count unchanged sees
-        // `host_forgot` changed next time.
+        // `host_forgot` is incremented before the failure is counted: a sync that does not see the
+        // failure counted sees `host_forgot` when it runs next.
         self.host_forgot.fetch_add(1, Ordering::SeqCst);
         self.errors.record(error.clone());
         error

@@ -89,7 +89,7 @@ impl World {
             WordAt::Page(_) => held.first as usize..held.first as usize + 1,
         };
         for page in pages {
-            // SAFETY: checked by loom.
+            // SAFETY: loom checks that accesses are ordered.
             self.bytes[page].with_mut(|bytes| unsafe { *bytes += 1 });
         }
     }

@@ -34,9 +34,9 @@ const QUEUES: usize = if cfg!(loom) { 1 } else { 16 };
 /// How many waiters an unlock wakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wake {
-    /// The content is unchanged.
+    /// Wakes one waiter: the content is unchanged.
     One,
-    /// The entry has changed, or is gone.
+    /// Wakes all: the entry has changed, or is gone.
     All,
 }
 

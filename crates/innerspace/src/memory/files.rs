@@ -102,7 +102,7 @@ pub(super) enum OpenFile {
     Direct(Weak<DaxCore>, Weak<()>),
 }
 
-/// A file in the table that is open.
+/// An open file, found in the table.
 pub(super) enum Listed {
     Cached(Arc<FileInner>),
     Direct(Arc<DaxCore>),

@@ -316,7 +316,7 @@ impl FileOpener {
         self.with_opened(opened, path, create)
     }
 
-    /// Refuses wrong options before a file is touched.
+    /// Refuses wrong options, before the file is touched.
     fn check(&self, path: &Path) -> Result<(), OpenError> {
         self.check_process(|| store::shown(path))?;
         self.check_group()?;

@@ -14,7 +14,8 @@ use crate::sync::Arc;
 use crate::sys;
 use crate::units::{KIB, PAGE_SIZE};
 
-/// The smallest limit of a memory: 256 KiB. With [`MemoryBuilder::sample_misses`] it is larger.
+/// The smallest limit of a memory: 256 KiB. With [`MemoryBuilder::sample_misses`] the smallest
+/// limit is larger.
 pub const MINIMUM_LIMIT: u64 = 256 * KIB;
 
 /// The bytes that every `Memory` takes besides its frames: the wait table, counters, lists.
@@ -33,9 +34,9 @@ pub enum Threads {
     #[default]
     Service,
     /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
-    /// A call that needs memory writes the dirty blocks of its own group; those of other groups
-    /// wait for a tick. The thread that ticks calls all stores, wakers and hooks, so a call that
-    /// hangs keeps it.
+    /// A call itself writes only dirty blocks of its own group; those of other groups wait for a
+    /// tick. The thread that ticks calls all stores, wakers and hooks, so a call that hangs keeps
+    /// it.
     None,
 }
 

@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The handle of a service thread.
 #[derive(Debug)]
 pub(super) struct Service {
-    /// Held by the thread while it works.
+    /// A mutex that the thread holds while it works.
     at_work: Arc<Mutex<()>>,
 }
 

@@ -55,13 +55,13 @@ const ARC_BYTES: usize = 16;
 /// The bytes in which a space notes a pin that a fork may not copy.
 const NOTED_BYTES: usize = 16;
 
-/// What a fork or a snapshot does about a pinned page.
+/// How a fork or a snapshot treats a pinned page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtFork {
-    /// Copies it: the child starts with the bytes as they are then. A concurrent write through the
+    /// The page is copied: the child starts with its present bytes. A concurrent write through the
     /// pin may be copied in part.
     Copy,
-    /// Fails, with nothing changed.
+    /// The fork or snapshot fails, with nothing changed.
     Refuse,
 }
 

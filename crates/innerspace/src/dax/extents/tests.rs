@@ -448,8 +448,8 @@ mod in_place {
         }
     }
 
-    /// Returns a folder, if there is one, whose files have exactly those holes that they are asked
-    /// to have.
+    /// Returns a folder, if there is one, on a file system that makes exactly the holes that it is
+    /// asked for.
     fn memory_folder() -> Option<tempfile::TempDir> {
         tempfile::tempdir_in("/dev/shm").ok()
     }

@@ -1,4 +1,4 @@
-//! Reads and writes: holes, full devices, the file's end, large blocks.
+//! Tests of reads and writes: holes, full devices, the file's end, large blocks.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Entries and their locks.
+//! Tests of entries and their locks.
 
 use super::super::entries::{Entries, Found, Locked};
 use super::super::entry::{Content, Entry, Size};

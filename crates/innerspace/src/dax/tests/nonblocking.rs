@@ -1,4 +1,4 @@
-//! Faults that must not wait.
+//! Tests of faults that must not wait.
 
 use std::sync::atomic::Ordering;
 

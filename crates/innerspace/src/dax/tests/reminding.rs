@@ -53,7 +53,7 @@ struct Syncs {
     _answered: Answered,
 }
 
-/// Syncs that fail at first, with touches answered by `touch`.
+/// Makes syncs fail at first, and answers touches by `touch`.
 fn failing_syncs(mut touch: impl FnMut(Range<usize>) -> Result<()> + 'static) -> Syncs {
     let fail = Rc::new(Cell::new(true));
     let asked = Rc::new(RefCell::new(Vec::new()));

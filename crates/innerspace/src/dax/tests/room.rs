@@ -262,7 +262,7 @@ fn a_sync_in_the_midst_of_a_punch_takes_no_room_from_it() {
         _ => Ok(()),
     });
     let _there = failpoint::on("Clearable", move || {
-        // Another thread would sync here, if it could.
+        // Another thread could sync here, if it were not kept away.
         let is_kept_away = core.syncing.try_lock().is_none();
         if !is_kept_away {
             core.sync_bytes(0..4 * PAGE).unwrap();

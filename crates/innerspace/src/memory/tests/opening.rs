@@ -1,4 +1,4 @@
-//! Changes to a file, and to its path, while the file is being opened.
+//! Tests of changes to a file, and to its path, while the file is being opened.
 
 use std::cell::RefCell;
 use std::fs::{self, File};

@@ -29,7 +29,7 @@ fn open(memory: &Memory) -> (PagedFile, Hanging) {
     (options.open_store(store.clone()).unwrap(), store)
 }
 
-/// Opens a file with dirty bytes that only a mapping keeps open.
+/// Opens a file with dirty bytes. Only a mapping keeps the file open.
 fn mapped(memory: &Memory) -> (Space, VirtAddr, Hanging) {
     let (file, store) = open(memory);
     let space = memory.space().unwrap();

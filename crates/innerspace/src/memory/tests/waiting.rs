@@ -1,5 +1,5 @@
-//! Waiting in place for a store that hangs until the test releases it: only the timeout ends the
-//! wait.
+//! Tests of waiting in place for a store that hangs until the test releases it: only the timeout
+//! ends the wait.
 
 use std::fmt::Debug;
 use std::future::Future;

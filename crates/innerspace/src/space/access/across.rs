@@ -109,7 +109,7 @@ impl Core {
         }
     }
 
-    /// Finds the page or device that takes the part.
+    /// Brings in the page, or finds the device, to which the part will be stored.
     fn find_part<'bytes, S: Sectioned>(
         &mut self,
         at: VirtAddr,

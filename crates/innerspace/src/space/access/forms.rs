@@ -8,7 +8,7 @@
 
 use crate::cache::Wait;
 
-/// Whether an access may wait for what it misses.
+/// Whether an access may wait if it misses.
 pub(crate) trait Mode {
     const WAIT: Wait;
 }
@@ -20,7 +20,7 @@ impl Mode for Blocking {
     const WAIT: Wait = Wait::Yes;
 }
 
-/// The access fails where it would have to wait.
+/// The access fails if it would have to wait.
 pub(crate) enum NonBlocking {}
 
 impl Mode for NonBlocking {

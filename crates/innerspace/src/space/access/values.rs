@@ -19,7 +19,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 struct Source<'core, S> {
     core: &'core mut Core,
     at: VirtAddr,
-    /// Why reading failed.
+    /// The fault that ended the read.
     fault: Option<Fault>,
     mode: PhantomData<S>,
 }

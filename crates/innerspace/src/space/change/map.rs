@@ -57,7 +57,7 @@ pub(crate) enum Null {
     Mapped,
 }
 
-/// When the pages are brought in.
+/// Whether the pages are brought in when they are used, or while mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Population {
     OnDemand,
@@ -144,9 +144,9 @@ impl Map {
         }
     }
 
-    /// Describes a mapping of a device of `len` bytes: loads and stores there are calls of `device`,
-    /// never cached. The mapping is shared with forks, readable and writable, never executable. An
-    /// `Arc` of a device is a device too: keep a clone to have access to it.
+    /// Describes a mapping of a device of `len` bytes: loads and stores there are calls of
+    /// `device`, never cached. The mapping is shared with forks, readable and writable, never
+    /// executable. An `Arc` of a device is a device too: keep a clone to have access to it.
     ///
     /// A mapping takes whole pages of addresses. An access that goes beyond `len` is a fault of the
     /// kind [`FaultKind::PastDevice`](crate::FaultKind::PastDevice), and the device is not asked. A

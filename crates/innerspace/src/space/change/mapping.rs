@@ -72,10 +72,10 @@ impl Space {
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
     /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
-    /// stay in their file. One exception: the call of a [`Device`](crate::Device), or of a file with
-    /// [`OnShrink::Error`](crate::OnShrink::Error), may still be under way if an access had begun
-    /// it, and then that access succeeds. A handler may take as long as it likes, and may want a
-    /// lock that the caller holds; [`Space::wait_for_calls`] waits for it.
+    /// stay in their file. One exception: the call of a [`Device`](crate::Device), or of a file
+    /// with [`OnShrink::Error`](crate::OnShrink::Error), may still be under way if an access had
+    /// begun it, and then that access succeeds. A handler may take as long as it likes, and may
+    /// want a lock that the caller holds; [`Space::wait_for_calls`] waits for it.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],

@@ -36,7 +36,7 @@ struct SpaceMapper {
     file: usize,
 }
 
-/// The mapper that revokes the pages of a file in a space.
+/// Creates the mapper that revokes the pages of a file in a space.
 pub(crate) fn mapper(space: &Arc<SpaceInner>, file: &MappedFile) -> Arc<dyn Mappers> {
     Arc::new(SpaceMapper {
         space: Arc::downgrade(space),
@@ -207,8 +207,8 @@ impl SpaceInner {
                 while self.takes(vma, at, now, how) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         self.code.changed(&(at..at + 1));
-                        // Forks may share the word: a revoker that comes by their mappers finds it
-                        // empty.
+                        // A fork may share the word, and its own mapper then finds the word empty.
+                        // So the page is counted as changed here, for all spaces.
                         if let Some(file) = vma.file() {
                             let page = vma.file_page(at);
                             self.pool.watched.stored(file.key(), page..page + 1);

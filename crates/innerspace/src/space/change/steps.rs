@@ -382,7 +382,7 @@ impl SpaceInner {
         (taken, Leftover { detached, unused })
     }
 
-    /// Does the work that is left to do without the writer's lock.
+    /// Does the work that a change left to be done without the writer lock.
     pub(crate) fn finish(&self, leftover: Leftover) {
         self.nodes().release(leftover.detached);
         if !leftover.unused.is_empty() {

@@ -86,7 +86,7 @@ pub enum FaultKind {
     /// A `try_` form would have had to wait. [`Space::ready`](crate::Space::ready) waits until the
     /// access can be made.
     WouldBlock,
-    /// The calling process is a child of fork(2), and its parent made the memory.
+    /// The calling process was forked (fork(2)) from the process that made the memory.
     OtherProcess,
 }
 
@@ -425,7 +425,8 @@ pub enum SpaceError {
         /// The length of the range.
         len: u64,
     },
-    /// The calling process is a child of fork(2), and its parent made the memory. Nothing was done.
+    /// The calling process was forked (fork(2)) from the process that made the memory. Nothing was
+    /// done.
     #[error("{what}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The operation.
@@ -531,7 +532,7 @@ pub enum SpaceError {
         /// The mapping there.
         mapping: String,
     },
-    /// A pinned page would have to move, or its bytes to change, while the pin exists.
+    /// The operation would move a pinned page or change its bytes.
     #[error("{what}: the page at {at} is pinned; unpin it first")]
     Pinned {
         /// The operation.
@@ -562,7 +563,7 @@ pub enum SpaceError {
         /// The path of the group: the names from the root to it, joined by `/`.
         group: String,
     },
-    /// A part of the space has more forks than can be counted.
+    /// A part of the space has as many forks as can be counted.
     #[error("the space has as many live forks as can be counted; drop some")]
     TooManyForks,
 }

@@ -4,7 +4,7 @@ use crate::PageCount;
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, Pool};
 
-/// A pool, and the group that is charged.
+/// A pool, and the group in it that is charged.
 #[derive(Clone, Copy)]
 pub(crate) struct Payer<'space> {
     pub(crate) pool: &'space Pool,

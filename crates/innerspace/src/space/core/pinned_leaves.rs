@@ -15,11 +15,11 @@ const MANY_LEAVES: usize = 64;
 /// gate's writer lock protects it.
 #[derive(Default)]
 pub(crate) struct PinnedLeaves {
-    /// The numbers of the leaves.
+    /// The numbers of leaves that may have pinned pages.
     leaves: BTreeSet<u64>,
     /// The number of leaves that had pinned pages at the last check.
     live: usize,
-    /// Frames of pins with [`AtFork::Refuse`](crate::AtFork::Refuse).
+    /// The frames of each pin with [`AtFork::Refuse`](crate::AtFork::Refuse).
     alone: Vec<Weak<[FrameId]>>,
     /// The number of these pins that still existed at the last check.
     alone_live: usize,

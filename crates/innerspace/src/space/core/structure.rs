@@ -10,7 +10,7 @@ use crate::sync::Arc;
 
 /// The state that the holder of the gate's writer lock may read and change.
 pub(crate) struct Structure {
-    /// The set that is published.
+    /// The set of mappings, as it is published.
     pub(crate) vmas: VmaSet,
     /// The number of structural changes so far.
     pub(crate) revision: u64,

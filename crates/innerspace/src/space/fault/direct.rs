@@ -150,7 +150,7 @@ impl FaultState<'_> {
         let words = self.nodes().words(leaf);
         let slot = slot_index(self.at.0, 0);
         let new = match old.holds() {
-            // Only the rights of the page change; other validity stays.
+            // The page stays, and gets the new validity besides its old one.
             Holds::Direct if old.host() == word(page).host() => old.with(valid),
             _ => word(page),
         };

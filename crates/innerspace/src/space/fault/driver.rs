@@ -87,7 +87,7 @@ pub(super) enum FilePage {
     Block(LockedBlock, u64, FileAccessKind),
     /// The store of this file has holes at these pages.
     Hole(Arc<FileInner>, Hole),
-    /// Pages of a direct access file, with their entries locked.
+    /// Pages of a direct-access file, with their entries locked.
     Direct(DaxPages),
     None,
 }
@@ -346,7 +346,7 @@ impl<'space> FaultState<'space> {
             {
             }
             drop(paths);
-            // The leaf may borrow nothing from the next shadow.
+            // If the leaf borrows nothing from the next shadow either, it forgets that one.
             self.replaced
                 .shadows
                 .extend(self.own_slot(slot, old).part_from_shadow());

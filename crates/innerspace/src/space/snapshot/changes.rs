@@ -65,7 +65,7 @@ pub(super) struct Record {
     pub(super) doubtful: bool,
 }
 
-/// The record of a space.
+/// The record of a space, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// Whether there is a record. Changed with the gate closed, so a fault inside the gate reads

@@ -83,7 +83,7 @@ pub enum SnapshotFileError {
     /// The mappings could not be created.
     #[error("snapshot: {0}")]
     Space(#[from] SpaceError),
-    /// The pages could not be brought in.
+    /// The pages could not be stored in the new space.
     #[error("snapshot: {0}")]
     Pages(Explanation),
 }

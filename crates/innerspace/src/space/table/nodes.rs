@@ -68,7 +68,7 @@ impl<'pool> Spares<'pool> {
     }
 }
 
-/// Nodes and pages taken out of a table, to be released once nobody can be inside any more.
+/// Nodes and pages taken out of a table, to be released once no thread can be using them.
 #[derive(Debug, Default)]
 pub(crate) struct Detached {
     /// One parent's ref on each of these subtrees, with the level of the subtree.

@@ -72,7 +72,7 @@ const FILE: u64 = 1 << 6;
 pub(crate) const VALID_X: u64 = 1 << 7;
 /// All three kinds of validity.
 pub(crate) const VALID: u64 = VALID_R | VALID_W | VALID_X;
-/// A page of a direct access file, in its device.
+/// A page of a direct-access file, in the file's device.
 const DIRECT: u64 = 1 << 8;
 const FLAGS: u64 = PAGE_SIZE as u64 - 1;
 
@@ -80,7 +80,7 @@ const FLAGS: u64 = PAGE_SIZE as u64 - 1;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pte(pub(crate) u64);
 
-/// What a present slot holds.
+/// The kind of page that a slot has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holds {
     Nothing,

@@ -81,14 +81,14 @@ fn a_load_goes_the_short_way_where_it_knows_all_that_it_needs() {
     space.0.post(Post::All);
     assert!(!loads_shortly(&mut a, at + 3 * PAGE), "there is mail");
     assert_eq!(a.load::<u8>(at + 3 * PAGE), Ok(0));
-    // The gate is closed somewhere.
+    // The short way is refused while the gate is closed anywhere.
     let writer = space.0.gate.write();
     let closed = writer.close(&pool.domain, &(0..PAGE), || ());
     assert!(!loads_shortly(&mut a, at + 4 * PAGE));
     drop(closed);
     drop(writer);
     assert!(loads_shortly(&mut a, at + 4 * PAGE));
-    // The mappings have changed.
+    // It is refused after a change of mappings, until the mapping is looked up again.
     space
         .protect(at + 8 * PAGE, PAGE, Protection::NONE)
         .unwrap();

@@ -37,13 +37,13 @@ impl Place {
         self.0.addr() & COALESCED != 0
     }
 
-    /// Returns the word of an address, for a place of words.
+    /// Returns the address of the word of the page of `at`, for a place of words.
     #[inline(always)]
     pub(crate) fn word(self, at: u64) -> *const AtomicU64 {
         self.0.wrapping_add((at >> PAGE_SHIFT) as usize)
     }
 
-    /// Returns the byte of an address, for a place of bytes.
+    /// Returns the host address of the byte at `at`, for a place of bytes.
     #[inline(always)]
     pub(crate) fn byte(self, at: u64) -> u64 {
         let marked = self.0.addr() as u64;

@@ -87,7 +87,7 @@ pub(super) const NO_LEAVES: Leaves = Leaves {
     forgotten: 0,
 };
 
-/// The leaves that every translator sees while there is mail for it.
+/// The leaves that a translator sees while there is mail for it: none.
 pub(super) static EMPTY_LEAVES: Leaves = NO_LEAVES;
 
 // SAFETY: the pointers inside are used only by the owner of the translator, inside its section;
@@ -109,7 +109,8 @@ impl LeavesPlace {
     /// leaves, so no use of that pointer invalidates it.
     #[cfg(all(feature = "layout", not(shuttle)))]
     fn tags(&self) -> *mut Tags {
-        // SAFETY: a place inside what the pointer leads to; no reference is made, and nothing read.
+        // SAFETY: this only computes an address inside the leaves; no reference is made, and
+        // nothing is read.
         unsafe { &raw mut (*self.0.as_ptr()).tags }
     }
 
@@ -142,7 +143,7 @@ impl DerefMut for LeavesPlace {
 
 impl Drop for LeavesPlace {
     fn drop(&mut self) {
-        // SAFETY: made from a box by `new`, and nobody uses it any more.
+        // SAFETY: made from a box by `new`, and no longer used by anything.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -449,7 +450,7 @@ impl Translator {
     }
 
     /// Returns the place of the words of the leaf of `at`, if one of these tags names the leaf and
-    /// it is not coalesced: a coalesced leaf misses no page.
+    /// it is not coalesced. (In a coalesced leaf no page is missing.)
     #[inline(always)]
     pub(super) fn place_of_words(&self, at: u64, tags: &[u64; LEAVES]) -> Option<Place> {
         let leaf = at >> LEAF_SHIFT;

@@ -95,12 +95,12 @@ impl WeakFile {
 #[derive(Clone)]
 pub(crate) enum Backing {
     Anonymous,
-    /// A file, from the page with this number on.
+    /// A file; the mapping begins at this page of it.
     File {
         file: MappedFile,
         first_page: u64,
     },
-    /// A device, from the page with this number on.
+    /// A device; the mapping begins at this page of it.
     Device {
         device: DeviceRef,
         first_page: u64,

@@ -202,8 +202,8 @@ impl DeviceRef {
         }
     }
 
-    /// Returns the error for an atomic read-modify-write of `len` bytes, which neither a device nor a
-    /// guarded file has.
+    /// Returns the error for an atomic read-modify-write of `len` bytes, which neither a device nor
+    /// a guarded file has.
     pub(crate) fn no_exchange(&self, offset: u64, len: usize) -> Cause {
         match &self.0.target {
             Target::Device { .. } => match self.check_end(offset, len) {

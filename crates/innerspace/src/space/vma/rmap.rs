@@ -35,9 +35,9 @@ struct RmapKey {
     file: usize,
     /// The log2 of the number of pages.
     size: u8,
-    /// The first page.
+    /// The first page of the file that the range maps.
     first: u64,
-    /// The first address.
+    /// The first address of the range.
     at: u64,
 }
 

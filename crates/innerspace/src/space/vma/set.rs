@@ -38,7 +38,7 @@ impl std::fmt::Debug for VmaSet {
     }
 }
 
-/// The ranges that a change of a set removed and added.
+/// The ranges that a change removed from a set and added to it.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     /// Ranges that are gone, or have other bounds now.

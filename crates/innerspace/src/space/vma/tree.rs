@@ -383,7 +383,7 @@ impl<V: Ranged> RangeTree<V> {
         }
     }
 
-    /// Checks everything that a node knows about its ranges.
+    /// Checks the tree, with all that its nodes say about their ranges.
     pub(crate) fn validate(&self) {
         let mut last = V::Key::FIRST;
         for value in self.iter() {

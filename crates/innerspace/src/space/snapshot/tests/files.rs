@@ -1,4 +1,4 @@
-//! Snapshots in files.
+//! Tests of snapshots that are saved to files and loaded.
 
 use super::*;
 use crate::space::SnapshotFileError;

@@ -197,8 +197,8 @@ fn sixty_four_generations_and_a_thousand_siblings_read_their_own_bytes() {
         }
         space.validate();
     }
-    // Pages in use: page `n` of generation `n`, once for each generation from 1 on, and page 0 once
-    // for each. All are distinct.
+    // The generations have 63 pages with numbers above 0 (page `n` is stored to by one generation,
+    // and shared by the later ones), and each its own page 0.
     let tables: u64 = generations.iter().skip(1).map(|_| 4).sum();
     let pages = 63 + 64;
     let leaves_and_pages = in_use(&pool) - before;

@@ -1,4 +1,4 @@
-//! Snapshots. Files and groups are tested through the facade (`tests/snapshots`).
+//! Tests of snapshots. Files and groups are tested through the facade (`tests/snapshots`).
 
 mod cost;
 mod files;
@@ -161,7 +161,7 @@ fn forks_and_snapshots_dropped_in_any_order_free_each_frame_once() {
             Box::new(child),
             Box::new(grandchild.clone()),
         ];
-        // The `order`th permutation.
+        // Drops the spaces and snapshots in the permutation number `order`.
         let mut number = order;
         for choices in (1..=4).rev() {
             drop(left.remove(number % choices));
