@@ -34,8 +34,8 @@ fn calls(mut at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The calls of a bulk access at `at`, which is `offset` of the device. The bytes beyond its end
-/// come last, in one piece, which fails.
+/// Splits a bulk access at `at`, which is at `offset` of the device, into calls. The bytes beyond
+/// the device's end come last, in one piece, which fails.
 fn runs(
     device: &DeviceRef,
     offset: u64,
@@ -148,7 +148,8 @@ impl Core {
         }
     }
 
-    /// What `wanted` comes to when `cause` refuses it.
+    /// Returns the fault of the access `wanted`, which was refused for `cause`, and keeps the
+    /// cause.
     pub(crate) fn failed(&self, wanted: Fault, cause: Cause) -> Fault {
         let fault = wanted.of_kind(cause.kind());
         self.space.remember(fault, cause);

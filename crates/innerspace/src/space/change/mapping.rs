@@ -89,7 +89,7 @@ impl Space {
     /// [`OnShrink::Error`](crate::OnShrink::Error) that accesses to this space have begun.
     /// [`Space::unmap`], [`Space::protect`] and all other changes of the mappings return without
     /// waiting for such calls. Once both a change and this have returned, no call is under way any
-    /// more that the change would have refused: the device may be taken apart.
+    /// more that the change would have refused, so the device may be taken apart.
     ///
     /// Calls that begin later are not waited for. If a handler never returns, or waits for the
     /// caller, this does not return either.

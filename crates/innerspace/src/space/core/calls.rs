@@ -1,9 +1,10 @@
-//! Accesses that are calls, of devices and of guarded files: how many are under way, for a thread
-//! that has to wait for their end.
+//! Counts of calls under way: those by which accesses reach devices and guarded files. A thread can
+//! wait for the end of these calls.
 //!
-//! A call is made with no section open, so no grace period waits for it. An access counts its call
-//! in the section in which it finds the mapping. So after the grace period of a change, all calls
-//! that the old mappings led to are counted or over; see `docs/protocols/structural-changes.md`.
+//! A call is made with no section open, so no grace period waits for it. But an access counts its
+//! call in the section in which it finds the mapping. So after the grace period of a change, each
+//! call to which the old mappings led is counted or over; see
+//! `docs/protocols/structural-changes.md`.
 
 use crate::sync::{Arc, Condvar, Mutex, failpoint};
 
@@ -14,12 +15,13 @@ pub(crate) struct Calls {
     ended: Condvar,
 }
 
-/// Calls are counted by the turn in which they began. A turn ends only when no call of the one
-/// before it is left, so two counts are enough, and calls that keep coming never delay a wait.
+/// The counts of calls, by the turn in which each call began. A turn ends only when no call of the
+/// turn before it is left, so two counts are enough, and new calls never delay a wait.
 #[derive(Default)]
 struct Turns {
     turn: u64,
-    /// Of the even turn and the odd turn among the current one and the one before.
+    /// The calls under way of the current turn and of the one before: first those of the even turn,
+    /// then those of the odd one.
     under_way: [usize; 2],
 }
 
@@ -28,7 +30,7 @@ impl Turns {
         (self.turn % 2) as usize
     }
 
-    /// Begins turns, up to this one, as far as the calls under way allow.
+    /// Begins the next turns, up to the turn `to`, as far as the calls under way allow.
     fn advance(&mut self, to: u64) {
         while self.turn < to && self.under_way[1 - self.current()] == 0 {
             self.turn += 1;
@@ -36,14 +38,14 @@ impl Turns {
     }
 }
 
-/// One call, under way until this is dropped.
+/// One counted call, under way until this value is dropped.
 pub(crate) struct UnderWay {
     calls: Arc<Calls>,
     turn: usize,
 }
 
 impl Calls {
-    /// Counts a call. In the section that found its mapping; the mutex is a leaf.
+    /// Counts a call, in the section that found its mapping. The mutex is an innermost lock.
     pub(crate) fn begin(self: &Arc<Calls>) -> UnderWay {
         let mut turns = self.turns.lock();
         let turn = turns.current();
@@ -55,11 +57,11 @@ impl Calls {
         }
     }
 
-    /// Waits for all calls that have begun. Outside any section.
+    /// Waits for all calls that have begun. The caller is outside every section.
     pub(crate) fn wait(&self) {
         let mut turns = self.turns.lock();
-        // When the next turn begins, the calls that have begun are of the one before it, and when
-        // the turn after it begins, none of those is left.
+        // Once the next turn has begun, all calls that began before this wait are of earlier turns;
+        // once the turn after that has begun, none of them is left.
         let wanted = turns.turn + 2;
         loop {
             turns.advance(wanted);

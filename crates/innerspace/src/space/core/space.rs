@@ -107,7 +107,7 @@ pub(crate) struct SpaceInner {
     pub(crate) paths: Mutex<()>,
     /// The participants of the accessors, for posts.
     pub(crate) accessors: Mutex<Members<Arc<Participant>>>,
-    /// Calls of devices and guarded files.
+    /// The calls of devices and guarded files that are under way.
     pub(crate) calls: Arc<Calls>,
     /// Causes of the last faults.
     pub(crate) causes: Mutex<VecDeque<(Fault, Cause)>>,

@@ -420,7 +420,8 @@ impl<'pool> Nodes<'pool> {
             self.put_pages(holding.flatten().map(|word| {
                 let page = pte::load(word);
                 match page.is_of_file() {
-                    true => pte::take(word), // a revoker may be here too; one of the two releases
+                    // A revoker may still be in this leaf: one of the two releases the page.
+                    true => pte::take(word),
                     false => page,
                 }
             }));

@@ -75,7 +75,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Notes that the leaf will borrow at `slot`, or at slots after it. The gate is closed.
+    /// Notes that the leaf may borrow at `slot` from now on. The gate is closed.
     pub(crate) fn borrows_from(self, leaf: FrameId, slot: usize) {
         let meta = self.pool.frames.meta(leaf);
         if slot < meta.borrowed_from() {

@@ -1,4 +1,4 @@
-//! Calls of devices that are under way when the mapping goes.
+//! Tests of calls of devices that are under way when the mapping is removed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::*;
 use crate::sync::{Mutex, failpoint};
 
-/// A bound, which only a failure reaches.
+/// The timeout of a wait, which only a failure reaches.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A device whose calls say that they have begun, and end when they are told to.
+/// A device whose calls report that they have begun, and end when they are told to.
 struct Slow {
     begun: Mutex<Sender<()>>,
     go_on: Mutex<Receiver<()>>,
@@ -31,7 +31,8 @@ impl Device for Slow {
     }
 }
 
-/// A device, what says that its calls have begun, and what ends one.
+/// Creates a device, a receiver that reports the beginning of its calls, and a sender that ends
+/// one.
 fn slow() -> (Arc<Slow>, Receiver<()>, Sender<()>) {
     let (begun, begins) = channel();
     let (ends, go_on) = channel();

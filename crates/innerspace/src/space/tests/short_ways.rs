@@ -210,7 +210,7 @@ fn a_short_load_takes_nothing_of_a_group_that_is_full() {
 }
 
 /// A store tries to get its page by the short way, in the step, and where it may wait. Only the
-/// last try is an event.
+/// last try counts as an event.
 #[test]
 fn a_store_is_refused_and_slowed_down_once() {
     let pool = pool(512);

@@ -109,7 +109,7 @@ impl DeviceRef {
         }
     }
 
-    /// A device of `len` bytes.
+    /// Makes a reference to a device of `len` bytes.
     pub(crate) fn new(device: impl Device, len: u64) -> DeviceRef {
         let device = Box::new(device);
         DeviceRef::to(Target::Device { device, len })
@@ -157,8 +157,8 @@ impl DeviceRef {
         }
     }
 
-    /// How many of `len` bytes at `offset` lie before the end of a device. A file's calls look at
-    /// its end themselves.
+    /// Returns how many of `len` bytes at `offset` are before the end of a device. For a file it
+    /// returns `len`, because a file's calls check the end themselves.
     pub(crate) fn bytes_before_end(&self, offset: u64, len: usize) -> usize {
         match &self.0.target {
             Target::Device { len: end, .. } => end.saturating_sub(offset).min(len as u64) as usize,
@@ -236,7 +236,7 @@ impl fmt::Debug for DeviceRef {
 /// A call to the device that a fault found instead of a page.
 #[derive(Debug)]
 pub(crate) struct DeviceCall {
-    /// Dropped before the device, whose destructor may be the program's.
+    /// Counts the call. Dropped before the device, whose destructor may be the program's.
     pub(crate) _under_way: UnderWay,
     pub(crate) device: DeviceRef,
     pub(crate) offset: u64,
