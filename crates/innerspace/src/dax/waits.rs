@@ -19,6 +19,7 @@
 //! 2. otherwise locks the queue and takes waiters out,
 //! 3. stores the unlocked word, with WAITERS if some waiters are left,
 //! 4. unlocks the queue and wakes the waiters it took out.
+//!
 //! WAITERS is set and cleared only under the queue's mutex, so a holder that finds it clear has no
 //! waiter to wake.
 

@@ -260,7 +260,7 @@ impl Core {
     }
 
     /// Returns the page for an access that begins a page or was missed; or `None`, with the reason
-    /// in `self.fault`. In a section before and after.
+    /// in `self.fault`. The caller is in a section before and after the call.
     #[inline(never)]
     fn look_up<S: Sectioned>(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         S::order(&mut self.translator);
@@ -277,7 +277,7 @@ impl Core {
     }
 
     /// Coalesces the leaf of `at` if its pages are contiguous and no thread is changing the
-    /// structure. In a section.
+    /// structure. The caller is in a section.
     #[cold]
     #[inline(never)]
     fn coalesce(&mut self, at: u64) {
@@ -357,7 +357,7 @@ impl Core {
     }
 
     /// Returns the page for a store that needs only a new page of the space's own, or `None`: then
-    /// the page has to be looked for. In a section before and after.
+    /// the page has to be looked for. The caller is in a section before and after the call.
     #[inline(never)]
     fn store_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id) {
@@ -378,7 +378,7 @@ impl Core {
     }
 
     /// Returns the page for a load that needs only the zero frame, or `None`: then the page has to
-    /// be looked for. In a section before and after.
+    /// be looked for. The caller is in a section before and after the call.
     #[inline(never)]
     fn load_by_short_way(&mut self, at: VirtAddr, what: What) -> Option<Page> {
         if is_in_callback(self.space.id)
@@ -400,8 +400,8 @@ impl Core {
         }
     }
 
-    /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. In a
-    /// section.
+    /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. The caller
+    /// is in a section.
     ///
     /// A caller whose mail was read has to look at the gate before its next hit, here or in the
     /// fault: a writer that does not change the leaves (`translator::GATE_MAIL`) relies on it.

@@ -40,7 +40,7 @@ pub(crate) enum Short {
     Parted(FrameId),
 }
 
-/// Makes the page of `at` writable if one step is enough for that. In a section.
+/// Makes the page of `at` writable if one step is enough for that. The caller is in a section.
 #[inline(always)]
 pub(crate) fn store_by_short_way(
     space: &SpaceInner,

@@ -47,7 +47,7 @@ pub(crate) fn map(space: &SpaceInner, slot: &AtomicU64, old: Pte, valid: u64) ->
 }
 
 /// Maps the zero frame at the page of `at` if one word is enough for that. Otherwise returns
-/// `false`, with nothing changed. In a section.
+/// `false`, with nothing changed. The caller is in a section.
 #[inline(always)]
 pub(crate) fn load_by_short_way(
     space: &SpaceInner,

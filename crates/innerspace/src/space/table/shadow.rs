@@ -111,9 +111,9 @@ impl Nodes<'_> {
         Some(shadow)
     }
 
-    /// Releases what a leaf without parents keeps in vain: file pages, since revokers do not reach
-    /// it; and anonymous pages, owned or borrowed, that its only borrower does not borrow. The
-    /// caller counts as a borrower.
+    /// Releases the pages of a leaf without parents that nothing needs: file pages, since revokers
+    /// do not reach them here; and anonymous pages, owned or borrowed, that the leaf's only
+    /// borrower does not borrow. The caller counts as a borrower.
     pub(crate) fn prune(self, leaf: FrameId) {
         // The borrower may end at any time. Its frame, and the words by which it borrows, stay as
         // long as the section.

@@ -71,7 +71,8 @@ impl Translator {
     }
 
     /// Returns the host address of the pages of the leaf of `at`, if the leaf is remembered for
-    /// stores and its pages are contiguous. In a section. While there is mail, no leaf is visible.
+    /// stores and its pages are contiguous. The caller is in a section. While there is mail, no
+    /// leaf is visible.
     pub(crate) fn pages_in_row(&self, at: u64) -> Option<u64> {
         let start = at >> LEAF_SHIFT << LEAF_SHIFT;
         let place = self.place_of_words(start, &self.look().leaves.tags.write)?;
@@ -92,8 +93,8 @@ impl Translator {
         self.leaves.tags.read[slot] == leaf && self.leaves.places[slot].is_coalesced()
     }
 
-    /// Coalesces the leaf of `at`, whose pages are contiguous from `host` on. In a section, with
-    /// the gate's writer lock held, and the leaf marked.
+    /// Coalesces the leaf of `at`, whose pages are contiguous from `host` on. The caller is in a
+    /// section, holds the gate's writer lock, and has marked the leaf.
     pub(crate) fn coalesce(&mut self, at: u64, host: u64) {
         let leaf = at >> LEAF_SHIFT;
         let leaves = &mut *self.leaves;

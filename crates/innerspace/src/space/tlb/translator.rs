@@ -199,7 +199,7 @@ impl Look<'_> {
     }
 
     /// Calls `act` with the address of the bytes of the page of `at`, if there is no mail, and the
-    /// leaf is remembered and valid for `need`. In a section.
+    /// leaf is remembered and valid for `need`. The caller is in a section.
     ///
     /// `act` is called in two branches, and not after they join, so that each uses its address
     /// directly.
@@ -333,8 +333,8 @@ impl Translator {
         self.leaves.places()
     }
 
-    /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`. In a
-    /// section.
+    /// Returns the bytes at `at` if `size` of them are in one page that is valid for `need`. The
+    /// caller is in a section.
     #[inline(always)]
     pub(crate) fn hit(&self, at: u64, size: usize, need: Need) -> Option<Page> {
         self.hit_if(self.look(), at, size, need)
@@ -428,7 +428,8 @@ impl Translator {
     }
 
     /// Returns the word of the page of `at`, if its leaf is remembered for stores and there is no
-    /// mail: the leaf stays the space's alone while the section is open. In a section.
+    /// mail: the leaf stays the space's alone while the section is open. The caller is in a
+    /// section.
     #[inline(always)]
     pub(crate) fn slot_to_write(&self, at: u64) -> Option<&AtomicU64> {
         self.slot(at, &self.look().leaves.tags.write)
@@ -459,7 +460,8 @@ impl Translator {
         (tags[slot] == leaf && !place.is_coalesced()).then_some(place)
     }
 
-    /// Prefetches the first bytes of the page of `at`, if it is valid for `need`. In a section.
+    /// Prefetches the first bytes of the page of `at`, if it is valid for `need`. The caller is in
+    /// a section.
     #[inline(always)]
     pub(crate) fn prefetch(&self, at: u64, need: Need) {
         if let Some(Page(bytes)) = self.hit(at, 1, need) {
@@ -497,8 +499,8 @@ impl Translator {
         self.leaves.forget(post);
     }
 
-    /// Reads the mail and forgets the leaves that it names. In a section, before any remembered
-    /// leaf is used.
+    /// Reads the mail and forgets the leaves that it names. The caller is in a section, and has not
+    /// used a remembered leaf in it yet.
     #[cold]
     pub(crate) fn drain(&mut self) {
         let leaves = &mut *self.leaves;
