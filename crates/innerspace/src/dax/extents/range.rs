@@ -26,7 +26,7 @@ pub(super) enum RangeMap {
 pub(super) struct Run {
     /// The place of the first page.
     pub(super) place: u64,
-    /// The device's page with the first page.
+    /// The page of the device that the first page is in.
     pub(super) at: u64,
     pub(super) pages: u64,
 }
