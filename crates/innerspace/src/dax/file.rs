@@ -280,7 +280,8 @@ impl DaxFile {
         }
     }
 
-    /// Returns a position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+    /// Returns a position in the file with [`std::io::Read`], [`std::io::Write`] and
+    /// [`std::io::Seek`].
     pub fn cursor(&self) -> Cursor<DaxFile> {
         Cursor::new(self.clone())
     }
@@ -500,7 +501,7 @@ impl DaxFile {
         start.min(end)..end
     }
 
-    /// The bytes meant by `range`: an open end is the end of the file.
+    /// Returns the bytes that `range` means: an open end is the end of the file.
     pub(super) fn bytes(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,

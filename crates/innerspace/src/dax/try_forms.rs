@@ -85,14 +85,14 @@ impl DaxFile {
         self.core().check_whole(got, buf, offset)
     }
 
-    /// Writes like [`DaxFile::write_at`], but never waits. It would block at the end of the file; during a
-    /// [`DaxFile::set_len`] or [`DaxFile::punch`]; at a page that another thread is writing,
-    /// mapping or syncing; at a hole that may be mapped; over a host file, at pages that were not
-    /// written since the last sync; and where memory has to be evicted first.
+    /// Writes like [`DaxFile::write_at`], but never waits. It would block at the end of the file;
+    /// during a [`DaxFile::set_len`] or [`DaxFile::punch`]; at a page that another thread is
+    /// writing, mapping or syncing; at a hole that may be mapped; over a host file, at pages that
+    /// were not written since the last sync; and if memory has to be evicted first.
     ///
     /// # Errors
-    /// The errors of [`DaxFile::write_at`], and [`DaxError::WouldBlock`]; the bytes before its offset are
-    /// written then.
+    /// The errors of [`DaxFile::write_at`], and [`DaxError::WouldBlock`]; then the bytes before its
+    /// offset are written.
     pub fn try_write_at(&self, buf: &[u8], offset: u64) -> Result<(), DaxError> {
         let done = self.core().try_write_at(buf, offset)?;
         match done == buf.len() {

@@ -142,7 +142,8 @@ impl DirectOpener {
     /// permit.
     ///
     /// # Errors
-    /// As [`Memory::open_direct`]; also if the file was opened for appending, or with `O_DIRECT`.
+    /// The errors of [`Memory::open_direct`]; also an error if the file was opened for appending,
+    /// or with `O_DIRECT`.
     pub fn open_file(self, file: std::fs::File) -> Result<DaxFile, DaxError> {
         let path = Opened::path_of(&file);
         self.check(&path)?;
@@ -156,7 +157,7 @@ impl DirectOpener {
         self.over_host(opened, path, create)
     }
 
-    /// Refuses wrong choices before a file is touched.
+    /// Refuses wrong options, before the file is touched.
     fn check(&self, path: &Path) -> Result<(), DaxError> {
         self.check_process(|| crate::store::shown(path).into())?;
         self.check_group()
@@ -247,20 +248,20 @@ impl DirectOpener {
             .over_path(path.as_ref(), Create::Truncate)
     }
 
-    /// Makes a host file, which must not exist, and opens it for reading and writing.
+    /// Creates a host file, which must not exist yet, and opens it for reading and writing.
     ///
     /// # Errors
-    /// As [`Memory::open_direct`], and [`DaxError::Open`] for a file that exists.
+    /// The errors of [`Memory::open_direct`], and [`DaxError::Open`] if the file exists.
     pub fn create_new(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
             .over_path(path.as_ref(), Create::New)
     }
 
-    /// Opens a host file for reading and writing, and keeps its content; makes an empty file if
+    /// Opens a host file for reading and writing, and keeps its content; creates an empty file if
     /// there is none.
     ///
     /// # Errors
-    /// As [`Memory::open_direct`].
+    /// The errors of [`Memory::open_direct`].
     pub fn open_or_create(self, path: impl AsRef<Path>) -> Result<DaxFile, DaxError> {
         self.access(FileAccess::ReadWrite)
             .over_path(path.as_ref(), Create::IfMissing)

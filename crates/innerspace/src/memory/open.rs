@@ -282,7 +282,7 @@ impl FileOpener {
         self.with_opened(opened, &path, Create::Never)
     }
 
-    /// Creates a file by path, which must not exist, for reading and writing.
+    /// Creates a file by path, which must not exist yet, for reading and writing.
     ///
     /// # Errors
     /// See [`OpenError`]: [`store::OpenError::AlreadyExists`].
