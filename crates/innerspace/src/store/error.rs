@@ -1,16 +1,16 @@
-//! Telling store failures apart: [`StoreErrorKind`] for any `io::Error`, [`StoreError`] for
-//! failures that std has no word for.
+//! Kinds of store failures: [`StoreErrorKind`] sorts any `io::Error`, and [`StoreError`] has the
+//! failures for which std has no word.
 
 use std::{fmt, io};
 
 use crate::units::{Bytes, Grouped};
 
-/// When the length of a store was learned.
+/// When this process learned the length of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownSince {
     /// When the store was opened.
     Opened,
-    /// It was learned at a write or a change of length through the handle that reports the error.
+    /// At a write or a change of length through the handle that reports the error.
     Changed,
 }
 
@@ -23,12 +23,12 @@ impl fmt::Display for KnownSince {
     }
 }
 
-/// A failure that `io::ErrorKind` cannot express. It travels inside an `io::Error`; the store's
-/// name is added above.
+/// A failure that `io::ErrorKind` cannot express. It is wrapped in an `io::Error`; the layers above
+/// add the store's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store ends before bytes that it once had.
+    /// The store ends before bytes that it had earlier.
     #[error(
         "wanted {} at {} but the file now ends at {} (it was {} {since})",
         Bytes(*wanted), Grouped(*offset), Grouped(*now), Grouped(*was)
@@ -36,16 +36,16 @@ pub enum StoreError {
     Shrank {
         /// Where the failed read began, in bytes.
         offset: u64,
-        /// How many bytes it wanted.
+        /// How many bytes the read wanted.
         wanted: u64,
-        /// The length now.
+        /// The present length.
         now: u64,
-        /// The length before.
+        /// The earlier length.
         was: u64,
         /// When `was` was learned.
         since: KnownSince,
     },
-    /// The store says that it has the bytes, yet delivered fewer.
+    /// The store delivered fewer bytes than it says it has.
     #[error(
         "wanted {} at {} and got {got}, although the file has {}",
         Bytes(*wanted), Grouped(*offset), Grouped(*len)
@@ -53,14 +53,14 @@ pub enum StoreError {
     ShortRead {
         /// Where the read began, in bytes.
         offset: u64,
-        /// How many bytes it wanted.
+        /// How many bytes the read wanted.
         wanted: u64,
-        /// How many bytes came.
+        /// How many bytes the store delivered.
         got: u64,
         /// The store's length.
         len: u64,
     },
-    /// The store took none of the bytes and gave no reason.
+    /// The store wrote none of the bytes and gave no reason.
     #[error("the store wrote 0 of {} at {}", Bytes(*wanted), Grouped(*offset))]
     WriteZero {
         /// Where the write began, in bytes.
@@ -68,13 +68,13 @@ pub enum StoreError {
         /// How many bytes were offered.
         wanted: u64,
     },
-    /// Another program changed the bytes since they were read.
+    /// Another program has changed the bytes since they were read.
     #[error("another program changed the file while it was open")]
     Changed,
-    /// The store takes no writes.
+    /// The store cannot be written.
     #[error("opened read-only")]
     ReadOnly,
-    /// The device below reported a failure of its own.
+    /// The device under the store reported a failure of its own.
     #[error("input/output error")]
     Device,
     /// The store's power was cut; see `FaultyStore`.
@@ -86,7 +86,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether a request failed because it was dropped.
+    /// Returns whether a request failed because the store dropped it.
     pub(crate) fn is_abandoned(error: &io::Error) -> bool {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         matches!(inner, Some(StoreError::Abandoned))
@@ -110,17 +110,17 @@ impl From<StoreError> for io::Error {
     }
 }
 
-/// The kind of a store's failure, as far as a caller can act on it.
+/// The kind of a store's failure, as far as it matters to what a caller can do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The device, file system or quota is full: the write can succeed after space was freed.
+    /// The device, file system or quota is full. The write can succeed once space was freed.
     NoSpace,
-    /// The device failed (EIO and its like).
+    /// The device failed (EIO and similar errors).
     Io,
-    /// The store takes no writes.
+    /// The store cannot be written.
     ReadOnly,
-    /// The store ends before bytes that it once had.
+    /// The store ends before bytes that it had earlier.
     Shrank,
     /// The store delivered fewer bytes than it has.
     ShortRead,
@@ -135,7 +135,7 @@ pub enum StoreErrorKind {
 }
 
 impl StoreErrorKind {
-    /// Sorts an error that a store returned.
+    /// Returns the kind of an error that a store returned.
     pub fn of(error: &io::Error) -> StoreErrorKind {
         match error
             .get_ref()
@@ -171,7 +171,7 @@ impl StoreErrorKind {
         }
     }
 
-    /// Whether the same call may succeed later.
+    /// Returns whether the same call may succeed later.
     pub fn is_transient(self) -> bool {
         matches!(
             self,

@@ -12,42 +12,47 @@ use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Grouped;
 
-/// Bytes in a chunk: the unit in which the store is sparse.
+/// The size of a chunk in bytes: the unit in which the store is sparse.
 const CHUNK: u64 = 64 << 10;
-/// The most chunks kept for the next writes when they are punched or cut off: 32 MiB. The system
-/// clears new memory and maps it page by page, which costs several times as much as writing to it.
+/// The maximum number of punched or cut-off chunks that are kept for the next writes: 32 MiB. The
+/// system clears new memory and maps it page by page, which takes several times as long as writing
+/// to it.
 const MOST_SPARE: usize = 512;
-/// The longest store: as with files, an offset fits in 63 bits.
+/// The maximum length of a store. As with files, an offset fits in 63 bits.
 const MAX_LEN: u64 = i64::MAX as u64;
 
-/// A store in memory. Ranges never written, punched or cut off are holes, in units of 64 KiB. Up to
-/// 32 MiB of the memory of punched or cut off ranges are kept for the next writes.
+/// A store in memory. Ranges that were never written, or were punched or cut off, are holes, in
+/// units of 64 KiB. Up to 32 MiB of the memory of punched or cut-off ranges are kept for the next
+/// writes.
 ///
-/// Writable, empty at first. Share one between a file and a test by an `Arc`, which is a store too.
+/// The store can be written, and is empty at first. To share it between a file and a test, use an
+/// `Arc`, which is a store too.
 pub struct MemoryStore {
-    /// Boxed so that its address, the store's identity, does not move with the store.
+    /// Boxed, so that its address, which is the store's identity, stays the same when the store
+    /// moves.
     state: Box<State>,
 }
 
 struct State {
-    /// Protects the bytes and the length; a call holds it for one copy.
+    /// The bytes and the length, under a lock that a call holds for one copy.
     bytes: RwLock<Bytes>,
     counters: Counters,
-    /// Changes made by [`MemoryStore::change_externally`].
+    /// The number of changes made by [`MemoryStore::change_externally`].
     generation: AtomicU64,
 }
 
 #[derive(Default)]
 struct Bytes {
     len: u64,
-    /// The chunks, by offset divided by [`CHUNK`]. An absent chunk is a hole; bytes at or past
+    /// The chunks, by offset divided by [`CHUNK`]. An absent chunk is a hole. Bytes at or past
     /// `len` are zero.
     chunks: BTreeMap<u64, Box<[u8]>>,
-    /// Memory of former chunks: empty, with room for one each; at most [`MOST_SPARE`].
+    /// The memory of former chunks: at most [`MOST_SPARE`] empty vectors, each with the capacity of
+    /// a chunk.
     spare: Vec<Vec<u8>>,
 }
 
-/// Statistics only: relaxed, ordered with nothing.
+/// Statistics only, so all accesses are relaxed.
 #[derive(Default)]
 struct Counters {
     reads: AtomicU64,
@@ -58,17 +63,17 @@ struct Counters {
     punches: AtomicU64,
 }
 
-/// Counts of a [`MemoryStore`]'s calls since it was made.
+/// Counts of the calls of a [`MemoryStore`] since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreCounts {
     /// Calls of `read_at` and `read_vectored_at`.
     pub reads: u64,
-    /// Bytes that these returned.
+    /// Bytes that these calls returned.
     pub read_bytes: u64,
     /// Calls of `write_at` and `write_vectored_at`.
     pub writes: u64,
-    /// Bytes that these took.
+    /// Bytes that these calls wrote.
     pub written_bytes: u64,
     /// Calls of `sync`.
     pub syncs: u64,
@@ -76,7 +81,8 @@ pub struct StoreCounts {
     pub punches: u64,
 }
 
-/// The parts of a byte range chunk by chunk: the chunk's number, and the bytes of it.
+/// Divides a range of bytes at the bounds of chunks. Returns each chunk's number, and the bytes of
+/// the range inside the chunk.
 fn pieces(begin: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
     let chunks = begin / CHUNK..end.div_ceil(CHUNK);
     let piece = move |chunk: u64| {
@@ -90,12 +96,12 @@ fn pieces(begin: u64, end: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
 /// Buffers that are written one after the other.
 struct Source<'a> {
     bufs: &'a [IoSlice<'a>],
-    /// Bytes of the first buffer that were taken.
+    /// The number of bytes of the first buffer that were taken.
     done: usize,
 }
 
 impl Source<'_> {
-    /// Passes the next `len` bytes to `each`, part by part. There must be that many.
+    /// Passes the next `len` bytes to `each`, part by part. The buffers must have that many.
     fn take(&mut self, mut len: usize, mut each: impl FnMut(&[u8])) {
         while len > 0 {
             let rest = &self.bufs[0][self.done..];
@@ -145,7 +151,7 @@ impl Bytes {
                     });
                 }
                 Entry::Vacant(place) => {
-                    // Zeros only where nothing is written.
+                    // Zeros are stored only where nothing is written.
                     let mut chunk = self.spare.pop().unwrap_or_default();
                     chunk.reserve_exact(CHUNK as usize);
                     chunk.resize(inside.start, 0);
@@ -158,7 +164,7 @@ impl Bytes {
         self.len = self.len.max(end);
     }
 
-    /// Makes `begin..end` zero, dropping the chunks that it covers.
+    /// Makes `begin..end` zero, and drops the chunks that the range covers.
     fn clear(&mut self, begin: u64, end: u64) {
         let (first, last) = (begin / CHUNK, end.div_ceil(CHUNK));
         let touched: Vec<u64> = self
@@ -210,7 +216,7 @@ impl Bytes {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Makes an empty store.
     pub fn new() -> MemoryStore {
         MemoryStore {
             state: Box::new(State {
@@ -221,7 +227,7 @@ impl MemoryStore {
         }
     }
 
-    /// A store of `len` zero bytes, all of it one hole.
+    /// Makes a store of `len` zero bytes, all of it one hole.
     ///
     /// # Panics
     /// If `len` does not fit in 63 bits.
@@ -232,7 +238,7 @@ impl MemoryStore {
         store
     }
 
-    /// A store with a copy of `bytes`.
+    /// Makes a store with a copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> MemoryStore {
         let store = MemoryStore::new();
         store
@@ -243,7 +249,7 @@ impl MemoryStore {
         store
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> StoreCounts {
         let counters = &self.state.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -257,10 +263,10 @@ impl MemoryStore {
         }
     }
 
-    /// A copy of the whole content, uncounted.
+    /// Returns a copy of the whole content. The read is not counted.
     ///
     /// # Panics
-    /// Where [`MemoryStore::try_to_vec`] fails.
+    /// If [`MemoryStore::try_to_vec`] fails.
     pub fn to_vec(&self) -> Vec<u8> {
         match self.try_to_vec() {
             Ok(copy) => copy,
@@ -268,11 +274,11 @@ impl MemoryStore {
         }
     }
 
-    /// A copy of the whole content, uncounted.
+    /// Returns a copy of the whole content. The read is not counted.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`] when the process cannot have so much memory, as for a store
-    /// that is nearly all holes.
+    /// [`io::ErrorKind::OutOfMemory`] if the process cannot have so much memory, for example for a
+    /// long store that is nearly all holes.
     pub fn try_to_vec(&self) -> io::Result<Vec<u8>> {
         let bytes = self.state.bytes.read();
         let mut copy = Vec::new();
@@ -287,13 +293,13 @@ impl MemoryStore {
         Ok(copy)
     }
 
-    /// Bytes of memory that the content takes, in units of 64 KiB. Holes, and memory kept for later
-    /// writes, are not counted.
+    /// Returns the bytes of memory that the content takes, in units of 64 KiB. Holes, and memory
+    /// kept for later writes, are not counted.
     pub fn resident_bytes(&self) -> u64 {
         self.state.bytes.read().chunks.len() as u64 * CHUNK
     }
 
-    /// Writes as another process would: uncounted, and with a new [`Store::version`].
+    /// Writes as another process would: the write is not counted, and changes [`Store::version`].
     pub fn change_externally(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.state
             .bytes
@@ -310,7 +316,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// A new store with the same content, read and written through the plain calls.
+    /// Makes a store with the same content as `store`, which is read by the plain calls.
     pub fn copy_of<S: Store + ?Sized>(store: &S) -> io::Result<MemoryStore> {
         let copy = MemoryStore::with_len(store.len()?);
         let mut buf = vec![0; CHUNK as usize];
@@ -333,7 +339,7 @@ impl Default for MemoryStore {
     }
 }
 
-/// Where `len` bytes at `offset` end; `None` if a store cannot be so long.
+/// Returns where `len` bytes at `offset` end. Returns an error if a store cannot be so long.
 fn end_of(offset: u64, len: usize) -> io::Result<u64> {
     let end = offset.checked_add(len as u64).filter(|&end| end <= MAX_LEN);
     end.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
@@ -402,7 +408,7 @@ impl Store for MemoryStore {
         self.state.counters.punches.fetch_add(1, Ordering::Relaxed);
         let mut bytes = self.state.bytes.write();
         let end = offset.saturating_add(len);
-        // Past the end there are zeros already, so all of the last chunk can be dropped.
+        // Past the end all bytes are zero already, so the whole of the last chunk can be dropped.
         let end = match end >= bytes.len {
             true => bytes.len.next_multiple_of(CHUNK),
             false => end,
@@ -422,7 +428,7 @@ impl Store for MemoryStore {
     }
 
     fn submit(&self, mut batch: Batch) {
-        // Memory needs no waiting.
+        // Memory makes no request wait, so all are done here.
         while let Some(request) = batch.take() {
             request.run(self);
         }

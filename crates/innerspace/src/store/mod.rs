@@ -1,8 +1,8 @@
 //! Where a file's bytes live when they are not cached: the [`Store`] trait and its backends.
 //!
 //! A store is to the cache what a block device is to a kernel: positioned reads and writes, a
-//! length, a barrier. It knows nothing of frames, blocks, limits or sticky errors; the cache above
-//! adds those.
+//! length, a barrier. It knows nothing of frames, blocks, limits or sticky errors, which the cache
+//! adds.
 //!
 //! | backend | bytes are in | for |
 //! |---|---|---|
@@ -10,36 +10,38 @@
 //! | [`FileStore`] | a regular file; nothing is left in the kernel's page cache | all |
 //! | `FaultyStore` | another store, with faults by plan or by seed | tests (feature `test-util`) |
 //!
-//! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]; [`Store::write_at`],
-//! [`Store::set_len`], [`Store::sync`] and [`Store::writable`] when it can be written. All other
-//! methods have correct defaults.
+//! **A backend of your own** needs [`Store::len`] and [`Store::read_at`]. If it can be written, it
+//! also needs [`Store::write_at`], [`Store::set_len`], [`Store::sync`] and [`Store::writable`]. All
+//! other methods have correct defaults.
 //!
-//! **Rules every store keeps**, and the layers above rely on:
-//! - `read_at` and `write_at` may transfer less than asked. 0 bytes read into a non-empty buffer
-//!   mean the end of the store. [`read_exact_or_eof`] and [`write_all_at`] are the retry loops.
-//! - A call that fails with `Interrupted` is made again, as long as it does, as std does.
-//! - Every offset and length is accepted; [`Limits`] says which are served directly.
-//! - Calls come from many threads at once. Calls on ranges that do not overlap do not disturb each
-//!   other.
-//! - A sync that fails may drop writes and punches accepted before it, unless [`Store::accepted`]
-//!   says otherwise. A length that was set stays.
-//! - A call may use other files of the same memory. The file that the call is for serves its cached
-//!   blocks (to a read, a view, an eviction, a load through a mapping). An operation that might
-//!   wait for the call fails with [`FileError::Reentered`](crate::FileError::Reentered), or with a
-//!   fault for that reason. In a call for a fault or a change of a space, all accesses to that
-//!   space fail with [`FaultKind::Reentered`](crate::FaultKind::Reentered).
+//! **Rules** that every store keeps, and on which the layers above rely:
+//! - `read_at` and `write_at` may transfer less than asked. If a read into a non-empty buffer
+//!   returns 0 bytes, the store ends there. [`read_exact_or_eof`] and [`write_all_at`] repeat short
+//!   transfers.
+//! - A call that fails with `Interrupted` is repeated until it no longer does, as in std.
+//! - Every offset and length is accepted. [`Limits`] says which are served directly.
+//! - Calls come from many threads at the same time. Calls on ranges that do not overlap do not
+//!   disturb each other.
+//! - A sync that fails may drop writes and punches that were accepted before it, unless
+//!   [`Store::accepted`] says otherwise. A length that was set stays.
+//! - A call may use other files of the same memory. It may also use cached blocks of the file for
+//!   which it is made: by a read, a view, an eviction, or a load through a mapping. An operation on
+//!   that file that might wait for the call fails with
+//!   [`FileError::Reentered`](crate::FileError::Reentered), or with a fault for that reason. In a
+//!   call for a fault or a change of a space, all accesses to that space fail with
+//!   [`FaultKind::Reentered`](crate::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
 //!
 //! Errors are `io::Error`s without the store's name: the cache wraps them with file and offset.
-//! [`StoreErrorKind::of`] sorts them. A failure that `io::ErrorKind` has no word for is a
-//! [`StoreError`] inside.
+//! [`StoreErrorKind::of`] sorts them. For a failure that `io::ErrorKind` cannot express, the
+//! `io::Error` contains a [`StoreError`].
 //!
 //! Locking: the caller of a store may hold a block lock or a WRITEBACK bit. Locks of a backend are
-//! leaves of the lock order, and are never held across a call back into this crate.
+//! innermost in the lock order, and are never held across a call back into this crate.
 //!
-//! Neighbours: `sys::file` below has the system calls; `cache` above is the only user. This layer
-//! does not cache, does not retry failed writes and does not order writes.
+//! Neighbours: `sys::file` below has the system calls, and `cache` above is the only user. This
+//! layer does not cache, does not retry failed writes and does not order writes.
 
 mod error;
 #[cfg(any(test, feature = "test-util"))]
@@ -76,7 +78,7 @@ pub use transfer::{
 };
 pub(crate) use transfer::{read_vectored_or_eof, uninterrupted};
 
-/// What a [`Store::sync`] makes durable.
+/// What [`Store::sync`] makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncWhat {
     /// The bytes, and the metadata needed to read them back (fdatasync).
@@ -85,21 +87,21 @@ pub enum SyncWhat {
     All,
 }
 
-/// The fate of an accepted write or punch if the next sync fails.
+/// What happens to an accepted write or punch if the next sync fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
-    /// A failed sync may drop it, and reads then show older bytes, as with a kernel's page cache.
-    /// The library's cache keeps such bytes until a sync has succeeded, and writes them again after
-    /// a failed one. It also notes punched ranges, and punches them again.
+    /// A failed sync may drop the write. Reads then return older bytes, as with a kernel's page
+    /// cache. The library's cache therefore keeps such bytes until a sync has succeeded, and writes
+    /// them again after a failed one. It also remembers punched ranges, and punches them again.
     UntilSync,
-    /// It stays, even if a sync fails.
+    /// The write stays, even if a sync fails.
     Kept,
 }
 
-/// Names the bytes that a store reaches: two stores with equal identities have the same bytes.
+/// Identifies the bytes that a store reaches: two stores with equal identities have the same bytes.
 ///
-/// It is valid while a store that returned it is open; a closed file's numbers may be given to
-/// another file.
+/// An identity is valid while a store that returned it is open. The numbers of a closed file may be
+/// given to another file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Identity {
     kind: &'static str,
@@ -107,13 +109,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// An identity among the stores of one `kind`, a name that the backend chooses for itself
+    /// Makes an identity among the stores of one `kind`. Each backend chooses a name for its kind
     /// ("file", "memory").
     pub fn new(kind: &'static str, numbers: [u64; 2]) -> Identity {
         Identity { kind, numbers }
     }
 
-    /// The backend's name for itself.
+    /// Returns the backend's name for its kind.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
@@ -130,30 +132,30 @@ impl fmt::Display for Version {
 }
 
 impl Version {
-    /// A version from a generation number, or from a hash of an entity tag.
+    /// Makes a version from a generation number, or from a hash of an entity tag.
     pub fn new(number: u64) -> Version {
         Version(number)
     }
 }
 
-/// Which requests a store serves directly. Others are served too, only slower.
+/// The requests that a store serves directly. It serves others too, but slower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Offsets and lengths in bytes that are multiples of this are served directly. A power of two,
-    /// at least 1.
+    /// Offsets and lengths that are multiples of this many bytes are served directly. A power of
+    /// two, at least 1.
     pub alignment: usize,
     /// Buffer addresses that are multiples of this are served directly. A power of two, at least 1.
     pub memory_alignment: usize,
-    /// The preferred request size in bytes: neighbouring blocks are read and written together up to
-    /// this much. 0 for no preference, which means 1 MiB.
+    /// The preferred size of a request in bytes. Neighbouring blocks are read and written together
+    /// up to this size. 0 means no preference, and 1 MiB is used.
     pub preferred_size: usize,
-    /// How many requests the store serves at a time, at least 1. As many threads call a store that
-    /// has no completion form of its own.
+    /// The number of requests that the store serves at the same time, at least 1. A store without a
+    /// completion form of its own is called by as many threads.
     pub requests: u32,
 }
 
-/// Requests at a time, for a store that does not say how many.
+/// The number of requests at the same time for a store that states none.
 const REQUESTS: u32 = 16;
 
 impl Default for Limits {
@@ -169,10 +171,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Limits with the same alignment in bytes for offsets, lengths and memory.
+    /// Returns limits with the same alignment in bytes for offsets, lengths and memory.
     ///
     /// # Panics
-    /// When `alignment` is not a power of two.
+    /// If `alignment` is not a power of two.
     pub fn aligned(alignment: usize) -> Limits {
         assert!(
             alignment.is_power_of_two(),
@@ -185,12 +187,12 @@ impl Limits {
         }
     }
 
-    /// The same limits with this many requests at a time.
+    /// Returns the same limits with this many requests at the same time.
     pub fn at_a_time(self, requests: u32) -> Limits {
         Limits { requests, ..self }
     }
 
-    /// The same limits with a preferred request size in bytes.
+    /// Returns the same limits with a preferred request size in bytes.
     pub fn prefer(self, preferred_size: usize) -> Limits {
         Limits {
             preferred_size,
@@ -199,7 +201,7 @@ impl Limits {
     }
 }
 
-/// A token that only this crate can name, so that only its stores can implement what asks for it.
+/// A token that only this crate can make. So only this crate can call a method that takes one.
 #[derive(Clone, Copy, Debug)]
 pub struct Own(());
 
@@ -208,7 +210,7 @@ impl Own {
     pub(crate) const ASKS: Own = Own(());
 }
 
-/// Where a file's bytes are stored. See the module's rules.
+/// The place in which a file's bytes are stored. The rules for stores are those of the module.
 ///
 /// ```
 /// use std::io;
@@ -243,143 +245,151 @@ impl Own {
     reason = "a length in bytes that may fail, not a collection"
 )]
 pub trait Store: Send + Sync + 'static {
-    /// The length in bytes, as of now.
+    /// Returns the present length in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Reads up to `buf.len()` bytes at `offset`. It may read fewer, but 0 only at or past the end.
+    /// Reads up to `buf.len()` bytes at `offset`, and returns how many. May read fewer, but 0 only
+    /// at or past the end.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Fills the buffers one after the other from `offset` on, as [`Store::read_at`] does. Default:
-    /// reads into the first buffer that is not empty.
+    /// Fills the buffers one after the other from `offset` on, under the rules of
+    /// [`Store::read_at`]. Default: reads into the first buffer that is not empty.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         bufs.iter_mut()
             .find(|buf| !buf.is_empty())
             .map_or(Ok(0), |buf| self.read_at(buf, offset))
     }
 
-    /// Writes up to `buf.len()` bytes at `offset`, at least one unless `buf` is empty, and
-    /// lengthens the store where needed. Bytes between the old end and `offset` read as zeros.
-    /// Default: the store is read-only.
+    /// Writes up to `buf.len()` bytes at `offset`, and returns how many. Writes at least one unless
+    /// `buf` is empty, and lengthens the store where needed. Bytes between the old end and `offset`
+    /// read as zeros. Default: fails, because the store is read-only.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let _ = (buf, offset);
         Err(StoreError::ReadOnly.into())
     }
 
-    /// Writes the buffers one after the other at `offset`, as [`Store::write_at`] does. Default:
-    /// writes the first buffer that is not empty.
+    /// Writes the buffers one after the other at `offset`, under the rules of [`Store::write_at`].
+    /// Default: writes the first buffer that is not empty.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         bufs.iter()
             .find(|buf| !buf.is_empty())
             .map_or(Ok(0), |buf| self.write_at(buf, offset))
     }
 
-    /// Cuts or lengthens the store to `len` bytes; new bytes read as zeros. It may need a sync to
-    /// be durable, but a failed sync must not undo it: the cache does not set the length again.
-    /// Default: the store is read-only.
+    /// Cuts or lengthens the store to `len` bytes. New bytes read as zeros. The change may need a
+    /// sync to be durable, but a failed sync must not undo it, because the cache does not set the
+    /// length again. Default: fails, because the store is read-only.
     fn set_len(&self, len: u64) -> io::Result<()> {
         let _ = len;
         Err(StoreError::ReadOnly.into())
     }
 
-    /// Returns when all writes that ended before the call would survive a power cut. Default: they
-    /// already do.
+    /// Makes all writes that ended before the call durable: once this has returned they survive a
+    /// power cut. Default: does nothing, because writes are durable already.
     fn sync(&self, what: SyncWhat) -> io::Result<()> {
         let _ = what;
         Ok(())
     }
 
-    /// The fate of an accepted write if the next sync fails. The answer never changes. Default: a
-    /// failed sync may drop it.
+    /// Returns what happens to an accepted write if the next sync fails. The answer never changes.
+    /// Default: a failed sync may drop the write.
     fn accepted(&self) -> Accepted {
         Accepted::UntilSync
     }
 
     /// Makes a range read as zeros, and frees its space where the store can. The length does not
-    /// change; the part of the range past the end is ignored. Default: writes zeros.
+    /// change, and the part of the range past the end is ignored. Default: writes zeros.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len()?);
         write_zeros(self, offset, end.saturating_sub(offset))
     }
 
-    /// The first offset at or after `offset` that is not in a hole; `None` when only a hole or the
-    /// end follows. Default: there are no holes.
+    /// Returns the first offset at or after `offset` that is not in a hole. Returns `None` if only
+    /// a hole or the end follows. Default: there are no holes.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok((offset < self.len()?).then_some(offset))
     }
 
-    /// The first offset at or after `offset` that is in a hole or at the end. Default: the end.
+    /// Returns the first offset at or after `offset` that is in a hole or at the end. Default: the
+    /// end.
     fn next_hole(&self, offset: u64) -> io::Result<u64> {
         Ok(self.len()?.max(offset))
     }
 
-    /// Names the store's bytes, so that a second open of the same bytes is recognised. Default:
-    /// unknown.
+    /// Identifies the store's bytes, so that a second open of the same bytes is recognised.
+    /// Default: unknown.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// Changes when another program changes the store, and not by calls through this handle. The
-    /// cache asks when the file is opened, at the first fill in each tick of the memory's clock
-    /// (about a second), and when a sync begins; after a change it reads no more, and says
-    /// [`FileError::ChangedInPlace`](crate::FileError::ChangedInPlace). So old and new bytes are
-    /// mixed for a tick at most. Default: cannot tell, and is not asked again.
+    /// Returns a value that changes when another program changes the store, but not by calls
+    /// through this handle.
     ///
-    /// That of a [`FileStore`] is made of the length and the time of the last modification. It
-    /// misses a change that comes between one of ours and the next look, and one that the file
-    /// system's clock cannot tell apart from the last.
+    /// The cache asks for it when the file is opened, at the first fill in each tick of the
+    /// memory's clock (about a second), and when a sync begins. After a change the cache reads no
+    /// more, and returns [`FileError::ChangedInPlace`](crate::FileError::ChangedInPlace). So old
+    /// and new bytes are mixed for a tick at most. Default: `None`, which means that the store
+    /// cannot tell; it is not asked again.
+    ///
+    /// The version of a [`FileStore`] is made of the length and the time of the last modification.
+    /// It misses a change by another program between a change of our own and the next check, and a
+    /// change that the file system's clock cannot tell from the previous one.
     fn version(&self) -> io::Result<Option<Version>> {
         Ok(None)
     }
 
-    /// Which requests are served directly. Default: all of them.
+    /// Returns which requests are served directly. Default: all of them.
     fn limits(&self) -> Limits {
         Limits::default()
     }
 
-    /// Whether the store takes writes. Default: no.
+    /// Returns whether the store can be written. Default: no.
     fn writable(&self) -> bool {
         false
     }
 
-    /// Whether a call of the store may use files or spaces of a [`Memory`](crate::Memory), as a
-    /// store over another file does. The answer never changes. Default: it uses none.
+    /// Returns whether a call of the store may use files or spaces of a [`Memory`](crate::Memory),
+    /// as a store over another file does. The answer never changes. Default: it uses none.
     ///
-    /// A thread that needs memory while it has a file locked does not call such a store, which
-    /// might need that file. Dirty blocks above the store are written a little later, with nothing
-    /// locked, and an operation may fail for lack of memory that writing them would have freed. A
-    /// store that uses files and does not say so is found out at its first such call, which may
-    /// wait for itself. A store around another should return the inner store's answer.
+    /// A thread that needs memory while it has a file locked does not call a store that uses files,
+    /// because the call might need that file. Dirty blocks above the store are then written a
+    /// little later, with nothing locked. An operation may fail for lack of memory that writing
+    /// them would have freed.
+    ///
+    /// If a store uses files and does not say so, its first such call reveals it, and that call may
+    /// wait for itself. A store around another one should return the inner store's answer.
     fn uses_files(&self) -> bool {
         false
     }
 
-    /// The name used in messages and in saved snapshots; for a file its path as given. Messages
-    /// escape control characters in it. Default: `store`.
+    /// Returns the name used in messages and in saved snapshots. For a file it is the path as
+    /// given. Messages escape control characters in it. Default: `store`.
     fn name(&self) -> String {
         "store".to_owned()
     }
 
-    /// Puts requests in flight and returns at once. Each is completed later, in any order, on any
-    /// thread, perhaps before this returns. This is called with locks of the file held, so it must
-    /// not wait. Default: [`Batch::call`], by which threads of the memory make the plain calls.
+    /// Puts requests in flight and returns without waiting. Each request is completed later, in any
+    /// order, on any thread, perhaps before this returns. The caller holds locks of the file, so
+    /// this must not wait. Default: [`Batch::call`], by which threads of the memory make the plain
+    /// calls.
     ///
     /// If this panics, the requests that it drops fail, and are read by plain calls. A file may be
-    /// closed while its requests are in flight; the store is kept until the last has completed.
-    /// The store is not dropped in that completion, but by the memory, a little later: by its
-    /// service, or by a thread that ticks, drops a file, or opens the store again.
+    /// closed while its requests are in flight. Its store is then kept until the last request has
+    /// completed. The store is not dropped in that completion, but a little later: by the memory's
+    /// service thread, or by a thread that ticks, drops a file, or opens the store again.
     fn submit(&self, batch: Batch) {
         batch.call(self);
     }
 
-    /// Whether reads fill memory exactly as far as they say, and do not look at it, so that it need
-    /// not be cleared first. Only the library's own stores answer yes.
+    /// Returns whether reads fill exactly as much memory as they say, and do not read it, so that
+    /// it need not be cleared first. Only the library's own stores return `true`.
     #[doc(hidden)]
     fn fills_as_told(&self, _: Own) -> bool {
         false
     }
 }
 
-/// Implements [`Store`] for a pointer to one: the methods named.
+/// Implements the named methods of [`Store`] for a pointer to a store.
 macro_rules! forward_store {
     ($pointer:ident: $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         impl<S: Store + ?Sized> Store for $pointer<S> {
@@ -416,8 +426,8 @@ forward_store! { Arc, Box:
     fn fills_as_told(own: Own) -> bool;
 }
 
-/// A name as shown in messages. Control characters are escaped, so that no file name breaks a line
-/// or reaches a terminal as a command.
+/// Returns a name as messages show it. Control characters are escaped, so that no file name breaks
+/// a line or sends a terminal a command.
 pub(crate) fn shown_name(name: &str) -> Cow<'_, str> {
     if !name.contains(char::is_control) {
         return Cow::Borrowed(name);

@@ -1,15 +1,15 @@
-//! The completion form of store I/O. A store is handed a batch of requests, and completes each of
-//! them once, later, in any order, on any thread.
+//! The completion form of store I/O. A store gets a batch of requests, and completes each of them
+//! once, later, in any order, on any thread.
 //!
-//! A request owns the memory it reads into or writes from until it is completed. So a store that
-//! keeps one for long, or for ever, holds that memory and nothing else of the caller. A request
-//! that is dropped without being completed fails with [`StoreError::Abandoned`]; a memory then
-//! reads the same bytes by plain calls.
+//! A request owns the memory that it reads into or writes from until it is completed. A store that
+//! keeps a request for long, or for ever, therefore holds that memory and nothing else of the
+//! caller's. A request that is dropped without being completed fails with
+//! [`StoreError::Abandoned`]; the memory's threads then read the same bytes by plain calls.
 //!
-//! A request to read knows how far it was filled. A store fills it from front to back:
-//! [`Request::fill`] copies bytes in, [`Request::unfilled`] lends the next piece, cleared first, so
-//! that no store of a program's own ever sees the earlier content of the memory. Bytes that were
-//! not filled are never used.
+//! A request to read knows how much of it was filled. A store fills it from front to back.
+//! [`Request::fill`] copies bytes in. [`Request::unfilled`] lends the next piece of memory and
+//! clears it first, so that no store of a program's own ever sees what the memory contained. Bytes
+//! that were not filled are never used.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -19,48 +19,49 @@ use std::{fmt, mem};
 use super::transfer::{read_vectored_or_eof, write_all_vectored_at};
 use super::{Own, Store, StoreError};
 
-/// The memory that a request reads into or writes from, and its end.
+/// The memory that a request reads into or writes from, and what happens when the request ends.
 pub(crate) trait Transfer: Send {
-    /// Bytes of memory.
+    /// Returns the number of bytes of memory.
     fn len(&self) -> usize;
 
-    /// Some of the memory to read into, piece by piece, with its earlier content.
+    /// Returns a part of the memory to read into, in pieces, with its earlier content.
     fn slices_mut(&mut self, bytes: Range<usize>) -> Vec<IoSliceMut<'_>>;
 
-    /// Some of the bytes to write, piece by piece.
+    /// Returns a part of the bytes to write, in pieces.
     fn slices(&self, bytes: Range<usize>) -> Vec<IoSlice<'_>>;
 
-    /// Ends the request with the number of bytes transferred, or the error.
+    /// Ends the request with the number of bytes transferred, or with an error.
     fn complete(self: Box<Self>, result: io::Result<usize>);
 
-    /// The ring that may do the request.
+    /// Returns the ring that may do the request.
     fn by_ring(&self) -> Option<crate::sync::Arc<super::Flights>> {
         None
     }
 
-    /// The store has no completion form. The maker of the request may take it back, to have it done
-    /// by the store's plain calls elsewhere; otherwise it is done at once.
+    /// Takes the request back if the store has no completion form. The maker of the request may
+    /// keep it, and have it done elsewhere by the store's plain calls. If it does not, this returns
+    /// the request, and the caller does it.
     fn take_back(self: Box<Self>) -> Option<Box<dyn Transfer>>;
 }
 
 /// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Fill memory from the store.
+    /// The request fills memory from the store.
     Read,
-    /// Write memory to the store.
+    /// The request writes memory to the store.
     Write,
 }
 
-/// One read or write of a [`Batch`]; finish it with [`Request::complete`].
+/// One read or write of a [`Batch`]. End it by [`Request::complete`].
 pub struct Request {
     operation: Operation,
     offset: u64,
-    /// Bytes read so far.
+    /// The number of bytes read so far.
     filled: usize,
-    /// Bytes up to here, from `filled` on, are cleared already.
+    /// The memory from `filled` up to here is cleared already.
     cleared: usize,
-    /// `None` once it is complete.
+    /// `None` once the request is complete.
     transfer: Option<Box<dyn Transfer>>,
 }
 
@@ -83,17 +84,17 @@ impl Request {
         &mut **self.transfer.as_mut().expect("not complete")
     }
 
-    /// Whether this is a read or a write.
+    /// Returns whether this is a read or a write.
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// The offset in the store, in bytes.
+    /// Returns the offset in the store, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How many bytes to read or to write.
+    /// Returns how many bytes to read or to write.
     #[allow(
         clippy::len_without_is_empty,
         reason = "no request is empty: they are made of whole blocks"
@@ -102,13 +103,12 @@ impl Request {
         self.transfer().len()
     }
 
-    /// For a read: how many bytes were filled so far, from the front.
+    /// Returns how many bytes of a read were filled so far, from the front.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// For a read: appends bytes to those that are there, as many as there is room for; returns how
-    /// many.
+    /// Appends bytes to the filled part of a read, as many as there is room for. Returns how many.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.len() - self.filled);
         let range = self.filled..self.filled + len;
@@ -123,8 +123,8 @@ impl Request {
         len
     }
 
-    /// For a read: the memory behind the filled part, all zeros, in pieces. Say by
-    /// [`Request::advance`] how much of it was filled.
+    /// Returns the memory of a read after the filled part, all zeros, in pieces.
+    /// [`Request::advance`] says how much of it was filled.
     pub fn unfilled(&mut self) -> Vec<IoSliceMut<'_>> {
         let (filled, len) = (self.filled, self.len());
         let stale = mem::replace(&mut self.cleared, len)..len;
@@ -134,30 +134,31 @@ impl Request {
         self.transfer_mut().slices_mut(filled..len)
     }
 
-    /// For a read: `count` more bytes were filled.
+    /// Adds `count` bytes to the filled part of a read.
     ///
     /// # Panics
-    /// When that is more than [`Request::unfilled`] gave.
+    /// If that is more than [`Request::unfilled`] has lent.
     pub fn advance(&mut self, count: usize) {
         let filled = self.filled.checked_add(count);
         let filled = filled.filter(|filled| *filled <= self.cleared);
         self.filled = filled.expect("no more than was lent");
     }
 
-    /// For a write: the bytes, in pieces.
+    /// Returns the bytes of a write, in pieces.
     pub fn bytes(&self) -> Vec<IoSlice<'_>> {
         self.transfer().slices(0..self.len())
     }
 
-    /// Ends the request. If a read filled less than was asked for, the rest is read by plain calls;
-    /// there, reading nothing means the end of the store. `Ok(0)` for a write is an error.
+    /// Ends the request. If a read filled less than was asked for, the rest is read by plain calls,
+    /// in which reading nothing means the end of the store. For a write `Ok(0)` is an error.
     ///
-    /// For a request of a memory, those calls are made later, elsewhere: by a thread of the memory,
-    /// by a caller that waits for the bytes, or by `tick()`. So locks of the store may be held
-    /// here, with one exception: if the memory was without threads and its last handle is gone, the
-    /// calls are made in here.
+    /// `Ok` carries the number of bytes written. For a read the number is ignored, because the
+    /// bytes filled count.
     ///
-    /// `Ok` carries the bytes written. For a read its number is ignored: the bytes filled count.
+    /// If a memory made the request, those plain calls are made later and elsewhere: by a thread of
+    /// the memory, by a caller that waits for the bytes, or by `tick()`. So the caller may hold
+    /// locks of the store here. There is one exception: if the memory has no threads and its last
+    /// handle is gone, the calls are made in here.
     pub fn complete(mut self, result: io::Result<usize>) {
         let result = match self.operation {
             Operation::Read => result.map(|_| self.filled),
@@ -166,7 +167,7 @@ impl Request {
         self.finish(result);
     }
 
-    /// The ring refused the request: its maker has it done by calls.
+    /// Gives a request that the ring refused back to its maker, which has it done by calls.
     pub(crate) fn give_back(mut self) {
         let left = self.transfer.take().and_then(Transfer::take_back);
         if let Some(left) = left {
@@ -174,7 +175,7 @@ impl Request {
         }
     }
 
-    /// Does the request with the plain calls of `store`, in this thread, and completes it.
+    /// Does the request in this thread by the plain calls of `store`, and completes it.
     pub fn run<S: Store + ?Sized>(mut self, store: &S) {
         let offset = self.offset;
         let result = match self.operation {
@@ -197,7 +198,7 @@ impl Request {
         self.finish(result);
     }
 
-    /// Ends the request, for a store whose count of bytes is trusted.
+    /// Ends the request with the count of a store that is trusted.
     pub(crate) fn finish(&mut self, result: io::Result<usize>) {
         if let Some(transfer) = self.transfer.take() {
             transfer.complete(result);
@@ -247,13 +248,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Makes an empty batch.
     pub fn new() -> Batch {
         Batch::default()
     }
 
-    /// Adds a read of `buffer.len()` bytes at `offset`. `on_complete` gets the buffer back, and how
-    /// many bytes of it were filled, or the error.
+    /// Adds a read of `buffer.len()` bytes at `offset`. `on_complete` gets the buffer back, with
+    /// the number of bytes that were filled, or with the error.
     pub fn read(
         &mut self,
         offset: u64,
@@ -263,8 +264,8 @@ impl Batch {
         self.add(Operation::Read, offset, buffer, on_complete);
     }
 
-    /// Adds a write of `bytes` at `offset`. `on_complete` gets them back, and how many were
-    /// written, or the error.
+    /// Adds a write of `bytes` at `offset`. `on_complete` gets the bytes back, with the number of
+    /// bytes that were written, or with the error.
     pub fn write(
         &mut self,
         offset: u64,
@@ -293,20 +294,20 @@ impl Batch {
         self.requests.push_back(request);
     }
 
-    /// Takes out the oldest request; `None` when all are taken.
+    /// Takes out the oldest request. Returns `None` if all are taken.
     pub fn take(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
 
-    /// The number of requests not yet taken.
+    /// Returns the number of requests that are not taken yet.
     pub fn remaining(&self) -> usize {
         self.requests.len()
     }
 
-    /// Does the requests by the plain calls of `store`: on the threads of the memory that made
-    /// them, as many at a time as [`Limits::requests`](super::Limits::requests) says, or in this
-    /// thread for requests made with [`Batch::read`] and [`Batch::write`]. For stores without a
-    /// completion form of their own.
+    /// Does the requests by the plain calls of `store`, for stores without a completion form of
+    /// their own. Requests of a memory are done on its threads, as many at the same time as
+    /// [`Limits::requests`](super::Limits::requests) says. Requests made by [`Batch::read`] and
+    /// [`Batch::write`] are done in this thread.
     pub fn call<S: Store + ?Sized>(mut self, store: &S) {
         while let Some(mut request) = self.take() {
             let transfer = request.transfer.take().expect("not complete");
@@ -318,7 +319,7 @@ impl Batch {
     }
 }
 
-/// The transfer of a request that is not a cache's: it has memory of its own.
+/// The transfer of a request that has memory of its own, and that no cache made.
 struct Owned<F> {
     buffer: Vec<u8>,
     on_complete: Box<F>,

@@ -1,10 +1,10 @@
-//! The retry loops over a store's short transfers, for the cache and for tools on a store.
+//! Loops that repeat a store's short transfers, for the cache and for tools on a store.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
 use super::{KnownSince, Store, StoreError};
 
-/// Makes a call of a store again as long as it is interrupted, as std does.
+/// Repeats a call of a store as long as it is interrupted, as std does.
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -14,9 +14,9 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::R
     }
 }
 
-/// Reads until `buf` is full or the store ends; returns the number of bytes read. Short reads and
-/// interruptions are retried. A store that claims to have read more than it was asked for is an
-/// error. So is a store that ends before bytes it once had; that error names the whole read.
+/// Reads until `buf` is full or the store ends, and returns the number of bytes read. Repeats short
+/// reads and interrupted calls. Fails if the store claims to have read more than it was asked for,
+/// or ends before bytes that it had earlier. The error names the whole read.
 pub fn read_exact_or_eof<S: Store + ?Sized>(
     store: &S,
     buf: &mut [u8],
@@ -26,7 +26,7 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
     while done < buf.len() {
         match store.read_at(&mut buf[done..], offset + done as u64) {
             Ok(0) => break,
-            // A store that claims this is faulty: the bytes are unknown.
+            // A store that claims this is faulty, and the bytes are unknown.
             Ok(count) if count > buf.len() - done => return Err(io::ErrorKind::InvalidData.into()),
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -36,7 +36,8 @@ pub fn read_exact_or_eof<S: Store + ?Sized>(
     Ok(done)
 }
 
-/// [`read_exact_or_eof`] into buffers that are filled one after the other. `bufs` is used up.
+/// Reads like [`read_exact_or_eof`] into buffers that are filled one after the other. `bufs` is
+/// used up.
 pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     store: &S,
     mut bufs: &mut [IoSliceMut<'_>],
@@ -48,7 +49,7 @@ pub(crate) fn read_vectored_or_eof<S: Store + ?Sized>(
     while done < wanted {
         match store.read_vectored_at(bufs, offset + done as u64) {
             Ok(0) => break,
-            // A store that claims this is faulty: the bytes are unknown.
+            // A store that claims this is faulty, and the bytes are unknown.
             Ok(count) if count > wanted - done => return Err(io::ErrorKind::InvalidData.into()),
             Ok(count) => {
                 done += count;
@@ -82,9 +83,10 @@ fn widen(error: io::Error, whole_offset: u64, whole_len: u64) -> io::Error {
     }
 }
 
-/// The error of a read of `wanted` bytes at `offset` that ended after `got`, in a store that had
-/// `was` bytes when it was opened. It says that the store shrank, or delivered less than it has, or
-/// is the error that kept the two from being told apart.
+/// Returns the error of a read of `wanted` bytes at `offset` that ended after `got`, in a store
+/// that had `was` bytes when it was opened. The error says that the store shrank, or that it
+/// delivered less than it has. If the store's length is unavailable, it is the error of asking for
+/// it.
 pub fn short_read_error<S: Store + ?Sized>(
     store: &S,
     offset: u64,
@@ -112,7 +114,7 @@ pub fn short_read_error<S: Store + ?Sized>(
     }
 }
 
-/// Writes all of `buf` at `offset`. Short writes and interruptions are retried. After an error any
+/// Writes all of `buf` at `offset`. Repeats short writes and interrupted calls. After an error any
 /// part may be written.
 pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
@@ -124,7 +126,8 @@ pub fn write_all_at<S: Store + ?Sized>(store: &S, buf: &[u8], offset: u64) -> io
     Ok(())
 }
 
-/// [`write_all_at`] from buffers that are written one after the other. `bufs` is used up.
+/// Writes like [`write_all_at`] from buffers that are written one after the other. `bufs` is used
+/// up.
 pub fn write_all_vectored_at<S: Store + ?Sized>(
     store: &S,
     mut bufs: &mut [IoSlice<'_>],
@@ -141,14 +144,15 @@ pub fn write_all_vectored_at<S: Store + ?Sized>(
     Ok(())
 }
 
-/// How far one write call came: 0 when it was interrupted, an error when it took nothing.
+/// Returns how many bytes one call of write has written: 0 if it was interrupted. Returns an error
+/// if it wrote nothing.
 fn progress(result: io::Result<usize>, wanted: usize, offset: u64) -> io::Result<usize> {
     match result {
         Ok(0) => {
             let wanted = wanted as u64;
             Err(StoreError::WriteZero { offset, wanted }.into())
         }
-        // A store that claims this is faulty: the bytes it wrote are unknown.
+        // A store that claims this is faulty, and the bytes that it wrote are unknown.
         Ok(count) if count > wanted => Err(io::ErrorKind::InvalidData.into()),
         Ok(count) => Ok(count),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
@@ -162,12 +166,13 @@ struct Zeros([u8; 64 << 10]);
 
 static ZEROS: Zeros = Zeros([0; 64 << 10]);
 
-/// Writes `len` zeros at `offset`, allocating nothing. Lengthens the store like any write.
+/// Writes `len` zeros at `offset`, and lengthens the store like any write. Allocates nothing.
 pub fn write_zeros<S: Store + ?Sized>(store: &S, offset: u64, len: u64) -> io::Result<()> {
     let end = offset.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
     let mut at = offset;
     while at < end {
-        // The first step ends at a multiple of the buffer, so that the following ones are aligned.
+        // The first step ends at a multiple of the buffer's size, so that all later steps are
+        // aligned.
         let step = (ZEROS.0.len() as u64 - at % ZEROS.0.len() as u64).min(end - at);
         write_all_at(store, &ZEROS.0[..step as usize], at)?;
         at += step;

@@ -1,5 +1,5 @@
-//! The medium, as it differs from the inner store: the old content of every sector changed since
-//! the last sync.
+//! The medium of a faulty store, as its difference from the inner store: the old content of every
+//! sector that changed since the last sync.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,25 +9,25 @@ use super::super::{Store, read_exact_or_eof, write_all_at};
 use super::SECTOR;
 use super::plan::Dice;
 
-/// The fate of unsynced changes when the power is cut.
+/// What happens to unsynced changes when the power is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unsynced {
     /// All changes had reached the medium.
     Keep,
-    /// None had.
+    /// No change had reached the medium.
     Lose,
-    /// Each sector, and the length, had or had not reached it, as decided by this seed.
+    /// Each sector, and the length, had reached the medium or not, as this seed decides.
     Some(u64),
 }
 
 type Sector = [u8; SECTOR as usize];
 
-/// The medium's sectors that differ, or may differ, from the inner store's.
+/// The old content of the sectors that differ, or may differ, from the inner store's.
 #[derive(Debug, Default)]
 pub(super) struct Medium {
-    /// The sectors, by offset divided by [`SECTOR`]; bytes past the medium's length are zero.
+    /// The sectors, by offset divided by [`SECTOR`]. Bytes past the medium's length are zero.
     sectors: BTreeMap<u64, Box<Sector>>,
-    /// The medium's length; `None` when it is the inner store's.
+    /// The medium's length. `None` if it is the inner store's.
     len: Option<u64>,
     /// The lowest length that was set since the last sync.
     cut: Option<u64>,
@@ -38,12 +38,12 @@ impl Medium {
         self.sectors.len()
     }
 
-    /// The inner store's content is on the medium now.
+    /// Notes that the inner store's content is on the medium now.
     pub(super) fn synced(&mut self) {
         *self = Medium::default();
     }
 
-    /// These bytes of the inner store are on the medium now, in whole sectors.
+    /// Notes that these bytes of the inner store are on the medium now, in whole sectors.
     pub(super) fn reached(&mut self, offset: u64, count: u64) {
         if count > 0 {
             for number in sectors(offset, offset + count) {
@@ -82,7 +82,7 @@ impl Medium {
         inner.punch(offset, len)
     }
 
-    /// Gives the inner store the content of the medium after a power cut.
+    /// Gives the inner store the content that the medium has after a power cut.
     pub(super) fn lose<S: Store>(&mut self, inner: &S, unsynced: Unsynced) -> io::Result<()> {
         let Medium { sectors, len, .. } = std::mem::take(self);
         let mut dice = Dice(match unsynced {
@@ -109,7 +109,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Gives the inner store the content of the medium, as far as the lengths set since allow.
+    /// Gives the inner store the content of the medium, as far as the lengths set since the last
+    /// sync allow.
     pub(super) fn forget<S: Store>(&mut self, inner: &S) -> io::Result<()> {
         self.len = None;
         let cut = self.cut.unwrap_or(u64::MAX);
@@ -127,7 +128,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Remembers a sector's content unless an older one is remembered.
+    /// Remembers a sector's content, unless an older content is remembered.
     fn keep<S: Store>(&mut self, inner: &S, number: u64) -> io::Result<()> {
         if let Entry::Vacant(place) = self.sectors.entry(number) {
             let mut old = Box::new([0; SECTOR as usize]);
@@ -137,7 +138,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Remembers the sectors with data that a range touches; holes stay holes.
+    /// Remembers the sectors with data that a range touches. Holes stay holes.
     fn keep_data<S: Store>(&mut self, inner: &S, from: u64, to: u64) -> io::Result<()> {
         let mut at = from;
         while let Some(data) = inner.next_data(at)?.filter(|&data| data < to) {
@@ -150,7 +151,7 @@ impl Medium {
     }
 }
 
-/// The numbers of the sectors that a range of bytes touches.
+/// Returns the numbers of the sectors that a range of bytes touches.
 fn sectors(begin: u64, end: u64) -> std::ops::Range<u64> {
     if begin == end {
         0..0

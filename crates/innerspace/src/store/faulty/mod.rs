@@ -2,9 +2,9 @@
 //!
 //! # Fault model
 //!
-//! Between the caller and the inner store stands a device with a volatile write cache and sectors
-//! of [`SECTOR`] bytes. The device *answers* with the inner store's content. The *medium* differs
-//! from it in the sectors changed since the last sync, whose old content the device remembers.
+//! Between the caller and the inner store is a device with a volatile write cache and sectors of
+//! [`SECTOR`] bytes. The device *answers* with the inner store's content. The *medium* differs from
+//! that in the sectors changed since the last sync. The device remembers their old content.
 //!
 //! | fault | what happens | the caller sees |
 //! |---|---|---|
@@ -14,28 +14,28 @@
 //! | [`Fault::Tear`] | only the first sectors of a write reach the medium | an error |
 //! | [`Fault::Lose`] | a write, punch, resize or sync is dropped | success |
 //! | [`Fault::Forget`] | writes and punches since the last good sync are lost | a failed sync |
-//! | [`Fault::Misdirect`] | a read or write lands some sectors off | success |
-//! | [`Fault::Rot`] | one bit flips, in the answer of a read or in what a write stores | success |
+//! | [`Fault::Misdirect`] | a read or write goes to another place, some sectors away | success |
+//! | [`Fault::Rot`] | one bit flips, in the bytes that a read returns or a write stores | success |
 //! | [`FaultyStore::power_cut`] | changes since the last sync are lost: all, none, some | errors |
 //!
-//! `Forget` keeps changes of the length.
+//! `Forget` does not undo changes of the length.
 //!
 //! The device never tears a sector. It never loses or changes bytes that a successful sync covered,
-//! unless a `Lose` fell on that very sync, or a `Misdirect` or `Rot` on a later write. A failed
-//! call has no effect, except for `Tear` and `Forget`. A call that began before a power cut has no
-//! effect after it.
+//! unless a `Lose` hit that very sync, or a `Misdirect` or `Rot` hit a later write. A failed call
+//! has no effect, except by `Tear` and `Forget`. A call that began before a power cut has no effect
+//! after it.
 //!
-//! **When.** By countdown: a [`Rule`] fires on the nth matching operation, once, several times or
-//! for ever, in a byte range or everywhere; of several due rules the one added first fires. By
-//! seed: [`FaultyStore::seed`] draws for each operation that no rule hit. The same seed gives the
-//! same faults to the same sequence of operations. No fault involves time: an operation hangs until
-//! [`FaultyStore::release`].
+//! **When faults happen.** By countdown: a [`Rule`] fires on the nth matching operation, once,
+//! several times or for ever, in a byte range or everywhere. If several rules are due, the one
+//! added first fires. By seed: [`FaultyStore::seed`] draws a fault for each operation that no rule
+//! hit. The same seed gives the same faults to the same sequence of operations. No fault depends on
+//! time: an operation hangs until [`FaultyStore::release`].
 //!
-//! **Sharing.** The test keeps an `Arc` of the store and gives a clone to the file: faults can be
-//! changed, hanging calls awaited and the log of operations read while the file is in use.
+//! **Sharing.** The test keeps an `Arc` of the store and gives a clone to the file. While the file
+//! is in use the test can change faults, wait for hanging calls and read the log of operations.
 //!
-//! Locking: one mutex, held across the inner store's writes so that a power cut falls between
-//! operations; not held across its reads nor while an operation hangs.
+//! Locking: one mutex. It is held across the inner store's writes, so that a power cut falls
+//! between operations. It is not held across the inner store's reads, nor while an operation hangs.
 
 mod medium;
 mod plan;
@@ -51,10 +51,10 @@ use plan::Plan;
 pub use medium::Unsynced;
 pub use plan::{AfterTear, Failure, Fault, OperationKind, Rates, Rule};
 
-/// Bytes in a sector: the device writes whole sectors or none of their bytes.
+/// The size of a sector in bytes. The device writes whole sectors, or none of their bytes.
 pub const SECTOR: u64 = 512;
 
-/// The most operations the log keeps; older ones fall out.
+/// The maximum number of operations in the log. Older ones are dropped.
 const LOG_LEN: usize = 65_536;
 
 /// A store that puts faults between its caller and the store `S`. See the module's fault model.
@@ -74,7 +74,7 @@ const LOG_LEN: usize = 65_536;
 pub struct FaultyStore<S> {
     inner: S,
     control: Mutex<Control>,
-    /// Signalled when an operation begins to hang, is released, or loses its power.
+    /// Notified when an operation begins to hang, is released, or loses its power.
     changed: Condvar,
 }
 
@@ -84,7 +84,7 @@ struct Control {
     plan: Plan,
     medium: Medium,
     hanging: usize,
-    /// Counts releases: an operation hangs until this has changed.
+    /// The number of releases so far. An operation hangs until it changes.
     releases: u64,
     released_to: Release,
     log: std::collections::VecDeque<Record>,
@@ -96,7 +96,7 @@ enum Power {
     Off,
 }
 
-/// The fate of hanging operations when they are released.
+/// What happens to hanging operations when they are released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
     /// They continue as if nothing had happened.
@@ -105,19 +105,19 @@ pub enum Release {
     Fail(Failure),
 }
 
-/// One operation in the log, in the order in which they ended.
+/// An operation in the log. The log is in the order in which operations ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Record {
     /// The kind of operation.
     pub kind: OperationKind,
-    /// The offset, in bytes; for `SetLen` the new length.
+    /// The offset in bytes. For `SetLen`, the new length.
     pub offset: u64,
-    /// The length, in bytes; 0 for operations without a range.
+    /// The length in bytes. 0 for operations without a range.
     pub len: u64,
-    /// The fault that fell on it.
+    /// The fault that hit the operation.
     pub fault: Option<Fault>,
-    /// How it ended for the caller: bytes transferred or punched, or an error.
+    /// How the operation ended for the caller: bytes transferred or punched, or an error.
     pub outcome: Result<u64, io::ErrorKind>,
 }
 
@@ -130,7 +130,7 @@ struct Call {
 }
 
 impl<S: Store> FaultyStore<S> {
-    /// A store without faults yet.
+    /// Makes a store that has no faults yet.
     pub fn new(inner: S) -> FaultyStore<S> {
         FaultyStore {
             inner,
@@ -147,12 +147,13 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    /// The inner store, reached without faults: the content that the device answers with.
+    /// Returns the inner store, which is reached without faults and has the content with which the
+    /// device answers.
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// Adds a rule; it counts operations from now on.
+    /// Adds a rule, which counts operations from now on.
     pub fn add(&self, rule: Rule) {
         self.control.lock().plan.add(rule);
     }
@@ -162,7 +163,8 @@ impl<S: Store> FaultyStore<S> {
         self.control.lock().plan.seed(seed, rates);
     }
 
-    /// Removes all rules and rates. Hanging operations go on hanging; power that is off stays off.
+    /// Removes all rules and rates. Hanging operations keep hanging, and power that is off stays
+    /// off.
     pub fn heal(&self) {
         self.control.lock().plan.clear();
     }
@@ -183,13 +185,13 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    /// The number of operations that hang now.
+    /// Returns the number of operations that hang now.
     pub fn hanging(&self) -> usize {
         self.control.lock().hanging
     }
 
-    /// Cuts the power. `unsynced` says what becomes of unsynced changes. Every operation, hanging
-    /// ones included, fails until [`FaultyStore::power_on`].
+    /// Cuts the power. `unsynced` says what happens to unsynced changes. Every operation, even one
+    /// that hangs, fails until [`FaultyStore::power_on`].
     ///
     /// # Errors
     /// The errors of the inner store, in which lost changes are undone.
@@ -197,17 +199,17 @@ impl<S: Store> FaultyStore<S> {
         self.cut(&mut self.control.lock(), unsynced)
     }
 
-    /// Turns the power on again. The content is that of the medium.
+    /// Turns the power on again. The store then has the content of the medium.
     pub fn power_on(&self) {
         self.control.lock().power = Power::On;
     }
 
-    /// The sectors that a power cut could lose.
+    /// Returns the number of sectors that a power cut could lose.
     pub fn unsynced_sectors(&self) -> usize {
         self.control.lock().medium.unsynced()
     }
 
-    /// The last operations, at most 65,536, in the order in which they ended.
+    /// Returns the last operations, at most 65,536, in the order in which they ended.
     pub fn log(&self) -> Vec<Record> {
         self.control.lock().log.iter().copied().collect()
     }
@@ -223,8 +225,9 @@ impl<S: Store> FaultyStore<S> {
         control.medium.lose(&self.inner, unsynced)
     }
 
-    /// Picks the fault for a call, and applies the part that is the same for all calls. Returns
-    /// with the lock held: the rest of the call falls before or after a power cut, not across it.
+    /// Picks the fault for a call, and applies the part of it that is the same for all calls.
+    /// Returns with the lock held, so that the rest of the call falls before or after a power cut,
+    /// and not across it.
     fn begin(&self, call: Call) -> (MutexGuard<'_, Control>, Option<Fault>, io::Result<()>) {
         let mut control = self.control.lock();
         if control.power == Power::Off {
@@ -262,7 +265,7 @@ impl<S: Store> FaultyStore<S> {
         (control, result)
     }
 
-    /// Runs a call that changes something, with its fault, under the lock, and logs it.
+    /// Runs a call that changes the store, with its fault, under the lock, and logs it.
     fn change(
         &self,
         call: Call,
@@ -271,7 +274,7 @@ impl<S: Store> FaultyStore<S> {
         let (mut control, fault, begun) = self.begin(call);
         let result = match (begun, fault) {
             (Err(error), _) => Err(error),
-            // Reported as done, and not done.
+            // The call is reported as done, but is not done.
             (Ok(()), Some(Fault::Lose)) => Ok(call.len),
             (Ok(()), fault) => run(&mut control, fault),
         };
@@ -297,7 +300,7 @@ impl<S: Store> FaultyStore<S> {
         result.map(|(value, _)| value)
     }
 
-    /// A write, with the faults that only writes have.
+    /// Writes, with the faults that only writes have.
     fn write_faulty(
         &self,
         control: &mut Control,
@@ -359,12 +362,13 @@ impl Control {
     }
 }
 
-/// The offset this many sectors after `offset`, or before it for a negative number; not below 0.
+/// Returns the offset this many sectors after `offset`, or before it for a negative number, but not
+/// below 0.
 fn beside(offset: u64, sectors: i64) -> u64 {
     offset.saturating_add_signed(sectors.saturating_mul(SECTOR as i64))
 }
 
-/// Flips the bit of `buf` that `dice` falls on.
+/// Flips the bit of `buf` that `dice` selects.
 fn flip_bit(buf: &mut [u8], dice: u64) {
     if !buf.is_empty() {
         let at = (dice >> 3) % buf.len() as u64;
@@ -410,7 +414,7 @@ impl<S: Store> Store for FaultyStore<S> {
         if let [only] = bufs {
             return self.read_at(only, offset);
         }
-        // One operation, with one fault at most.
+        // This counts as one operation, so it has one fault at most.
         let mut whole = vec![0; bufs.iter().map(|buf| buf.len()).sum()];
         let count = self.read_at(&mut whole, offset)?;
         let mut rest = &whole[..count];

@@ -1,4 +1,4 @@
-//! Which operation has which fault: rules by countdown, then rates by seed.
+//! The choice of faults for operations: first by rules that count down, then by rates and a seed.
 
 use std::io;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub enum OperationKind {
     Len,
     /// `read_at`.
     Read,
-    /// `write_at`; a vectored write counts as one for each buffer.
+    /// `write_at`. A vectored write counts as one for each buffer.
     Write,
     /// `set_len`.
     SetLen,
@@ -21,22 +21,22 @@ pub enum OperationKind {
     Sync,
     /// `punch`.
     Punch,
-    /// `next_data`, `next_hole`.
+    /// `next_data` and `next_hole`.
     Seek,
 }
 
 /// How an operation fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// The device failed (EIO).
+    /// The device fails (EIO).
     Io,
     /// No space is left.
     NoSpace,
-    /// No answer came in time.
+    /// No answer comes in time.
     TimedOut,
-    /// A signal came; the caller should try again.
+    /// A signal interrupts the call; the caller should repeat it.
     Interrupted,
-    /// The device turned read-only.
+    /// The device has become read-only.
     ReadOnly,
 }
 
@@ -55,13 +55,13 @@ impl Failure {
 /// How a torn write ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterTear {
-    /// An input/output error; the store continues to work.
+    /// With an input/output error. The store continues to work.
     Fail,
-    /// The power is cut; other unsynced changes meet this fate.
+    /// With a power cut. Other unsynced changes meet this fate.
     PowerCut(Unsynced),
 }
 
-/// One way to misbehave. See the module's fault model.
+/// One way in which the store misbehaves. See the module's fault model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Do nothing, and report an error.
@@ -74,14 +74,14 @@ pub enum Fault {
     Tear {
         /// How many sectors.
         sectors: u64,
-        /// How it ends.
+        /// How the write ends.
         then: AfterTear,
     },
     /// Do nothing, and report success.
     Lose,
-    /// Fail a sync, and drop writes and punches since the last good one. Lengths stay.
+    /// Fails a sync, and drops writes and punches since the last successful one. Lengths stay.
     Forget(Failure),
-    /// Do it this many sectors further on, or before for a negative number.
+    /// Does the operation this many sectors further on, or further back for a negative number.
     Misdirect {
         /// How many sectors.
         sectors: i64,
@@ -91,7 +91,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether an operation of this kind can have the fault.
+    /// Returns whether an operation of this kind can have the fault.
     fn fits(self, kind: OperationKind) -> bool {
         use OperationKind::{Punch, Read, SetLen, Sync, Write};
         match self {
@@ -104,21 +104,21 @@ impl Fault {
     }
 }
 
-/// A fault, and which operations have it. A new rule is for the next operation that can have the
-/// fault, once.
+/// A fault, and the operations that have it. A new rule applies once, to the next operation that
+/// can have the fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     fault: Fault,
     kinds: Option<Vec<OperationKind>>,
     range: Range<u64>,
-    /// Matching operations still to let pass.
+    /// The number of matching operations to skip first.
     skip: u64,
-    /// Matching operations still to hit.
+    /// The number of matching operations to hit after that.
     times: u64,
 }
 
 impl Rule {
-    /// `fault` on the next operation that can have it.
+    /// Makes a rule for `fault` on the next operation that can have it.
     pub fn new(fault: Fault) -> Rule {
         Rule {
             fault,
@@ -129,20 +129,20 @@ impl Rule {
         }
     }
 
-    /// Only on operations of these kinds.
+    /// Restricts the rule to operations of these kinds.
     pub fn on(mut self, kinds: &[OperationKind]) -> Rule {
         self.kinds = Some(kinds.to_vec());
         self
     }
 
-    /// Only on operations that touch this range of bytes. `Len` and `Sync` count as touching byte
-    /// 0.
+    /// Restricts the rule to operations that touch this range of bytes. `Len` and `Sync` count as
+    /// touching byte 0.
     pub fn within(mut self, range: Range<u64>) -> Rule {
         self.range = range;
         self
     }
 
-    /// First on the nth matching operation from now; 1 is the next.
+    /// Makes the rule begin with the nth matching operation from now. 1 is the next one.
     ///
     /// # Panics
     /// If `n` is 0.
@@ -151,13 +151,14 @@ impl Rule {
         self
     }
 
-    /// On this many matching operations in a row.
+    /// Makes the rule hit this many matching operations in a row.
     pub fn times(mut self, times: u64) -> Rule {
         self.times = times;
         self
     }
 
-    /// On every matching operation from the first on, until healed.
+    /// Makes the rule hit every matching operation from its first one on, until the store is
+    /// healed.
     pub fn forever(self) -> Rule {
         self.times(u64::MAX)
     }
@@ -173,13 +174,13 @@ impl Rule {
     }
 }
 
-/// How many of a million operations have each fault, among those that can. The sum should be below
-/// a million; the last faults of the list lose what exceeds it.
+/// The number of operations in a million that have each fault, among those that can have it. The
+/// sum should be below a million. Otherwise the last faults of the list lose what exceeds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rates {
     /// [`Failure::Io`].
     pub io: u32,
-    /// [`Failure::NoSpace`]; on operations that change something.
+    /// [`Failure::NoSpace`], on operations that change something.
     pub no_space: u32,
     /// [`Failure::Interrupted`].
     pub interrupted: u32,
@@ -218,12 +219,12 @@ impl Plan {
         self.rates = None;
     }
 
-    /// A random number for the details of a fault.
+    /// Returns a random number for the details of a fault.
     pub(super) fn dice(&mut self) -> u64 {
         self.dice.roll()
     }
 
-    /// The fault for an operation. Every matching rule counts it.
+    /// Picks the fault for an operation. Every matching rule counts the operation.
     pub(super) fn pick(&mut self, kind: OperationKind, offset: u64, len: u64) -> Option<Fault> {
         let mut picked = None;
         for rule in self
@@ -281,7 +282,7 @@ impl Plan {
     }
 }
 
-/// Numbers that look random and are the same for the same seed (Steele, Lea, Flood: SplitMix64).
+/// Numbers that look random, and are the same for the same seed (Steele, Lea, Flood: SplitMix64).
 #[derive(Debug, Default)]
 pub(super) struct Dice(pub(super) u64);
 

@@ -2,15 +2,16 @@
 //!
 //! Direct I/O requires offset, length and memory to be aligned. The arena's frames are, so most of
 //! the cache's transfers need nothing more. The others:
-//! - A read that is not aligned, or a write from such memory, uses a bounce buffer of its own,
-//!   64 KiB at a time (a short transfer, which the caller continues). Calls share no buffer, so no
-//!   thread waits for another.
-//! - An unaligned edge of a write (the last block of a file) goes through the page cache, is waited
-//!   for, and dropped. Reading the block, changing it and writing it back whole would be wrong
-//!   against a concurrent write beside it, and would lengthen the file.
+//! - A read that is not aligned, or a write from memory that is not, uses a bounce buffer of its
+//!   own. The buffer has at most 64 KiB, so the transfer may be short, and the caller continues it.
+//!   Calls share no buffer, so no thread waits for another.
+//! - An unaligned edge of a write (the last block of a file) goes through the page cache. The write
+//!   waits until the edge is written out, and drops it. It would be wrong to read the block, change
+//!   it and write the whole of it back: that could undo a concurrent write next to the edge, and
+//!   would lengthen the file.
 //!
-//! Both descriptors show the same bytes. Before a direct transfer the kernel writes out dirty pages
-//! of its range in the page cache; a direct write also drops them.
+//! Both descriptors have the same bytes. Before a direct transfer the kernel writes out dirty pages
+//! of its range in the page cache. A direct write also drops those pages.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,18 +19,18 @@ use std::io::{self, IoSlice, IoSliceMut};
 use crate::sync::Mutex;
 use crate::sys::file::{self as sys, Keep};
 
-/// The least alignment used for direct I/O; more when the file system asks for it.
+/// The smallest alignment used for direct I/O. It is larger if the file system requires that.
 pub(super) const DIRECT_ALIGNMENT: usize = 4096;
-/// Bytes in a bounce buffer, at most, unless the alignment is more.
+/// The maximum size of a bounce buffer in bytes, unless the alignment is larger.
 const BOUNCE: usize = 64 << 10;
 
 /// A second descriptor of the file, opened for direct I/O.
 #[derive(Debug)]
 pub(super) struct Direct {
     pub(super) file: File,
-    /// The alignment of offsets, lengths and memory: a power of two.
+    /// The alignment of offsets, lengths and memory, which is a power of two.
     alignment: usize,
-    /// Held from the write of an edge until it is written out.
+    /// Held from the write of an edge until the edge is written out.
     edges: Mutex<()>,
 }
 
@@ -46,24 +47,24 @@ impl Direct {
         self.alignment
     }
 
-    /// Tries a read: some file systems accept the flag and fail later.
+    /// Tries a read, because some file systems accept the flag and fail later.
     pub(super) fn probe(&self) -> io::Result<()> {
         let mut bytes = AlignedBytes::new(self.alignment, self.alignment);
         sys::read_at(&self.file, bytes.get(), 0, Keep::Cached).map(drop)
     }
 
-    /// Whether a number of bytes, or an address, is a multiple of the alignment.
+    /// Returns whether a number of bytes, or an address, is a multiple of the alignment.
     pub(super) fn is_aligned(&self, number: usize) -> bool {
         number & (self.alignment - 1) == 0
     }
 
-    /// How far `offset` is past a multiple of the alignment.
+    /// Returns how far `offset` is past a multiple of the alignment.
     pub(super) fn excess(&self, offset: u64) -> usize {
         (offset & (self.alignment as u64 - 1)) as usize
     }
 
-    /// Reads into the buffers up to the first that is not aligned; if that is the first one, into
-    /// part of it, or by a bounce buffer.
+    /// Reads into the buffers before the first unaligned one. If the first buffer is unaligned,
+    /// reads into a part of it, or by a bounce buffer.
     pub(super) fn read_vectored_at(
         &self,
         bufs: &mut [IoSliceMut<'_>],
@@ -109,7 +110,7 @@ impl Direct {
         Ok(count)
     }
 
-    /// Writes whole buffers. All of them are aligned, as is the offset.
+    /// Writes whole buffers. All of them, and the offset, are aligned.
     pub(super) fn write_aligned(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         sys::write_vectored_at(&self.file, bufs, offset, Keep::Cached)
     }
@@ -134,8 +135,8 @@ impl Direct {
         self.write_aligned(&[IoSlice::new(bounce.get())], offset)
     }
 
-    /// Writes the buffers up to the first that is not aligned; if that is the first one, part of
-    /// it. Edges go through the page cache, by `file`.
+    /// Writes the buffers before the first unaligned one. If the first buffer is unaligned, writes
+    /// a part of it. Edges go through the page cache, by `file`.
     pub(super) fn write_vectored_at(
         &self,
         file: &File,
@@ -150,7 +151,7 @@ impl Direct {
         first.map_or(Ok(0), |buf| self.write_at(file, buf, offset))
     }
 
-    /// The number of buffers before the first that is not aligned.
+    /// Returns the number of buffers before the first unaligned one.
     pub(super) fn aligned_run(&self, bufs: &[IoSlice<'_>]) -> usize {
         let aligned =
             |buf: &&IoSlice<'_>| self.is_aligned(buf.as_ptr().addr()) && self.is_aligned(buf.len());
@@ -164,13 +165,14 @@ impl Direct {
     /// Writes less than a block through the page cache, and waits by `wait` until it is written
     /// out.
     ///
-    /// The kernel reports a failed write-out once for each descriptor. A sync asks by `file`. If
-    /// the edge were waited for by `file` too, a concurrent sync could take its error, and this
-    /// write would succeed. So it is waited for by the other descriptor, one edge at a time: an
-    /// error reported there is the edge's own.
+    /// The kernel reports a failed write-out once to each descriptor. A sync asks by `file`. If the
+    /// wait for the edge used `file` too, a concurrent sync could take its error, and this write
+    /// would succeed. The wait therefore uses the other descriptor, for one edge at a time, so an
+    /// error reported there belongs to the edge.
     ///
     /// If the system cannot write out a range (a filter of system calls may refuse it), the whole
-    /// file is written out: the bytes have been written by then, and an error would deny it.
+    /// file is written out. The bytes are in the page cache by then, and an error would say that
+    /// they are not.
     fn write_edge_and(
         &self,
         file: &File,
@@ -189,7 +191,7 @@ impl Direct {
     }
 }
 
-/// Zeroed bytes at an aligned address, found inside a larger allocation.
+/// Zeroed bytes at an aligned address inside a larger allocation.
 struct AlignedBytes {
     bytes: Vec<u8>,
     begin: usize,
@@ -199,7 +201,7 @@ struct AlignedBytes {
 impl AlignedBytes {
     fn new(len: usize, alignment: usize) -> AlignedBytes {
         let bytes = vec![0; len + alignment];
-        // `align_offset` is allowed to give up, so it is not used.
+        // `align_offset` is not used, because it is allowed to give up.
         let begin = bytes.as_ptr().addr().wrapping_neg() & (alignment - 1);
         AlignedBytes { bytes, begin, len }
     }
@@ -230,7 +232,8 @@ mod tests {
             Err(io::Error::from_raw_os_error(5))
         });
         assert_eq!(error.unwrap_err().raw_os_error(), Some(5));
-        // Does the same as sync_file_range(2) where that is not permitted.
+        // The whole file is written out where sync_file_range(2) is not permitted, with the same
+        // result.
         let refuse = |_: &File, _, _| Err(io::ErrorKind::Unsupported.into());
         let written = direct.write_edge_and(&file, b"edge", 5, refuse);
         assert_eq!(written.unwrap(), 4);
@@ -262,7 +265,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let bytes: Vec<u8> = (0..100_001u32).map(|at| (at / 3) as u8).collect();
         sys::write_at(&file, &bytes, 0, Keep::Cached).unwrap();
-        // Blocks larger than a page, and larger than a bounce buffer.
+        // The alignments stand for blocks larger than a page, and larger than a bounce buffer.
         for alignment in [DIRECT_ALIGNMENT, 16 << 10, 2 * BOUNCE] {
             let direct = Direct::new(file.try_clone().unwrap(), alignment);
             for offset in [0, 1, 4096, 50_000, 99_999, 100_001, 1 << 40] {

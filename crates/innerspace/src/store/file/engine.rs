@@ -1,9 +1,10 @@
-//! One read or write in each cache mode.
+//! The engine of a [`FileStore`](super::FileStore): one read or write in each cache mode.
 //!
-//! An engine is a way through the page cache that leaves nothing there ([`Cached`]), and a second
-//! descriptor that bypasses it ([`Direct`]) for the reads, the long writes or all writes, where
-//! that works. In mode `Auto` reads bypass the page cache and short writes go through it, for these
-//! reasons (Linux 6.18, ext4, virtio disk, two processors, file of 2 GiB, none of it cached):
+//! An engine has a way through the page cache that leaves nothing there ([`Cached`]). Where it
+//! works, the engine also has a second descriptor that bypasses the page cache ([`Direct`]), for
+//! the reads, the long writes or all writes. In mode `Auto` reads bypass the page cache, and short
+//! writes go through it. These measurements are the reason (Linux 6.18, ext4, virtio disk, two
+//! processors, file of 2 GiB, none of it cached):
 //!
 //! | | RWF_DONTCACHE | O_DIRECT |
 //! |---|---|---|
@@ -15,12 +16,12 @@
 //! | the same, 1 MiB | 4,100, 161 µs | 4,000, 60 µs |
 //! | the same, 4 MiB | 900, 760 µs | 910, 165 µs |
 //!
-//! So a direct read is as fast with little in flight, and a long one costs a fifth of the
-//! processor's time. A short write is faster through the page cache, since no thread waits for the
-//! device before the sync.
+//! So a direct read is as fast if few are in flight, and a long one costs a fifth of the
+//! processor's time. A short write is faster through the page cache, because no thread waits for
+//! the device before the sync.
 //!
-//! The two ways are coherent: see `direct.rs`. When the file system refuses a direct read after
-//! all, it goes through the page cache, and so do all reads after it.
+//! `direct.rs` says why the two ways are coherent. If the file system refuses a direct read after
+//! all, that read and all later ones go through the page cache.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -33,44 +34,45 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::sys::file::{self as sys, Keep};
 
-/// Several times the size of one call: the device works while the next is copied.
+/// The number of bytes written before pages are dropped. It is several times the size of one call,
+/// so that the device works while the next call copies.
 const DROP_EVERY: u64 = 16 << 20;
 
-/// The pages that a transfer leaves in the page cache.
+/// What a transfer leaves in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cached {
     /// As much as the kernel chooses.
     Kept,
-    /// None: the kernel takes care of it (RWF_DONTCACHE).
+    /// Nothing: the kernel drops the pages itself (RWF_DONTCACHE).
     Nothing,
-    /// None: the range is dropped afterwards.
+    /// Nothing: the range is dropped afterwards.
     Dropped,
 }
 
-/// Which writes bypass the page cache.
+/// The writes that bypass the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DirectWrites {
     Never,
-    /// Long and aligned ones.
+    /// Only long and aligned ones.
     Long,
     All,
 }
 
-/// How transfers are done.
+/// The ways in which a file's transfers are done.
 #[derive(Debug)]
 pub(super) struct Engine {
     cached: Cached,
     written: Written,
-    /// Shared with the reads in flight, which use its descriptor.
+    /// The descriptor that bypasses the page cache. Reads in flight share it.
     direct: Option<Arc<Direct>>,
-    /// Whether reads use `direct`. Cleared for good when one is refused. It guards no other memory,
-    /// so `Relaxed`.
+    /// Whether reads use `direct`. Cleared for good when a direct read is refused. Relaxed, because
+    /// it guards no other memory.
     direct_reads: AtomicBool,
     direct_writes: DirectWrites,
 }
 
 impl Engine {
-    /// An engine that does everything through the page cache.
+    /// Makes an engine that does everything through the page cache.
     pub(super) fn new(cached: Cached) -> Engine {
         Engine {
             cached,
@@ -81,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// The same engine with a descriptor that bypasses the page cache.
+    /// Returns the same engine with a descriptor that bypasses the page cache.
     pub(super) fn with_direct(self, direct: Direct, reads: bool, writes: DirectWrites) -> Engine {
         Engine {
             direct: Some(Arc::new(direct)),
@@ -91,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// The mode that reads are in.
+    /// Returns the mode that reads use.
     pub(super) fn mode(&self) -> CacheMode {
         match (self.direct_reads(), self.cached) {
             (Some(_), _) => CacheMode::Direct,
@@ -108,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// The descriptor of direct reads, unless reads go through the page cache.
+    /// Returns the descriptor of direct reads, unless reads go through the page cache.
     pub(super) fn direct_reads(&self) -> Option<&Arc<Direct>> {
         let direct = self.direct.as_ref()?;
         self.direct_reads.load(Ordering::Relaxed).then_some(direct)
@@ -125,7 +127,8 @@ impl Engine {
         };
         match direct.read_vectored_at(bufs, offset) {
             Err(error) if is_refusal(&error) => {
-                // If the page cache takes the request, direct I/O was refused, not the request.
+                // If the page cache accepts the request, the file system has refused direct I/O,
+                // and not the request.
                 let count = self.read_cached(file, bufs, offset)?;
                 self.direct_reads.store(false, Ordering::Relaxed);
                 Ok(count)
@@ -173,8 +176,8 @@ impl Engine {
             Cached::Kept => sys::write_vectored_at(file, bufs, offset, Keep::Cached),
             Cached::Nothing => {
                 let count = sys::write_vectored_at(file, bufs, offset, Keep::Nothing)?;
-                // The kernel has started writing. Pages that it has finished can go; the rest go
-                // another time, or with the sync.
+                // The kernel has begun to write. Pages that it has finished can be dropped now. The
+                // others are dropped at another time, or by the sync.
                 if let Some((begin, len)) = written.add(offset, count as u64, OnceDue::Keep) {
                     sys::drop_cached(file, begin, len);
                 }
@@ -182,12 +185,12 @@ impl Engine {
             }
             Cached::Dropped => {
                 let count = sys::write_vectored_at(file, bufs, offset, Keep::Cached)?;
-                // Dirty pages cannot be dropped, and waiting for each write would be slow: writes
-                // are started one by one and waited for together.
+                // Dirty pages cannot be dropped, and waiting for each write would be slow. So each
+                // write-out is started separately, and several are waited for together.
                 match written.add(offset, count as u64, OnceDue::Forget) {
                     Some((begin, len)) => {
-                        // The next sync reports an error: this write is not the one that failed, or
-                        // not the only one.
+                        // The next sync reports an error of this wait: this write may not be the
+                        // one that failed, or not the only one.
                         let _ = written.unsaid.by(|| sys::wait_writeback(file, begin, len));
                         sys::drop_cached(file, begin, len);
                     }
@@ -208,10 +211,12 @@ impl Engine {
         file: &File,
         sync: impl FnOnce(&File) -> io::Result<()>,
     ) -> io::Result<()> {
-        // Before the sync: it need not cover later writes, which are left to the next one.
+        // Taken before the sync, which need not cover later writes. Those are left to the next
+        // sync.
         let span = self.written.take();
         let result = self.written.unsaid.said_with(sync(file));
-        // This is done even if it failed: the next sync does not know of these bytes.
+        // The pages are dropped even if the sync failed, because the next sync does not know of
+        // these bytes.
         if let Some((begin, len)) = span {
             sys::drop_cached(file, begin, len);
         }
@@ -219,7 +224,8 @@ impl Engine {
     }
 }
 
-/// Whether an error says that the system does not support the call, not that it failed.
+/// Returns whether an error says that the system does not support the call, and not that the call
+/// failed.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, Unsupported};
     error.raw_os_error().is_some() && matches!(error.kind(), InvalidInput | Unsupported)
@@ -227,7 +233,7 @@ fn is_refusal(error: &io::Error) -> bool {
 
 /// The range written through the page cache that may still be in it.
 ///
-/// This happens with RWF_DONTCACHE, too: when a write to existing blocks of the file ends in an
+/// That can also happen with RWF_DONTCACHE. If a write to existing blocks of the file ends in an
 /// interrupt, the kernel does not drop the pages (6.14 to 6.18 at least, ext4).
 #[derive(Debug, Default)]
 pub(super) struct Written {
@@ -235,11 +241,11 @@ pub(super) struct Written {
     unsaid: Unsaid,
 }
 
-/// The error of a failed write-out that the next sync has to report. The kernel reports it once for
-/// each descriptor, to the first call that waits, and that was not a sync.
+/// The error of a failed write-out that the next sync has to report. The kernel reports such an
+/// error once to each descriptor, to the first call that waits. Here that call was not a sync.
 ///
-/// Locked during such a wait: if the wait has taken the error, a concurrent sync whose fsync finds
-/// none any more comes here afterwards, and finds it.
+/// The mutex is held during such a wait. If the wait has taken the error, a concurrent sync, whose
+/// fsync finds none, comes here afterwards and finds it.
 #[derive(Debug, Default)]
 struct Unsaid(Mutex<Option<io::Error>>);
 
@@ -264,7 +270,8 @@ impl Unsaid {
         }
     }
 
-    /// The result of a sync, whose own error is reported in place of the one kept.
+    /// Returns the result of a sync. Its own error, if there is one, takes precedence over the one
+    /// that was kept.
     fn said_with(&self, result: io::Result<()>) -> io::Result<()> {
         let kept = self.0.lock().take();
         result.and(kept.map_or(Ok(()), Err))
@@ -275,16 +282,17 @@ impl Unsaid {
 struct Span {
     begin: u64,
     end: u64,
-    /// Bytes written in it since pages were last due; bytes written twice count twice.
+    /// The number of bytes written to the span since pages were last due. Bytes written twice count
+    /// twice.
     bytes: u64,
 }
 
-/// The fate of a span that is due to be dropped.
+/// What happens to a span that is due to be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OnceDue {
-    /// It stays: dropping skips pages that are being written out.
+    /// It stays, because dropping skips pages that are being written out.
     Keep,
-    /// It is forgotten: the caller waits for the write-out, and all of it is dropped.
+    /// It is forgotten, because the caller waits for the write-out and drops all of it.
     Forget,
 }
 
@@ -313,7 +321,8 @@ impl Written {
         due.then_some((new.begin, new.end - new.begin))
     }
 
-    /// Offset and length of the span written since the last sync and not forgotten.
+    /// Returns offset and length of the span that was written since the last sync and was not
+    /// forgotten.
     fn take(&self) -> Option<(u64, u64)> {
         self.span
             .lock()
@@ -348,7 +357,7 @@ mod tests {
         let engine = Engine::new(Cached::Dropped);
         let written = &engine.written;
         let waited = written.unsaid.by(|| {
-            // A sync that ends now would find nothing: it has to wait.
+            // A sync that ended now would find no error, so it has to wait.
             assert!(written.unsaid.0.try_lock().is_none(), "it does not wait");
             Err(io::ErrorKind::TimedOut.into())
         });
@@ -395,7 +404,7 @@ mod tests {
         let Ok(left) = sys::cached_bytes(&file) else {
             return eprintln!("left out: no word about what is cached");
         };
-        // On tmpfs the cache is the file itself.
+        // On tmpfs the page cache is the file itself.
         sys::drop_cached(&file, 0, 0);
         assert_eq!(left, sys::cached_bytes(&file).unwrap());
     }
@@ -411,7 +420,8 @@ mod tests {
             let rest = DROP_EVERY - (2 << 20);
             let whole = Some((1 << 20, 80 << 20));
             assert_eq!(add(2 << 20, rest), whole);
-            // Pages that dropping has left are known to the sync, and when pages are due again.
+            // Pages that dropping has left are known to the sync, and also the next time that pages
+            // are due.
             let kept = whole.filter(|_| once_due == OnceDue::Keep);
             assert_eq!(add(90 << 20, DROP_EVERY - 1), None);
             let end = (90 << 20) + DROP_EVERY - 1;
@@ -447,8 +457,8 @@ mod tests {
         }
         let engine = Engine::new(Cached::Nothing);
         let bytes = vec![5; DROP_EVERY as usize];
-        // The write is over blocks that the file has already: the kernel leaves those in the page
-        // cache.
+        // The write goes to blocks that the file has already, because the kernel leaves those in
+        // the page cache.
         for _ in 0..2 {
             assert_eq!(write_at(&engine, &file, &bytes).unwrap(), bytes.len());
             engine.sync_with(&file, File::sync_data).unwrap();
@@ -471,7 +481,7 @@ mod tests {
         let Ok(refusing) = sys::open_direct(&path, &options) else {
             return eprintln!("left out: no direct I/O");
         };
-        // Pretends that anything is aligned enough.
+        // The alignment of 1 makes every transfer count as aligned.
         let direct = Direct::new(refusing, 1);
         let engine = Engine::new(Cached::Dropped).with_direct(direct, true, DirectWrites::Never);
         let read = |offset| {

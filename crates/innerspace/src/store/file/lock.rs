@@ -15,7 +15,7 @@ pub(super) enum LockError {
     Io(io::Error),
 }
 
-/// An open file, which may have the lock. Dropping it gives the lock back.
+/// An open file, which may have the lock. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
@@ -24,7 +24,7 @@ pub(crate) struct LockedFile {
 }
 
 impl LockedFile {
-    /// A file that is not locked.
+    /// Wraps a file that is not locked.
     pub(super) fn unlocked(file: File, name: NewName) -> LockedFile {
         LockedFile {
             file,
@@ -33,7 +33,7 @@ impl LockedFile {
         }
     }
 
-    /// Makes the file's name durable, if it may be new: part of each sync.
+    /// Makes the file's name durable, if it may be new. Each sync does this.
     pub(crate) fn sync_name(&self) -> io::Result<()> {
         self.name.sync()
     }
@@ -43,8 +43,8 @@ impl LockedFile {
         &self.name
     }
 
-    /// Takes the exclusive lock, or one that others may share. It lives until it is released, or
-    /// until every process that has inherited the file has closed it.
+    /// Takes the exclusive lock, or one that others may share. The lock lasts until it is released,
+    /// or until every process that has inherited the file has closed it.
     pub(super) fn lock(&mut self, shared: bool, metadata: &Metadata) -> Result<(), LockError> {
         let locked = match shared {
             true => self.file.try_lock_shared(),
@@ -78,11 +78,11 @@ impl Deref for LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // A child of fork(2) has the handle too, but the lock is its parent's.
+        // A child of fork(2) has the handle too, but the lock belongs to its parent.
         if self.locked_by.is_some_and(Process::is_current) {
-            // Closing it would not be enough: a child that another thread is spawning shares the
-            // description until it runs its program. If unlocking fails, closing is all that can be
-            // done.
+            // Closing the file would not be enough. A child that another thread is spawning shares
+            // the open file until it runs its program. If unlocking fails, closing is all that can
+            // be done.
             let _ = self.file.unlock();
         }
     }

@@ -1,20 +1,20 @@
-//! Long writes that bypass the page cache, beside short ones through it.
+//! Long writes, which bypass the page cache. Short ones go through it.
 //!
-//! A write through the page cache costs a copy and a page of the kernel's for each of ours, and is
-//! on its way before the next one is made. A direct write costs neither, but waits for the device.
-//! For short writes the wait is worse, for long ones the copy.
+//! A write through the page cache costs a copy, and a page of the kernel's for each of ours, but is
+//! under way before the next one is made. A direct write costs neither, but waits for the device.
+//! For short writes the wait costs more, for long ones the copy.
 
 use std::io::{self, IoSlice};
 
 use super::direct::Direct;
 
-/// A write of at least so many bytes bypasses the page cache. It is more than the background writes
-/// at once, which is one block of 2 MiB at most: no caller waits there, while a sync waits for the
-/// device anyway.
+/// The length from which a write bypasses the page cache. It is more than the background writes in
+/// one call, which is one block of at most 2 MiB. So the background does not wait for the device. A
+/// sync waits for it in any case.
 pub(super) const LONG: usize = (2 << 20) + 4096;
 
-/// Writes the buffers up to the first that is not aligned, if they are long together. `None` if
-/// they are not, or the file system refuses: they go through the page cache.
+/// Writes the buffers before the first unaligned one, if together they are long. Returns `None` if
+/// they are not, or if the file system refuses. The caller then writes through the page cache.
 pub(super) fn write_long(
     direct: &Direct,
     bufs: &[IoSlice<'_>],
@@ -46,8 +46,8 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Bytes that encode their place, for this many pages and one more, and the offset of the first
-    /// page boundary in them.
+    /// Returns bytes that encode their position, for `count` pages and one more, with the offset of
+    /// the first page boundary in them.
     fn pages(count: usize) -> (Vec<u8>, usize) {
         let bytes: Vec<u8> = (0..(count + 1) * PAGE).map(|at| (at / 7) as u8).collect();
         let begin = bytes.as_ptr().addr().wrapping_neg() & (PAGE - 1);
@@ -90,13 +90,13 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == expected);
     }
 
-    /// A store in the mode that has long writes, and the file once more as other programs have it,
-    /// kept in the page cache.
+    /// A store in the mode that has long writes, and another handle of the same file, as other
+    /// programs have it, that uses the page cache.
     struct Both {
         store: FileStore,
         other: File,
         model: Vec<u8>,
-        /// Whether the file system takes direct writes.
+        /// Whether the file system accepts direct writes.
         direct: bool,
         _dir: tempfile::TempDir,
     }
@@ -138,8 +138,8 @@ mod tests {
             assert!(read == self.model, "the page cache {when}");
         }
 
-        /// Writes pages and a tail in as many calls as it takes: the first goes up to the tail if
-        /// it bypasses the page cache, and to the end if not.
+        /// Writes pages and a tail in as many calls as needed. The first call ends at the tail if
+        /// it bypasses the page cache, and otherwise at the end.
         fn write_long(&mut self, (whole, tail): (&[u8], &[u8]), offset: usize) {
             let mut slices: Vec<IoSlice<'_>> = whole.chunks(PAGE).map(IoSlice::new).collect();
             slices.push(IoSlice::new(tail));
@@ -178,7 +178,7 @@ mod tests {
         };
         both.write_long(long_from(0), 0);
         both.check("after the first long write");
-        // Now all of it is cached and clean.
+        // Now all of the file is cached and clean.
         both.write_long(long_from(1), 2 * PAGE);
         both.check("after a long write over what was read");
         both.write_short(&bytes[5..5 + 3 * PAGE], PAGE + 9);
@@ -213,7 +213,7 @@ mod tests {
         let (bytes, begin) = pages(LONG / PAGE + 1);
         let bytes = &bytes[begin + 1..begin + 1 + LONG];
         let bufs = [IoSlice::new(bytes)];
-        // Pretends that anything is aligned enough.
+        // The alignment of 1 makes every transfer count as aligned.
         let direct = Direct::new(direct, 1);
         if write_long(&direct, &bufs, 100).is_some() {
             eprintln!("the file system takes what is not aligned");

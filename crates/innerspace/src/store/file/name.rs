@@ -1,4 +1,4 @@
-//! The name of a file that may be new: it is durable once its folder is.
+//! The name of a file that may be new. The name is durable once its folder was synced.
 
 use std::fs::File;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use super::options::Create;
 use crate::sync::Mutex;
 
-/// The folder that has to be synced before the file can be found by its name after a crash; `None`
-/// once that is done, and for files that were there before.
+/// The folder that has to be synced before the file can be found by its name after a crash. `None`
+/// once that is done, and for files that existed before.
 #[derive(Debug, Default)]
 pub(super) struct NewName(Mutex<Option<PathBuf>>);
 
 impl NewName {
-    /// The name at `path` of a file that was opened as `create` says.
+    /// Records the name at `path` of a file that was opened as `create` says.
     pub(super) fn of(path: &Path, create: Create) -> NewName {
         let may_be_new = cfg!(unix) && create != Create::Never;
-        // The file that a link leads to is in another folder.
+        // A link is resolved, because the file to which it leads is in another folder.
         let path = may_be_new
             .then(|| std::fs::canonicalize(path).ok())
             .flatten();
@@ -24,7 +24,7 @@ impl NewName {
         NewName(Mutex::new(folder))
     }
 
-    /// Makes the name durable, once.
+    /// Makes the name durable, if that is not done yet.
     pub(super) fn sync(&self) -> io::Result<()> {
         let mut folder = self.0.lock();
         let Some(path) = &*folder else { return Ok(()) };
@@ -37,14 +37,15 @@ impl NewName {
         }
     }
 
-    /// Whether the folder has to be synced.
+    /// Returns whether the folder has to be synced.
     #[cfg(test)]
     pub(super) fn is_pending(&self) -> bool {
         self.0.lock().is_some()
     }
 }
 
-/// Whether this folder is gone, may not be read, or is on a file system that syncs no folders.
+/// Returns whether the error means that the folder is gone, may not be read, or is on a file system
+/// that cannot sync folders.
 fn cannot_be_synced(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -74,7 +75,7 @@ mod tests {
             .open(&path)
             .unwrap();
         assert!(!store.file.name().is_pending());
-        // A folder that is gone has no name to keep.
+        // If the folder is gone, there is no name to make durable.
         let store = FileStore::create(&path).unwrap();
         drop(folder);
         store.sync(SyncWhat::All).unwrap();

@@ -1,4 +1,5 @@
-//! In place of [`ring`](super::ring) where there is no io_uring(7): every request is a call.
+//! A stand-in for [`ring`](super::ring) where there is no io_uring(7): every request is done by
+//! calls.
 
 use super::engine::Engine;
 use super::watch::Watch;
@@ -13,7 +14,7 @@ pub(super) fn launch(_: &Engine, _: &Arc<Watch>, batch: Batch) -> Batch {
     batch
 }
 
-/// No request is in flight.
+/// A memory's reads in flight, of which there are none here.
 #[derive(Default)]
 pub(crate) struct Flights;
 

@@ -1,10 +1,10 @@
-//! Opening a file in steps: opened, locked, emptied. A caller can learn which file it is before
-//! anything happens to it.
+//! Opening a file in steps: it is opened, locked, and then emptied. A caller can learn which file
+//! it is before anything happens to the file.
 //!
-//! The file that a path names can change between any two steps. So a file is identified by its open
-//! descriptor. Once it is locked, the path is looked at again (a process that had the lock may have
-//! renamed another file there), and so is the length (that process may have written). The file is
-//! emptied last, when nothing else can fail.
+//! The file that a path names can change between any two steps, so a file is identified by its open
+//! descriptor. Once the file is locked, two things are checked again. The path is, because a
+//! process that had the lock may have renamed another file there. So is the length, because that
+//! process may have written. The file is emptied last, when nothing else can fail.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -20,7 +20,8 @@ use crate::store::Identity;
 use crate::sync::Arc;
 use crate::sys::file as sys;
 
-/// How to open a file as a store. The default: an existing file, read-only, cache mode `Auto`.
+/// The options for opening a file as a store. Default: an existing file, read-only, with cache mode
+/// `Auto`.
 ///
 /// ```
 /// use innerspace::store::{Create, FileOptions, Store};
@@ -45,27 +46,27 @@ impl FileOptions {
         FileOptions::default()
     }
 
-    /// Whether the file may be written.
+    /// Sets whether the store may write to the file.
     pub fn access(mut self, access: Access) -> FileOptions {
         self.access = access;
         self
     }
 
-    /// What to do when the file exists, and when it does not. All choices but [`Create::Never`]
-    /// open it writable.
+    /// Sets what happens if the file exists, and if it does not. All choices except
+    /// [`Create::Never`] open the file writable.
     pub fn create(mut self, create: Create) -> FileOptions {
         self.create = create;
         self
     }
 
-    /// How to keep the kernel's page cache free of the file. If a mode other than `Auto` does not
-    /// work, the open fails.
+    /// Sets how the kernel's page cache is kept free of the file. If a mode other than `Auto` does
+    /// not work, the open fails.
     pub fn cache_mode(mut self, cache: CacheMode) -> FileOptions {
         self.cache = cache;
         self
     }
 
-    /// Which advisory lock the file has while it is open.
+    /// Sets which advisory lock the file has while it is open.
     pub fn lock(mut self, lock: FileLock) -> FileOptions {
         self.lock = lock;
         self
@@ -84,12 +85,12 @@ impl FileOptions {
     }
 
     /// Makes a store of a file that is open already: one without a name, one that another process
-    /// passed on, or one that was opened with choices of the program's own. [`FileOptions::create`]
+    /// passed on, or one that the program opened with choices of its own. [`FileOptions::create`]
     /// has no effect.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`OpenError::PermissionDenied`] if the file was not opened for the access
-    /// wanted; [`OpenError::Io`] if it was opened for appending or with `O_DIRECT`.
+    /// See [`OpenError`]. [`OpenError::PermissionDenied`] if the file was not opened for the access
+    /// wanted. [`OpenError::Io`] if it was opened for appending or with `O_DIRECT`.
     pub fn open_file(&self, file: File) -> Result<FileStore, OpenError> {
         let path = Opened::path_of(&file);
         let opened = Opened::given(file, &path, self.access)?;
@@ -112,7 +113,7 @@ impl FileStore {
     /// Opens an existing file in the default cache mode.
     ///
     /// # Errors
-    /// See [`OpenError`]; a writable open also fails when the file is open for writing already.
+    /// See [`OpenError`]. A writable open also fails if the file is open for writing already.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<FileStore, OpenError> {
         FileOptions::new().access(access).open(path)
     }
@@ -120,22 +121,23 @@ impl FileStore {
     /// Makes a file, or empties an existing one once it is locked, and opens it writable.
     ///
     /// # Errors
-    /// See [`OpenError`]; a file that is in use keeps its content.
+    /// See [`OpenError`]. A file that is in use keeps its content.
     pub fn create(path: impl AsRef<Path>) -> Result<FileStore, OpenError> {
         FileOptions::new().create(Create::Truncate).open(path)
     }
 
-    /// The identity that a store on `path` would have, without opening it. Ask before a writable
-    /// open: a second one in the same process is refused. `None` where it is unknown.
+    /// Returns the identity that a store on `path` would have, without opening the file. Call this
+    /// before a writable open, because a second one in the same process is refused. Returns `None`
+    /// if the identity is unknown.
     pub fn identify(path: impl AsRef<Path>) -> io::Result<Option<Identity>> {
         Ok(identity_of(&std::fs::metadata(path)?))
     }
 }
 
-/// How often a file is opened again because its path has come to name another one.
+/// The number of times a file is opened again because its path has come to name another file.
 const TRIES: u32 = 16;
 
-/// A file that is open, and neither locked nor emptied yet.
+/// A file that is open, but neither locked nor emptied yet.
 pub(crate) struct Opened<'a> {
     opening: Opening<'a>,
     create: Create,
@@ -148,13 +150,13 @@ pub(crate) struct Opened<'a> {
 pub(crate) enum Locking<'a> {
     /// The file is locked, and its path still names it.
     Done(Locked<'a>),
-    /// The path names another file by now, which is open in place of the first. Nothing that was
-    /// known about the first holds for it.
+    /// The path names another file by now, which is open in place of the first one. Nothing that
+    /// was known about the first file holds for it.
     Other(Opened<'a>),
 }
 
 impl<'a> Opened<'a> {
-    /// Opens or makes a file as [`FileOptions::open`](super::FileOptions::open) does, with its
+    /// Opens or makes a file as [`FileOptions::open`](super::FileOptions::open) does, with the same
     /// errors.
     pub(crate) fn begin(
         path: &'a Path,
@@ -170,7 +172,7 @@ impl<'a> Opened<'a> {
         Opened::try_again(opening, create, TRIES)
     }
 
-    /// Takes a file that the caller has opened, which is called `path` in messages.
+    /// Takes a file that the caller has opened. Messages call it `path`.
     pub(crate) fn given(
         file: File,
         path: &'a Path,
@@ -192,12 +194,12 @@ impl<'a> Opened<'a> {
         })
     }
 
-    /// What to call a file that is given open.
+    /// Returns the name of a file that was given open.
     pub(crate) fn path_of(file: &File) -> PathBuf {
         sys::path_of(file).unwrap_or_else(|| PathBuf::from("open file"))
     }
 
-    /// Chooses the lock.
+    /// Sets the lock.
     pub(crate) fn locked_by(mut self, lock: FileLock) -> Opened<'a> {
         self.opening.lock = lock;
         self
@@ -220,16 +222,16 @@ impl<'a> Opened<'a> {
         })
     }
 
-    /// The identity of the file that was opened, whatever its path names by now.
+    /// Returns the identity of the file that was opened, whatever its path names by now.
     pub(crate) fn identity(&self) -> Option<Identity> {
         identity_of(&self.metadata)
     }
 
-    /// Locks the file if it is to be locked, and looks at it again.
+    /// Locks the file if its lock says so, and examines it again.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] while the path names the file; [`OpenError::Io`], also when the path
-    /// names another file every time.
+    /// [`OpenError::InUse`] if the path names the file and another handle has the lock.
+    /// [`OpenError::Io`] for other failures, and if the path names another file every time.
     pub(crate) fn lock(self) -> Result<Locking<'a>, OpenError> {
         let Opened {
             opening,
@@ -251,7 +253,8 @@ impl<'a> Opened<'a> {
             Some(Err(LockError::InUse(holder))) => Some(holder),
             Some(Ok(())) | None => None,
         };
-        // This is tried even if the lock is held: its holder may have locked only this file.
+        // The path is checked even if another handle has the lock, which may have locked only this
+        // file.
         if to_be_locked && !opening.still_names(&metadata) {
             drop(file);
             let Some(tries) = tries.checked_sub(1) else {
@@ -274,7 +277,7 @@ impl<'a> Opened<'a> {
         }))
     }
 
-    /// [`Opened::lock`] for a caller that takes whatever file the path names.
+    /// Locks like [`Opened::lock`], for a caller that accepts whatever file the path names.
     pub(crate) fn lock_any(self) -> Result<Locked<'a>, OpenError> {
         let mut opened = self;
         loop {
@@ -286,7 +289,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// A file that is open, locked if it is to be written, and not emptied yet.
+/// A file that is open, locked if it is to be locked, and not emptied yet.
 pub(crate) struct Locked<'a> {
     pub(crate) file: LockedFile,
     /// The file's metadata, read after it was locked.
@@ -295,11 +298,11 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// A store over the file.
+    /// Makes a store over the file.
     ///
     /// # Errors
-    /// [`OpenError::CacheMode`], [`OpenError::Io`]: the file keeps its content then, unless it was
-    /// emptied and could not be examined afterwards.
+    /// [`OpenError::CacheMode`] or [`OpenError::Io`]. The file then keeps its content, unless it
+    /// was emptied and could not be examined afterwards.
     pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, OpenError> {
         let Locked {
             file,
@@ -321,7 +324,8 @@ impl Locked<'_> {
     }
 }
 
-/// The last step, when nothing else can fail: emptying the file, if it is to be emptied.
+/// The last step, taken when nothing else can fail: it empties the file, if the file is to be
+/// emptied.
 #[must_use]
 pub(crate) struct Emptying<'a> {
     opening: Opening<'a>,
@@ -337,7 +341,7 @@ impl<'a> Emptying<'a> {
         self.opening.access
     }
 
-    /// The length that the file will have.
+    /// Returns the length that the file will have.
     pub(crate) fn len(&self, metadata: &Metadata) -> u64 {
         match self.create {
             Create::Truncate => 0,
@@ -367,8 +371,8 @@ pub(crate) mod hook {
         static OPENED: Cell<Option<Hook>> = const { Cell::new(None) };
     }
 
-    /// Runs `what` the next time this thread has opened a file, before the file is looked up or
-    /// locked.
+    /// Runs `what` the next time that this thread has opened a file, before the file is identified
+    /// or locked.
     pub(crate) fn when_opened(what: impl FnOnce(&File) + 'static) {
         OPENED.set(Some(Box::new(what)));
     }

@@ -9,13 +9,13 @@ use super::engine::{Cached, DirectWrites, Engine};
 use super::options::{Access, CacheMode, Create, FileLock, OpenError};
 use crate::sys::file as sys;
 
-/// An open under way.
+/// An open that is under way.
 pub(super) struct Opening<'a> {
-    /// The path of the caller's, or of a file that was given open, for messages.
+    /// The caller's path, or the path of a file that was given open, for messages.
     pub(super) path: &'a Path,
     pub(super) access: Access,
     pub(super) lock: FileLock,
-    /// The caller gave the file open, so its path does not matter.
+    /// Whether the caller gave the file open, so that its path does not matter.
     pub(super) is_given: bool,
 }
 
@@ -34,7 +34,7 @@ impl Opening<'_> {
         options
     }
 
-    /// Checks a file that the caller gave open: a regular one, opened for the access wanted.
+    /// Checks that a file that the caller gave open is a regular one, opened for the access wanted.
     pub(super) fn check_given(&self, file: &File) -> Result<Metadata, OpenError> {
         let metadata = self.examine(file)?;
         if let Some(error) = self.wrong_kind(&metadata) {
@@ -82,7 +82,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Explains a failed open: by the file's kind first, since each kind fails in its own way.
+    /// Turns a failed open into an error of ours. The file's kind is checked first, because an open
+    /// of each kind fails in its own way.
     fn explain(&self, error: io::Error, create: Create) -> OpenError {
         let path = self.path.to_owned();
         match error.kind() {
@@ -127,14 +128,15 @@ impl Opening<'_> {
             .map_err(|source| self.io("examine it", source))
     }
 
-    /// Whether the path still names the file with this metadata, as far as the system tells.
+    /// Returns whether the path still names the file with this metadata, as far as the system
+    /// tells.
     pub(super) fn still_names(&self, metadata: &Metadata) -> bool {
         self.is_given
             || std::fs::metadata(self.path)
                 .is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
     }
 
-    /// The engine for the mode asked for.
+    /// Makes the engine for the mode asked for.
     pub(super) fn engine(
         &self,
         file: &File,
@@ -166,7 +168,7 @@ impl Opening<'_> {
             CacheMode::DropAfterUse => return Err(refused()),
             _ if sys::enable_dontcache(file) => Cached::Nothing,
             CacheMode::DontCache => return Err(refused()),
-            // For transfers that do not bypass the page cache.
+            // This is for transfers that do not bypass the page cache.
             _ if sys::CAN_DROP => Cached::Dropped,
             _ => Cached::Kept,
         };
@@ -186,7 +188,8 @@ impl Opening<'_> {
             true => self.open_direct(file, metadata),
             false => None,
         };
-        // Each refused write goes through the page cache instead: only reads need a probe.
+        // A direct write that is refused goes through the page cache instead, so only reads need a
+        // probe.
         match direct.filter(|direct| !reads || direct.probe().is_ok()) {
             Some(direct) => Ok(engine.with_direct(direct, reads, writes)),
             None if cache == CacheMode::Direct => Err(refused()),
@@ -194,8 +197,8 @@ impl Opening<'_> {
         }
     }
 
-    /// A second descriptor for direct I/O, if the file system has it and the path still names the
-    /// same file.
+    /// Opens a second descriptor for direct I/O, if the file system has it and the path still names
+    /// the same file.
     fn open_direct(&self, file: &File, metadata: &Metadata) -> Option<Direct> {
         let path: PathBuf = match self.is_given {
             true => sys::path_again(file)?,
@@ -214,14 +217,14 @@ impl Opening<'_> {
     }
 }
 
-/// Whether a test forces this engine where there is a choice: `INNERSPACE_ENGINE` names the one at
-/// which the fallback begins.
+/// Returns whether a test forces this engine where there is a choice. `INNERSPACE_ENGINE` names the
+/// engine at which the fallback begins.
 fn is_forced(engine: &str) -> bool {
     cfg!(any(test, feature = "test-util"))
         && std::env::var_os("INNERSPACE_ENGINE").is_some_and(|forced| forced == engine)
 }
 
-/// The mode that a test forces in place of [`CacheMode::Auto`], if there is one.
+/// Returns the mode that a test forces in place of [`CacheMode::Auto`], if there is one.
 fn forced_mode() -> Option<CacheMode> {
     let modes = [
         ("dontcache", CacheMode::DontCache),
@@ -231,7 +234,7 @@ fn forced_mode() -> Option<CacheMode> {
     forced.map(|(_, mode)| mode)
 }
 
-/// Whether a test forces all reads to go by calls.
+/// Returns whether a test forces all reads to be done by calls.
 pub(super) fn is_ring_forbidden() -> bool {
     is_forced("pool")
 }

@@ -1,11 +1,11 @@
-//! The choices of an open, and its errors.
+//! The options of an open, and its errors.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use crate::store::shown_name;
 
-/// A path in messages; see [`shown_name`].
+/// Returns a path as messages show it; see [`shown_name`].
 pub(crate) fn shown(path: &Path) -> String {
     shown_name(&path.to_string_lossy()).into_owned()
 }
@@ -13,65 +13,66 @@ pub(crate) fn shown(path: &Path) -> String {
 /// Whether a store may write to its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Access {
-    /// Read.
+    /// Only read.
     #[default]
     ReadOnly,
     /// Read and write.
     ReadWrite,
 }
 
-/// Which advisory lock (`flock`) a file has while it is open. Programs that ask for no lock are not
-/// kept out by one.
+/// The advisory lock (`flock`) that a file has while it is open. Programs that ask for no lock are
+/// not affected by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum FileLock {
-    /// [`FileLock::Exclusive`] for a file that is opened for writing, [`FileLock::None`] for one
-    /// that is only read.
+    /// [`FileLock::Exclusive`] for a file that is opened for writing, and [`FileLock::None`] for a
+    /// file that is only read.
     #[default]
     Auto,
-    /// No lock, for files that a protocol of the program's own protects. If another program writes
+    /// No lock, for files that the program protects in a way of its own. If another program writes
     /// the file meanwhile, reads fail with
-    /// [`FileError::ChangedInPlace`](crate::FileError::ChangedInPlace) as far as that is noticed.
+    /// [`FileError::ChangedInPlace`](crate::FileError::ChangedInPlace), provided that the change is
+    /// noticed.
     None,
-    /// A lock that others may share: it keeps out those who want an exclusive one.
+    /// A lock that others may share. It keeps out all that want an exclusive lock.
     Shared,
-    /// A lock that nobody else may have, not even to read.
+    /// A lock that no other handle may have, not even to read.
     Exclusive,
 }
 
-/// What to do when the file exists, and when it does not.
+/// What to do if the file exists, and if it does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Create {
-    /// The file must exist; its content is kept.
+    /// The file must exist. Its content is kept.
     #[default]
     Never,
-    /// Make an empty file when there is none; keep the content of an existing one.
+    /// Make an empty file if there is none. Keep the content of an existing file.
     IfMissing,
     /// The file must not exist.
     New,
-    /// Make an empty file, or empty the existing one.
+    /// Make an empty file, or empty the existing file.
     Truncate,
 }
 
-/// How the kernel's page cache is kept free of the file.
+/// The way in which the kernel's page cache is kept free of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CacheMode {
-    /// Reads in the first mode that works of `Direct`, `DontCache`, `DropAfterUse`, `Kernel`;
-    /// writes in the first of `DontCache`, `Direct`, `DropAfterUse`, `Kernel`.
+    /// Reads use the first of `Direct`, `DontCache`, `DropAfterUse`, `Kernel` that works. Writes
+    /// use the first of `DontCache`, `Direct`, `DropAfterUse`, `Kernel`.
     #[default]
     Auto,
-    /// The kernel itself drops the pages of each transfer when it is done, and written (Linux 6.14
-    /// on file systems that support it; macOS). Long writes bypass the page cache where that is
-    /// possible, see `Direct`.
+    /// The kernel itself drops the pages of each transfer once the transfer is done and its pages
+    /// are written (Linux 6.14 on file systems that support it; macOS). Long writes bypass the page
+    /// cache where that is possible, see `Direct`.
     DontCache,
     /// Transfers bypass the page cache (O_DIRECT). Writes of parts of a block go through it, and
     /// their pages are dropped.
     Direct,
-    /// Transfers go through the page cache, which is then told to drop the range, including pages
-    /// that other programs have cached.
+    /// Transfers go through the page cache. The kernel is then told to drop the range, which
+    /// includes pages that other programs have cached.
     DropAfterUse,
-    /// The kernel caches as it likes. Its cache is not part of any limit of this library.
+    /// The kernel caches as it likes. Its cache counts against no limit of this library.
     Kernel,
 }
 
@@ -95,7 +96,7 @@ pub enum Holder {
     ThisProcess,
     /// The process with this id.
     Process(u32),
-    /// Some process, perhaps this one: the system does not say which.
+    /// Some process, which may be this one. The system does not say which.
     Unknown,
 }
 
@@ -119,18 +120,18 @@ pub enum OpenError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file was to be made, and its folder does not exist.
+    /// The file was to be made, but its folder does not exist.
     #[error("{}: the folder to make it in does not exist", shown(path))]
     NoFolder {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file, or a folder on the way to it, does not permit such access.
+    /// The file, or a folder on the way to it, does not permit this access.
     #[error("{}: no permission to {} it", shown(path), verb(*access))]
     PermissionDenied {
         /// The path as given.
         path: PathBuf,
-        /// The access wanted.
+        /// The access that was wanted.
         access: Access,
     },
     /// The path names a directory.
@@ -144,23 +145,23 @@ pub enum OpenError {
     NotRegular {
         /// The path as given.
         path: PathBuf,
-        /// The kind of thing that it names.
+        /// The kind of thing that the path names.
         kind: &'static str,
     },
-    /// The file was to be new, and exists.
+    /// The file was to be new, but exists.
     #[error("{}: exists already", shown(path))]
     AlreadyExists {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file was to be written, and its file system is mounted read-only.
+    /// The file was to be written, but its file system is mounted read-only.
     #[error("{}: is on a read-only file system", shown(path))]
     ReadOnlyFileSystem {
         /// The path as given.
         path: PathBuf,
     },
     /// Another handle, of this process or another, has a lock on the file. An open for writing
-    /// takes one ([`FileLock::Auto`]).
+    /// takes a lock ([`FileLock::Auto`]).
     #[error("{} is in use by {holder}", shown(path))]
     InUse {
         /// The path as given.
@@ -173,7 +174,7 @@ pub enum OpenError {
     CacheMode {
         /// The path as given.
         path: PathBuf,
-        /// The mode asked for.
+        /// The mode that was asked for.
         mode: CacheMode,
     },
     /// A step of opening failed in some other way.
@@ -195,16 +196,16 @@ fn verb(access: Access) -> &'static str {
     }
 }
 
-/// How several reads of a file are under way at once.
+/// How several reads of a file are in flight at the same time.
 ///
-/// With either, a read that a thread waits for is a system call of that thread.
+/// With either engine, a read for which a thread waits is a system call of that thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileEngine {
-    /// Through io_uring(7), without a thread for each read: on Linux with the feature `io-uring`,
-    /// where reads are in mode [`CacheMode::Direct`] and the kernel permits it.
+    /// Reads go through io_uring(7), without a thread for each read. This needs Linux, the feature
+    /// `io-uring`, reads in mode [`CacheMode::Direct`], and the kernel's permission.
     IoUring,
-    /// Through system calls, each in a thread.
+    /// Reads are system calls, each in a thread.
     Calls,
 }
 
@@ -218,7 +219,7 @@ impl fmt::Display for FileEngine {
 }
 
 impl OpenError {
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             OpenError::NotFound { .. } | OpenError::NoFolder { .. } => io::ErrorKind::NotFound,

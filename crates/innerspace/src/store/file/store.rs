@@ -15,13 +15,14 @@ use crate::sync::Arc;
 use crate::sys::file as sys;
 use crate::units::PageCount;
 
-/// A request size that keeps a disk busy for longer than the call takes.
+/// A size of requests that keeps a disk busy for longer than a call takes.
 const PREFERRED_SIZE: usize = 1 << 20;
 
-/// A regular file as a store. Dropping it unlocks the file; it does not sync.
+/// A regular file as a store. Dropping it unlocks the file, but does not sync it.
 #[derive(Debug)]
 pub struct FileStore {
-    /// Holds the lock when writable; used for everything but direct transfers.
+    /// The file, which has the lock if it is to be locked. It is used for everything except direct
+    /// transfers.
     pub(super) file: LockedFile,
     pub(super) engine: Engine,
     pub(super) access: Access,
@@ -32,15 +33,15 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// How the kernel's page cache is kept empty; for [`CacheMode::Auto`] the mode that reads are
-    /// in. When the file system refuses a read in mode [`CacheMode::Direct`] after all, reads are
-    /// in another mode from then on.
+    /// Returns how the kernel's page cache is kept free of the file. For [`CacheMode::Auto`] it is
+    /// the mode that reads use. If the file system refuses a read in mode [`CacheMode::Direct`]
+    /// after all, reads use another mode from then on.
     pub fn cache_mode(&self) -> CacheMode {
         self.engine.mode()
     }
 
-    /// How several reads are under way at once. When the kernel refuses a read by
-    /// [`FileEngine::IoUring`], the store falls back to [`FileEngine::Calls`] for good.
+    /// Returns how several reads are in flight at the same time. If the kernel refuses a read by
+    /// [`FileEngine::IoUring`], the store uses [`FileEngine::Calls`] from then on.
     pub fn engine(&self) -> FileEngine {
         match ring::takes_reads(&self.engine, &self.watch) {
             true => FileEngine::IoUring,
@@ -48,7 +49,7 @@ impl FileStore {
         }
     }
 
-    /// Whether the file was opened for reading alone, or for writing too.
+    /// Returns whether the file was opened only for reading, or for writing too.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -61,7 +62,7 @@ impl FileStore {
     }
 }
 
-/// The identity of a regular file's bytes, however it is opened.
+/// Returns the identity of a regular file's bytes, however the file is opened.
 pub(super) fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
     sys::identity(metadata).map(|numbers| Identity::new("file", numbers))
 }
@@ -168,8 +169,8 @@ impl Store for FileStore {
     }
 }
 
-/// The pages of 4 KiB of the file at `path` that the kernel has in its page cache. Linux only; on
-/// tmpfs and the like, the page cache is the file itself.
+/// Returns the number of pages of 4 KiB of the file at `path` that are in the kernel's page cache.
+/// Linux only. On tmpfs and similar file systems the page cache is the file itself.
 pub fn kernel_cached_pages(path: impl AsRef<Path>) -> io::Result<PageCount> {
     sys::cached_bytes_of(path.as_ref()).map(PageCount::ceil)
 }

@@ -1,10 +1,10 @@
-//! Notices what other processes do to the file: a length below the known one, and a modification
+//! Notices changes to the file by other processes: a length below the known one, and a modification
 //! that was not ours.
 //!
 //! A file has one modification time for all its writers. So `version` counts a new time as a change
-//! from outside only if no change of our own was begun or under way since the last look at the
-//! time. It misses a change from outside between a change of ours and the next look, and one that
-//! the file system's clock cannot tell apart from the last.
+//! from outside only if no change of our own has begun, or was under way, since the last check. It
+//! misses a change from outside between a change of ours and the next check, and a change that the
+//! file system's clock cannot tell from the previous one.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -14,30 +14,32 @@ use crate::store::{KnownSince, StoreError, Version};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The known state of a file. Its reads in flight share it with the store, which may be dropped
-/// before they complete.
+/// The known state of a file. Reads in flight share it with the store, because the store may be
+/// dropped before they complete.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The length at opening.
+    /// The length when the file was opened.
     opened_len: u64,
-    /// The length that the file has unless another process cut it: `opened_len`, and our changes.
+    /// The length that the file has unless another process cut it: `opened_len`, as changed by us.
     known_len: AtomicU64,
-    /// Own changes begun, and ended. Loaded as a pair: `ended` first (see `Watch::version`).
+    /// The number of our own changes that have begun, and the number that have ended. `ended` is
+    /// loaded first (see `Watch::version`).
     begun: AtomicU64,
     ended: AtomicU64,
     seen: Mutex<Seen>,
-    /// The kernel has refused a read by io_uring(7): all reads are calls from then on. It guards no
-    /// other memory, so `Relaxed`.
+    /// Whether the kernel has refused a read by io_uring(7). From then on all reads are calls.
+    /// Relaxed, because it guards no other memory.
     pub(super) fell_back: AtomicBool,
 }
 
-/// The last look at the file.
+/// The results of the last check of the file.
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
-    /// Own changes begun before that look, if none was still under way.
+    /// The number of our own changes begun before that check. `None` if one of them was still under
+    /// way.
     settled_at: Option<u64>,
-    /// Changes from outside so far.
+    /// The number of changes from outside so far.
     generation: u64,
 }
 
@@ -56,7 +58,7 @@ impl Stamp {
     }
 }
 
-/// An own change under way. Dropping this ends it.
+/// A change of our own that is under way. Dropping this ends it.
 pub(super) struct OwnChange<'a>(&'a Watch);
 
 impl Drop for OwnChange<'_> {
@@ -82,7 +84,7 @@ impl Watch {
         }
     }
 
-    /// Begins an own change, which lasts until the result is dropped.
+    /// Begins a change of our own, which lasts until the result is dropped.
     pub(super) fn own_change(&self) -> OwnChange<'_> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         OwnChange(self)
@@ -93,7 +95,7 @@ impl Watch {
         self.known_len.fetch_max(end, Ordering::Relaxed);
     }
 
-    /// Runs a change of length, keeping the known length at or below the real one throughout.
+    /// Runs a change of length. Meanwhile the known length is never above the real one.
     pub(super) fn resizing(
         &self,
         file: &File,
@@ -104,7 +106,7 @@ impl Watch {
         let result = resize();
         match &result {
             Ok(()) => self.known_len.store(len, Ordering::Relaxed),
-            // Nothing was cut, or the file's length shows the cut.
+            // Nothing was cut, or the file's length tells of the cut.
             Err(_) => {
                 let now = file.metadata().map_or(len, |metadata| metadata.len());
                 self.known_len.fetch_max(before.min(now), Ordering::Relaxed);
@@ -113,7 +115,8 @@ impl Watch {
         result
     }
 
-    /// Called when a read at `offset` found the end. An error if the file once reached further.
+    /// Checks the end that a read at `offset` has found. Returns an error if the file reached
+    /// further before.
     pub(super) fn check_end(&self, file: &File, offset: u64, wanted: u64) -> io::Result<()> {
         let was = self.known_len.load(Ordering::Relaxed);
         if offset >= was {
@@ -136,18 +139,20 @@ impl Watch {
             }
             .into());
         }
-        // The file was cut and grew again since the read: the bytes are not those that it had.
+        // The file was cut after that read and has grown again, so its bytes are not those that it
+        // had.
         Err(StoreError::Changed.into())
     }
 
-    /// The number of changes from outside noticed so far.
+    /// Returns the number of changes from outside that were noticed so far.
     pub(super) fn version(&self, file: &File) -> io::Result<Version> {
         let mut seen = self.seen.lock();
-        // Pairs with `own_change`: `ended` first, so that equality means that none was under way.
+        // Pairs with `own_change`. `ended` is loaded first, so that equality means that no change
+        // was under way.
         let ended = self.ended.load(Ordering::SeqCst);
         let begun = self.begun.load(Ordering::SeqCst);
         let stamp = Stamp::of(&file.metadata()?);
-        // The stamp may show an own change that began between the two loads.
+        // The stamp may include a change of our own that began between the two loads.
         let begun_after = self.begun.load(Ordering::SeqCst);
         if stamp != seen.stamp && seen.settled_at == Some(begun_after) {
             seen.generation += 1;

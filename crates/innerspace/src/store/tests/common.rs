@@ -1,9 +1,9 @@
-//! The trait's defaults, the transfer loops, batches and the sorting of errors.
+//! Tests of the trait's defaults, the transfer loops, batches and the kinds of errors.
 
 use super::*;
 use crate::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule};
 
-/// A backend with the two required methods alone.
+/// A backend with only the two required methods.
 struct Least(&'static [u8]);
 
 impl Store for Least {
@@ -59,8 +59,8 @@ fn short_transfers_and_interruptions_are_retried_and_the_end_is_not() {
     let mut buf = [0; 4096];
     assert_eq!(read_exact_or_eof(&store, &mut buf, 0).unwrap(), 3000);
     assert_eq!(buf[..3000], pattern(3000, 1));
-    // The calls return 2048 of 4096 bytes; half of the rest, up to the end at 3000; the
-    // interruption; twice nothing.
+    // The calls return 2048 of 4096 bytes; 952 of the next 1024, because the store ends at 3000;
+    // the interruption; and nothing.
     assert_eq!(store.log().iter().filter(|r| r.fault.is_some()).count(), 3);
 
     store.clear_log();
@@ -161,7 +161,8 @@ fn a_batch_completes_every_request_once_also_those_a_store_drops() {
             self.0.read_at(buf, offset)
         }
         fn submit(&self, mut batch: Batch) {
-            // Completes the second from another thread, drops the first, never takes the third.
+            // Completes the second request on another thread, drops the first, and never takes the
+            // third.
             let first = batch.take();
             let second = batch.take().unwrap();
             std::thread::scope(|scope| {
@@ -241,7 +242,7 @@ fn a_request_shows_a_store_nothing_old_and_counts_what_it_was_given() {
             }
             request.advance(1);
             assert_eq!(request.filled(), 4);
-            // The store claims to have filled all of it, and is not believed.
+            // The store claims to have filled all of it, but its claim is ignored.
             request.complete(Ok(8));
             batch.take().unwrap().run(self);
         }

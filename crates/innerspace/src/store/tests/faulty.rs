@@ -1,4 +1,4 @@
-//! Scenarios for `FaultyStore`: each fault does what its model says, and nothing else happens.
+//! Tests of `FaultyStore`: each fault does what its model says, and nothing else happens.
 
 use super::*;
 use crate::store::faulty::{
@@ -8,7 +8,7 @@ use crate::sync::thread;
 
 const LEN: usize = 16 * SECTOR as usize;
 
-/// A store with known, synced content.
+/// Makes a store with known, synced content.
 fn synced() -> FaultyStore<MemoryStore> {
     let store = FaultyStore::new(MemoryStore::new());
     store.write_at(&pattern(LEN, 0), 0).unwrap();
@@ -166,7 +166,7 @@ fn a_write_torn_by_a_power_cut_is_half_on_the_medium() {
         "no power"
     );
     store.power_on();
-    // The earlier write is lost; the torn one reached a sector inside the old end and one past it.
+    // The earlier write is lost. The torn one reached a sector before the old end and one after it.
     let mut expected = pattern(LEN, 0);
     expected[LEN - 512..].fill(2);
     expected.extend([2; 512]);
@@ -216,7 +216,7 @@ fn rot_flips_one_bit_of_an_answer_or_of_the_medium() {
     }
 }
 
-/// Changes of every kind that a power cut can undo, after `synced`.
+/// Changes a store made by `synced` in every way that a power cut can undo.
 fn change_everything(store: &FaultyStore<MemoryStore>) {
     store.write_at(&[1; 1000], 300).unwrap();
     store.punch(4 * SECTOR, 2 * SECTOR).unwrap();

@@ -1,4 +1,4 @@
-//! Scenarios for `FileStore`, on real files.
+//! Tests of `FileStore`, on real files.
 #![cfg(not(miri))]
 
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(super) fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Opens a new file in this mode; `None`, with a message, where the mode does not work.
+/// Opens a new file in this mode. If the mode does not work, prints a message and returns `None`.
 pub(super) fn create_with(path: &std::path::Path, mode: CacheMode) -> Option<FileStore> {
     match FileOptions::new()
         .create(Create::Truncate)
@@ -99,7 +99,7 @@ fn aligned_memory_and_an_unaligned_end_meet_in_direct_mode() {
     assert!(std::fs::read(&path).unwrap() == expected);
 }
 
-/// Whole pages of some content.
+/// Memory that consists of whole pages.
 struct Pages(Vec<u8>);
 
 impl Pages {
@@ -114,7 +114,8 @@ impl Pages {
     }
 }
 
-/// Reads into the buffers in as many calls as it takes; returns the number of calls and of bytes.
+/// Reads into the buffers in as many calls as needed. Returns the number of calls and the number of
+/// bytes.
 fn read_all_vectored(
     store: &FileStore,
     mut bufs: &mut [IoSliceMut<'_>],
@@ -146,7 +147,7 @@ fn pages_here_and_there_are_read_by_one_call_in_every_cache_mode() {
         };
         assert_eq!(store.limits().preferred_size, 256 * PAGE_SIZE);
         let mut pages = Pages::new(300);
-        // Two pairs of adjacent ranges, also in reverse order.
+        // The two buffers of each pair are adjacent in memory, and the pairs are in reverse order.
         let mut bufs: Vec<_> = pages.get().chunks_mut(2 * PAGE_SIZE).collect();
         bufs.reverse();
         let bufs = bufs.iter_mut().flat_map(|two| two.chunks_mut(PAGE_SIZE));
@@ -202,7 +203,7 @@ fn reads_of_any_alignment_end_with_the_file_in_every_cache_mode() {
             assert_eq!(count, expected.len(), "{mode} round {round}");
             let read = &pages.get()[skew..];
             assert!(read[..count] == *expected, "{mode} round {round}");
-            // Bytes behind those asked for are not touched.
+            // The bytes after those asked for are not touched.
             assert!(read[wanted..].iter().all(|&byte| byte == 0x55));
         }
         assert_eq!(store.len().unwrap(), len as u64, "{mode}");
@@ -219,7 +220,7 @@ fn a_read_sees_what_was_just_written_and_not_synced() {
         let mut pages = Pages::new(64);
         for round in 0..40u64 {
             let fresh = pattern(60 * PAGE_SIZE + 99, round);
-            // Writes from unaligned memory, and from the middle of a page.
+            // Writes from unaligned memory to the middle of a page.
             write_all_at(&store, &fresh, round * 100).unwrap();
             let begin = round * 100;
             let from = begin.next_multiple_of(PAGE_SIZE as u64);
@@ -255,8 +256,8 @@ fn many_threads_read_what_is_not_aligned() {
     });
 }
 
-/// Writes 8 MiB, syncs, reads all of it, reads and rewrites some pages, syncs, then rewrites all by
-/// long writes, and syncs.
+/// Writes 8 MiB and syncs; reads all of it; reads and rewrites some pages and syncs; then rewrites
+/// all of it by long writes and syncs.
 fn work_hard(store: &FileStore) {
     let len = 8 * MIB;
     let piece = pattern(256 << 10, 9);
@@ -288,7 +289,7 @@ fn work_hard(store: &FileStore) {
         write_all_at(store, page, offset).unwrap();
     }
     store.sync(SyncWhat::Data).unwrap();
-    // The buffer begins a byte earlier: unaligned memory.
+    // The written bytes begin one byte into the buffer, so that their memory is unaligned.
     let long = [&[0], &piece.repeat(16)[..]].concat();
     for offset in [0, len / 2] {
         write_all_at(store, &long[1..], offset).unwrap();
@@ -303,7 +304,8 @@ fn work_hard(store: &FileStore) {
 fn the_kernel_keeps_almost_nothing_of_a_file() {
     let dir = disk_dir();
     let path = dir.path().join("data.bin");
-    // Checks the measure: a store in mode `Kernel` leaves everything, until it is dropped.
+    // Checks the measurement first: a store in mode `Kernel` leaves everything cached until it is
+    // dropped.
     let store = create_with(&path, CacheMode::Kernel).unwrap();
     work_hard(&store);
     let Ok(all) = kernel_cached_pages(&path) else {

@@ -1,4 +1,4 @@
-//! Files that cannot grow: on a full file system, at a size limit.
+//! Tests of files that cannot grow: on a full file system, and at a size limit.
 #![cfg(all(not(miri), target_os = "linux"))]
 
 use std::fs::File;
@@ -16,7 +16,7 @@ fn a_full_device_is_sorted_as_no_space() {
     assert_eq!(StoreErrorKind::of(&error), StoreErrorKind::NoSpace);
 }
 
-/// Runs one test of this binary in another process, with [`INSIDE`] set. It has to pass.
+/// Runs one test of this binary in another process, with [`INSIDE`] set. The test has to pass.
 fn run_inside(mut command: Command, test: &str) {
     let name = format!("store::tests::file_full::{test}");
     command.arg(std::env::current_exe().expect("path of the test"));
@@ -37,7 +37,7 @@ fn a_full_file_system_refuses_the_write_and_keeps_what_it_has() {
     if std::env::var_os(INSIDE).is_some() {
         return on_a_full_file_system();
     }
-    // A process with mounts of its own does not need to be root to make them.
+    // In a mount namespace of its own the process need not be root to mount.
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--mount"]);
     let mut granted = Command::new("unshare");
@@ -80,7 +80,7 @@ fn a_file_at_its_size_limit_refuses_the_write_and_keeps_what_it_has() {
     if std::env::var_os(INSIDE).is_some() {
         return at_the_size_limit();
     }
-    // 64 KiB in units of 512 bytes, if the shell is a POSIX one.
+    // The limit is 64 KiB in units of 512 bytes, if the shell is a POSIX shell.
     let mut shell = Command::new("sh");
     shell.args(["-c", r#"trap "" XFSZ; ulimit -f 128 && exec "$0" "$@""#]);
     run_inside(

@@ -1,4 +1,4 @@
-//! Opening files: refusals, and locks against others.
+//! Tests of opening files: refusals, and locks that keep others out.
 #![cfg(not(miri))]
 
 use std::fs::File;
@@ -26,7 +26,7 @@ fn two_names_of_one_file_have_one_identity() {
     assert_ne!(open(&path), MemoryStore::new().identity());
 }
 
-/// Bytes that are not text, a line end, and a sequence that clears a terminal.
+/// The name has bytes that are not text, a line end, and a sequence that clears a terminal.
 #[test]
 #[cfg(unix)]
 fn an_odd_name_is_shown_in_one_line_of_plain_text() {
@@ -48,7 +48,7 @@ fn an_odd_name_is_shown_in_one_line_of_plain_text() {
 fn a_child_of_fork_leaves_its_parent_the_lock() {
     let (_dir, path) = file_with(b"abc");
     let opened = Opened::begin(&path, Access::ReadWrite, Create::Never).unwrap();
-    // It does no more than this: a child may neither allocate nor free.
+    // The child does no more than this, because it may neither allocate nor free.
     let mut file = Some(opened.lock_any().unwrap().file);
     assert!(crate::sys::process::tests::in_child(|| {
         file.take();
@@ -187,7 +187,7 @@ fn a_second_writer_is_refused_and_changes_nothing() {
         OpenError::InUse { holder, .. } => holder,
         error => panic!("{error}"),
     };
-    // The holder is not called another process if that is unknown.
+    // An unknown holder is not called another process.
     assert!(!Holder::Unknown.to_string().contains("another"));
     let known = if cfg!(target_os = "linux") {
         Holder::ThisProcess
@@ -211,7 +211,7 @@ fn a_second_writer_is_refused_and_changes_nothing() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
 }
 
-/// Not a test by itself: the other process of the next test.
+/// The other process of the next test, and no test by itself.
 #[test]
 fn other_process_that_holds_a_lock() {
     let Some(path) = std::env::var_os("INNERSPACE_TEST_LOCK_FILE") else {
@@ -244,7 +244,7 @@ fn a_file_that_another_process_writes_is_in_use_by_its_pid() {
     let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
     let message = error.to_string();
     let with_pid = format!("data.bin is in use by another process (pid {})", child.id());
-    // The pid is missing in a pid namespace, and where there is no /proc/locks.
+    // The pid is missing in another pid namespace, and where there is no /proc/locks.
     let without = "data.bin is in use by some process: the system does not tell which";
     assert!(
         message.ends_with(&with_pid) || message.ends_with(without),

@@ -1,4 +1,4 @@
-//! Scenarios for `MemoryStore`.
+//! Tests of `MemoryStore`.
 
 use std::io::IoSlice;
 
@@ -65,7 +65,8 @@ fn it_counts_what_is_asked_of_it() {
 #[test]
 fn buffers_are_written_one_behind_the_other() {
     let chunk = CHUNK as usize;
-    // New chunks, in part and whole; existing ones; empty buffers; a buffer across chunks.
+    // The buffers cover new chunks, in part and as a whole, and existing ones. Some are empty, and
+    // some cross chunks.
     let lens = [0, 5, chunk, 2 * chunk + 3, 0, 1, chunk - 9];
     let bytes: Vec<u8> = (0..6 * chunk).map(|at| (at % 251) as u8 + 1).collect();
     for offset in [0, 1, chunk - 5, chunk, 3 * chunk + 7] {

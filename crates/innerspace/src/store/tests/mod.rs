@@ -1,4 +1,4 @@
-//! Scenarios for the store layer, one file for each backend, and shared helpers.
+//! Tests of the store layer, one file for each backend, and helpers that they share.
 
 mod common;
 mod faulty;
@@ -9,7 +9,7 @@ mod memory;
 
 use super::*;
 
-/// Numbers that look random and are the same in every run (SplitMix64).
+/// Numbers that look random, and are the same in every run (SplitMix64).
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-/// Bytes in which no two neighbouring sectors are equal.
+/// Returns bytes in which no two neighbouring sectors are equal.
 pub(super) fn pattern(len: usize, salt: u64) -> Vec<u8> {
     (0..len as u64)
         .map(|at| (at ^ (at / 512 * 7) ^ salt) as u8)
@@ -38,8 +38,9 @@ pub(super) fn read_all(store: &dyn Store) -> Vec<u8> {
     bytes
 }
 
-/// Applies the same random operations to `store` and to a plain vector, and compares after each:
-/// offsets and lengths of any alignment, growing and shrinking, holes by punching and by growing.
+/// Applies the same random operations to `store` and to a plain vector, and compares the two after
+/// each. Offsets and lengths have any alignment. The operations lengthen, shorten, and make holes
+/// by punching and by lengthening.
 pub(super) fn compare_with_plain_vector(store: &dyn Store, seed: u64, max_len: u64) {
     let mut dice = Dice(seed);
     let mut plain: Vec<u8> = Vec::new();
@@ -102,7 +103,7 @@ pub(super) fn compare_with_plain_vector(store: &dyn Store, seed: u64, max_len: u
     assert!(read_all(store) == plain, "seed {seed}");
 }
 
-/// Checks what the store says about holes at `offset` against `plain`.
+/// Compares the holes that the store reports from `offset` on with `plain`.
 fn check_holes(store: &dyn Store, plain: &[u8], offset: u64) {
     let is_zero = |from: u64, to: u64| plain[from as usize..to as usize].iter().all(|&b| b == 0);
     let len = plain.len() as u64;

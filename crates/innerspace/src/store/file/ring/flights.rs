@@ -1,15 +1,17 @@
-//! A memory's ring: one thread puts reads of files in flight, and completes them.
+//! A memory's ring. One thread puts reads of files in flight, and completes them.
 //!
-//! The thread both submits and reaps, because the kernel completes direct I/O in the context of the
-//! thread that submitted it (`sys::ring`): a caller that sleeps would delay its own reads. The
-//! first read starts the thread, which ends when there was nothing to do for a second.
+//! One thread both submits and reaps, because the kernel completes direct I/O in the context of the
+//! thread that submitted it (`sys::ring`). A caller that submitted its own reads and then slept
+//! would delay them. The first read starts the thread, which ends when there was nothing to do for
+//! a second.
 //!
 //! **Wakers.** A completion leaves the wakers of futures to the end of its batch. They are foreign
-//! code: a thread that does not return from one is replaced, by the next read or by
-//! [`Flights::look_after`]. If no thread can be started, queued reads go by calls, and reads in
-//! flight are reaped by the next thread that can be, or by the replaced one when it returns.
+//! code. If the thread does not return from one, another thread takes its place, at the next read
+//! or in [`Flights::look_after`]. If no thread can be started, queued reads are done by calls.
+//! Reads in flight are then reaped by the next thread that can be started, or by the old one when
+//! it returns.
 //!
-//! Locking: one mutex, a leaf, not held while the ring is used or a read is completed.
+//! Locking: one innermost mutex, which is not held while the ring is used or a read is completed.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -21,23 +23,23 @@ use crate::store::Request;
 use crate::sync::{Arc, Mutex};
 use crate::sys::ring::{Ring, Transfer, iovec, is_refusal};
 
-/// Reads in flight at a time; others wait.
+/// The maximum number of reads in flight. Further reads wait.
 const DEPTH: u32 = 256;
 
-/// How long the thread stays without work before it ends, and the longest it sleeps for a
-/// completion.
+/// How long the thread stays without work before it ends. It is also the longest that the thread
+/// sleeps for a completion.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long wakers may take before another thread takes the ring over.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Request {
-    /// The ring that may do the request.
+    /// Returns the ring that may do the request.
     pub(super) fn by_ring(&self) -> Option<Arc<Flights>> {
         self.transfer().by_ring()
     }
 
-    /// The memory to read into, as the kernel takes it.
+    /// Returns the memory to read into, in the kernel's form.
     pub(super) fn iovecs(&mut self) -> Vec<iovec> {
         let all = 0..self.len();
         let slices = self.transfer_mut().slices_mut(all);
@@ -49,7 +51,7 @@ impl Request {
     }
 }
 
-/// A read under way. It keeps its memory (the request does) and its descriptor (the source does).
+/// A read in flight. Its request keeps the memory, and its source keeps the descriptor.
 struct Flight {
     request: Request,
     source: Source,
@@ -64,23 +66,25 @@ pub(crate) struct Flights {
 #[derive(Default)]
 struct State {
     ring: Option<Arc<Ring<Flight>>>,
-    /// There is no ring, or it is broken: reads go by calls. A broken ring stays until the last
-    /// read in flight has completed.
+    /// Whether there is no ring, or a broken one, so that reads are done by calls. A broken ring
+    /// stays until the last read in flight has completed.
     is_refused: bool,
     queue: VecDeque<(Transfer, Flight)>,
-    /// Reads taken whose requests have not yet been completed or given back.
+    /// The number of reads that were accepted and whose requests are not yet completed or given
+    /// back.
     outstanding: usize,
-    /// The number of the thread that has the ring; 0 for none.
+    /// The number of the thread that has the ring, or 0 if no thread has it.
     thread: u64,
     threads: u64,
-    /// The thread sleeps, or is about to, and has to be woken for queued reads.
+    /// Whether the thread sleeps, or is about to sleep, so that it has to be woken for queued
+    /// reads.
     sleeps: bool,
-    /// When the thread began to call wakers, if it does.
+    /// The time at which the thread began to call wakers, while it does.
     calls_since: Option<Instant>,
 }
 
 impl State {
-    /// Whether a read is in flight or waits to be.
+    /// Returns whether a read is in flight or waits to be.
     fn has_work(&self) -> bool {
         let in_flight = |ring: &Arc<Ring<Flight>>| ring.in_flight() > 0;
         !self.queue.is_empty() || self.ring.as_ref().is_some_and(in_flight)
@@ -88,7 +92,7 @@ impl State {
 }
 
 impl Flights {
-    /// Puts reads in flight. If there is no ring, they go by calls.
+    /// Puts reads in flight. If there is no ring, has them done by calls.
     pub(crate) fn launch(self: &Arc<Flights>, reads: Vec<(Transfer, Request, Source)>) {
         let mut state = self.state.lock();
         if state.ring.is_none() && !state.is_refused {
@@ -123,8 +127,8 @@ impl Flights {
         }
     }
 
-    /// Has another thread take over the ring if the thread that has it does not return from a
-    /// waker, or none could be started.
+    /// Starts another thread for the ring if the one that has it does not return from a waker, or
+    /// if none could be started.
     pub(crate) fn look_after(self: &Arc<Flights>) {
         let starts = {
             let mut state = self.state.lock();
@@ -138,15 +142,14 @@ impl Flights {
         }
     }
 
-    /// Waits until every read has been completed. A request leaves its file's table a little
-    /// earlier.
+    /// Waits until every read was completed. A request leaves its file's table a little earlier.
     pub(crate) fn wait_quiet(&self) {
         while self.state.lock().outstanding > 0 {
             crate::sync::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// The number of a thread to start, if one is needed.
+    /// Returns the number of a thread to start, if one is needed.
     fn wants_thread(state: &mut State) -> Option<u64> {
         let is_stuck = state
             .calls_since
@@ -164,7 +167,7 @@ impl Flights {
         let flights = self.clone();
         let thread = crate::sync::thread::Builder::new().name("innerspace-ring".to_owned());
         if thread.spawn(move || flights.serve(number)).is_err() {
-            // Queued reads go by calls; reads in flight are reaped by the next thread.
+            // Queued reads are done by calls. Reads in flight are reaped by the next thread.
             let mut state = self.state.lock();
             if state.thread == number {
                 state.thread = 0;
@@ -179,7 +182,7 @@ impl Flights {
         }
     }
 
-    /// The thread's loop.
+    /// Submits and completes reads until there are none for a while; the main loop of the thread.
     fn serve(self: &Arc<Flights>, number: u64) {
         let mut idle_since = Instant::now();
         let mut landed = Vec::new();
@@ -187,7 +190,7 @@ impl Flights {
             let (ring, queue) = {
                 let mut state = self.state.lock();
                 if state.thread == 0 {
-                    // This thread was to be replaced, and no other could be started.
+                    // This thread was to be replaced, but no other thread could be started.
                     state.thread = number;
                 }
                 if state.thread != number {
@@ -218,7 +221,7 @@ impl Flights {
             }
             let patience = match self.state.lock().sleeps {
                 true => LINGER,
-                // There may be more to submit.
+                // There may be more reads to submit.
                 false => Duration::ZERO,
             };
             ring.reap(patience, &mut landed);
@@ -231,9 +234,10 @@ impl Flights {
     }
 
     fn submit(&self, ring: &Ring<Flight>, reads: Vec<(Transfer, Flight)>) {
-        // SAFETY: the memory of each transfer is that of the request beside it, which owns the
-        // right to fill it, keeps it until it is completed or dropped, and is in the ring until the
-        // kernel is done with it. The source beside it keeps the descriptor.
+        // SAFETY: the memory of each transfer belongs to the request beside it. The request owns
+        // the right to fill that memory, and keeps it until the request is completed or dropped. It
+        // stays in the ring until the kernel is done with it. The source beside it keeps the
+        // descriptor.
         let refused = unsafe { ring.submit(reads) };
         if refused.is_empty() {
             return;
@@ -288,12 +292,12 @@ mod for_tests {
     use super::*;
 
     impl Flights {
-        /// Behaves as if the kernel had no ring.
+        /// Makes the ring behave as if the kernel had none.
         pub(crate) fn refuse(&self) {
             self.state.lock().is_refused = true;
         }
 
-        /// Behaves as if the kernel had refused a submission permanently.
+        /// Makes the ring behave as if the kernel had refused a submission for good.
         pub(crate) fn break_ring(&self) {
             let ring = self.state.lock().ring.clone();
             ring.expect("it was used").break_off();
@@ -315,10 +319,11 @@ mod tests {
     use crate::store::file::watch::Watch;
     use crate::sys::ring::tests::pipe;
 
-    /// A bound, in case a read does not complete. No test waits so long otherwise.
+    /// The bound of waits that only a failing test reaches.
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A read of one byte from a pipe, and the pipe's other end; `then` runs as it completes.
+    /// Makes a read of one byte from a pipe, and returns it with the pipe's other end. `then` runs
+    /// when the read completes.
     fn read(then: impl FnOnce() + Send + 'static) -> ((Transfer, Request, Source), File) {
         let (out, into) = pipe();
         let out = File::from(out.try_clone().unwrap());
@@ -339,7 +344,7 @@ mod tests {
         ((transfer, request, source), into)
     }
 
-    /// The same; the receiver hears of its end.
+    /// Makes a read like `read`. The receiver is told when it completes.
     fn heard() -> ((Transfer, Request, Source), File, Receiver<()>) {
         let (done, over) = channel();
         let (read, into) = read(move || done.send(()).unwrap());
@@ -354,7 +359,7 @@ mod tests {
         };
         let ((transfer, request, source), mut into, over) = heard();
         let (flights, ring) = (Arc::new(Flights::default()), Arc::new(ring));
-        // The state left by a thread that is to be replaced, where no other can be started.
+        // This is the state left by a thread that is to be replaced while no other can be started.
         flights.state.lock().ring = Some(ring.clone());
         flights.state.lock().outstanding = 1;
         flights.submit(&ring, vec![(transfer, Flight { request, source })]);
@@ -363,7 +368,7 @@ mod tests {
         over.recv_timeout(LONG).expect("somebody reaps it");
     }
 
-    /// Does not return before it is released.
+    /// A waker that does not return before it is released.
     struct Stuck(std::sync::Mutex<Receiver<()>>);
 
     impl Wake for Stuck {
@@ -388,7 +393,7 @@ mod tests {
         while flights.state.lock().calls_since.is_none() {
             std::thread::yield_now();
         }
-        // As in a call of `start` that fails.
+        // A call of `start` that fails leaves this state.
         flights.state.lock().calls_since = None;
         flights.state.lock().thread = 0;
         drop(let_go);

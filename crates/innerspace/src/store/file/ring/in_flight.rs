@@ -1,13 +1,14 @@
 //! Reads of a file by io_uring(7): which reads can go by a ring, and what their completions mean.
 //!
-//! A read goes by the ring if reads are direct and everything about it is aligned. Other reads, and
-//! all writes, are calls. A read ends as [`Store::read_vectored_at`] does: the same ends of files,
-//! and the caller continues a short read. If the kernel refuses a read by the ring, it is done by a
-//! call, and [`Watch::fell_back`] keeps the others from trying.
+//! A read goes by the ring if reads are direct and the offset, the lengths and the memory are
+//! aligned. Other reads, and all writes, are calls. A read ends as [`Store::read_vectored_at`]
+//! does: the end of the file is found in the same way, and the caller continues a short read. If
+//! the kernel refuses a read by the ring, the read is done by a call, and [`Watch::fell_back`]
+//! keeps later ones from trying.
 //!
-//! A store may be dropped while its reads are in flight; a store that opens the file for each batch
-//! does so. So each read keeps a [`Source`], which has the descriptor and decides what its
-//! completion means.
+//! A store may be dropped while its reads are in flight, for example a store that opens the file
+//! for each batch. So each read keeps a [`Source`], which has the descriptor and decides what the
+//! read's completion means.
 //!
 //! [`Store::read_vectored_at`]: crate::store::Store::read_vectored_at
 
@@ -24,21 +25,21 @@ use crate::sys::ring::{Transfer, available, iovec, is_passing, is_refusal};
 /// The outcome of a read that a ring has completed.
 #[derive(Debug)]
 pub(crate) enum Completed {
-    /// The result, as [`Store::read_vectored_at`](crate::store::Store::read_vectored_at) would
-    /// return it.
+    /// The result that [`Store::read_vectored_at`](crate::store::Store::read_vectored_at) would
+    /// have returned.
     Done(io::Result<usize>),
-    /// None: the caller reads the same by a call, which may wait.
+    /// There is no result. The caller reads the same bytes by a call, which may wait.
     ByCall,
 }
 
-/// The part of its store that a read in flight keeps: the descriptor, and the file's state.
+/// The parts of its store that a read in flight keeps: the descriptor, and the file's state.
 #[derive(Debug)]
 pub(crate) struct Source {
     direct: Arc<Direct>,
     watch: Arc<Watch>,
 }
 
-/// The descriptor of direct reads, if they go by a ring now.
+/// Returns the descriptor of direct reads, if reads go by a ring now.
 pub(super) fn direct_reads<'e>(engine: &'e Engine, watch: &Watch) -> Option<&'e Arc<Direct>> {
     let direct = engine.direct_reads()?;
     (!watch.fell_back.load(Ordering::Relaxed) && available()).then_some(direct)
@@ -50,8 +51,8 @@ impl Source {
         Source { direct, watch }
     }
 
-    /// A read into this memory that a ring can take as it is; the memory comes back if none can.
-    /// The caller keeps the source, which has the descriptor, until the read has completed.
+    /// Makes a read into this memory that a ring can take. Returns the memory as an error if none
+    /// can. The caller keeps the source, which has the descriptor, until the read has completed.
     pub(super) fn of_read(
         engine: &Engine,
         watch: &Arc<Watch>,
@@ -79,13 +80,13 @@ impl Source {
         Ok((transfer, source))
     }
 
-    /// The ring refused the read: the store's reads go by calls from now on.
+    /// Notes that the ring has refused the read. The store's reads are done by calls from now on.
     pub(super) fn fall_back(&self) {
         self.watch.fell_back.store(true, Ordering::Relaxed);
     }
 
-    /// The outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused the
-    /// read by the ring, the store falls back.
+    /// Returns the outcome of a completed read of `wanted` bytes at `offset`. If the kernel refused
+    /// the read by the ring, the store falls back to calls.
     pub(crate) fn completed(
         &self,
         offset: u64,
@@ -145,7 +146,7 @@ mod tests {
         })
     }
 
-    /// Memory for four pages, and where in it the first begins.
+    /// Returns memory for four pages, and the offset in it at which the first page begins.
     fn memory() -> (Vec<u8>, usize) {
         let memory = vec![0x55; 5 * PAGE];
         let begin = memory.as_ptr().addr().wrapping_neg() & (PAGE - 1);
@@ -159,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Reads pages by a ring; `None` where the read cannot go so.
+    /// Reads pages by a ring. Returns `None` if the read cannot go by one.
     fn read(case: &Case, offset: u64, pages: &[usize]) -> Option<(Vec<u8>, Completed)> {
         let mut source = None;
         let transfer_for = |pieces| {

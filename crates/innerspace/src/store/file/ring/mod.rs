@@ -1,5 +1,5 @@
-//! Reads in flight by io_uring(7): [`in_flight`] says which reads can go by a ring, [`flights`] has
-//! the ring and its thread.
+//! Reads by io_uring(7). [`in_flight`] says which reads can go by a ring; [`flights`] has the ring
+//! and its thread.
 
 mod flights;
 mod in_flight;
@@ -12,7 +12,7 @@ use super::watch::Watch;
 use crate::store::{Batch, Operation};
 use crate::sync::Arc;
 
-/// Whether reads of this file go by a ring now.
+/// Returns whether reads of this file go by a ring now.
 pub(super) fn takes_reads(engine: &Engine, watch: &Watch) -> bool {
     direct_reads(engine, watch).is_some()
 }
