@@ -1,16 +1,16 @@
-//! Sizes of the blocks of open files, and the limits that have room for them.
+//! The block sizes of open files, and the smallest limits that have room for such a block.
 
 use super::GroupError;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::PageCount;
 
-/// Pages that a read takes beside its block: nodes of the index.
+/// Pages that a read needs besides its block: nodes of the index.
 const BESIDE: u64 = 4;
 
-/// Sizes of blocks, as the log2 of their pages.
+/// The number of block sizes, which are counted by the log2 of their pages.
 const ORDERS: usize = 10;
 
-/// How many files with blocks of each size a group pays for, and those below it.
+/// The number of open files for each block size, among those that a group or one below it pays for.
 #[derive(Default)]
 pub(super) struct BlockSizes([AtomicU32; ORDERS]);
 
@@ -23,19 +23,19 @@ impl BlockSizes {
         self.0[usize::from(order)].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The order of the largest, if there is a file with blocks of several pages.
+    /// Returns the order of the largest block size, if some file has blocks of several pages.
     pub(super) fn largest(&self) -> Option<u8> {
         let is_used = |order: &u8| self.0[usize::from(*order)].load(Ordering::Relaxed) > 0;
         (1..ORDERS as u8).rev().find(is_used)
     }
 }
 
-/// The smallest limit with which a file can be read whose blocks have this order.
+/// Returns the smallest limit under which a file with blocks of this order can be read.
 pub(super) fn pages_for(order: u8) -> PageCount {
     PageCount((1 << order) + BESIDE)
 }
 
-/// The error of a group that has no room for a block.
+/// Creates the error of a group that has no room for a block.
 pub(super) fn too_small(group: String, max: PageCount, order: u8) -> GroupError {
     GroupError::TooSmallForBlocks {
         group,

@@ -1,11 +1,11 @@
-//! The blocks of open files, for which the limits of their groups have to have room: otherwise
-//! every read would fail.
+//! Makes sure that the limits of groups have room for the blocks of open files: otherwise every
+//! read would fail.
 
 use super::block_sizes::{pages_for, too_small};
 use super::{Group, GroupError, GroupId, GroupTree};
 use crate::sync::Arc;
 
-/// An open file, for the limits of the groups that pay for it; until this is dropped.
+/// Counts an open file for the limits of the groups that pay for it, until this is dropped.
 #[must_use = "the file counts as closed when this is dropped"]
 pub(crate) struct FileBlocks {
     tree: Arc<GroupTree>,
@@ -14,14 +14,14 @@ pub(crate) struct FileBlocks {
 }
 
 impl FileBlocks {
-    /// A file with blocks of this order, for which `group` pays. While this lives, the caller keeps
-    /// the group's number.
+    /// Counts a file with blocks of this order, for which `group` pays. While the result lives, the
+    /// caller keeps the group's number in use.
     ///
     /// # Errors
     /// [`GroupError::TooSmallForBlocks`]: the group, or one above it, has no room for one block.
     pub(crate) fn begin(group: &Group, order: u8) -> Result<FileBlocks, GroupError> {
         let (tree, group) = (group.tree().clone(), group.id());
-        // Limits change with the shape locked.
+        // Limits change only with the shape locked.
         let shape = tree.shape.lock();
         for id in tree.path(group) {
             if let Some(max) = tree.max(id).filter(|max| *max < pages_for(order)) {

@@ -1,5 +1,5 @@
-//! Charging and uncharging by way of the thread's stock, and the guard in between. Pages that do
-//! not fit in the stock go to the counters (`counters`).
+//! Charges and uncharges through the thread's stock, and the guard in between. Pages that do not
+//! fit in the stock go to the counters (`counters`).
 
 use super::counters::Ceiling;
 use super::stock::Stocked;
@@ -8,7 +8,7 @@ use crate::stats::thread_number;
 use crate::sync::failpoint;
 use crate::units::PageCount;
 
-/// Pages charged to a group, not yet carried by a frame. Dropped, they are given back.
+/// Pages charged to a group, not yet carried by a frame. Dropping the charge gives them back.
 #[must_use = "a charge that is dropped is given back at once"]
 pub(crate) struct Charge<'t> {
     tree: &'t GroupTree,
@@ -33,30 +33,30 @@ impl std::fmt::Debug for Charge<'_> {
 }
 
 impl Charge<'_> {
-    /// The group charged.
+    /// Returns the group charged.
     pub(crate) fn group(&self) -> GroupId {
         self.group
     }
 
-    /// The pages charged.
+    /// Returns the pages charged.
     pub(crate) fn pages(&self) -> PageCount {
         self.pages
     }
 
-    /// The nearest group that was over its `high` with this charge: the caller has to reclaim or is
-    /// slowed down.
+    /// Returns the nearest group that was over its `high` with this charge. The caller has to
+    /// reclaim for it, or is slowed down.
     #[inline]
     pub(crate) fn over_high(&self) -> Option<GroupId> {
         self.over_high
     }
 
-    /// Whether it came from a stock, so that no group's usage has changed.
+    /// Whether the pages came from a stock, so that no group's usage has changed.
     #[inline]
     pub(crate) fn is_from_stock(&self) -> bool {
         self.source == Source::Stock
     }
 
-    /// Splits pages off, as a charge of their own.
+    /// Splits `pages` off, as a charge of their own.
     ///
     /// # Panics
     /// If the charge has fewer.
@@ -67,7 +67,7 @@ impl Charge<'_> {
         Charge { pages, ..*self }
     }
 
-    /// Ends the guard; the pages stay charged. The caller gives them back by
+    /// Ends the guard. The pages stay charged until the caller gives them back by
     /// [`GroupTree::uncharge`].
     pub(crate) fn commit(self) -> GroupId {
         let group = self.group;
@@ -77,11 +77,11 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Inlined, and calls take values: a charge whose address is taken is kept in memory, and read
-    // back from there each time it moves.
+    // Inlined, and the calls take values: a charge whose address is taken is kept in memory, and is
+    // read from there each time that it moves.
     #[inline(always)]
     fn drop(&mut self) {
-        // If it is 0, all of it was split off.
+        // A charge of 0 pages was split up wholly.
         if self.pages.0 > 0 {
             self.tree.give_back(self.group, self.pages, self.over_high);
         }
@@ -89,8 +89,8 @@ impl Drop for Charge<'_> {
 }
 
 impl GroupTree {
-    /// Charges `pages` to `group` and to every group above it, or nothing at all. All or nothing
-    /// for a block, too (M13).
+    /// Charges `pages` to `group` and to every group above it, or charges nothing at all. The same
+    /// holds for the pages of one block (M13).
     #[inline]
     pub(crate) fn try_charge(
         &self,
@@ -100,8 +100,8 @@ impl GroupTree {
         self.try_charge_at(thread_number(), group, pages)
     }
 
-    /// Tries [`GroupTree::try_charge`] again after it was refused. However often, that counts as
-    /// one refusal.
+    /// Tries [`GroupTree::try_charge`] again after a refusal. All attempts together count as one
+    /// refusal.
     #[cold]
     #[inline(never)]
     pub(crate) fn try_charge_again(
@@ -119,7 +119,8 @@ impl GroupTree {
         })
     }
 
-    /// [`GroupTree::try_charge`] for tests of other modules, where no other thread has this number.
+    /// Like [`GroupTree::try_charge`], with a given thread number. For tests of other modules,
+    /// where no other thread has this number.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn try_charge_as(
         &self,
@@ -130,7 +131,7 @@ impl GroupTree {
         self.try_charge_at(number, group, pages)
     }
 
-    /// [`GroupTree::try_charge`] by the thread with this number.
+    /// Like [`GroupTree::try_charge`], by the thread with this number.
     #[inline(always)]
     pub(super) fn try_charge_at(
         &self,
@@ -151,7 +152,7 @@ impl GroupTree {
         })
     }
 
-    /// Charges one page if the thread has it in stock: no level changes.
+    /// Charges one page if the thread has it in stock. No level changes.
     #[inline(always)]
     pub(crate) fn try_charge_stocked(&self, group: GroupId) -> Option<Charge<'_>> {
         let charged = self.stocks.charge(thread_number(), group, 1);
@@ -165,14 +166,14 @@ impl GroupTree {
     }
 
     /// Charges one page below every `max` and `high`: from the thread's stock, with a batch, or
-    /// alone. `None` where that takes more. Then nothing is refused or counted and no stock is
-    /// drained: use [`GroupTree::try_charge`].
+    /// alone. Returns `None` where these do not suffice. Then nothing was refused or counted and no
+    /// stock was drained: use [`GroupTree::try_charge`].
     #[inline]
     pub(crate) fn try_charge_unrefused(&self, group: GroupId) -> Option<Charge<'_>> {
         self.try_charge_unrefused_at(thread_number(), group)
     }
 
-    /// [`GroupTree::try_charge_unrefused`] by the thread with this number.
+    /// Like [`GroupTree::try_charge_unrefused`], by the thread with this number.
     #[inline]
     pub(super) fn try_charge_unrefused_at(
         &self,
@@ -208,8 +209,8 @@ impl GroupTree {
     }
 
     /// Charges up to `most` pages: as many as the thread has in stock, which is filled if it is
-    /// empty. `None` where a limit is too near for that. Then nothing is refused or counted: use
-    /// [`GroupTree::try_charge`].
+    /// empty. Returns `None` where a limit is too near for a refill. Then nothing was refused or
+    /// counted: use [`GroupTree::try_charge`].
     pub(crate) fn try_charge_some(&self, group: GroupId, most: PageCount) -> Option<Charge<'_>> {
         let number = thread_number();
         let most = self.stocks.at_most(most.0);
@@ -242,8 +243,8 @@ impl GroupTree {
         })
     }
 
-    /// The stock has too little: charges a batch, the pages alone, or the pages after the stocks of
-    /// other threads were given back.
+    /// Charges where the stock has too little: a batch, the pages alone, or the pages after other
+    /// threads have given their stocks back.
     #[cold]
     fn charge_slow(
         &self,
@@ -259,8 +260,8 @@ impl GroupTree {
         exactly().or_else(|refuser| self.stocks.drain_until(self, number, refuser, exactly))
     }
 
-    /// Charges over any limit, for writeback and other work that must not fail. Counted as one
-    /// event, in the nearest group that is over its limit now.
+    /// Charges past any limit, for writeback and other work that must not fail. The charge counts
+    /// as one event, in the nearest group that is then over its limit.
     pub(crate) fn charge_must(&self, group: GroupId, pages: PageCount) -> Charge<'_> {
         let number = thread_number();
         let over_high = match self.stocks.charge(number, group, pages.0) {
@@ -286,18 +287,18 @@ impl GroupTree {
         if over_high.is_none() {
             return self.uncharge(group, pages);
         }
-        // Not given back to the stock: from there the pages would be charged again without a look
-        // at the mark.
+        // The pages do not go back to the stock: from there they would be charged again without a
+        // look at `high`.
         if let Err(underflow) = self.uncharge_past_stock(thread_number(), group, pages) {
             panic!("{underflow}");
         }
     }
 
-    /// Gives back `pages` that a committed charge left with `group`.
+    /// Gives back `pages` of a committed charge to `group`.
     ///
     /// # Panics
-    /// If fewer are charged: the counters are wrong, and continuing would let the limit be passed
-    /// (M14).
+    /// If fewer pages are charged. The counters are wrong then, and continuing would let the limit
+    /// be passed (M14).
     #[inline]
     pub(crate) fn uncharge(&self, group: GroupId, pages: PageCount) {
         if let Err(underflow) = self.try_uncharge(group, pages) {
@@ -305,14 +306,14 @@ impl GroupTree {
         }
     }
 
-    /// Like [`GroupTree::uncharge`], but reports an error instead of panicking; then no counter has
-    /// changed.
+    /// Like [`GroupTree::uncharge`], but returns an error instead of panicking. No counter has
+    /// changed then.
     #[inline]
     pub(crate) fn try_uncharge(&self, group: GroupId, pages: PageCount) -> Result<(), Underflow> {
         self.try_uncharge_at(thread_number(), group, pages)
     }
 
-    /// [`GroupTree::try_uncharge`] by the thread with this number.
+    /// Like [`GroupTree::try_uncharge`], by the thread with this number.
     #[inline]
     pub(super) fn try_uncharge_at(
         &self,
@@ -320,7 +321,7 @@ impl GroupTree {
         group: GroupId,
         pages: PageCount,
     ) -> Result<(), Underflow> {
-        // Pages in other threads' stocks are seen when these are drained.
+        // Pages that are in other threads' stocks are checked when these stocks are drained.
         let in_use = self.stocks.in_use(number, group, &self.node(group).own);
         if in_use < pages.0 {
             return Err(Underflow {
@@ -338,7 +339,7 @@ impl GroupTree {
         self.uncharge_past_stock(number, group, pages)
     }
 
-    /// Gives `pages` back to the levels, by the thread with this number.
+    /// Takes `pages` off the levels, past the stock of the thread with this number.
     fn uncharge_past_stock(
         &self,
         number: usize,
@@ -349,7 +350,7 @@ impl GroupTree {
         self.uncharge_levels(group, pages, stocked)
     }
 
-    /// Gives back all stocks of `group` and of the groups below it.
+    /// Gives back the stocks of `group` and of the groups below it.
     pub(crate) fn drain_stocks(&self, group: GroupId) {
         self.stocks.drain(self, thread_number(), group);
     }

@@ -1,5 +1,5 @@
-//! The hierarchical counter: adds to a group and to all above it, all or nothing, and takes off
-//! again.
+//! The hierarchical counter: adds pages to a group and to all above it, all or nothing, and takes
+//! them off again.
 
 use super::levels::Levels;
 use super::node::Node;
@@ -8,29 +8,28 @@ use crate::sync::atomic::Ordering;
 use crate::sys::copy;
 use crate::units::PageCount;
 
-/// Which limits can refuse.
+/// The limits that can refuse a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ceiling {
-    /// `max`.
+    /// `max` alone.
     Enforced,
     /// No limit: the charge must succeed, and passing `max` is counted.
     Ignored,
-    /// `max` and `high`: for the stock, and for callers that try again in another way if this is
-    /// refused.
+    /// `max` and `high`: for the stock, and for callers that have another way to charge.
     BelowHigh,
 }
 
 impl Node {
-    /// Pages that pass neither limit.
+    /// Returns how many pages can be added without passing either limit.
     fn margin(&self) -> u64 {
         let limit = self.max.load(Ordering::Relaxed);
         let limit = limit.min(self.high.load(Ordering::Relaxed));
         limit.saturating_sub(self.usage.load(Ordering::Relaxed))
     }
 
-    /// Adds to `usage` unless that would pass a limit; returns the new usage. Compare-and-swap
-    /// rather than add-and-undo: usage is at or under `max` at every instant, and a charge that
-    /// will be undone makes no other be refused on its own level.
+    /// Adds to `usage` unless that would pass a limit, and returns the new usage. Uses
+    /// compare-and-swap rather than add-and-undo: usage is then at or under `max` at every instant,
+    /// and a charge that will be undone causes no other charge to be refused at its own level.
     #[inline]
     fn try_add(&self, pages: u64, ceiling: Ceiling) -> Option<u64> {
         let mut usage = self.usage.load(Ordering::Relaxed);
@@ -47,9 +46,9 @@ impl Node {
             if new > limit {
                 return None;
             }
-            // Acquire: pairs with `checked_take`. Frames are freed before their charges are given
-            // back; a thread that charges what was given back finds the frames, also those put in
-            // magazines by plain stores.
+            // Acquire pairs with `checked_take`. Frames are freed before their charges are given
+            // back. So a thread that charges pages that were given back finds the frames, also
+            // those that were put in magazines by plain stores.
             match self
                 .usage
                 .compare_exchange_weak(usage, new, Ordering::Acquire, Ordering::Relaxed)
@@ -63,26 +62,26 @@ impl Node {
 
 /// The outcome of a charge that every level granted.
 pub(super) struct Added {
-    /// The usage that each level reached, from the group charged up.
+    /// The usage that each level reached, from the charged group upwards.
     reached: [u64; MAX_LEVELS],
     levels: usize,
-    /// For some level this is a new peak.
+    /// Whether this is a new peak at some level.
     rises: bool,
     /// The nearest group that is over its `high` now.
     over_high: Option<GroupId>,
 }
 
-/// Takes `pages` off a counter; `Err` with its value, unchanged, when it has fewer. `before` is
-/// called with each value about to be changed.
+/// Takes `pages` off a counter. If it has fewer, returns its value, unchanged, as `Err`. Calls
+/// `before` with each value that is about to be changed.
 #[inline]
 fn checked_take(
     counter: &crate::sync::atomic::AtomicU64,
     pages: u64,
     before: impl Fn(u64),
 ) -> Result<u64, u64> {
-    // SeqCst: `GroupTree::remove` stores its state and then reads usage; the last uncharge writes
-    // usage and then reads the state. One of the two sees the other (on x86-64 the ordering is free
-    // here). Of `own`, Release: pairs with `Stocks::in_use`.
+    // SeqCst: `GroupTree::remove` stores its state and then reads usage, and the last uncharge
+    // writes usage and then reads the state. One of the two sees the other's write (on x86-64 the
+    // ordering is free here). For `own`, Release is enough: it pairs with `Stocks::in_use`.
     counter
         .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |value| {
             before(value);
@@ -92,8 +91,8 @@ fn checked_take(
 }
 
 impl GroupTree {
-    /// Adds at every level, or at none, and then returns the group that refused. Otherwise returns
-    /// the nearest group that is over its `high` now.
+    /// Charges every level, or none and then returns the group that refused. On success returns the
+    /// nearest group that is over its `high` now.
     pub(super) fn charge_levels(
         &self,
         number: usize,
@@ -103,7 +102,7 @@ impl GroupTree {
     ) -> Result<Option<GroupId>, GroupId> {
         let stocked = self.stocks.count(number, group);
         let added = self.add_levels(group, pages, ceiling, stocked)?;
-        // Every level granted: only now may anything but `usage` change.
+        // Every level has granted the pages: only from here on may anything but `usage` change.
         self.note_peaks(group, &added, stocked);
         if let Some(id) = added.over_high {
             self.count(id, 1, |events| &events.high);
@@ -120,8 +119,8 @@ impl GroupTree {
         Ok(added.over_high)
     }
 
-    /// Adds at every level, or at none, and then returns the group that refused. `stocked` is for
-    /// the peaks.
+    /// Adds to `usage` at every level, or at none and then returns the group that refused.
+    /// `stocked` is the number of pages that do not count in a peak.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
@@ -155,15 +154,16 @@ impl GroupTree {
         Ok(added)
     }
 
-    /// Prefetches the counters of all levels at once: a line that another thread has changed takes
-    /// long to arrive, and the atomic operations on them wait for each other.
+    /// Prefetches the counters of all levels together: a cache line that another thread has changed
+    /// takes long to arrive, and atomic operations on several such lines would wait one after the
+    /// other.
     fn fetch_levels(&self, group: GroupId) {
         for id in self.path(group) {
             copy::prefetch_line(std::ptr::from_ref(&self.node(id).usage).cast());
         }
     }
 
-    /// Notes the usage that the levels reached, less `stocked`, where it is a new peak.
+    /// Notes the usage that each level reached, less `stocked`, where it is a new peak.
     #[inline]
     pub(super) fn note_peaks(&self, group: GroupId, added: &Added, stocked: u64) {
         if !added.rises {
@@ -174,7 +174,7 @@ impl GroupTree {
         }
     }
 
-    /// Takes the charge of the first `levels` nodes from `group` up back off.
+    /// Undoes a charge at the first `levels` nodes from `group` upwards.
     fn undo_levels(&self, group: GroupId, levels: usize, pages: PageCount) {
         let mut next = Some(group);
         for _ in 0..levels {
@@ -185,8 +185,8 @@ impl GroupTree {
         }
     }
 
-    /// Takes pages off every level. Until now all of usage but `stocked` may have been in use. That
-    /// peak is noted here, because charges from a stock note none.
+    /// Takes pages off every level. Until now all of the usage but `stocked` may have been in use.
+    /// That peak is noted here, because charges from a stock note none.
     pub(super) fn uncharge_levels(
         &self,
         group: GroupId,
@@ -202,9 +202,10 @@ impl GroupTree {
         let mut next = Some(group);
         while let Some(id) = next {
             let node = self.node(id);
-            // Read first: once its last page is taken off, the node may start another life.
+            // The parent is read first: once the last page is taken off, the node may become
+            // another group's.
             next = node.parent();
-            // Before that, not after it: see above.
+            // The peak is noted before the pages are taken off, not after.
             let note = |usage: u64| node.note_peak(usage.saturating_sub(stocked));
             let was_over = node.over.load(Ordering::Relaxed);
             let left = checked_take(&node.usage, pages.0, note).expect("usage covers own (I8)");
@@ -212,7 +213,8 @@ impl GroupTree {
                 self.note_over(node);
             }
             if left == 0 && node.is_deleted() {
-                // Each level separately: another thread may have released the one below already.
+                // Each level is checked separately: another thread may have released the one below
+                // already.
                 self.release(id);
             }
         }

@@ -9,15 +9,15 @@ use super::GroupId;
 use crate::sys::process::OtherProcess;
 use crate::units::{ByteSize, GIB, Grouped, KIB, MIB, PAGE_SIZE, PageCount};
 
-/// A charge that did not fit. No counter moved.
+/// A charge that did not fit. No counter has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused {
     /// The group whose `max` refused: the charged one or one above it.
     pub(crate) group: GroupId,
 }
 
-/// More was given back to a group than it had been charged: an accounting bug of the caller (M14).
-/// Nothing was changed.
+/// An attempt to give back more to a group than it had been charged: an accounting bug of the
+/// caller (M14). Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("group {}: {wanted} pages given back, but only {charged} are charged", group.0)]
 pub(crate) struct Underflow {
@@ -26,14 +26,14 @@ pub(crate) struct Underflow {
     pub(crate) wanted: u64,
 }
 
-/// The holders of the memory of a group and everything below it, which keep it from being evicted;
-/// counted when a request failed.
+/// What keeps the memory of a group and of everything below it from being evicted. Counted when a
+/// request failed.
 ///
-/// A page counts in one field only: the first that applies.
+/// Each page counts in one field only: the first that applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holders {
-    /// Views that are alive on the pages in `viewed`.
+    /// How many views are alive on the pages in `viewed`.
     pub views: u64,
     /// Pages kept by views.
     pub viewed: PageCount,
@@ -49,7 +49,7 @@ pub struct Holders {
     pub tables: PageCount,
     /// Everything else: anonymous memory, accessors, pages being set up.
     pub anonymous: PageCount,
-    /// The group was too large to count in full: the figures are lower bounds.
+    /// Whether the group was too large to count in full, so that the figures are lower bounds.
     pub partial: bool,
 }
 
@@ -63,23 +63,23 @@ pub enum LimitReason {
     WouldBlock,
     /// The group is over its `high`, where requests have to wait, and the caller asked not to.
     OverHigh,
-    /// The group had room, but no free run of pages was long enough for the block, and eviction did
+    /// The group had room, but no run of free pages was long enough for the block, and eviction did
     /// not make one.
     Fragmented,
-    /// The group has as much unwritten data as there is room for beside what other groups are owed
-    /// by their `min`, and none of it can be written now.
+    /// The group has unwritten data wherever there is room beside the `min` of other groups, and
+    /// none of this data can be written now.
     Unwritten,
-    /// The request may go over the limit, and found the reserve empty too.
+    /// The request may pass the limit, but the reserve is empty too.
     ReserveEmpty,
-    /// The calling process is a child of fork(2), and the memory belongs to the process that made
-    /// it. The other facts are not filled in.
+    /// The calling process is a child of fork(2), and the memory belongs to the process that
+    /// created it. The other fields are not filled in.
     OtherProcess {
-        /// The id of the process that made the memory.
+        /// The id of the process that created the memory.
         pid: u32,
     },
 }
 
-/// A group is full: the memory asked for was not given, and nothing was changed.
+/// A group is full: no memory was given, and nothing was changed.
 #[derive(Clone, PartialEq, Eq, Error)]
 pub struct LimitError(Box<LimitDetails>);
 
@@ -93,24 +93,24 @@ impl From<LimitError> for io::Error {
     }
 }
 
-/// The facts of a [`LimitError`].
+/// The details of a [`LimitError`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitDetails {
-    /// The group that refused, the one charged or one above it: the names from the root to it,
-    /// joined by `/`, as in [`Group::path`](super::Group::path).
+    /// The group that refused: the charged one or one above it. These are the names from the root
+    /// to it, joined by `/`, as in [`Group::path`](super::Group::path).
     pub group: String,
-    /// That group's number, for the layers above.
+    /// The number of that group, for the layers above.
     pub(crate) id: GroupId,
-    /// Its limit at the time.
+    /// The group's limit at the time.
     pub max: PageCount,
-    /// Pages charged to it and to the groups below it.
+    /// Pages charged to the group and to the groups below it.
     pub usage: PageCount,
-    /// The pages asked for.
+    /// The pages requested.
     pub requested: PageCount,
-    /// The reason.
+    /// The reason of the refusal.
     pub reason: LimitReason,
-    /// The holders of the memory. All zero with [`LimitReason::WouldBlock`] and
+    /// What holds the memory. All zero with [`LimitReason::WouldBlock`] and
     /// [`LimitReason::OverHigh`], where nothing is counted.
     pub holders: Holders,
 }
@@ -120,7 +120,7 @@ impl LimitError {
         LimitError(Box::new(details))
     }
 
-    /// For a child of fork(2).
+    /// Creates the error for a child of fork(2).
     #[cold]
     pub(crate) fn other_process(pid: u32, requested: PageCount) -> LimitError {
         LimitError::new(LimitDetails {
@@ -134,7 +134,7 @@ impl LimitError {
         })
     }
 
-    /// The facts: group, limit, usage, holders.
+    /// Returns the details: group, limit, usage, holders.
     pub fn details(&self) -> &LimitDetails {
         &self.0
     }
@@ -154,7 +154,7 @@ impl fmt::Debug for LimitError {
     }
 }
 
-/// The unit that suits `bytes`: its size and its name.
+/// Returns the unit that suits `bytes`: its size and its name.
 fn unit_for(bytes: u64) -> (u64, &'static str) {
     match bytes {
         n if n >= GIB => (GIB, "GiB"),
@@ -189,7 +189,7 @@ impl fmt::Display for LimitError {
         let digits =
             |pages: PageCount, digits| format!("{:.*}", digits, pages.bytes() as f64 / unit as f64);
         let amount = |pages: PageCount| digits(pages, 1);
-        // As many digits as make the two differ; seven show a page in any unit.
+        // Prints as many digits as make the two differ; seven show a page in any unit.
         let exact = |shown: &usize| digits(*usage, *shown) != digits(*max, *shown);
         let shown = match usage == max {
             true => 1,
@@ -198,7 +198,7 @@ impl fmt::Display for LimitError {
         let (usage_text, max_text) = (digits(*usage, shown), digits(*max, shown));
         let state = match reason {
             LimitReason::OverHigh => "over its high mark".to_string(),
-            // There is some room, but not for a whole block.
+            // The group has some room, but not for a whole block.
             _ if requested.0 > 1 && usage < max => {
                 format!("too full for {} more", ByteSize(requested.bytes()))
             }
@@ -211,7 +211,8 @@ impl fmt::Display for LimitError {
         let at_least = if holders.partial { "at least " } else { "" };
         let mut lead = ", of which ";
         for (pages, what) in holders.rows() {
-            // A row under a hundredth of the usage, or one that prints as 0.0, explains nothing.
+            // A row under a hundredth of the usage, or one that would print as 0.0, explains
+            // nothing.
             if pages.0 * 100 >= usage.0 && pages.bytes() * 20 >= unit {
                 write!(f, "{lead}{at_least}{} {what}", amount(pages))?;
                 lead = ", ";
@@ -239,7 +240,7 @@ impl fmt::Display for LimitError {
 }
 
 impl Holders {
-    /// The sum of everything counted here.
+    /// Returns the sum of all pages counted here.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> PageCount {
         PageCount(self.rows().iter().map(|(pages, _)| pages.0).sum())
@@ -261,7 +262,7 @@ impl Holders {
         ]
     }
 
-    /// Advice to the caller, by the largest holder.
+    /// Returns advice to the caller, chosen by the largest holder.
     fn advice(&self) -> &'static str {
         let choices = [
             (self.viewed, "Drop views or raise the limit"),
@@ -288,7 +289,7 @@ impl Holders {
     }
 }
 
-/// A group could not be made or changed.
+/// A group could not be created or changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum GroupError {
@@ -298,16 +299,17 @@ pub enum GroupError {
         Exact(*max), ByteSize(*minimum)
     )]
     TooSmall {
-        /// The group, or what was to be one: the names from the root to it, joined by `/`.
+        /// The group, also one that was to be created: the names from the root to it, joined by
+        /// `/`.
         group: String,
-        /// The limit asked for, in bytes.
+        /// The limit requested, in bytes.
         max: u64,
-        /// The smallest limit it may have now, in bytes.
+        /// The smallest limit that the group may have now, in bytes.
         minimum: u64,
-        /// The number of accessors assumed.
+        /// The number of accessors that the minimum allows for.
         accessors: u32,
     },
-    /// A file that the group pays for is open, and a block of it does not fit in the limit: every
+    /// The group pays for an open file, and a block of the file does not fit in the limit: every
     /// read would fail.
     #[error(
         "group {group}: limit {} has no room for a block of {}; it has to be {} at least",
@@ -316,30 +318,31 @@ pub enum GroupError {
     TooSmallForBlocks {
         /// The group, with the names above it.
         group: String,
-        /// Its limit, or the one asked for, in bytes.
+        /// The group's limit, or the one requested, in bytes.
         max: u64,
         /// The size of the block in bytes.
         block: u64,
         /// The smallest limit for such blocks, in bytes.
         minimum: u64,
     },
-    /// The protected minimum of a group must fit in its limit.
+    /// The protected minimum of a group is above its limit.
     #[error("group {group}: a minimum of {} does not fit in its limit of {}", ByteSize(*min), ByteSize(*max))]
     MinAboveMax {
-        /// The group, or what was to be one: the names from the root to it, joined by `/`.
+        /// The group, also one that was to be created: the names from the root to it, joined by
+        /// `/`.
         group: String,
-        /// The minimum asked for, in bytes.
+        /// The minimum requested, in bytes.
         min: u64,
         /// The limit, in bytes.
         max: u64,
     },
-    /// A name has to be 1 to 128 bytes long, with no `/` and no control characters.
+    /// The name is not 1 to 128 bytes long, or has a `/` or a control character.
     #[error("group name {name:?} is not usable: 1 to 128 bytes, no '/', no control characters")]
     BadName {
         /// The name given.
         name: String,
     },
-    /// The parent already has a group of that name.
+    /// The parent already has a group of this name.
     #[error("group {parent} already has a group {name}")]
     Exists {
         /// The parent, with the names above it.
@@ -347,55 +350,55 @@ pub enum GroupError {
         /// The name that is taken.
         name: String,
     },
-    /// Groups nest at most [`super::MAX_DEPTH`] deep.
+    /// The group would be more than [`super::MAX_DEPTH`] groups deep.
     #[error("group {group}: groups nest at most {} deep", super::MAX_DEPTH)]
     TooDeep {
-        /// The group that was to be made, with the names above it.
+        /// The group that was to be created, with the names above it.
         group: String,
     },
     /// All 65,536 group numbers are in use (deleted groups count until their last page is gone).
     #[error("group {group}: all 65,536 group numbers are in use")]
     TooMany {
-        /// The group that was to be made, with the names above it.
+        /// The group that was to be created, with the names above it.
         group: String,
     },
-    /// A group may have [`super::MAX_GROUPS_BELOW`] groups below it, at any depth (deleted groups
-    /// count until their last page is gone).
+    /// A group already has [`super::MAX_GROUPS_BELOW`] groups below it, at any depth (deleted
+    /// groups count until their last page is gone).
     #[error("group {group}: it has {} groups below it, the most that a group may have", Grouped(super::MAX_GROUPS_BELOW as u64))]
     TooManyBelow {
-        /// The group that has so many, with the names above it.
+        /// The group that has that many, with the names above it.
         group: String,
     },
-    /// The group is gone, or was never there.
+    /// The group does not exist, or no longer.
     #[error("group number {number} is not in use")]
     Gone {
-        /// Its number.
+        /// The group's number.
         number: u16,
     },
-    /// A group is deleted after the groups below it.
+    /// The group has groups below it, which have to be deleted first.
     #[error("group {group} still has {children} group(s) below it")]
     HasChildren {
         /// The group, with the names above it.
         group: String,
-        /// The groups below it.
+        /// How many groups are below it.
         children: usize,
     },
-    /// The root stays.
+    /// The root cannot be deleted.
     #[error("the root group cannot be deleted")]
     IsRoot,
     /// The limit was lowered and stays lowered, but usage could not be brought under it. Or the
-    /// group has no memory for a group below it, or for a watch.
+    /// group has no memory left for a new group below it, or for a watch.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }
 
 impl GroupError {
-    /// Whether a group was full: waiting, or freeing memory, may help.
+    /// Whether a group was full. Waiting, or freeing memory, may help then.
     pub fn is_limit(&self) -> bool {
         matches!(self, GroupError::Limit(_))
     }
 
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
         match self {
@@ -414,7 +417,7 @@ impl GroupError {
         }
     }
 
-    /// The same for a limit of `bytes`, which the tree knows in whole pages only.
+    /// Returns the same error with the limit in `bytes`, of which the tree knows whole pages only.
     pub(super) fn for_limit(self, bytes: u64) -> GroupError {
         match self {
             GroupError::TooSmall {
@@ -439,7 +442,8 @@ impl From<GroupError> for io::Error {
     }
 }
 
-/// A size that is not rounded: a limit just below the minimum must not read like it.
+/// A size that is printed without rounding: a limit just below the minimum must not read like the
+/// minimum.
 struct Exact(u64);
 
 impl fmt::Display for Exact {
@@ -451,8 +455,8 @@ impl fmt::Display for Exact {
     }
 }
 
-/// The smallest limit of a group with this many accessors: 8 pages, and 2 for each (at least one
-/// accessor is assumed).
+/// Returns the smallest limit of a group with this many accessors: 8 pages, and 2 for each accessor
+/// (for at least one).
 pub(crate) fn minimum_pages(accessors: u32) -> PageCount {
     PageCount(8 + 2 * u64::from(accessors.max(1)))
 }

@@ -1,23 +1,23 @@
-//! The figures of a group, as users see them.
+//! The event counters and statistics of a group, as users see them.
 
 use std::fmt;
 
 use crate::units::{ByteSize, Grouped, PageCount};
 
-/// The events of a group, counted from its beginning. `Display` prints one line.
+/// The events of a group since it was created. `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct GroupEvents {
-    /// Requests that took it, or found it, over `high`.
+    /// Requests that brought its usage above `high`, or found it there.
     pub high: u64,
-    /// Requests that met its `max` and evicted for it.
+    /// Requests that met its `max` and evicted pages to proceed.
     pub max: u64,
-    /// Requests that failed because of it: nothing more could be evicted.
+    /// Requests that failed because it was full and nothing more could be evicted.
     pub oom: u64,
-    /// Pages evicted from it and from the groups below it.
+    /// Pages evicted from the group and from those below it.
     pub reclaimed: PageCount,
-    /// Requests it refused before reclaim was tried.
+    /// Requests that the group refused before reclaim was tried.
     pub refused: u64,
     /// Requests that had to be granted beyond its limit.
     pub forced: u64,
@@ -45,29 +45,29 @@ impl fmt::Display for GroupEvents {
 pub struct GroupStats {
     /// The group's name.
     pub name: String,
-    /// The names from the root to it, joined by `/`.
+    /// The names from the root to the group, joined by `/`.
     pub path: String,
-    /// Pages charged to it and to all below it.
+    /// Pages charged to the group and to all below it.
     pub usage: PageCount,
-    /// Pages charged to it alone, including those that deleted groups below it left behind.
+    /// Pages charged to the group alone, including those that deleted groups below it left behind.
     pub own: PageCount,
-    /// Its limit; `None`: limited by the groups above it alone.
+    /// The group's limit; `None` if only the groups above limit it.
     pub max: Option<PageCount>,
-    /// Above it requests are slow; see [`Group::set_high`](crate::Group::set_high).
+    /// The mark above which requests are slow; see [`Group::set_high`](crate::Group::set_high).
     pub high: Option<PageCount>,
-    /// See [`Group::set_low`](crate::Group::set_low).
+    /// The protection set by [`Group::set_low`](crate::Group::set_low).
     pub low: PageCount,
-    /// See [`Group::set_min`](crate::Group::set_min).
+    /// The protection set by [`Group::set_min`](crate::Group::set_min).
     pub min: PageCount,
     /// The highest usage so far.
     pub peak: PageCount,
-    /// Requests it refused before reclaim was tried.
+    /// Requests that the group refused before reclaim was tried.
     pub refusals: u64,
     /// Requests that had to be granted beyond its limit.
     pub forced: u64,
     /// All events so far.
     pub events: GroupEvents,
-    /// Pages of page-table and index nodes charged to it alone.
+    /// Pages of page-table and index nodes charged to the group alone.
     pub tables: PageCount,
     /// Accessors of spaces in the group.
     pub accessors: u32,

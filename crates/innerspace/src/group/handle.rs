@@ -17,8 +17,8 @@ use crate::units::PageCount;
 /// groups above it alive.
 ///
 /// A handle leads downwards only: from a group, or from a space or a file of it, there is no way to
-/// the groups above. Errors give their names, and how full the one is that refused. A handle can
-/// change its group's own limits. So give a tenant that must not raise its limit a
+/// the groups above. Errors give the names of these groups, and the usage of the one that refused.
+/// A handle can change its group's own limits. So give a tenant that must not raise its limit a
 /// [`child_unlimited`](Group::child_unlimited) of a group whose limit you keep.
 ///
 /// ```
@@ -48,13 +48,13 @@ pub struct Group(Arc<Shared>);
 struct Shared {
     tree: SharedTree,
     id: GroupId,
-    /// Kept, and not shown: see [`Group`].
+    /// Only kept alive, never handed out: see [`Group`].
     parent: Option<Group>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // In a child of fork(2) the lock of the tree may be held for ever.
+        // In a child of fork(2), the lock of the tree may be held for ever.
         if self.parent.is_some() && self.tree.maker.is_current() {
             let removed = self.tree.remove(self.id);
             debug_assert!(
@@ -80,10 +80,10 @@ impl Group {
         Arc::ptr_eq(&self.0.tree, tree)
     }
 
-    /// Charges the group for so many bytes on the heap.
+    /// Charges the group for this many bytes on the heap.
     ///
     /// # Errors
-    /// The group, or one above it, is full; nothing was charged.
+    /// The group, or one above it, is full. Nothing was charged then.
     pub(crate) fn charge_heap(
         &self,
         bytes: usize,
@@ -96,7 +96,7 @@ impl Group {
         &self.0.tree
     }
 
-    /// The number that frames carry.
+    /// Returns the number that frames carry.
     pub(crate) fn id(&self) -> GroupId {
         self.0.id
     }
@@ -139,25 +139,24 @@ impl Group {
         })))
     }
 
-    /// The name it was given; `root` for the whole memory.
+    /// Returns the name that the group was created with; `root` for the whole memory.
     pub fn name(&self) -> String {
         self.0.tree.name(self.0.id)
     }
 
-    /// The names from the root to it, joined by `/`, as in errors and in [`GroupStats::path`]:
-    /// `root/tenant-a`.
+    /// Returns the names from the root to this group, joined by `/`, as errors and
+    /// [`GroupStats::path`] have them: `root/tenant-a`.
     pub fn path(&self) -> String {
         self.0.tree.path_name(self.0.id)
     }
 
-    /// Changes the limit to `max` bytes (rounded down to whole pages): first the limit, then
-    /// eviction of what is over it.
+    /// Changes the limit to `max` bytes (rounded down to whole pages), and then evicts the pages
+    /// that are over it.
     ///
     /// # Errors
     /// [`GroupError::TooSmall`], [`GroupError::TooSmallForBlocks`]: nothing changed.
-    /// [`GroupError::Limit`]: the new limit holds, but
-    /// the pages that the error names could not be evicted; requests are refused until usage is
-    /// under it.
+    /// [`GroupError::Limit`]: the new limit holds, but the pages that the error names could not be
+    /// evicted. Requests are refused until the usage is under the limit.
     pub fn set_max(&self, max: u64) -> Result<(), GroupError> {
         let set = self.0.tree.set_max(self.0.id, Some(PageCount::floor(max)));
         set.map_err(|error| error.for_limit(max))
@@ -165,7 +164,7 @@ impl Group {
 
     /// Sets a mark above which requests are slow. Above `high` bytes (rounded down to whole pages)
     /// requests still succeed, but each must first evict pages of the group, or is slowed down.
-    /// Requests that may not wait are refused a little above it. `None`, the default, sets no
+    /// Requests that may not wait are refused a little above the mark. `None`, the default, sets no
     /// mark.
     ///
     /// # Errors
@@ -175,11 +174,11 @@ impl Group {
             .map_err(|error| error.for_limit(high.unwrap_or(u64::MAX)))
     }
 
-    /// Protects the group's pages from being evicted for others. While the group has no more than
-    /// `low` bytes (rounded down to whole pages), its pages are evicted for others only when these
-    /// have no unprotected pages left. Protection is bounded by that of the groups above; if
-    /// children ask for more than their parent has, they share it in proportion to what they use of
-    /// theirs. `None`, the default, gives no protection.
+    /// Protects the group's pages from being evicted for other groups. While the group has no more
+    /// than `low` bytes (rounded down to whole pages), its pages are evicted for another group only
+    /// when the others have no unprotected pages left. Protection is bounded by that of the groups
+    /// above. If children ask for more than their parent has, they share it in proportion to how
+    /// much each uses of what it asks for. `None`, the default, gives no protection.
     ///
     /// # Errors
     /// None today: the limits of a group are checked when they are used.
@@ -187,12 +186,14 @@ impl Group {
         self.set(Protection::Low, low)
     }
 
-    /// Like [`Group::set_low`], but absolute: requests of others fail first.
+    /// Like [`Group::set_low`], but absolute: requests of other groups fail before a protected page
+    /// is evicted.
     ///
-    /// Data that other groups have not written takes nothing of it: a writer that would is refused,
-    /// in its own group's name. For what they had unwritten before this was set, that holds once it
-    /// is written. Anonymous memory and views of others cannot be evicted: a `max` of the others
-    /// keeps them from it.
+    /// Other groups cannot use this memory for data that is not yet written to its store: such a
+    /// write is refused in the name of the writer's group. For data that was unwritten when the
+    /// protection was set, this holds once the data is written. Anonymous memory and views of other
+    /// groups cannot be evicted; a `max` of these groups keeps them from taking the protected
+    /// memory.
     ///
     /// # Errors
     /// [`GroupError::MinAboveMax`]: nothing changed.
@@ -206,35 +207,36 @@ impl Group {
     }
 
     /// Evicts pages of this group and of those below it until `bytes` are freed or nothing more can
-    /// be; returns how many bytes were.
+    /// be. Returns how many bytes were freed.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         let reclaimer = self.0.tree.reclaimer();
         let freed = reclaimer.map(|pool| pool.reclaim(self.0.id, PageCount::ceil(bytes)));
         freed.unwrap_or_default().bytes()
     }
 
-    /// Bytes charged to this group and to all below it.
+    /// Returns the bytes charged to this group and to all below it.
     pub fn usage(&self) -> u64 {
         self.0.tree.usage(self.0.id).bytes()
     }
 
-    /// The highest usage in bytes since this was last called for the group; [`GroupStats::peak`]
-    /// has the highest ever.
+    /// Returns the highest usage in bytes since the previous call for this group.
+    /// [`GroupStats::peak`] has the highest ever.
     pub fn take_peak(&self) -> u64 {
         self.0.tree.take_peak(self.0.id).bytes()
     }
 
-    /// The events of the group so far.
+    /// Returns the events of the group so far.
     pub fn events(&self) -> GroupEvents {
         self.0.tree.events(self.0.id)
     }
 
-    /// How much of the time requests of this group and of those below it were stalled for memory.
+    /// Returns how much of the time requests of this group and of those below it were stalled for
+    /// memory.
     pub fn pressure(&self) -> Pressure {
         self.0.tree.pressure(self.0.id)
     }
 
-    /// A handle with which to wait for events.
+    /// Creates a handle with which to wait for events.
     ///
     /// # Errors
     /// The group, which pays for it, is full.
@@ -242,9 +244,9 @@ impl Group {
         self.watch_with(None, 0)
     }
 
-    /// Calls `callback` after events were counted, until the returned handle is dropped. It runs on
-    /// the service thread, or in [`Memory::tick`](crate::Memory::tick), about once a second and
-    /// when memory is short. One call may stand for several events.
+    /// Calls `callback` after events were counted, until the returned handle is dropped. The
+    /// callback runs on the service thread, or in [`Memory::tick`](crate::Memory::tick), about once
+    /// a second and when memory is short. One call may stand for several events.
     ///
     /// # Errors
     /// The group, which pays for it, is full.
@@ -273,7 +275,7 @@ impl Group {
         ))
     }
 
-    /// The group's counters.
+    /// Returns the group's counters.
     pub fn stats(&self) -> GroupStats {
         let stats = self.0.tree.stats(self.0.id);
         stats.expect("the handle keeps the group")

@@ -1,25 +1,25 @@
-//! Bytes on the heap that a group is charged for: files, handles, futures, groups.
+//! Charges groups for bytes on the heap: files, handles, futures, groups.
 //!
-//! These are smaller than a page. So each group has a ledger of bytes, for the whole pages of which
-//! it is charged; less than a page is free. A ledger with bytes keeps the number of a deleted group
-//! in use, as a page that is charged does.
+//! These objects are smaller than a page. So each group has a ledger of bytes, and is charged for
+//! the whole pages among them; less than a page is free. A ledger with bytes keeps the number of a
+//! deleted group in use, as a charged page does.
 //!
-//! The ledger's mutex is a leaf. Pages are charged and given back with it unlocked, since reclaim
-//! may drop what is in the same ledger.
+//! The ledger's mutex is an innermost lock. Pages are charged and given back with it unlocked,
+//! since reclaim may drop objects that are in the same ledger.
 
 use super::{GroupId, GroupTree, LimitError, LimitReason};
 use crate::sync::Arc;
 use crate::units::PageCount;
 
-/// How often a charge makes room and tries again.
+/// How many times a charge makes room and tries again.
 const ROUNDS: usize = 16;
 
-/// Whether a charge may make room.
+/// How a charge may make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MayReclaim {
-    /// By evicting. No lock of a file is held, and no section is open.
+    /// By evicting any page. The caller holds no lock of a file and no section is open.
     Yes,
-    /// By evicting what is clean: no store is called.
+    /// By evicting clean pages only: no store is called.
     Clean,
 }
 
@@ -32,16 +32,16 @@ pub(crate) struct HeapBytes {
 }
 
 impl HeapBytes {
-    /// Charges the same group for so many bytes more.
+    /// Charges the same group for this many more bytes.
     ///
     /// # Errors
-    /// As [`Group::charge_heap`](super::Group::charge_heap).
+    /// The errors of [`Group::charge_heap`](super::Group::charge_heap).
     pub(crate) fn more(&self, bytes: usize, may: MayReclaim) -> Result<HeapBytes, LimitError> {
-        // The bytes in its ledger keep the group.
+        // The bytes already in its ledger keep the group's number in use.
         HeapBytes::add(&self.tree, self.group, bytes, may)
     }
 
-    /// Charges a group for so many bytes.
+    /// Charges a group for this many bytes.
     pub(super) fn add(
         tree: &Arc<GroupTree>,
         group: GroupId,
@@ -57,7 +57,7 @@ impl HeapBytes {
 
 impl Drop for HeapBytes {
     fn drop(&mut self) {
-        // In a child of fork(2) the ledger may be locked for good.
+        // In a child of fork(2), the ledger may be locked for good.
         if self.tree.maker.is_current() {
             self.tree.give_heap_back(self.group, self.bytes);
         }
@@ -71,7 +71,7 @@ impl std::fmt::Debug for HeapBytes {
 }
 
 impl GroupTree {
-    /// Enters bytes in the ledger of a group that the caller keeps.
+    /// Enters bytes in the ledger of a group. The caller keeps the group alive.
     pub(super) fn add_heap(
         &self,
         id: GroupId,
@@ -88,7 +88,7 @@ impl GroupTree {
             let short = needed.saturating_sub(ledger.pages);
             if short == 0 {
                 ledger.bytes += bytes;
-                // Two threads at once may have charged too much.
+                // Two threads at the same time may have charged too many pages.
                 let excess = ledger.take_excess();
                 drop(ledger);
                 self.uncharge_some(id, excess);
@@ -143,8 +143,8 @@ impl GroupTree {
         let excess = ledger.take_excess();
         drop(ledger);
         self.uncharge_some(id, excess);
-        // A thread that deletes the group looks at the ledger after that: one of the two sees the
-        // other.
+        // A thread that deletes the group looks at the ledger after it has marked the group: one of
+        // the two threads sees the other's change.
         if is_last && node.is_deleted() {
             self.release(id);
         }
@@ -156,7 +156,7 @@ impl GroupTree {
         }
     }
 
-    /// Whether nothing is in the ledger of a group.
+    /// Whether the ledger of a group is empty.
     pub(super) fn is_heap_empty(&self, id: GroupId) -> bool {
         self.node(id).heap.lock().bytes == 0
     }

@@ -2,14 +2,14 @@
 
 use super::GroupId;
 
-/// The counters of a tree, as the stock needs them.
+/// The operations on a tree's counters that the stock needs.
 pub(super) trait Levels {
-    /// Adds `pages` at every level from `group` up, if none of them then passes a limit of either
-    /// kind. No event is counted.
+    /// Adds `pages` at every level from `group` upwards, unless a level would then pass its `max`
+    /// or `high`. Counts no event.
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool;
 
-    /// Pages that every level from `group` up may be charged besides, before one of them passes a
-    /// limit of either kind.
+    /// Returns how many pages can be added at every level from `group` upwards before one passes
+    /// its `max` or `high`.
     fn margin(&self, group: GroupId) -> u64;
 
     /// Takes `pages`, which were in stock, off every level.
@@ -21,6 +21,6 @@ pub(super) trait Levels {
     /// Whether `group` is `top` or below it.
     fn is_below(&self, group: GroupId, top: GroupId) -> bool;
 
-    /// Whether the group is deleted: it keeps no stock.
+    /// Whether the group is deleted, and so may keep no stock.
     fn is_deleted(&self, group: GroupId) -> bool;
 }

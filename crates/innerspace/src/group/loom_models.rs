@@ -1,5 +1,5 @@
-//! Models of the stock: draining beside charging, over a tree of two levels reduced to its
-//! counters.
+//! Models of the stock: drains concurrent with charges. The tree has two levels and nothing but
+//! their counters.
 
 use loom::model::Builder;
 
@@ -53,7 +53,8 @@ impl Tree {
         true
     }
 
-    /// `GroupTree::try_charge`: from stock, a batch, a single page, a single page after draining.
+    /// Does `GroupTree::try_charge`: from stock, by a batch, one page alone, one page after a
+    /// drain.
     fn charge(&self, number: usize, group: GroupId, pages: u32) -> bool {
         if self.stocks.charge(number, group, pages.into())
             || self.stocks.refill(self, number, group, pages.into())
@@ -66,7 +67,7 @@ impl Tree {
             .is_ok()
     }
 
-    /// `GroupTree::try_uncharge`. Pages charged to the root alone are not known here.
+    /// Does `GroupTree::try_uncharge`. The model does not know pages charged to the root alone.
     fn uncharge(&self, number: usize, group: GroupId, pages: u32) {
         assert_eq!(group, GROUP);
         let in_use = self.stocks.in_use(number, group, &self.usage[1]);
@@ -117,7 +118,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// The numbers of two threads, which have slots of their own, or share slots.
+/// The thread numbers of two threads that own slots, and of two that share slots.
 const NUMBERS: [[usize; 2]; 2] = [[0, 1], [OWNERS, OWNERS + 1]];
 
 // spec: M5
@@ -133,8 +134,8 @@ fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
                 charger.uncharge(theirs, GROUP, 1);
             });
             tree.stocks.drain_all(&*tree, ROOT);
-            // A group of its own, where threads share in the same slot: the other's stock is never
-            // consumed, but given back.
+            // Charges another group, which has the same slot where threads share slots. The other
+            // thread's stock is then given back, and never used for this charge.
             assert!(tree.charge(own, ROOT, 2));
             thread.join().unwrap();
             let [root, group] = tree.usages();
@@ -152,8 +153,8 @@ fn loom_draining_beside_charges_neither_loses_nor_doubles_a_page() {
 #[test]
 fn loom_batches_that_grow_and_slots_that_overflow_lose_and_double_nothing_beside_a_drain() {
     model(move || {
-        // A first batch is one page, the next would be two; one that may hold a page overflows with
-        // two.
+        // A first batch is one page, the next would be two. A slot that may hold one page overflows
+        // with two.
         let batches = Batches {
             first: 1,
             largest: 2,
@@ -184,7 +185,7 @@ fn loom_two_drains_beside_each_other_take_each_page_once() {
         assert!(tree.charge(0, GROUP, 2));
         let other = tree.clone();
         let thread = thread::spawn(move || other.stocks.drain_all(&*other, ROOT));
-        // The pages go into the stock, or are subtracted from the levels.
+        // The pages go into the stock, or are taken off the levels.
         tree.uncharge(0, GROUP, 1);
         tree.stocks.drain_all(&*tree, ROOT);
         assert!(tree.charge(0, GROUP, 1));
@@ -199,7 +200,8 @@ fn loom_two_drains_beside_each_other_take_each_page_once() {
 fn loom_a_request_that_fits_is_not_refused_for_what_is_in_stock() {
     for [theirs, own] in NUMBERS {
         model(move || {
-            // Room for the batch of one thread, not for those of two; what they ask for fits.
+            // There is room for the batch of one thread, but not for the batches of both. The pages
+            // that they request do fit.
             let tree = tree(BATCH + 1);
             let other = tree.clone();
             let thread = thread::spawn(move || other.charge(theirs, GROUP, 1));

@@ -1,5 +1,5 @@
-//! Memory groups: what each page is charged to, how much each group may have, and which one refuses
-//! a request.
+//! Memory groups: which group each page is charged to, how much each group may have, and which
+//! group refuses a request.
 //!
 //! **What it is.** A tree of counters, like Linux's memory cgroups. Every page in use is charged to
 //! one group and counts in that group and in all above it; each group has a hard limit, `max`, and
@@ -29,26 +29,27 @@
 //! no name and no limit, and its pages count as the parent's own. That is what hands the charges to
 //! the parent in constant time. Nodes are never moved or unmapped.
 //!
-//! **Numbers.** Per node: `usage` (the node and all below it) and `own` (charged to the node
-//! itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds level by level with
-//! compare-and-swap, so `usage` never exceeds `max` even for an instant. If a level refuses, the
-//! levels below it are undone, and nothing else has changed. Most charges never get there: each
-//! thread has a [stock] of charged pages, which counts as used and is given back before a request
-//! is refused: 128 pages a group, and more while every limit is far. Reports take it off. Nothing
-//! is stocked for a group that is over its limit (`over`).
+//! **Numbers.** Each node counts `usage` (pages of the node and of all below it) and `own` (pages
+//! charged to the node itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds
+//! to one level after another by compare-and-swap, so `usage` never exceeds `max`, even for an
+//! instant. If a level refuses, the levels below it are undone, and nothing else has changed. Most
+//! charges never touch the levels: each thread has a [stock] of charged pages. The pages of a stock
+//! count as used, reports subtract them, and they are given back before a request is refused. A
+//! stock has up to 128 pages of a group, and more while every limit is far. A group that is over
+//! its limit (`over`) has nothing in stock.
 //!
-//! **Events** ([`GroupEvents`]) are counted where they happen; the service thread notifies each
-//! [`GroupWatch`].
+//! **Events** ([`GroupEvents`]) are counted where they happen; the service thread then notifies
+//! each [`GroupWatch`].
 //!
-//! **Locking.** Charging takes none. The tree's shape (names, children, free numbers) is under one
-//! mutex, which is near the end of the lock order: nothing is allocated from the pool, reclaimed or
-//! waited for under it. The caller of a charge keeps the group alive (a [`Group`] handle, or a page
-//! charged to it).
+//! **Locking.** Charging takes no lock. The tree's shape (names, children, free numbers) is under
+//! one mutex, which is near the end of the lock order: nothing is allocated from the pool,
+//! reclaimed or waited for under this mutex. The caller of a charge keeps the group alive (by a
+//! [`Group`] handle, or a page charged to it).
 //!
 //! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements
 //! [`Reclaimer`].
 //!
-//! **Not here.** Frames, lists, and retries after reclaim: a refusal is an answer.
+//! **Not here.** Frames, lists, and retries after reclaim: a refusal is returned to the caller.
 
 #[cfg(not(loom))]
 mod block_sizes;
@@ -145,17 +146,17 @@ impl GroupId {
     pub(crate) const ROOT: GroupId = GroupId(0);
 }
 
-/// How a group that is over its limit gets pages back. Implemented by the layer above; called with
-/// no lock held.
+/// Frees pages of a group that is over its limit. The layer above implements this trait, whose
+/// functions are called with no lock held.
 #[cfg(not(loom))]
 pub(crate) trait Reclaimer: Send + Sync {
-    /// Tries to free `pages` that are charged to `group` or below it; returns what was freed.
-    /// Bounded work; 0 means that nothing there can be freed now.
+    /// Tries to free `pages` that are charged to `group` or below it, and returns how many were
+    /// freed. The work is bounded; 0 means that nothing there can be freed now.
     fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount;
 
-    /// The same, but calls no store: what is dirty stays.
+    /// Like [`Reclaimer::reclaim`], but calls no store: dirty pages stay.
     fn reclaim_clean(&self, group: GroupId, pages: PageCount) -> PageCount;
 
-    /// Counts what keeps the memory of `group` and below from being freed.
+    /// Counts the pages of `group` and below that cannot be freed, by what holds them.
     fn holders(&self, group: GroupId) -> Holders;
 }

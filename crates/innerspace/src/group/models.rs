@@ -1,4 +1,4 @@
-//! Charging beside deleting, under random schedules.
+//! Charges concurrent with deletion, under random schedules.
 
 use super::*;
 use crate::sync::{Arc, thread};

@@ -1,24 +1,24 @@
-//! Pages on their way to a slot of the stock or off the levels: charged, in no slot, and not yet
-//! the caller's. See `stock` for their use.
+//! Counts of pages that move between the levels and a slot of the stock: charged, in no slot, and
+//! not yet the caller's. See `stock` for their use.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::per_thread::Drains;
 
-/// Low half: threads that have such pages. High half: how often some have arrived. On a line apart
-/// from those that every charge reads.
+/// The low half counts the threads that are moving pages, the high half the moves that have ended.
+/// The word is on another cache line than those that every charge reads.
 #[repr(align(128))]
 pub(super) struct Moves(AtomicU64);
 
-/// One thread that moves pages.
+/// One thread that is moving pages, in the low half.
 const MOVING: u64 = 1;
 
-/// One move that is over.
+/// One move that has ended, in the high half.
 const MOVED: u64 = 1 << 32;
 
-/// See [`Moves::begin`].
+/// An announced move, which ends when this is dropped; see [`Moves::begin`].
 pub(super) struct Moving<'a>(&'a Moves);
 
-/// The state that [`Moves::look`] saw.
+/// The value that [`Moves::look`] loaded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen(u64);
 
@@ -30,20 +30,20 @@ impl Moves {
     /// Announces that this thread moves pages, until the result is dropped.
     pub(super) fn begin(&self, drains: &Drains) -> Moving<'_> {
         self.0.fetch_add(MOVING, Ordering::Relaxed);
-        // Towards a drain that begins: one of the two sees the other's count.
+        // The barrier pairs with a drain that begins: one of the two sees the other's count.
         drains.light();
-        // Towards a thread that only looks: a batch that it sees at the levels was announced
-        // before. Pairs with the fence in `drain_until`.
+        // The fence is for a thread that only looks: a batch that it sees at the levels was
+        // announced before. Pairs with the fence in `drain_until`.
         fence(Ordering::Release);
         Moving(self)
     }
 
-    /// Loads the threads that move pages, and how often some have arrived.
+    /// Loads both counts.
     pub(super) fn look(&self) -> Seen {
         Seen(self.0.load(Ordering::Acquire))
     }
 
-    /// Whether pages move, or have moved since `then`.
+    /// Whether a move is under way, or has ended since `then`.
     pub(super) fn any_since(&self, then: Seen) -> bool {
         let now = self.look();
         now.is_any_under_way() || now.0 / MOVED != then.0 / MOVED
@@ -52,8 +52,8 @@ impl Moves {
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `look`. A thread that sees this finds the slot filled,
-        // or the pages off the levels.
+        // Release pairs with the Acquire in `look`. A thread that sees the new count finds the slot
+        // filled, or the pages off the levels.
         self.0.0.fetch_add(MOVED - MOVING, Ordering::Release);
     }
 }

@@ -18,24 +18,25 @@ const DELETED: u8 = 2;
 /// The value for "no limit".
 pub(super) const NO_LIMIT: u64 = u64::MAX;
 
-/// Puts what follows it on other cache lines (two: the adjacent line is prefetched with it).
+/// Moves the fields after it to other cache lines (two lines on, since the adjacent one is
+/// prefetched with each).
 #[repr(C, align(128))]
 struct Apart;
 
-/// One group's counters. All atomic; `parent` is constant while the node is not free.
+/// One group's counters. All are atomic; `parent` is constant while the node is not free.
 ///
-/// The fields that charges write stand apart from those that they only read, so that the way up is
-/// known before the first contended line has arrived.
+/// The fields that charges write are on other lines than the fields that charges only read. So a
+/// charge knows the path to the root before the first contended line has arrived.
 #[repr(C, align(128))]
 pub(crate) struct Node {
     /// Pages charged to this node and to all below it, including those in their stocks.
     pub(super) usage: AtomicU64,
     /// Pages charged to this node itself, including those in its stocks.
     pub(super) own: AtomicU64,
-    /// The highest `usage` of a charge that succeeded, stocks taken off, up to when
-    /// [`super::GroupTree::take_peak`] was last called.
+    /// The highest `usage` that a charge reached, without the pages in stock, up to the last
+    /// [`super::GroupTree::take_peak`].
     peak: AtomicU64,
-    /// The same since then: one counter to raise while usage rises, not two.
+    /// The highest since then. A rising usage so has one counter to raise, not two.
     recent_peak: AtomicU64,
     /// Pages of page-table and index nodes charged to this node itself (a share of `own`).
     pub(super) tables: AtomicU64,
@@ -46,22 +47,22 @@ pub(crate) struct Node {
     pub(super) high: AtomicU64,
     pub(super) parent: AtomicU32,
     state: AtomicU8,
-    /// Whether the tree counts it as a group over its `max`; see [`super::over`].
+    /// Whether the tree counts the node as a group over its `max`; see [`super::over`].
     pub(super) over: AtomicBool,
     pub(super) accessors: AtomicU32,
-    /// Below it, this group's pages are evicted only when nothing unprotected is left.
+    /// Below this mark, the group's pages are evicted only when nothing unprotected is left.
     pub(super) low: AtomicU64,
-    /// Below it, they are not evicted for others at all.
+    /// Below this mark, the group's pages are not evicted for others at all.
     pub(super) min: AtomicU64,
-    /// The sum of `min` of the groups right below. Changes under the tree's mutex.
+    /// The sum of `min` of the groups right below. Changed under the tree's mutex only.
     pub(super) owed: AtomicU64,
     _events_apart: Apart,
-    /// Written by charges too, at a limit.
+    /// Charges write these too, when they meet a limit.
     pub(super) events: EventCounters,
     pub(super) blocks: BlockSizes,
-    /// What is charged for heap memory. A leaf lock.
+    /// The charges for heap memory. An innermost lock.
     pub(super) heap: Mutex<Ledger>,
-    /// Made with the first stall.
+    /// Created by the first stall.
     pub(super) stalls: Mutex<Option<Box<Stalls>>>,
 }
 
@@ -128,7 +129,8 @@ impl Node {
         }
     }
 
-    /// Begins a life. The tree's mutex is held, and the number is free.
+    /// Initialises the node of a new group: Free -> Live. The tree's mutex is held, and the number
+    /// is free.
     pub(super) fn start(&self, parent: Option<GroupId>, max: u64) {
         let counters = [
             &self.usage,
@@ -152,7 +154,7 @@ impl Node {
         self.state.store(LIVE, Ordering::SeqCst);
     }
 
-    /// Live -> Deleted: no limit, no protection; its pages are its parent's.
+    /// Live -> Deleted: the node has no limit and no protection, and its pages are its parent's.
     pub(super) fn delete(&self) {
         self.max.store(NO_LIMIT, Ordering::Relaxed);
         self.high.store(NO_LIMIT, Ordering::Relaxed);
@@ -166,7 +168,7 @@ impl Node {
         self.state.store(FREE, Ordering::SeqCst);
     }
 
-    /// The group above, or `None` at the root.
+    /// Returns the group above, or `None` at the root.
     #[inline]
     pub(super) fn parent(&self) -> Option<GroupId> {
         match self.parent.load(Ordering::Relaxed) {
@@ -175,8 +177,8 @@ impl Node {
         }
     }
 
-    /// Deleted, with pages still charged. SeqCst pairs with `remove`: either it sees usage 0, or
-    /// the last uncharge sees this.
+    /// Whether the group is deleted, with pages still charged. SeqCst pairs with `remove`: either
+    /// `remove` sees usage 0, or the last uncharge sees the new state.
     #[inline]
     pub(super) fn is_deleted(&self) -> bool {
         self.state.load(Ordering::SeqCst) == DELETED
@@ -204,15 +206,15 @@ impl Node {
         }
     }
 
-    /// The highest `usage` noted so far.
+    /// Returns the highest `usage` noted so far.
     pub(super) fn highest(&self) -> u64 {
-        // The recent one first: a peak that `take_recent_peak` takes from it after that is in the
-        // other already.
+        // The recent peak is read first: `take_recent_peak` enters a peak in `peak` before it takes
+        // the peak out of `recent_peak`.
         let recent = self.recent_peak.load(Ordering::SeqCst);
         recent.max(self.peak.load(Ordering::SeqCst))
     }
 
-    /// The highest `usage` noted since this was last called; from `usage` on again.
+    /// Returns the highest `usage` noted since the previous call; the next peak begins at `usage`.
     pub(super) fn take_recent_peak(&self, usage: u64) -> u64 {
         let seen = self.recent_peak.load(Ordering::SeqCst);
         self.peak.fetch_max(seen, Ordering::SeqCst);

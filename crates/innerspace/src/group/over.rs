@@ -1,13 +1,13 @@
-//! Groups over their limit: it was lowered and could not be met, or charges came that have to
-//! succeed.
+//! Groups over their limit. Either the limit was lowered and could not be met, or charges came that
+//! have to succeed.
 //!
-//! Pages given back to such a group, or below it, are taken off the levels, past the thread's
-//! stock: from there they would be granted again without a look at the levels. The tree counts
-//! these groups, so that an uncharge looks at one word while there is none.
+//! Pages given back to such a group, or to one below it, are taken off the levels and not put in
+//! the thread's stock: from there they would be charged again without a look at the levels. The
+//! tree counts these groups, so that an uncharge looks at a single word while there are none.
 //!
-//! A thread that brings a group over its limit calls [`GroupTree::note_over`], and so does one that
-//! changes the limit or lowers the usage of a group that is over. Pages given back at the very
-//! moment that a group comes to be over may still go to a stock.
+//! [`GroupTree::note_over`] is called by a thread that brings a group over its limit, that changes
+//! a limit, or that lowers the usage of a group that is over. Pages given back at the very moment
+//! at which a group passes its limit may still go to a stock.
 
 use super::GroupId;
 use super::node::Node;
@@ -19,15 +19,15 @@ impl GroupTree {
     #[inline]
     pub(super) fn is_any_over(&self, group: GroupId) -> bool {
         let is_over = |id| self.node(id).over.load(Ordering::Relaxed);
-        // Relaxed: see the module on the moment at which it changes.
+        // Relaxed: see the module on pages given back at the moment of the change.
         self.over.load(Ordering::Relaxed) > 0 && self.path(group).any(is_over)
     }
 
-    /// Notes a change of the usage or the limit of a group that is over it, or may be.
+    /// Updates the flag of a group after a change of its usage or limit.
     #[cold]
     pub(super) fn note_over(&self, node: &Node) {
-        // The next thread that changes usage or limit looks again. A thread that finds them changed
-        // since the flag was set looks once more.
+        // A thread that changes usage or limit afterwards comes here itself. So it is enough to
+        // compare once more after the flag was set.
         loop {
             let is_over = || node.usage.load(Ordering::SeqCst) > node.max.load(Ordering::SeqCst);
             let now = is_over();

@@ -1,22 +1,23 @@
-//! The pages of each group that are spared when a group above has to shrink.
+//! Computes which pages of each group are spared when a group above has to shrink.
 //!
-//! After the published rules of Linux's `memory.low` and `memory.min`
-//! (Documentation/admin-guide/cgroup-v2.rst, with `memory_recursiveprot`): a group's protection is
-//! bounded by that of the groups above it, up to the one that is shrunk, whose own does not count.
-//! Children that ask for more than there is get shares in proportion to their use of it, up to what
-//! they asked for. The rest is shared in proportion to the pages that are not protected yet.
+//! The rules are the published ones of Linux's `memory.low` and `memory.min`
+//! (Documentation/admin-guide/cgroup-v2.rst, with `memory_recursiveprot`). A group's protection is
+//! bounded by that of the groups above it, up to the group that is shrunk, whose own protection
+//! does not count. Children that ask for more than there is get shares in proportion to how much
+//! each uses of what it asks for, up to what it asked for. The rest is shared in proportion to the
+//! pages that are not yet protected.
 
 use super::tree::Shape;
 use super::{GroupId, GroupTree};
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-/// The protection that counts.
+/// The kind of protection that counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Spared {
-    /// `low`, and `min`.
+    /// `low` and `min`.
     Low,
-    /// `min` alone: no other pages are left.
+    /// `min` alone, because only protected pages are left.
     Min,
 }
 
@@ -26,19 +27,19 @@ pub(crate) struct Portion {
     pub(crate) group: GroupId,
     /// Pages charged to the group itself.
     pub(crate) own: PageCount,
-    /// The protected ones among these.
+    /// The protected pages among these.
     pub(crate) spared: PageCount,
 }
 
 impl Portion {
-    /// Pages that may go.
+    /// Returns how many pages may be evicted.
     pub(crate) fn exposed(&self) -> u64 {
         self.own.0.saturating_sub(self.spared.0)
     }
 }
 
-/// `part` of `whole`, scaled so that `whole` becomes `to`; rounded up, or each call could take the
-/// page that rounding exposed.
+/// Returns `part` of `whole`, scaled so that `whole` becomes `to`. Rounds up: otherwise each call
+/// could take the one page that rounding had exposed.
 fn scaled(part: u64, to: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
@@ -47,8 +48,8 @@ fn scaled(part: u64, to: u64, whole: u64) -> u64 {
 }
 
 impl GroupTree {
-    /// The group and all below it, deleted ones that still have pages included: the pages of each
-    /// that may be evicted for `top`.
+    /// Returns the group and all below it, including deleted ones that still have pages, each with
+    /// the number of its pages that may be evicted for `top`.
     pub(crate) fn portions(&self, top: GroupId, spared: Spared) -> Vec<Portion> {
         let shape = self.shape.lock();
         let mut portions = Vec::new();
@@ -56,8 +57,8 @@ impl GroupTree {
         portions
     }
 
-    /// `granted`: pages of the group and those below it that are protected; `None` for the group
-    /// that is shrunk.
+    /// Adds the portions of a group and those below it. `granted` is the number of their protected
+    /// pages; `None` for the group that is shrunk.
     fn add_portions(
         &self,
         shape: &Shape,
@@ -69,7 +70,7 @@ impl GroupTree {
         let own = self.node(id).own.load(Ordering::Relaxed);
         let entry = shape.entry(id);
         let children: Vec<GroupId> = entry.iter().flat_map(|entry| entry.children()).collect();
-        // The protected pages that each uses of those it asks for, and the rest of its usage.
+        // For each child: the pages that it asks to protect and uses, and the rest of its usage.
         let claims: Vec<(u64, u64)> = children
             .iter()
             .map(|child| {

@@ -1,4 +1,4 @@
-//! Reports of the tree: usage and counters of groups, the facts of a refusal, `validate`.
+//! Reports of the tree: usage and counters of groups, the details of a refusal, `validate`.
 
 use super::levels::Levels;
 use super::tree::{MOST_OWED, Shape};
@@ -10,56 +10,57 @@ use crate::sync::atomic::{Ordering, fence};
 use crate::units::PageCount;
 
 impl GroupTree {
-    /// Pages of page-table and index nodes charged to this group itself.
+    /// Returns the pages of page-table and index nodes charged to this group itself.
     pub(crate) fn tables(&self, id: GroupId) -> PageCount {
         PageCount(self.node(id).tables.load(Ordering::Relaxed))
     }
 
-    /// Pages in use that are charged to the group or below it, without those in stock. Exact while
-    /// no thread charges.
+    /// Returns the pages in use that are charged to the group or below it, without those in stock.
+    /// Exact while no thread charges.
     pub(crate) fn usage(&self, id: GroupId) -> PageCount {
         let charged = self.charged(id).0;
         let stocked = self.stocks.sum(|group| self.is_below(group, id));
         PageCount(charged.saturating_sub(stocked))
     }
 
-    /// Pages charged to the group and to all below it, including those in stock: the value that
-    /// limits are compared with. One load.
+    /// Returns the pages charged to the group and to all below it, including those in stock: the
+    /// value that limits are compared with. Takes one load.
     #[inline]
     pub(crate) fn charged(&self, id: GroupId) -> PageCount {
         PageCount(self.node(id).usage.load(Ordering::Relaxed))
     }
 
-    /// Pages in use that are charged to the group itself.
+    /// Returns the pages in use that are charged to the group itself.
     pub(crate) fn own(&self, id: GroupId) -> PageCount {
         let charged = self.node(id).own.load(Ordering::Relaxed);
         PageCount(charged.saturating_sub(self.stocks.sum(|group| group == id)))
     }
 
-    /// The limit, `None` for none.
+    /// Returns the limit, or `None` if there is none.
     pub(crate) fn max(&self, id: GroupId) -> Option<PageCount> {
         self.node(id).max_pages()
     }
 
-    /// The mark above which charges are slow, `None` for none.
+    /// Returns the mark above which charges are slow, or `None` if there is none.
     pub(crate) fn high(&self, id: GroupId) -> Option<PageCount> {
         self.node(id).high_pages()
     }
 
-    /// The pages protected while other groups have unprotected ones, and those protected always.
+    /// Returns `low` and `min`: the pages protected while other groups have unprotected ones, and
+    /// the pages protected always.
     pub(crate) fn protection(&self, id: GroupId) -> (PageCount, PageCount) {
         let node = self.node(id);
         let [low, min] = [&node.low, &node.min].map(|of| PageCount(of.load(Ordering::Relaxed)));
         (low, min)
     }
 
-    /// Pages that the groups right below are owed by their `min`.
+    /// Returns the sum of `min` of the groups right below.
     #[inline]
     pub(crate) fn owed(&self, id: GroupId) -> PageCount {
         PageCount(self.node(id).owed.load(Ordering::Relaxed))
     }
 
-    /// The groups right below that are owed something, each with its `min`.
+    /// Returns the groups right below that have a `min`, each with it.
     pub(crate) fn creditors(&self, id: GroupId) -> Vec<(GroupId, PageCount)> {
         let shape = self.shape.lock();
         let entry = shape.entry(id);
@@ -68,29 +69,29 @@ impl GroupTree {
         with_min.filter(|(_, min)| min.0 > 0).collect()
     }
 
-    /// The highest usage so far. When several threads have stocks, it may include these.
+    /// Returns the highest usage so far. When several threads have stocks, it may include these.
     pub(crate) fn peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
-        // Usage first: its peak was noted before pages were taken off.
+        // Usage is read first: its peak was noted before pages were taken off.
         let usage = self.usage(id);
         fence(Ordering::Acquire);
         PageCount(self.node(id).highest()).max(usage)
     }
 
-    /// The highest usage since this was last called.
+    /// Returns the highest usage since the previous call.
     pub(crate) fn take_peak(&self, id: GroupId) -> PageCount {
         self.stocks.settle_below(self, id);
         let usage = self.usage(id);
         PageCount(self.node(id).take_recent_peak(usage.0)).max(usage)
     }
 
-    /// The events of the group so far.
+    /// Returns the events of the group so far.
     pub(crate) fn events(&self, id: GroupId) -> GroupEvents {
         self.node(id).events.load()
     }
 
-    /// The group's name; for a deleted group, that of the nearest live one above it, for which its
-    /// pages count.
+    /// Returns the group's name. For a deleted group, returns the name of the nearest live group
+    /// above it, for which its pages count.
     pub(crate) fn name(&self, id: GroupId) -> String {
         let shape = self.shape.lock();
         self.path(id)
@@ -100,27 +101,27 @@ impl GroupTree {
             .unwrap_or_default()
     }
 
-    /// The names from the root to the group, joined by `/`; for a deleted group, those of the
-    /// nearest live one above it.
+    /// Returns the names from the root to the group, joined by `/`. For a deleted group, returns
+    /// those of the nearest live group above it.
     pub(crate) fn path_name(&self, id: GroupId) -> String {
         self.full_name(&self.shape.lock(), id)
     }
 
-    /// [`GroupTree::path_name`] for a caller that has the shape locked.
+    /// Like [`GroupTree::path_name`], for a caller that has the shape locked.
     pub(super) fn full_name(&self, shape: &Shape, id: GroupId) -> String {
-        // No group is deleted before the groups below it.
+        // No group is deleted before the groups below it are.
         let live = self.path(id).filter_map(|id| shape.live(id).ok());
         let mut names: Vec<&str> = live.map(|entry| &*entry.name).collect();
         names.reverse();
         names.join("/")
     }
 
-    /// The counters of one group; `None` when it is deleted.
+    /// Returns the counters of one group, or `None` if it is deleted.
     pub(crate) fn stats(&self, id: GroupId) -> Option<GroupStats> {
         self.stats_locked(&self.shape.lock(), id)
     }
 
-    /// The counters of every group, parents before children.
+    /// Returns the counters of every group, parents before children.
     pub(crate) fn all_stats(&self) -> Vec<GroupStats> {
         let ids = self.subtree(GroupId::ROOT);
         let shape = self.shape.lock();
@@ -155,7 +156,7 @@ impl GroupTree {
         })
     }
 
-    /// The error for a refusal by `id`, with the holders counted if there is a reclaimer.
+    /// Creates the error for a refusal by `id`. The holders are counted if there is a reclaimer.
     pub(crate) fn limit_error(
         &self,
         id: GroupId,
@@ -177,7 +178,7 @@ impl GroupTree {
         })
     }
 
-    /// Recomputes the counters from their parts; call at rest. The message names the first group
+    /// Recomputes the counters from their parts. Call this at rest. The error names the first group
     /// that disagrees (I8).
     pub(crate) fn validate(&self) -> Result<(), String> {
         let ids = self.subtree(GroupId::ROOT);

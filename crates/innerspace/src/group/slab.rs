@@ -4,17 +4,17 @@ use crate::sync::OnceLock;
 
 /// log2 of the first chunk's length; each further chunk is twice as long as the one before.
 const FIRST_SHIFT: u32 = 4;
-/// Chunks needed for every `u16`: 16 + 32 + ... is past 65,536 with the thirteenth.
+/// The number of chunks that covers every `u16`: 16 + 32 + ... exceeds 65,536 with the thirteenth.
 const CHUNKS: usize = 13;
 
-/// A chunked slab over all `u16` numbers: elements are made on demand, never moved and never
-/// dropped before the slab, so a number can be followed with no lock (two loads: the chunk, the
+/// A slab in chunks over all `u16` numbers. Elements are created on demand, never moved, and not
+/// dropped before the slab. So a number is followed with no lock, by two loads (the chunk, the
 /// element).
 pub(crate) struct Slab<T> {
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }
 
-/// The chunk that holds `number`, and its position there.
+/// Returns the chunk that holds `number`, and the position in it.
 const fn place(number: u16) -> (usize, usize) {
     let shifted = number as u32 + (1 << FIRST_SHIFT);
     let chunk = shifted.ilog2() - FIRST_SHIFT;
@@ -25,21 +25,21 @@ const fn place(number: u16) -> (usize, usize) {
 const _: () = assert!(place(u16::MAX).0 == CHUNKS - 1);
 
 impl<T> Slab<T> {
-    /// An empty slab.
+    /// Creates an empty slab.
     pub(crate) fn new() -> Slab<T> {
         Slab {
             chunks: [const { OnceLock::new() }; CHUNKS],
         }
     }
 
-    /// The element with this number, if its chunk was made.
+    /// Returns the element with this number, if its chunk exists.
     #[inline]
     pub(crate) fn get(&self, number: u16) -> Option<&T> {
         let (chunk, offset) = place(number);
         self.chunks[chunk].get()?.get(offset)
     }
 
-    /// The element with this number; makes its chunk of fresh elements on first use.
+    /// Returns the element with this number. Its chunk is filled by `make` on first use.
     #[inline]
     pub(crate) fn get_or_make(&self, number: u16, make: impl Fn() -> T) -> &T {
         let (chunk, offset) = place(number);

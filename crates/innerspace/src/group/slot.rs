@@ -1,10 +1,10 @@
-//! The word of a slot of the stock, and how large batches are.
+//! The word of a slot of the stock, and the sizes of batches.
 //!
 //! | bits | name | meaning |
 //! |---|---|---|
 //! | 0..16 | group | the group of the pages |
-//! | 16..32 | low | the lowest count since the slot was last settled, unless it is lower now |
-//! | 32..48 | most | pages that it may hold: its last batch |
+//! | 16..32 | low | the lowest count since the slot was last settled, unless count is lower now |
+//! | 32..48 | most | the pages that the slot may hold: the size of its last batch |
 //! | 48..64 | count | pages in stock |
 //!
 //! The lower of low and count tells how high usage was since the slot was last settled.
@@ -16,14 +16,14 @@ use super::GroupId;
 pub(super) struct Batches {
     /// The pages in a thread's first batch; 0 for no stock at all.
     pub(super) first: u32,
-    /// The pages in a batch of a thread that takes batch after batch, while the limits are far.
+    /// The most pages in a batch of a thread that takes batch after batch while the limits are far.
     pub(super) largest: u32,
-    /// The most that all slots together may hold above a first batch.
+    /// The most pages that all slots together may hold above their first batches.
     pub(super) all: u64,
 }
 
 impl Batches {
-    /// The sizes for a memory of this many pages: stocks must be a small share of it.
+    /// Returns the sizes for a memory of this many pages. Stocks must be a small share of it.
     pub(super) fn of(memory: u64) -> Batches {
         Batches {
             first: (memory / 256).min(128) as u32,
@@ -32,7 +32,7 @@ impl Batches {
         }
     }
 
-    /// Batches of one size.
+    /// Returns sizes with which every batch has this many pages.
     #[cfg(test)]
     pub(super) fn fixed(pages: u32) -> Batches {
         Batches {
@@ -42,9 +42,9 @@ impl Batches {
         }
     }
 
-    /// The size of the next batch of the slot `word`: twice the last one, as far as the distance to
-    /// the nearest limit allows, and the share of the `large` other slots that may hold more than a
-    /// first batch.
+    /// Returns the size of the next batch of the slot `word`: twice the last one, but no more than
+    /// the distance to the nearest limit allows, and no more than the slot's share among the
+    /// `large` other slots that may hold more than a first batch.
     pub(super) fn next(self, word: Slot, margin: u64, large: usize) -> u32 {
         let twice = (2 * word.most()).min(self.largest).into();
         let share = self.all / (large as u64 + 1);
@@ -52,14 +52,14 @@ impl Batches {
     }
 }
 
-/// A batch larger than the first is at most this part of the distance to the nearest limit.
+/// A batch larger than the first is at most one `PART`th of the distance to the nearest limit.
 pub(super) const PART: u64 = if cfg!(loom) { 8 } else { 32 };
 
-/// See the module.
+/// The word of a slot; the module has its fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot(pub(super) u64);
 
-/// Where the fields of a slot begin.
+/// The bit at which each field begins.
 const LOW: u32 = 16;
 const MOST: u32 = 32;
 const COUNT: u32 = 48;
@@ -67,14 +67,14 @@ const COUNT: u32 = 48;
 pub(super) const FIELD: u64 = 0xffff;
 
 impl Slot {
-    /// A settled slot.
+    /// Creates the word of a settled slot.
     pub(super) fn new(group: GroupId, count: u32, most: u32) -> Slot {
         debug_assert!(u64::from(count.max(most)) <= FIELD);
         let (count, most) = (u64::from(count), u64::from(most));
         Slot(u64::from(group.0) | count << LOW | most << MOST | count << COUNT)
     }
 
-    /// An empty slot: its batches begin anew.
+    /// Creates the word of an empty slot, whose next batch is a first one.
     pub(super) fn emptied(group: GroupId) -> Slot {
         Slot::new(group, 0, 0)
     }
@@ -89,8 +89,8 @@ impl Slot {
         (self.0 >> COUNT) as u32
     }
 
-    /// The lowest count since it was last settled. Charges leave the field alone: after several in
-    /// a row, the last one has the lowest count.
+    /// Returns the lowest count since the slot was last settled. Charges leave the field `low`
+    /// alone: after several in a row, the count after the last one is the lowest.
     pub(super) fn low(self) -> u32 {
         ((self.0 >> LOW & FIELD) as u32).min(self.count())
     }
@@ -104,20 +104,21 @@ impl Slot {
         self.low() < self.count()
     }
 
-    /// The same, from now on.
+    /// Returns the word settled: low is the count.
     pub(super) fn settled(self) -> Slot {
         Slot(self.0 & !(FIELD << LOW) | u64::from(self.count()) << LOW)
     }
 
-    /// The same with `pages` more, which it may hold.
+    /// Returns the word with `pages` more. The caller has checked that the slot may hold them.
     #[inline(always)]
     pub(super) fn plus(self, pages: u64) -> Slot {
         let low = u64::from(self.low()) << LOW;
         Slot((self.0 & !(FIELD << LOW) | low) + (pages << COUNT))
     }
 
-    /// The same with `pages` less, if it has as many of this group. As few instructions as can be:
-    /// charges in a row each wait for the word that the one before has stored.
+    /// Returns the word with `pages` less, if the slot has as many of this group. Takes as few
+    /// instructions as possible: each of several charges in a row waits for the word that the one
+    /// before has stored.
     #[inline(always)]
     pub(super) fn minus(self, group: GroupId, pages: u64) -> Option<Slot> {
         if self.group() != group || pages > FIELD {

@@ -1,29 +1,29 @@
-//! The time in which requests of a group were stalled for memory, by windows.
+//! The time in which requests of a group were stalled for memory, in windows.
 //!
-//! As with Linux's pressure stall information ("some"): an instant counts once, however many
-//! requests are stalled in it. The last minute is kept in half seconds; the half second that a
-//! window begins in counts in proportion.
+//! As in Linux's pressure stall information ("some"), an instant counts once, however many requests
+//! are stalled in it. The last minute is kept in half seconds; the half second in which a window
+//! begins counts in proportion.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds of one slot.
+/// The length of one slot in nanoseconds.
 const SLOT: u64 = 500_000_000;
 
-/// Slots of the longest window, and the one it begins in.
+/// The number of slots in the longest window, and one more for the slot in which it begins.
 const SLOTS: usize = 121;
 
-/// How much of the time a group's requests were stalled for memory: evicting, waiting for other
-/// threads to evict, or being slowed down above `high`. `Display` prints one line.
+/// How much of the time a group's requests were stalled for memory: they were evicting, waiting for
+/// other threads to evict, or being slowed down above `high`. `Display` prints one line.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Pressure {
-    /// Share of the last ten seconds, from 0 to 1; of the memory's age while it is younger.
+    /// The share of the last ten seconds, from 0 to 1. In a younger memory, the share of its age.
     pub ten_seconds: f64,
-    /// Share of the last minute, from 0 to 1; likewise.
+    /// The share of the last minute, from 0 to 1. In a younger memory, the share of its age.
     pub minute: f64,
-    /// The whole time since the group was made.
+    /// The whole stalled time since the group was created.
     pub total: Duration,
 }
 
@@ -39,16 +39,17 @@ impl fmt::Display for Pressure {
     }
 }
 
-/// The record of one group. Times are nanoseconds since a moment of the caller's choice, and never
+/// The record of one group. Times are nanoseconds since a moment that the caller chooses, and never
 /// go back.
 #[derive(Debug)]
 pub(super) struct Stalls {
-    /// Requests stalled now.
+    /// The number of requests that are stalled now.
     now: u32,
-    /// The time since which some request is stalled.
+    /// The time since which at least one request is stalled.
     since: u64,
     total: u64,
-    /// Nanoseconds stalled in each slot of time, by its number modulo the length.
+    /// The nanoseconds stalled in each slot of time. A slot is at its number modulo the array's
+    /// length.
     slots: [u32; SLOTS],
     /// The number of the newest slot that was written.
     newest: u64,
@@ -73,7 +74,7 @@ impl Stalls {
         self.now += 1;
     }
 
-    /// Ends a stall. A group that began another life meanwhile has no record of it.
+    /// Ends a stall. If the node has become another group's meanwhile, there is no stall to end.
     pub(super) fn end(&mut self, time: u64) {
         if self.now == 0 {
             return;
@@ -104,7 +105,8 @@ impl Stalls {
         self.newest = self.newest.max(slot);
     }
 
-    /// The share of the window that ends at `time` (and began no earlier than time itself).
+    /// Returns the stalled share of the window that ends at `time` (and begins no earlier than time
+    /// 0).
     fn share(&self, time: u64, window: u64) -> f64 {
         let start = time.saturating_sub(window);
         let mut sum = 0.0;

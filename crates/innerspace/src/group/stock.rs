@@ -1,23 +1,23 @@
-//! The stock: charges taken from the tree a batch at a time, and handed out without touching a
-//! shared line.
+//! The stock: charges that are taken from the tree in batches, and handed out without touching a
+//! shared cache line.
 //!
 //! A *slot* is one word: a group, and how many of its pages are charged but not handed out. The
 //! pages of a slot count in the `usage` of the group and of all above it, so limits hold as if they
-//! were in use; reports of usage take them off. A slot with pages keeps its group's number from
-//! being used again. Each thread has a few slots, chosen by the group's number, which it alone
-//! uses: `sync::per_thread` has the protocol. Threads beyond those share stripes of slots, by
-//! compare-and-swap.
+//! were in use; reports of usage subtract them. A slot with pages keeps its group's number from
+//! being used again. Each thread has a few slots of its own, chosen by the group's number:
+//! `sync::per_thread` has the protocol. Once there are more threads than such places, the others
+//! share stripes of slots and change them by compare-and-swap.
 //!
-//! `slot` has its bits.
+//! `slot` describes the bits of the word.
 //!
 //! - A charge of n pages takes n off the count.
 //! - An uncharge of n pages adds n to the count, and sets low to the count before. If the slot
 //!   would then hold more than `most`, half of that stays.
-//! - A refill sets count to the batch less n. The batch was added to every level before.
+//! - A refill sets count to the batch less n. The batch was first added to every level.
 //! - A drain, before a refusal or by a deletion, sets count and most to 0, so that the next batch
 //!   is a first one. The count is taken off every level.
 //! - The refill of another group takes over group, count and most. The old count is taken off every
-//!   level of the group before.
+//!   level of the old group.
 //!
 //! **Batches grow.** A thread that keeps charging the same group takes twice as many pages each
 //! time, as long as every limit is far (`PART`), so that threads which charge one group seldom meet
@@ -25,25 +25,26 @@
 //! share a part of the memory (`Batches::all`): however many threads there are, most of it is in
 //! use or free.
 //!
-//! **Peaks.** While a slot's count only falls, the levels do not change and pages in use are at
-//! their highest now, which is not noted. A thread that takes pages off the levels notes the peak,
-//! for all charges from stocks since.
+//! **Peaks.** While the count of a slot only falls, the levels do not change, and the pages in use
+//! are at their highest now, although nobody notes it. A thread that takes pages off the levels
+//! notes this peak, for all charges from stocks until then.
 //!
-//! **No refusal while margin sits in stocks (M7).** Pages *move* between the levels and a slot: in
-//! a refill, where a slot is halved or emptied. A thread announces a move before it, and counts it
-//! after. A request that the levels refuse is refused if nothing is in stock below the refusing
-//! group, and nothing moves or has moved since before the attempt. (A refill adds to the levels
-//! after its announcement, with a fence between: a thread that saw the levels full sees the move,
-//! or the pages it left in the slot.) Otherwise it begins to *drain*: from then on no thread
-//! refills its stock or puts pages in it. It waits until nothing moves, empties the slots below the
-//! refusing group, and tries again, until nothing was left to empty and no other thread has moved
-//! any. The two counts are Dekker's: each side raises its own, then reads the other's, with the
-//! asymmetric barrier between. So a refill that did not see the drain is waited for, and every
-//! other thread puts pages in a slot at most once more.
+//! **No refusal while there are pages in stocks (M7).** Pages *move* between the levels and a slot
+//! in a refill, and where a slot is halved or emptied. A thread announces a move before it, and
+//! counts it after. When the levels refuse a request, it is refused for good if nothing is in stock
+//! below the refusing group, and nothing moves or has moved since before the attempt. (A refill
+//! adds to the levels after its announcement, with a fence between: a thread that saw the levels
+//! full sees the move, or the pages that it left in the slot.) Otherwise the request begins to
+//! *drain*: from then on no thread refills its stock or puts pages in it. The request waits until
+//! nothing moves, empties the slots below the refusing group, and tries again, until nothing was
+//! left to empty and no other thread has moved pages. The two counts (moves and drains) work as in
+//! Dekker's algorithm: each side raises its own, then reads the other's, with the asymmetric
+//! barrier between. So a refill that did not see the drain is waited for, and every other thread
+//! puts pages in a slot at most once more.
 //!
-//! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner looks at
-//! the mark while it is at its slots; a thread that shares a stripe looks again after it stocked
-//! pages. One of the two sees the other's change.
+//! **Deletion (M6).** The group is marked deleted, then its slots are emptied. An owner of slots
+//! looks at the mark while it changes them; a thread that shares a stripe looks again after it has
+//! put pages there. In each case one of the two threads sees the other's change.
 //!
 //! **Giving back more than is charged (M14)** is noticed before anything is stocked: the group's
 //! own charge, less the thread's stock, is then too small. The counter is read first, with Acquire,
@@ -62,25 +63,25 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::per_thread::{Draining, Drains, OWNERS, PerThread};
 use crate::sync::thread;
 
-/// Stripes that all further threads share.
+/// Stripes that all threads without slots of their own share.
 const SHARED: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// Slots of a stripe: groups whose pages a thread can have in stock at once, where their numbers do
-/// not collide.
+/// Slots of a stripe: the number of groups of which a thread can have pages in stock, as long as
+/// the group numbers do not collide.
 pub(super) const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// The slots of a stripe.
+/// The slots of one stripe.
 type Slots = [AtomicU64; WAYS];
 
 fn empty_slots() -> Slots {
     std::array::from_fn(|_| AtomicU64::new(0))
 }
 
-/// The slots of a stripe that threads share, on a line of their own.
+/// A stripe that threads share, on a cache line of its own.
 #[repr(align(64))]
 struct Shared(Slots);
 
-/// The slots of a thread.
+/// The stripe that a thread uses.
 enum Place<'a> {
     Owned(&'a PerThread<Slots>),
     Shared(&'a Slots),
@@ -95,7 +96,7 @@ pub(super) struct Stocks {
     moves: Moves,
 }
 
-/// How an uncharge ended.
+/// The outcome of an uncharge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stocked {
     /// The pages are in stock.
@@ -106,11 +107,11 @@ pub(super) enum Stocked {
 
 /// The outcome of a change of a slot.
 enum Change {
-    /// The word before.
+    /// Made; the word before the change.
     Made(Slot),
-    /// There was nothing to change.
+    /// `next` made no change.
     NotMade,
-    /// Slots are being drained now.
+    /// Not made, because slots are being drained now.
     Draining,
 }
 
@@ -148,8 +149,8 @@ impl Stocks {
         }
     }
 
-    /// Changes the slot that the thread with this number has for `group`, if `next` has something
-    /// for it. `next` takes no lock.
+    /// Changes the slot for `group` of the thread with this number, if `next` returns a new word.
+    /// `next` takes no lock.
     #[inline(always)]
     fn change(&self, number: usize, group: GroupId, next: impl Fn(Slot) -> Option<Slot>) -> Change {
         match self.place(number) {
@@ -158,7 +159,8 @@ impl Stocks {
                     return Change::Draining;
                 };
                 let slot = way(&slots, group);
-                // Relaxed: no other thread is at it; see the module for before and after.
+                // Relaxed: no other thread uses the slot meanwhile. See the module for what comes
+                // before and after.
                 let before = Slot(slot.load(Ordering::Relaxed));
                 let Some(after) = next(before) else {
                     return Change::NotMade;
@@ -175,18 +177,18 @@ impl Stocks {
         if self.drains.any() {
             return Change::Draining;
         }
-        // SeqCst for deletion, see the module. Acquire and Release: a later drain has seen the
-        // batch added, and the other way round.
+        // SeqCst is for deletion: see the module. Acquire and Release: a later drain has seen the
+        // batch added, and a later charge the pages that a drain took off.
         let next = |word| next(Slot(word)).map(|after| after.0);
         let changed = slot.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
         changed.map_or(Change::NotMade, |before| Change::Made(Slot(before)))
     }
 
-    /// Charges from the stock of the thread with this number; false when there is not enough of
-    /// this group's.
+    /// Charges from the stock of the thread with this number. Returns false if it has too few pages
+    /// of this group.
     #[inline(always)]
     pub(super) fn charge(&self, number: usize, group: GroupId, pages: u64) -> bool {
-        // `change` written out, because most charges come this way.
+        // This is `change` written out, because most charges come this way.
         let Some(owned) = self.owned.get(number) else {
             return self.charge_shared(number, group, pages);
         };
@@ -207,13 +209,13 @@ impl Stocks {
         matches!(change, Change::Made(_))
     }
 
-    /// The most pages of the slot, or a first batch.
+    /// Returns `pages`, or the size of a first batch if that is smaller.
     pub(super) fn at_most(&self, pages: u64) -> u64 {
         pages.min(self.batches.first.into())
     }
 
-    /// Charges up to `most` pages from the stock of the thread with this number: as many as it has.
-    /// The pages charged.
+    /// Charges up to `most` pages from the stock of the thread with this number, and returns how
+    /// many.
     pub(super) fn charge_some(&self, number: usize, group: GroupId, most: u64) -> u64 {
         let some = |word: Slot| most.min(word.count().into());
         let change = self.change(number, group, |word| {
@@ -226,7 +228,7 @@ impl Stocks {
         }
     }
 
-    /// Puts pages that were charged to `group` in stock, or takes those that do not fit off the
+    /// Puts pages that were charged to `group` in stock. Pages that do not fit are taken off the
     /// levels.
     #[inline]
     pub(super) fn uncharge(
@@ -253,13 +255,13 @@ impl Stocks {
         }
     }
 
-    /// Pages that a slot may hold.
+    /// Returns how many pages a slot may hold.
     #[inline(always)]
     fn room(&self, word: Slot) -> u32 {
         word.most().max(self.batches.first)
     }
 
-    /// Looks again after pages were put in a slot: if the slot is shared, the group may have been
+    /// Looks again after pages were put in a slot. If the slot is shared, the group may have been
     /// deleted and its slots emptied since the first look.
     #[inline(always)]
     fn look_again(&self, levels: &impl Levels, number: usize, group: GroupId) {
@@ -270,9 +272,9 @@ impl Stocks {
         }
     }
 
-    /// A full slot keeps half of what it may hold, so that the next uncharges find room and the
-    /// next charges pages. The rest is taken off the levels. If more come than it may hold at all,
-    /// it stays full, since more will be wanted.
+    /// Makes room in a full slot. It keeps half of what it may hold, so that the next uncharges
+    /// find room and the next charges find pages; the rest is taken off the levels. If `pages` are
+    /// more than the slot may hold at all, it stays full, since more pages will be wanted.
     #[cold]
     fn overflow(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u64) -> Stocked {
         if self.batches.first == 0 {
@@ -300,7 +302,8 @@ impl Stocks {
         Stocked::Yes
     }
 
-    /// Takes a batch, `pages` of it for the caller; false when a limit is too near for that.
+    /// Takes a batch, of which `pages` are the caller's. Returns false if a limit is too near for
+    /// that.
     pub(super) fn refill(
         &self,
         levels: &impl Levels,
@@ -333,7 +336,7 @@ impl Stocks {
         }
     }
 
-    /// See [`Batches::next`].
+    /// Returns the size of the next batch; see [`Batches::next`].
     fn next_batch(&self, levels: &impl Levels, number: usize, group: GroupId) -> u32 {
         let Batches { first, largest, .. } = self.batches;
         let own = way(self.slots(number), group);
@@ -344,7 +347,7 @@ impl Stocks {
         let is_large = |slot: &&AtomicU64| {
             !std::ptr::eq(*slot, own) && Slot(slot.load(Ordering::Relaxed)).most() > first
         };
-        // A large memory has enough for all.
+        // In a large memory the share is large enough even if every slot has a large batch.
         let large = match self.batches.all / ((OWNERS + SHARED) * WAYS) as u64 {
             enough if enough >= largest.into() => 0,
             _ => self.all().filter(is_large).count(),
@@ -352,8 +355,8 @@ impl Stocks {
         self.batches.next(word, levels.margin(group), large)
     }
 
-    /// Puts the rest of a batch of `most` in its slot. Pages of another group there, or too many of
-    /// this one, are given back.
+    /// Puts the rest of a batch of `most` in its slot. Pages of another group in the slot, or too
+    /// many of this group, are given back.
     fn stash(&self, levels: &impl Levels, number: usize, group: GroupId, pages: u32, most: u32) {
         let sum = |word: Slot| match word.group() == group {
             true => word.count() + pages,
@@ -378,7 +381,7 @@ impl Stocks {
         self.look_again(levels, number, group);
     }
 
-    /// Pages of `group` that the thread with this number has in stock.
+    /// Returns the number of pages of `group` that the thread with this number has in stock.
     #[inline]
     pub(super) fn count(&self, number: usize, group: GroupId) -> u64 {
         let word = Slot(way(self.slots(number), group).load(Ordering::Relaxed));
@@ -388,12 +391,12 @@ impl Stocks {
         }
     }
 
-    /// The pages charged to `group` itself, which `own` counts, without those in a slot of the
-    /// caller's own. A correct uncharge is never more; see the module.
+    /// Returns the number of pages charged to `group` itself, which `own` counts, without those in
+    /// the caller's own slot. A correct uncharge is never for more; see the module.
     #[inline]
     pub(super) fn in_use(&self, number: usize, group: GroupId, own: &AtomicU64) -> u64 {
-        // First, and Acquire: pairs with the Release of a thread that took pages off after it had
-        // emptied the slot.
+        // Read first, with Acquire: pairs with the Release of a thread that took pages off after it
+        // had emptied the slot.
         let charged = own.load(Ordering::Acquire);
         let in_stock = match self.place(number) {
             Place::Shared(_) => 0,
@@ -402,9 +405,9 @@ impl Stocks {
         charged.saturating_sub(in_stock)
     }
 
-    /// Notes how high usage was since this was last called, before it changes at the group's
-    /// levels. Returns the pages that have been in stock here since then, and stay until the thread
-    /// comes again.
+    /// Notes the highest usage since the previous call. Called before the usage of the group's
+    /// levels changes. Returns the pages that have been in stock here since then, and stay until
+    /// the thread comes again.
     pub(super) fn settle(&self, levels: &impl Levels, number: usize, group: GroupId) -> u64 {
         let change = self.change(number, group, |word| {
             (word.group() == group).then(|| word.settled())
@@ -417,12 +420,12 @@ impl Stocks {
         }
         match self.place(number) {
             Place::Owned(_) => before.count().into(),
-            // Other threads may charge from there meanwhile.
+            // Other threads may charge from a shared slot meanwhile.
             Place::Shared(_) => 0,
         }
     }
 
-    /// [`Stocks::settle`] for every slot of `top` and the groups below it.
+    /// Does [`Stocks::settle`] for every slot of `top` and the groups below it.
     pub(super) fn settle_below(&self, levels: &impl Levels, top: GroupId) {
         let is_due = |slot: &AtomicU64| {
             let word = Slot(slot.load(Ordering::Acquire));
@@ -437,7 +440,7 @@ impl Stocks {
             if word.is_due() && levels.is_below(word.group(), top) {
                 levels.note_peak(word.group(), word.low());
                 let settled = word.settled().0;
-                // Another thread was faster, which is as good.
+                // If this fails, another thread has settled or changed the slot, which is as good.
                 let _ = slot.compare_exchange(word.0, settled, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -448,8 +451,8 @@ impl Stocks {
         owned.chain(self.shared.iter().flat_map(|one| &one.0))
     }
 
-    /// Gives back the pages of `top` and the groups below it in all slots; returns their number.
-    /// Pages put there meanwhile may stay.
+    /// Gives back the pages of `top` and the groups below it in all slots, and returns their
+    /// number. Pages put in a slot meanwhile may stay.
     pub(super) fn drain(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let own = self.drain_own(levels, number, top);
         match self.is_any_below(levels, top) {
@@ -458,8 +461,9 @@ impl Stocks {
         }
     }
 
-    /// Gives back the pages of `top` and the groups below it in all slots; returns their number.
-    /// Afterwards no slot has pages that its owner was about to put there when this began.
+    /// Gives back the pages of `top` and the groups below it in all slots, and returns their
+    /// number. Afterwards no slot has pages that its owner was about to put there when the call
+    /// began.
     pub(super) fn drain_all(&self, levels: &impl Levels, top: GroupId) -> u64 {
         let draining = self.drains.begin(&*self.owned);
         self.drain_stopped(levels, top, &draining)
@@ -475,7 +479,7 @@ impl Stocks {
             .sum()
     }
 
-    /// Gives back the stock of the thread with this number, without a drain.
+    /// Gives back the stock of the thread with this number. Begins no drain.
     fn drain_own(&self, levels: &impl Levels, number: usize, top: GroupId) -> u64 {
         let mut pages = 0;
         let slots = self.slots(number);
@@ -501,7 +505,7 @@ impl Stocks {
         pages
     }
 
-    /// Whether there is stock of `top` or a group below it. Acquire: see the module.
+    /// Whether pages of `top` or of a group below it are in stock. Acquire: see the module.
     fn is_any_below(&self, levels: &impl Levels, top: GroupId) -> bool {
         self.all().any(|slot| {
             let word = Slot(slot.load(Ordering::Acquire));
@@ -527,7 +531,7 @@ impl Stocks {
             Ok(done) => return Ok(done),
             Err(group) => refused = group,
         }
-        // Pairs with the fence in `Moves::begin`: a batch that the levels showed was announced
+        // Pairs with the fence in `Moves::begin`: a batch that was seen at the levels was announced
         // before.
         fence(Ordering::Acquire);
         if !self.is_any_below(levels, refused) && !self.moves.any_since(moves) {
@@ -540,8 +544,8 @@ impl Stocks {
             }
             let moves = self.moves.look();
             let drained = self.drain_stopped(levels, refused, &draining);
-            // Also with nothing drained: a refill that was waited for has given its batch back, if
-            // it found us draining.
+            // Tries again even if nothing was drained: a refill that this thread waited for has
+            // given its batch back, if it saw the drain.
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(group)
@@ -556,7 +560,8 @@ impl Stocks {
         }
     }
 
-    /// Pages in stock of the groups that `wanted` names; exact while no thread charges.
+    /// Returns the number of pages in stock of the groups that `wanted` selects. Exact while no
+    /// thread charges.
     pub(super) fn sum(&self, wanted: impl Fn(GroupId) -> bool) -> u64 {
         self.all()
             .map(|slot| Slot(slot.load(Ordering::Acquire)))
@@ -572,8 +577,8 @@ fn give_back(levels: &impl Levels, group: GroupId, pages: u32) {
     }
 }
 
-/// Empties a slot that is shared, or whose owner is kept away, if its group is `wanted`; returns
-/// the pages given back.
+/// Empties a slot if `wanted` selects its group, and returns the number of pages given back. The
+/// slot is shared, or its owner is kept away.
 fn empty(levels: &impl Levels, slot: &AtomicU64, wanted: impl Fn(GroupId) -> bool) -> u64 {
     let mut word = Slot(slot.load(Ordering::SeqCst));
     while word.count() > 0 && wanted(word.group()) {

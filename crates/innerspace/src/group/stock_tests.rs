@@ -1,4 +1,4 @@
-//! The stocks of threads: they count, never cause a refusal, and end.
+//! The stocks of threads: their pages count, never cause a refusal, and are given back.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn pages(count: u64) -> PageCount {
     PageCount(count)
 }
 
-/// A tree with batches of 64, and a group below its root.
+/// Creates a tree with batches of 64, and a group below its root.
 fn stocked(max: u64) -> (Arc<GroupTree>, GroupId) {
     let tree = Arc::new(GroupTree::with_batches(
         pages(100_000),
@@ -22,7 +22,7 @@ fn stocked(max: u64) -> (Arc<GroupTree>, GroupId) {
     (tree, group)
 }
 
-/// Charges as a thread of the stripe would.
+/// Charges as a thread of this stripe would.
 fn charge(tree: &GroupTree, stripe: usize, group: GroupId, count: u64) {
     tree.try_charge_at(stripe, group, pages(count))
         .unwrap()
@@ -33,7 +33,7 @@ fn give_back(tree: &GroupTree, stripe: usize, group: GroupId, count: u64) {
     tree.try_uncharge_at(stripe, group, pages(count)).unwrap();
 }
 
-/// The usage that limits see, and the one that reports give.
+/// Returns the usage that limits are compared with, and the usage that is reported.
 fn seen(tree: &GroupTree, id: GroupId) -> (u64, u64) {
     (tree.charged(id).0, tree.usage(id).0)
 }
@@ -73,7 +73,7 @@ fn a_page_is_charged_below_max_and_high_and_who_gets_none_was_not_refused() {
     assert_eq!(seen(&tree, group), (64, 1), "with a batch");
     assert!((0..6).all(|_| one(0)), "alone");
     assert_eq!(seen(&tree, group), (70, 7));
-    // 63 pages are in another's stock.
+    // 63 pages are in the stock of another thread.
     assert!(!one(0));
     assert!(one(1));
     assert_eq!(seen(&tree, group), (70, 8));
@@ -98,13 +98,13 @@ fn a_slot_holds_one_batch_of_one_group_and_larger_requests_pass_it_by() {
         (129, 129),
         "a larger one takes no batch"
     );
-    // Given back one by one: never more than a batch in stock.
+    // Given back one by one: there is never more than a batch in stock.
     for left in (0..129).rev() {
         give_back(&tree, 0, group, 1);
         assert_eq!(tree.usage(group).0, left);
         assert!(tree.charged(group).0 - left <= 64);
     }
-    // Another group whose number falls into the same slot has a stock of its own.
+    // Another group, whose number falls into the same slot, takes the slot over.
     let mut other = group;
     while other == group || other.0 % stock::WAYS as u16 != group.0 % stock::WAYS as u16 {
         let name = format!("g{}", tree.all_stats().len());
@@ -140,25 +140,25 @@ fn batches_grow_while_every_limit_is_far_and_what_is_full_gives_back_half() {
         assert_eq!(tree.charged(far).0 - tree.usage(far).0, batch - 1);
         (1..batch).for_each(|_| charge(&tree, 0, far, 1));
     }
-    // A 32nd of what is left up to the limit, if that is more than the first.
+    // A batch is a 32nd of the distance to the limit, if that is more than a first batch.
     for batch in [64, 128, 256, 298, 289] {
         (0..batch).for_each(|_| charge(&tree, 0, near, 1));
         assert_eq!(seen(&tree, near).0, seen(&tree, near).1, "{batch}");
     }
-    // If a mark is nearer, the distance to that counts.
+    // If `high` is nearer, the distance to it counts.
     let high = pages(tree.usage(near).0 + 100);
     tree.set_protection(near, Protection::High, Some(high))
         .unwrap();
     charge(&tree, 0, near, 64);
     assert_eq!(seen(&tree, near).0, seen(&tree, near).1);
-    // If more come than it may hold it stays full; when full, it keeps half.
+    // A slot stays full if more pages come than it may hold. When full, it keeps half.
     let (in_use, largest) = (tree.usage(far).0, 300);
     give_back(&tree, 0, far, 600);
     assert_eq!(seen(&tree, far), (in_use - 600 + largest, in_use - 600));
     give_back(&tree, 0, far, 2);
     assert_eq!(seen(&tree, far), (in_use - 602 + largest / 2, in_use - 602));
     assert_eq!(tree.peak(far).0, in_use);
-    // A drained slot begins anew.
+    // A drained slot begins with a first batch again.
     tree.drain_stocks(tree.root());
     assert_eq!(seen(&tree, far).0, in_use - 602);
     charge(&tree, 0, far, 1);
@@ -175,14 +175,14 @@ fn what_other_threads_have_in_stock_is_no_reason_to_refuse() {
         charge(&tree, stripe, leaf, 1);
     }
     assert_eq!(seen(&tree, group), (192, 3));
-    // 197 pages are free, most of them in the stocks of others and of a group below.
+    // 197 pages are free, most of them in the stocks of other threads and of a group below.
     charge(&tree, 0, group, 197);
     assert_eq!(seen(&tree, group), (200, 200));
     assert_eq!(tree.events(group).refused, 0);
     let refused = tree.try_charge_at(0, leaf, pages(1)).unwrap_err();
     assert_eq!(refused.group, group);
     tree.validate().unwrap();
-    // Charges exactly up to the limit, whichever thread gives and takes the last page.
+    // Charges exactly up to the limit, whichever thread gives back and takes the last page.
     for stripe in 0..4 {
         give_back(&tree, stripe, leaf, if stripe == 0 { 0 } else { 1 });
         if stripe > 0 {
@@ -217,13 +217,14 @@ fn usage_and_peak_are_of_pages_in_use() {
 fn what_was_charged_from_one_stock_and_given_back_past_another_was_a_peak() {
     let (tree, group) = stocked(10_000);
     let top = tree.root();
-    // A thread charges all of its batch, and one with other groups in its slots gives it back.
+    // One thread charges all of its batch, and another, with other groups in its slots, gives it
+    // back.
     (0..64).for_each(|_| charge(&tree, 0, group, 1));
     give_back(&tree, 1, group, 64);
     assert_eq!(seen(&tree, top), (0, 0));
     assert_eq!((tree.peak(group).0, tree.peak(top).0), (64, 64));
     assert_eq!(tree.take_peak(group).0, 64);
-    // The same, when the slot was another group's by then.
+    // The same again, but another group has taken over the slot meanwhile.
     (0..128).for_each(|_| charge(&tree, 0, group, 1));
     let mut other = group;
     while other == group || other.0 % stock::WAYS as u16 != group.0 % stock::WAYS as u16 {
@@ -233,7 +234,7 @@ fn what_was_charged_from_one_stock_and_given_back_past_another_was_a_peak() {
     charge(&tree, 0, other, 1);
     give_back(&tree, 1, group, 128);
     assert_eq!(tree.take_peak(group).0, 128);
-    // The stock of the thread that gives back is in no peak.
+    // The stock of the thread that gives back counts in no peak.
     charge(&tree, 2, group, 1);
     assert_eq!(tree.take_peak(group).0, 1);
     charge(&tree, 2, group, 65);
@@ -266,7 +267,7 @@ fn large_batches_of_all_threads_share_a_part_of_the_memory() {
     assert_eq!(batches(1, 8), 300);
     assert_eq!(batches(2, 8), 200);
     assert_eq!([0, 1, 2].map(fill), [200; 3]);
-    // Pages given back fill the slots again, and no more.
+    // Pages given back fill the slots again, but do not exceed them.
     let in_use = tree.usage(group).0;
     (0..3).for_each(|stripe| give_back(&tree, stripe, group, 250));
     assert_eq!(seen(&tree, group), (in_use - 150, in_use - 750));
@@ -298,7 +299,7 @@ fn a_group_with_stock_is_deleted_and_its_number_free_at_once() {
     assert_eq!(seen(&tree, tree.root()), (0, 0));
     let again = tree.create(tree.root(), "again", None).unwrap();
     assert_eq!(again, group, "its number is used again");
-    // With a page outstanding the deletion waits for that one, and no stock delays it then.
+    // With a page still charged, the deletion waits for that page alone, and for no stock.
     charge(&tree, 0, again, 2);
     tree.remove(again).unwrap();
     assert_eq!(seen(&tree, tree.root()), (2, 2));
@@ -329,7 +330,7 @@ fn threads_at_the_limit_use_all_of_it_and_never_more() {
                 for round in 0..if cfg!(miri) { 60 } else { 30_000u64 } {
                     let want = 1 + (round * 7 + n as u64) % 5;
                     match tree.try_charge(leaf, PageCount(want)) {
-                        // 99 in each hand fit: no refusal is right.
+                        // 99 pages for each of three threads fit, so no request may be refused.
                         Err(refused) => panic!("{refused:?} with {held} pages in hand"),
                         Ok(charge) if held + want <= 99 => {
                             charge.commit();
@@ -440,7 +441,7 @@ fn what_is_given_back_to_a_group_over_its_limit_is_in_no_stock() {
         let (charged, used) = seen(&tree, group);
         assert_eq!(charged, used);
     }
-    // Under its limit it may have a stock again.
+    // Under its limit the group may have a stock again.
     assert_eq!(tree.charged(group).0, 64);
     give_back(&tree, 0, group, 1);
     assert_eq!(seen(&tree, group), (64, 63));
@@ -493,7 +494,7 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     assert_eq!(root.child("next", MIB).unwrap().id(), number);
 }
 
-/// The reclaimer frees nothing itself; meanwhile another thread frees what the request waits for.
+/// A reclaimer that frees nothing, but lets another thread give pages back during its call.
 struct Beside(Arc<Barrier>);
 
 impl Reclaimer for Beside {
@@ -502,8 +503,8 @@ impl Reclaimer for Beside {
     }
 
     fn reclaim(&self, _: GroupId, _: PageCount) -> PageCount {
-        self.0.wait(); // it goes on
-        self.0.wait(); // it is done
+        self.0.wait(); // the other thread goes on
+        self.0.wait(); // the other thread has given its pages back
         pages(0)
     }
 
@@ -521,13 +522,13 @@ fn what_is_stocked_while_a_limit_is_lowered_does_not_stand_in_its_way() {
     let of_other = (tree.clone(), turn.clone());
     let other = thread::spawn(move || {
         let (tree, turn) = of_other;
-        // A batch, all in use.
+        // This charges one batch, all of which is in use.
         tree.try_charge(group, pages(1)).unwrap().commit();
         tree.try_charge(group, pages(63)).unwrap().commit();
         let _not_over = failpoint::on("NotOver", {
             let turn = turn.clone();
             move || {
-                turn.wait(); // the limit may be lowered
+                turn.wait(); // the main thread lowers the limit
                 turn.wait();
             }
         });

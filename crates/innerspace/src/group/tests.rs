@@ -11,7 +11,7 @@ fn pages(count: u64) -> PageCount {
     PageCount(count)
 }
 
-/// root (1000) / a (max 100) / b (max 50) / c (no limit)
+/// Creates root (1000) / a (max 100) / b (max 50) / c (no limit).
 fn four_levels() -> (GroupTree, [GroupId; 4]) {
     let tree = GroupTree::new(pages(1000));
     let root = tree.root();
@@ -33,7 +33,7 @@ fn a_charge_is_kept_by_commit_and_given_back_by_drop() {
     assert_eq!(usages(&tree, &ids), [0, 0, 0, 0]);
     assert_eq!(tree.try_charge(c, pages(7)).unwrap().commit(), c);
     assert_eq!(usages(&tree, &ids), [7, 7, 7, 7]);
-    // Commit of nothing leaves nothing to give back.
+    // Committing a charge of no pages leaves nothing to give back.
     assert_eq!(tree.try_charge(c, pages(0)).unwrap().commit(), c);
     assert_eq!(usages(&tree, &ids), [7, 7, 7, 7]);
     tree.uncharge(c, pages(7));
@@ -93,7 +93,7 @@ fn giving_back_more_than_was_charged_is_reported_and_changes_nothing() {
         (underflow.group, underflow.charged, underflow.wanted),
         (c, 3, 4)
     );
-    // b has 8 in all, but only 5 of its own to give back.
+    // b has 8 pages in all, but only 5 of its own to give back.
     assert_eq!(tree.try_uncharge(b, pages(6)).unwrap_err().charged, 5);
     assert_eq!(usages(&tree, &ids), before);
     tree.validate().unwrap();
@@ -119,7 +119,7 @@ fn a_must_succeed_charge_goes_over_and_raises_one_event() {
         "b is the nearest that is over"
     );
     drop(over);
-    // Under the limit it is an ordinary charge: no event.
+    // Under the limit this is an ordinary charge, which counts no event.
     drop(full);
     drop(tree.charge_must(c, pages(50)));
     assert_eq!(tree.events(b).forced, 1);
@@ -215,7 +215,7 @@ fn the_minimum_grows_with_the_accessors() {
     assert_eq!(tree.stats(group).unwrap().accessors, 1);
 }
 
-/// Gives back up to `left` pages that were charged to `group`, at most `step` a call.
+/// A reclaimer that gives back `left` charged pages in all, at most `step` of them a call.
 struct Bucket {
     tree: Arc<GroupTree>,
     left: AtomicU64,
@@ -341,7 +341,8 @@ fn concurrent_charges_never_pass_the_limit_and_end_at_zero() {
             .sum::<u64>(),
         refusals
     );
-    // A page is off the group a moment before it is off the root: the root's own limit bounds that.
+    // A page is taken off the group a moment before it is taken off the root. So for these peaks
+    // only the root's own limit is a bound.
     assert!(tree.peak(group).0 <= 60 && tree.peak(root).0 <= 100);
     tree.validate().unwrap();
 }
@@ -432,7 +433,8 @@ proptest! {
                 }
                 Op::GiveBack { .. } => {}
                 Op::SetMax { group, max } => {
-                    // No thread frees anything here: an error when usage is above is right.
+                    // Nothing is freed meanwhile, so an error is correct if usage exceeds the new
+                    // limit.
                     let _ = tree.set_max(live[group % live.len()], Some(pages(max)));
                 }
             }
@@ -474,7 +476,7 @@ fn what_a_deleted_group_leaves_is_protected_as_the_rest_of_its_parent() {
         spared.sum::<u64>()
     };
     let both = || [protect::Spared::Low, protect::Spared::Min].map(spared);
-    // If the parent has no claim the child has none either.
+    // A child of a parent without protection has none either.
     assert_eq!(both(), [0, 0]);
     tree.set_protection(parent, Protection::Min, Some(pages(10)))
         .unwrap();

@@ -1,4 +1,4 @@
-//! The nodes and their shape: making, limiting, deleting and walking groups.
+//! The tree's nodes and shape: creates, limits, deletes and walks groups.
 
 use std::collections::BTreeSet;
 
@@ -19,23 +19,25 @@ use crate::units::PageCount;
 /// Levels on the longest path: the root and [`MAX_DEPTH`] below it.
 pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 
-/// Bytes of a handle, and of the counts beside a name.
+/// Bytes of a handle, and of the reference counts beside a name.
 const HANDLE_BYTES: usize = 56;
 
-/// Calls of the reclaimer that one `set_max` makes at most; each asks for everything that is over.
+/// How often one `set_max` calls the reclaimer at most; each call asks for all pages over the
+/// limit.
 const SET_MAX_ROUNDS: usize = 64;
 
-/// Pages that one group is owed at most, so that sums do not overflow: more than any memory has.
+/// The most pages that one group's `min` adds to the sum in its parent, so that sums do not
+/// overflow: more than any memory has.
 pub(super) const MOST_OWED: u64 = 1 << 44;
 
-/// A limit that is not hard.
+/// A limit that a charge may pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protection {
-    /// Above it charges succeed, and their callers reclaim or are slowed down.
+    /// Above this mark charges succeed, and their callers reclaim or are slowed down.
     High,
-    /// Below it pages are evicted only when nothing unprotected is left.
+    /// Below this mark pages are evicted only when nothing unprotected is left.
     Low,
-    /// Below it pages are not evicted for other groups.
+    /// Below this mark pages are not evicted for other groups.
     Min,
 }
 
@@ -51,13 +53,13 @@ pub(crate) struct Shape {
 
 pub(super) struct Entry {
     pub(super) name: Arc<str>,
-    /// The groups right below, by name. Deleted ones have an empty name.
+    /// The groups right below, by name. Deleted groups have an empty name.
     children: BTreeSet<(Arc<str>, GroupId)>,
-    /// Those of them that are not deleted.
+    /// The number of children that are not deleted.
     live: usize,
-    /// The numbers in use below, at any depth.
+    /// How many group numbers are in use below, at any depth.
     below: usize,
-    /// What the group above is charged for this one.
+    /// The heap bytes of this group, for which the group above is charged.
     heap: u64,
 }
 
@@ -108,9 +110,9 @@ pub(crate) struct GroupTree {
     pub(super) watchers: Arc<Watchers>,
     /// The number of groups over their `max`: see [`super::over`].
     pub(super) over: AtomicU32,
-    /// The origin of stall times.
+    /// The start of the clock for stalls.
     born: std::time::Instant,
-    /// The process whose memory it counts.
+    /// The process that created the memory.
     pub(super) maker: Process,
 }
 
@@ -121,12 +123,12 @@ impl std::fmt::Debug for GroupTree {
 }
 
 impl GroupTree {
-    /// Makes a tree of the root alone, limited to `max`.
+    /// Creates a tree of the root alone, limited to `max`.
     pub(crate) fn new(max: PageCount) -> GroupTree {
         GroupTree::with_batches(max, Batches::of(max.0))
     }
 
-    /// Like [`GroupTree::new`], with another number of pages for each thread's stock.
+    /// Like [`GroupTree::new`], with other batch sizes for the stocks.
     pub(super) fn with_batches(max: PageCount, batches: Batches) -> GroupTree {
         let tree = GroupTree {
             nodes: Slab::new(),
@@ -152,13 +154,13 @@ impl GroupTree {
         *self.reclaimer.lock() = Some(reclaimer);
     }
 
-    /// The whole memory.
+    /// Returns the root, which stands for the whole memory.
     #[cfg(test)]
     pub(crate) fn root(&self) -> GroupId {
         GroupId::ROOT
     }
 
-    /// The counters of a group that exists or existed. Two loads.
+    /// Returns the counters of a group that exists or existed, by two loads.
     #[inline]
     pub(super) fn node(&self, id: GroupId) -> &Node {
         self.nodes
@@ -185,7 +187,7 @@ impl GroupTree {
         });
     }
 
-    /// Makes a group below `parent`. `max` `None`: limited by the groups above it alone.
+    /// Creates a group below `parent`. With `max` `None`, only the groups above limit it.
     #[cfg(test)]
     pub(crate) fn create(
         &self,
@@ -196,8 +198,8 @@ impl GroupTree {
         self.create_paid(parent, name, max, 0)
     }
 
-    /// Makes a group below `parent`, which is charged for `heap` bytes until its number is free
-    /// again, unless this fails.
+    /// Creates a group below `parent`. On success `parent` is charged for `heap` bytes until the
+    /// number of the new group is free again.
     pub(super) fn create_paid(
         &self,
         parent: GroupId,
@@ -254,8 +256,8 @@ impl GroupTree {
     }
 
     /// Changes the limit, then frees pages over it. The new limit stays even if that fails: the
-    /// error says which pages could not be freed. This ends whatever other threads charge
-    /// meanwhile: they are refused, and the number of rounds is bounded (M8).
+    /// error says which pages could not be freed. The call ends even if other threads go on
+    /// charging: they are refused, and the number of rounds is bounded (M8).
     pub(crate) fn set_max(&self, id: GroupId, max: Option<PageCount>) -> Result<(), GroupError> {
         let node = {
             let shape = self.shape.lock();
@@ -272,7 +274,7 @@ impl GroupTree {
                 .store(max.map_or(NO_LIMIT, |max| max.0), Ordering::Relaxed);
             node
         };
-        // This comes before stocks are drained: none is filled after it.
+        // The flag is set before stocks are drained: after a drain, no stock is filled again.
         self.note_over(node);
         let reclaimer = self.reclaimer();
         for _ in 0..SET_MAX_ROUNDS {
@@ -301,8 +303,9 @@ impl GroupTree {
             .into())
     }
 
-    /// Deletes a group that has none below it. Its charges count as its parent's from now on; its
-    /// number is reused once the last of them is given back. Constant time, whatever is charged.
+    /// Deletes a group that has none below it. Its charges count as its parent's from now on, and
+    /// its number is reused once the last of the charges is given back. Takes constant time,
+    /// whatever is charged.
     pub(crate) fn remove(&self, id: GroupId) -> Result<(), GroupError> {
         let mut shape = self.shape.lock();
         if id == GroupId::ROOT {
@@ -339,7 +342,7 @@ impl GroupTree {
     pub(super) fn release(&self, id: GroupId) {
         let mut freed = Vec::new();
         self.release_drained(&mut self.shape.lock(), id, &mut freed);
-        // This may be the last of a deleted group above.
+        // Giving the bytes back may release a deleted group further up.
         for (parent, heap) in freed {
             self.give_heap_back(parent, heap);
         }
@@ -352,8 +355,8 @@ impl GroupTree {
             let childless = shape
                 .entry(id)
                 .is_some_and(|entry| entry.children.is_empty());
-            // Under the mutex: of two threads that both saw the count reach 0, the second finds the
-            // node free (or reused, live).
+            // This runs under the mutex: of two threads that both saw the count reach 0, the second
+            // finds the node free (or live, if it was reused).
             let unused = || node.usage.load(Ordering::SeqCst) == 0 && self.is_heap_empty(id);
             if !(childless && node.is_deleted() && unused()) {
                 return;
@@ -377,8 +380,8 @@ impl GroupTree {
         }
     }
 
-    /// The group and all below it, including deleted ones that still have pages: the groups that
-    /// reclaim has to look at.
+    /// Returns the group and all below it, including deleted ones that still have pages: the groups
+    /// that reclaim has to look at.
     pub(crate) fn subtree(&self, id: GroupId) -> Vec<GroupId> {
         let shape = self.shape.lock();
         let mut found = vec![id];
@@ -392,19 +395,19 @@ impl GroupTree {
         found
     }
 
-    /// Bytes on the heap of a group with this name: its counters, its place in the tree, and its
-    /// handle.
+    /// Returns the heap bytes of a group with this name: its counters, its place in the tree, and
+    /// its handle.
     pub(super) fn heap_of(name: &str) -> u64 {
         let place = size_of::<Entry>() + 2 * size_of::<(Arc<str>, GroupId)>();
         (size_of::<Node>() + place + name.len() + HANDLE_BYTES) as u64
     }
 
-    /// Nodes from `id` to the root, both counted.
+    /// Returns the number of nodes from `id` to the root, both included.
     fn levels(&self, id: GroupId) -> usize {
         self.path(id).count()
     }
 
-    /// The group and those above it, up to the root.
+    /// Returns the group and those above it, up to the root.
     pub(crate) fn path(&self, id: GroupId) -> impl Iterator<Item = GroupId> + '_ {
         std::iter::successors(Some(id), |id| self.node(*id).parent())
     }
@@ -415,7 +418,7 @@ impl GroupTree {
         self.watchers.note();
     }
 
-    /// Counts a request that met this group's `max` and reclaims now.
+    /// Counts a request that met this group's `max` and now reclaims.
     pub(crate) fn count_max(&self, id: GroupId) {
         self.count(id, 1, |events| &events.max);
     }
@@ -425,15 +428,15 @@ impl GroupTree {
         self.count(id, 1, |events| &events.oom);
     }
 
-    /// Counts evicted pages that were charged to this group.
+    /// Counts evicted pages in the group that they were charged to, and in those above.
     pub(crate) fn count_reclaimed(&self, id: GroupId, pages: PageCount) {
         for id in self.path(id) {
             self.count(id, pages.0, |events| &events.reclaimed);
         }
     }
 
-    /// Changes the mark that makes charges slow, or the protection of the group's pages from being
-    /// evicted for others. Evicts nothing by itself; pages in stock make no charge slow.
+    /// Sets `high`, `low` or `min` of a group. Nothing is evicted here. A charge from a stock does
+    /// not look at `high`, so a new `high` empties the group's stocks.
     pub(crate) fn set_protection(
         &self,
         id: GroupId,
@@ -477,7 +480,7 @@ impl GroupTree {
         Ok(())
     }
 
-    /// Sets a group's `min`, and what the group above owes. The tree's mutex is held.
+    /// Sets a group's `min`, and updates `owed` of the group above. The tree's mutex is held.
     fn change_min(&self, id: GroupId, min: u64) {
         let node = self.node(id);
         let before = node.min.swap(min, Ordering::Relaxed);
@@ -488,7 +491,8 @@ impl GroupTree {
         }
     }
 
-    /// Counts one more accessor of this group, whose limit cannot be set below what that many need.
+    /// Counts one more accessor of this group, whose limit cannot be set below the pages that its
+    /// accessors need.
     pub(crate) fn attach_accessor(&self, id: GroupId) {
         self.node(id).accessors.fetch_add(1, Ordering::Relaxed);
     }
@@ -499,13 +503,13 @@ impl GroupTree {
         debug_assert!(accessors > 0, "detach follows attach");
     }
 
-    /// Nanoseconds since the tree was made.
+    /// Returns the nanoseconds since the tree was created.
     fn time(&self) -> u64 {
         self.born.elapsed().as_nanos() as u64
     }
 
-    /// Begins a stall of a request of the group, which counts in the group and all above it. The
-    /// caller keeps the group.
+    /// Begins a stall of a request of the group. The stall counts in the group and all above it.
+    /// The caller keeps the group alive.
     pub(crate) fn stall(&self, group: GroupId) -> Stalled<'_> {
         let time = self.time();
         for id in self.path(group) {
@@ -517,20 +521,20 @@ impl GroupTree {
         Stalled { tree: self, group }
     }
 
-    /// How much of the time the group's requests were stalled.
+    /// Returns how much of the time the group's requests were stalled.
     pub(crate) fn pressure(&self, group: GroupId) -> Pressure {
         let stalls = self.node(group).stalls.lock();
         let pressure = stalls.as_ref().map(|stalls| stalls.pressure(self.time()));
         pressure.unwrap_or_default()
     }
 
-    /// Tells every watcher whose group has counted something since the last call; the calls that
-    /// are to be made then, each with its group.
+    /// Updates every watcher whose group has counted events since the last call. Returns the
+    /// callbacks to call now, each with its group.
     pub(crate) fn due_watchers(&self) -> Vec<(GroupId, Box<dyn FnOnce() + Send>)> {
         self.watchers.tell(|group| self.events(group))
     }
 
-    /// Makes the calls of [`GroupTree::due_watchers`].
+    /// Calls the callbacks of [`GroupTree::due_watchers`].
     #[cfg(test)]
     pub(crate) fn call_watchers(&self) {
         let mut panics = crate::sync::panics::Panics::default();
@@ -540,9 +544,9 @@ impl GroupTree {
         panics.go_on();
     }
 
-    /// Counts page-table and index nodes among this group's own charge, or takes them off.
+    /// Adds `change` to the number of page-table and index nodes among this group's own charge.
     pub(crate) fn count_tables(&self, id: GroupId, change: i64) {
-        // A wrapping add of a negative number subtracts; readers see a sum of whole changes.
+        // Adding a negative number wraps, and so subtracts. Readers see a sum of whole changes.
         self.node(id)
             .tables
             .fetch_add(change as u64, Ordering::Relaxed);
@@ -567,7 +571,8 @@ impl Drop for Stalled<'_> {
     }
 }
 
-/// Refuses a limit that is too small for a group, which `path` names, with this many accessors.
+/// Refuses a limit that is too small for a group with this many accessors. `path` gives the group's
+/// name for the error.
 fn check_minimum(
     path: impl FnOnce() -> String,
     max: Option<PageCount>,
@@ -585,5 +590,5 @@ fn check_minimum(
     }
 }
 
-/// A tree that outlives its [`super::Group`] handles is shared.
+/// A shared tree, which outlives its [`super::Group`] handles.
 pub(crate) type SharedTree = Arc<GroupTree>;

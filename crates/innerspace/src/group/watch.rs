@@ -1,14 +1,14 @@
 //! Notification of a group's events.
 //!
-//! Charging and reclaim only count, and set a flag. The service thread (or `tick`) looks at the
-//! flag, and has the watchers of groups that have changed called, with no lock held: each in the
-//! lane of its group, so that a callback that hangs holds up those of its group alone. One call of
-//! a callback is under way at a time.
+//! Charging and reclaim only count events and set a flag. The service thread (or `tick`) looks at
+//! the flag and calls the watchers of groups that have changed, with no lock held. Each is called
+//! in the lane of its group, so that a callback that hangs holds up only those of its own group.
+//! One call of a callback is under way at a time.
 //!
 //! A watcher is charged to its group, which keeps the group's number from being given to another.
-//! The list's lock is a leaf in the lock order, and no code of the user's runs or is dropped under
-//! it (a watcher in the list is also its [`GroupWatch`]'s). A callback that runs meanwhile runs to
-//! its end.
+//! The list's lock is an innermost lock: no code of the user's runs or is dropped under it (a
+//! watcher in the list is also held by its [`GroupWatch`]). A callback that is running when its
+//! handle is dropped runs to its end.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,14 +25,14 @@ pub(super) type Callback = Box<dyn Fn(&GroupEvents) + Send + Sync>;
 pub(super) struct Watchers {
     /// Whether there are watchers.
     any: AtomicBool,
-    /// Whether something was counted since the watchers were called.
+    /// Whether an event was counted since the watchers were last called.
     noted: AtomicBool,
     list: Mutex<Watching>,
     /// The number of the next watcher.
     next: AtomicU64,
 }
 
-/// By group, and in the order in which they were made.
+/// Watchers by group, and for each group in the order in which they were created.
 type Watching = BTreeMap<(GroupId, u64), Arc<Watcher>>;
 
 struct Watcher {
@@ -42,15 +42,16 @@ struct Watcher {
     told: Mutex<GroupEvents>,
     changed: Condvar,
     callback: Option<Callback>,
-    /// Also keeps the group's number from being another's while the callback runs.
+    /// The charge for this watcher, which also keeps the group's number in use while the callback
+    /// runs.
     _heap: Box<dyn Send + Sync>,
-    /// A call of the callback is due, or under way.
+    /// Whether a call of the callback is due, or under way.
     is_called: AtomicBool,
-    /// The subscription has ended: a call that is due is not made.
+    /// Whether the subscription has ended, so that a call that is due is not made.
     is_over: AtomicBool,
 }
 
-/// A subscription to a group's events, made by [`Group::watch`](super::Group::watch) or
+/// A subscription to a group's events, created by [`Group::watch`](super::Group::watch) or
 /// [`Group::on_events`](super::Group::on_events). Dropping it ends the subscription; a callback
 /// that is running runs to its end.
 #[must_use = "the subscription ends when this is dropped"]
@@ -67,7 +68,7 @@ impl std::fmt::Debug for GroupWatch {
 
 impl Drop for GroupWatch {
     fn drop(&mut self) {
-        // Relaxed: a call that begins at this moment runs to its end.
+        // Relaxed: a call that begins at this very moment runs to its end.
         self.watcher.is_over.store(true, Ordering::Relaxed);
         let key = (self.watcher.group, self.watcher.number);
         self.watchers.change(|list| list.remove(&key));
@@ -75,10 +76,10 @@ impl Drop for GroupWatch {
 }
 
 impl GroupWatch {
-    /// Bytes on the heap, its place in the list included.
+    /// The heap bytes of a watcher, with its place in the list.
     pub(super) const HEAP: usize = size_of::<Watcher>() + 16 + 24 + 48;
 
-    /// Watches `group`, whose events are `seen` now.
+    /// Creates a watcher of `group`, whose events are `seen` now.
     pub(super) fn new(
         watchers: Arc<Watchers>,
         group: GroupId,
@@ -86,7 +87,7 @@ impl GroupWatch {
         callback: Option<Callback>,
         heap: Box<dyn Send + Sync>,
     ) -> GroupWatch {
-        // Relaxed: numbers only differ.
+        // Relaxed: numbers only have to differ.
         let number = watchers.next.fetch_add(1, Ordering::Relaxed);
         let watcher = Arc::new(Watcher {
             group,
@@ -102,22 +103,22 @@ impl GroupWatch {
         GroupWatch { watchers, watcher }
     }
 
-    /// The events as last reported.
+    /// Returns the events as last reported.
     pub fn events(&self) -> GroupEvents {
         *self.watcher.told.lock()
     }
 
-    /// Waits until events other than `seen` are reported, at most `timeout`; returns the events as
-    /// last reported.
+    /// Waits until events other than `seen` are reported, for at most `timeout`. Returns the events
+    /// as last reported.
     ///
-    /// Events are reported about once a second, and when memory is short, by the service thread;
-    /// without one, by [`Memory::tick`](crate::Memory::tick).
+    /// The service thread reports events about once a second, and when memory is short. In a memory
+    /// without one, [`Memory::tick`](crate::Memory::tick) reports them.
     pub fn wait(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
-        // `None` past the end of the clock.
+        // `None` if the deadline is past the end of the clock.
         let deadline = Instant::now().checked_add(timeout);
         let mut told = self.watcher.told.lock();
         let mut left = timeout;
-        // The wake-up may be spurious.
+        // A wake-up may be spurious.
         while *told == *seen && !left.is_zero() {
             (told, _) = self.watcher.changed.wait_timeout(told, left);
             left = deadline.map_or(timeout, |end| end.saturating_duration_since(Instant::now()));
@@ -142,8 +143,8 @@ impl Watchers {
         changed
     }
 
-    /// Tells every watcher whose group has counted something since the last call, which `events`
-    /// knows; the calls that are to be made then, each with its group.
+    /// Updates every watcher whose group has counted events since the last call; `events` returns
+    /// these. Returns the callbacks to call now, each with its group.
     pub(super) fn tell(
         &self,
         events: impl Fn(GroupId) -> GroupEvents,
@@ -160,8 +161,8 @@ impl Watchers {
                 continue;
             }
             *told = events;
-            // Relaxed, with the events locked: a call that is under way, or due, looks at them once
-            // more.
+            // Relaxed, with the events locked: a call that is under way, or due, looks at the
+            // events once more.
             let is_called = watcher.is_called.swap(true, Ordering::Relaxed);
             drop(told);
             watcher.changed.notify_all();
@@ -174,7 +175,8 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// Calls the callback until it knows the events as last reported. No lock may be held.
+    /// Calls the callback until it was called with the events as last reported. No lock may be
+    /// held.
     fn call(&self) {
         let Some(callback) = &self.callback else {
             return;
@@ -198,7 +200,8 @@ impl Watcher {
     }
 }
 
-/// A call of a callback. Dropped, the callback has panicked: the next change calls it again.
+/// A running call of a callback. If this is dropped, the callback has panicked, and the next change
+/// calls it again.
 struct Called<'w>(&'w Watcher);
 
 impl Drop for Called<'_> {

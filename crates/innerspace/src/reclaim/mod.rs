@@ -1,5 +1,5 @@
-//! The pool: where frames come from, which group pays for each, and which are evicted when there
-//! are none left.
+//! The pool: where frames come from, which group pays for each, and which frames are evicted when
+//! none are left.
 //!
 //! **What it is.** One [`Pool`] per memory ties frames, groups and the domain of sections together.
 //! The layers above ask it for frames and hand them back. When a group (or the arena) is full, the
@@ -12,12 +12,12 @@
 //! | [`check`] | validation, and the holders of a full group's memory |
 //! | [`evict`] | reclaim: passes, clusters, aging, rounds |
 //! | [`pool`] | [`Pool`], a set of components; freeing, and the small calls of the layers above |
-//! | [`uses`] | the effect of a use of a block on its marks |
+//! | [`uses`] | the marks that a use of a block leaves |
 //! | [`lists`] | each group's lists, batches, refaults, eviction policies |
 //! | [`owners`] | [`Owner`]: the upcall to a file; the registered owners; the shadows they left |
-//! | [`defer`] | what waits for a grace period |
+//! | [`defer`] | work that waits for a grace period |
 //! | [`sampling`] | the miss curve: what a larger or smaller memory would find |
-//! | [`scope`] | this thread's state for a pool: calling a store, trying something |
+//! | [`scope`] | a thread's state towards a pool: in a call of a store, in a trial |
 //! | [`watched`] | pages of files that code was fetched from |
 //!
 //! Rooms use those below them in this table, never those above.
@@ -38,43 +38,47 @@
 //!    +-------------------------------------- Isolated <---------------- +
 //! ```
 //!
-//! **Locking.** A group's list mutex is held for a few frames' worth of work, never while an owner
-//! is called, a grace period is waited for, or a store is written. Outside it are the mutex of a
+//! **Locking.** A group's list mutex is held while a few frames are moved, never while an owner is
+//! called, a grace period is waited for, or a store is written. Outside it are the mutex of a
 //! shared batch, and that of a drain of all batches. `Meta::lru` changes under the list mutex of
 //! the frame's group, except when a frame is added, which no other thread can find yet. The retire
-//! queue and the owner table have a mutex each, innermost. A frame that reclaim has isolated is
-//! named, not held: the owner re-checks under the block's lock that it is still its own.
+//! queue and the owner table have one mutex each, both innermost. A frame that reclaim has isolated
+//! is named, not held: its owner checks again, under the block's lock, that the frame is still the
+//! owner's.
 //!
-//! Pairs of operations that meet, and what makes each safe:
+//! Pairs of operations that may run at the same time, and why each pair is safe:
 //!
-//! - `free` or `lru_remove`, and isolation by reclaim: under the list lock `Isolated` becomes
-//!   `None`, and putting back skips the frame.
-//! - A drain that finds an old number in a batch, or putting back, and the frame's next life on
-//!   other lists: state and group are one word (`frame::listing`), read again under the list lock.
-//! - `lru_add`, and a drain of all batches: the state is set before the number can be found
-//!   (`sync::pending`).
-//! - `mark_accessed`, and `lru_remove` or a drain: the caller's hold keeps the frame's life; the
-//!   state is checked again under its lock.
-//! - `shrink` and `shrink`: a frame is in one reclaimer's hands, by isolation.
-//! - Deletion of a group, and `shrink`: lists are never moved; a deleted group's lists are found
+//! - `free` or `lru_remove`, and isolation by reclaim: `Isolated` becomes `None` under the list
+//!   lock, and then the reclaimer does not put the frame back.
+//! - A drain that finds the number of a frame in a batch, or a reclaimer that puts a frame back,
+//!   while the frame has been freed and listed anew: state and group are one word
+//!   (`frame::listing`), which is read again under the list lock.
+//! - `lru_add`, and a drain of all batches: the state is set before the drain can find the frame's
+//!   number (`sync::pending`).
+//! - `mark_accessed`, and `lru_remove` or a drain: the caller's hold keeps the frame from being
+//!   freed, and the state is checked again under the list lock.
+//! - `shrink` and `shrink`: isolation gives a frame to one reclaimer alone.
+//! - Deletion of a group, and `shrink`: lists are never moved. A deleted group's lists are found
 //!   through the tree until they are empty.
 //!
 //! **Neighbours.** Below: `frame`, `group`, `sync`, `stats`. Above: `cache` (registers files as
 //! owners), `space`.
 //!
-//! **Tenants.** A request calls the stores of the files that its own group pays for, or a group
-//! below it ([`Io::Of`]), and no others. Of all others it takes clean pages, as `low` and `min`
-//! say. What others have not written, or not synced, the background writes: each file in its own
-//! lane of the memory's threads, one flush at a time, so that a store that hangs holds its file
-//! alone ([`LeftFlush`]). A request that finds nothing else waits for the end of such a flush,
-//! three times half a second at most in vain, and is refused then. In a memory without threads the
-//! thread that calls `tick` writes for all, and a request does not wait for it.
+//! **Tenants.** A request calls the stores only of files for which its own group, or one below it,
+//! pays ([`Io::Of`]). From other groups it takes clean pages only, as far as `low` and `min` allow.
+//! Data of other groups that is not yet written or synced is written by the background: each file
+//! in its own lane of the memory's threads, one flush at a time, so that a store that hangs holds
+//! up its own file alone ([`LeftFlush`]). A request that finds nothing else waits for the end of
+//! such a flush. After three waits of at most half a second that brought nothing, it is refused. In
+//! a memory without threads, the thread that calls `tick` writes for all files, and a request does
+//! not wait for it.
 //!
-//! That a group inside its `min` need not wait is the writers' part (`cache/dirty/limits.rs`): they
-//! leave unwritten no more than what others are not owed. Owners are called with no lock held and
-//! take the locks of blocks by trying, so what a store holds while it hangs is in no request's way.
+//! Writers see to it that a group inside its `min` does not have to wait (`cache/dirty/limits.rs`):
+//! they leave unwritten data only in the pages that are not needed for the `min` of others. Owners
+//! are called with no lock held and only try to take the locks of blocks, so blocks that a hanging
+//! store keeps locked stop no request.
 //!
-//! **Not here.** No thread: [`background`] offers the steps, the facade runs them. No swap:
+//! **Not here.** No thread: [`background`] offers the steps, and the facade runs them. No swap:
 //! anonymous frames are never listed as evictable.
 
 mod alloc;

@@ -1,4 +1,4 @@
-//! The pool: its parts, freeing, and the small calls of the layers above.
+//! The pool: its components, freeing, and the small calls of the layers above.
 
 use std::time::Duration;
 
@@ -24,20 +24,20 @@ use crate::sys::barrier::BarrierMode;
 use crate::sys::process::Process;
 use crate::units::{FrameId, PageCount};
 
-/// How to make a pool.
+/// Options of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolOptions {
     /// The arena. The root group's limit is its ordinary frames: all but the reserve.
     pub(crate) arena: ArenaOptions,
-    /// The barrier of the pool's domain; `None` for the best of this machine.
+    /// The barrier of the pool's domain; `None` for the best that this machine has.
     pub(crate) barrier: Option<BarrierMode>,
     pub(crate) policy: EvictionPolicy,
-    /// Whether uses of file blocks are sampled for a miss curve; the sample is charged to the root.
+    /// Whether uses of file blocks are sampled for a miss curve. The sample is charged to the root.
     pub(crate) sampling: bool,
 }
 
 impl PoolOptions {
-    /// Usual options for `frames` usable frames.
+    /// Returns the usual options for `frames` usable frames.
     #[cfg(test)]
     pub(crate) fn new(frames: u32) -> PoolOptions {
         PoolOptions {
@@ -62,9 +62,9 @@ pub(crate) struct Pool {
     pub(super) progress: Progress,
     pub(super) background: Background,
     pub(super) sampler: Option<Sampler>,
-    /// Spreads the rounding of shares; see [`Pool::next_offset`].
+    /// Counts calls of [`Pool::next_offset`], by which the rounding of shares is spread.
     offsets: AtomicU64,
-    /// The page table's common leaf of zeros (`space::table`), made when it is first wanted.
+    /// The page table's common leaf of zeros (`space::table`), created when it is first needed.
     pub(crate) zero_leaf: OnceLock<FrameId>,
     /// Pages of files that code was fetched from (`space::code`).
     pub(crate) watched: WatchedPages,
@@ -72,7 +72,7 @@ pub(crate) struct Pool {
     detached_views: SelfRef<Pool>,
 }
 
-/// Something unreachable that may still be in use.
+/// Something that is unreachable, but may still be in use.
 pub(crate) enum Retired {
     /// A frame whose hold word is 0, for [`Pool::free`].
     Frame(FrameId),
@@ -80,8 +80,8 @@ pub(crate) enum Retired {
     Put(FrameId),
     /// A page table's mapping of a frame, or of a part of a block, to drop.
     Unmap(FrameId),
-    /// Anything else: called once, outside sections. Any request for memory may call it, with any
-    /// locks held, so it must not call a store or a waker: [`Deferred`](crate::exec::Deferred) is
+    /// Any other call, made once and outside sections. Any request for memory may make it, with any
+    /// locks held. So it must not call a store or a waker: [`Deferred`](crate::exec::Deferred) is
     /// for those.
     Call(Box<dyn FnOnce(&Pool) + Send>),
 }
@@ -106,9 +106,9 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Construction, and the pool as a whole.
+/// Construction and the pool as a whole.
 impl Pool {
-    /// Creates a pool with an arena of its own, all free.
+    /// Creates a pool with an arena of its own, which is all free.
     pub(crate) fn new(options: &PoolOptions) -> Result<Arc<Pool>, ArenaError> {
         let frames = Frames::new(&options.arena)?;
         let ordinary = PageCount(u64::from(frames.total() - frames.reserve()));
@@ -134,7 +134,7 @@ impl Pool {
             frames,
         });
         if pool.sampler.is_some() {
-            // This is never given back: it lives as long as the pool.
+            // This charge is never given back: the sampler lives as long as the pool.
             let pages = PageCount::ceil(SAMPLER_BYTES);
             pool.groups.charge_must(GroupId::ROOT, pages).commit();
         }
@@ -143,39 +143,39 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The process that made the memory, unless it is the calling one. A child of fork(2) has none
-    /// of the memory.
+    /// Returns the process that created the memory, unless it is the calling one. A child of
+    /// fork(2) has none of the memory.
     #[inline]
     pub(crate) fn foreign_maker(&self) -> Option<Process> {
         self.domain.foreign_maker()
     }
 
-    /// The handle of the root group.
+    /// Returns a handle of the root group.
     pub(crate) fn root_group(&self) -> Group {
         Group::root(self.groups.clone())
     }
 
-    /// Pages that the whole pool may use.
+    /// Returns the number of pages that the whole pool may use.
     pub(super) fn max_pages(&self) -> u64 {
         self.groups.max(GroupId::ROOT).map_or(u64::MAX, |max| max.0)
     }
 
-    /// Pages that are charged to `group` over its `high`.
+    /// Returns how many pages `group` has above its `high`.
     pub(super) fn over_high(&self, group: GroupId) -> u64 {
         let high = self.groups.high(group).map_or(u64::MAX, |high| high.0);
         self.groups.charged(group).0.saturating_sub(high)
     }
 
-    /// A number below `total`, a different one each time, spread evenly in the long run (steps of
-    /// the golden ratio).
+    /// Returns a number below `total`, a different one each time. The numbers are spread evenly in
+    /// the long run (steps of the golden ratio).
     pub(super) fn next_offset(&self, total: u64) -> u64 {
         let count = self.offsets.fetch_add(1, Ordering::Relaxed);
         let turn = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         ((u128::from(turn) * u128::from(total)) >> 64) as u64
     }
 
-    /// Opens a scope for calls of a store (or an owner): requests of this thread to this pool may
-    /// use the reserve and never reclaim.
+    /// Opens a scope for calls of a store (or an owner). In the scope, requests of this thread to
+    /// this pool may use the reserve and never reclaim.
     pub(crate) fn store_scope(&self) -> StoreScope {
         StoreScope::open(self.domain.id())
     }
@@ -185,13 +185,13 @@ impl Pool {
         StoreScope::is_open(self.domain.id())
     }
 
-    /// The share of the uses so far that would have missed with more or less memory; `None` without
-    /// a sample.
+    /// Returns the share of the uses so far that would have missed with more or less memory, or
+    /// `None` without a sample.
     pub(crate) fn miss_curve(&self) -> Option<MissCurve> {
         self.sampler.as_ref().map(Sampler::curve)
     }
 
-    /// All counters and gauges.
+    /// Returns all counters and gauges.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = self.counters.totals();
         totals.frames = self.frames.total().into();
@@ -213,10 +213,10 @@ impl Pool {
     }
 }
 
-/// Ends of frames.
+/// Freeing of frames.
 impl Pool {
-    /// Frees a block whose hold word is 0: off its list, back to the arena, and off its group's
-    /// account, in this order, so that a charge that succeeds finds a frame.
+    /// Frees a block whose hold word is 0: takes it off its list, returns it to the arena, and
+    /// uncharges its group, in this order, so that a charge that succeeds finds a frame.
     pub(crate) fn free(&self, id: FrameId) {
         let meta = self.frames.meta(id);
         let flags = meta.flags.load();
@@ -243,11 +243,12 @@ impl Pool {
         }
     }
 
-    /// Frees cached pages that were evicted together: their holds are 0, and they are on no list.
+    /// Frees cached pages that were evicted together: their hold words are 0, and they are on no
+    /// list.
     ///
-    /// They go past the magazines. A store fills frames that lie in a row in one piece, and a
-    /// device takes a request of one piece at more than twice the speed of one of 256 pieces; a
-    /// stream's pages were read in a row and are evicted in a row.
+    /// The frames bypass the magazines, so that they stay contiguous: a stream's pages were read in
+    /// a row and are evicted in a row. A store fills contiguous frames as one piece, and a device
+    /// takes a request of one piece at more than twice the speed of one of 256 pieces.
     pub(crate) fn free_evicted(&self, ids: &mut [FrameId]) {
         let group_of = |id: &FrameId| self.frames.meta(*id).group();
         for run in ids.chunk_by_mut(|one, next| group_of(one) == group_of(next)) {
@@ -267,14 +268,14 @@ impl Pool {
         }
     }
 
-    /// Drops a reference of the caller's. Frees the block if that was the last hold.
+    /// Drops a reference of the caller's, and frees the block if that was the last hold.
     pub(crate) fn put(&self, id: FrameId) {
         if self.frames.meta(id).hold.put() == Dropped::Last {
             self.free(id);
         }
     }
 
-    /// Drops a view of a snapshot's page. Frees the page if that was the last hold.
+    /// Drops a view of a snapshot's page, and frees the page if that was the last hold.
     pub(crate) fn put_view_still(&self, id: FrameId) {
         if self.foreign_maker().is_some() {
             return;
@@ -284,14 +285,14 @@ impl Pool {
         }
     }
 
-    /// Takes a block out of its file, with the reference that the file's index had. The caller
-    /// holds the block's lock. Views of the block keep it, and this pool.
+    /// Takes a block out of its file, and drops the reference that the file's index had. The caller
+    /// holds the block's lock. Views of the block keep the block and this pool alive.
     pub(crate) fn uncache(self: &Arc<Pool>, id: FrameId) -> Dropped {
         self.frames.meta(id).uncache(&self.detached_views, self)
     }
 
-    /// Drops a page table's mapping of the page in this frame. Frees its block if that was the last
-    /// hold.
+    /// Drops a page table's mapping of the page in this frame, and frees the block if that was the
+    /// last hold.
     pub(crate) fn unmap(&self, id: FrameId) {
         let head = self.frames.head_of(id);
         if self.frames.meta(head).hold.unmap() == Dropped::Last {
@@ -300,10 +301,10 @@ impl Pool {
     }
 }
 
-/// Lists.
+/// Calls about lists.
 impl Pool {
-    /// Lists a published block, by way of this thread's batch: on the active list if it is flagged
-    /// ACTIVE, else on the inactive one. The caller holds the block.
+    /// Lists a published block, through this thread's batch: on the active list if it is flagged
+    /// ACTIVE, otherwise on the inactive one. The caller holds the block.
     #[inline]
     pub(crate) fn lru_add(&self, id: FrameId) {
         if let Some(sampler) = &self.sampler {
@@ -312,7 +313,7 @@ impl Pool {
         self.lru.add(&self.frames, id, thread_batch());
     }
 
-    /// Lists blocks that the caller has published for one group, in this order.
+    /// Lists blocks of one group that the caller has published, in this order.
     #[inline]
     pub(crate) fn lru_add_run(&self, ids: &[FrameId]) {
         if let Some(sampler) = &self.sampler {
@@ -335,7 +336,7 @@ impl Pool {
         self.lru.set_evictable(&self.frames, id, evictable);
     }
 
-    /// Pages on the lists of one group, without the groups below it.
+    /// Returns how many pages are on the lists of one group, without the groups below it.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn list_sizes(&self, group: GroupId) -> ListSizes {
         self.lru.sizes(group)
@@ -346,46 +347,47 @@ impl Pool {
         self.lru.drain_batches(&self.frames);
     }
 
-    /// A block of `pages` pages of `group` is being evicted. Returns the shadow to leave in the
-    /// index.
+    /// Returns the shadow to leave in the index for a block of `pages` pages of `group` that is
+    /// being evicted.
     pub(crate) fn shadow_pack(&self, group: GroupId, pages: PageCount) -> u64 {
         self.lru.shadow_pack(group, pages)
     }
 
-    /// A block of `pages` pages that had left `shadow` is read again; counts it. A caller that is
-    /// about to write the whole block ignores the answer: such a refault is no sign of use.
+    /// Counts a refault of a block of `pages` pages that had left `shadow`, and decides where the
+    /// block goes. A caller that is about to write the whole block ignores the decision: such a
+    /// refault is no sign of use.
     pub(crate) fn refault_decision(&self, shadow: u64, pages: PageCount) -> Refault {
         self.counters.add(Event::Refault, pages.0);
         self.lru.refault(shadow)
     }
 
-    /// A block of `pages` pages begins on the active list because it was missed soon.
+    /// Counts a block of `pages` pages that goes to the active list because it was missed soon.
     pub(crate) fn count_active_refault(&self, pages: PageCount) {
         self.counters.add(Event::RefaultActivate, pages.0);
     }
 }
 
-/// Owners.
+/// Calls about owners.
 impl Pool {
     /// Makes frames with the returned number in their metadata evictable through `owner`.
     pub(crate) fn register_owner(&self, owner: Weak<dyn Owner>) -> OwnerId {
         self.owners.register(owner)
     }
 
-    /// Frees an owner's number. No frame carries it any more.
+    /// Frees an owner's number. No frame has it any more.
     pub(crate) fn unregister_owner(&self, id: OwnerId) {
         self.owners.unregister(id);
     }
 
-    /// The most shadows that the files have together.
+    /// Returns how many shadows all files together may have.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn most_shadows(&self) -> usize {
         self.shadows.most()
     }
 
-    /// `owner` evicted blocks and left these shadows in its index, oldest first. For each shadow
-    /// too many, the oldest of all is forgotten by its owner ([`Owner::forget`]). The caller holds
-    /// no lock.
+    /// Notes that `owner` evicted blocks and left these shadows in its index, oldest first. For
+    /// each shadow above the bound, the oldest of all is forgotten by its owner
+    /// ([`Owner::forget`]). The caller holds no lock.
     pub(crate) fn shadows_left(&self, owner: OwnerId, left: &[LeftShadow]) {
         let dropped = self.shadows.push(owner, left);
         for of_one in dropped.chunk_by(|a, b| a.0 == b.0) {
@@ -398,29 +400,29 @@ impl Pool {
     }
 }
 
-/// Deferred work, and the service thread's sleep.
+/// Deferred work, and the sleep of the service thread.
 impl Pool {
-    /// Frees `entry`, which no session holds, after a grace period. Never waits; may be called in a
-    /// section and with locks held.
+    /// Frees `entry`, which no session can hold, after a grace period. Never waits. May be called
+    /// in a section and with locks held.
     pub(crate) fn retire(&self, entry: Retired) {
         self.retire_of(NO_OWNER, entry);
     }
 
-    /// The same of what the sessions of this space may hold.
+    /// Like [`Pool::retire`], for an entry that sessions of the space `owner` may hold.
     pub(crate) fn retire_of(&self, owner: u64, entry: Retired) {
         if self.retired.push((owner, entry)) {
             self.kick();
         }
     }
 
-    /// Whether the queue has grown so long that [`Pool::safe_point`] would flush it.
+    /// Whether the retire queue has grown so long that [`Pool::safe_point`] would flush it.
     #[inline]
     pub(crate) fn is_flush_due(&self) -> bool {
         self.retired.is_flush_due()
     }
 
-    /// A point outside every section, with no lock held that a section may take: flushes the queue
-    /// if it has grown long.
+    /// Flushes the retire queue if it has grown long. The caller is outside every section and holds
+    /// no lock that a section may take.
     #[inline]
     pub(crate) fn safe_point(&self) {
         if self.is_flush_due() {
@@ -428,19 +430,20 @@ impl Pool {
         }
     }
 
-    /// Waits for one grace period, and frees all that was retired before the call, except what a
-    /// session that stays open may hold; returns how many entries that were. Outside every section,
-    /// with no lock held that a section may take.
+    /// Waits for one grace period, and frees all entries that were retired before the call, except
+    /// those that a session that stays open may hold. Returns how many it freed. The caller is
+    /// outside every section and holds no lock that a section may take.
     pub(crate) fn flush_retired(&self) -> usize {
         if self.retired.len() == 0 {
             return 0;
         }
-        // Other threads that are short of memory wait for this rather than fail.
+        // Other threads that are short of memory wait for this one rather than fail.
         let _working = self.progress.begin();
         self.run_retired()
     }
 
-    /// Frees what was held back for a session of this space, now that one has ended.
+    /// Frees entries that were held back for a session of the space `owner`. Called when a session
+    /// has ended.
     #[inline]
     pub(crate) fn session_ended(&self, owner: u64) {
         if self.retired.holds(owner) {
@@ -448,7 +451,7 @@ impl Pool {
         }
     }
 
-    /// [`Pool::flush_retired`] for a caller that is counted as working already.
+    /// Does [`Pool::flush_retired`] for a caller that is counted as working already.
     pub(super) fn run_retired(&self) -> usize {
         let Some(mut batch) = self.retired.take() else {
             return 0;
@@ -464,7 +467,7 @@ impl Pool {
         }
         let count = entries.len();
         failpoint!(Retiring);
-        // If a call panics, the rest is done nevertheless.
+        // If a call panics, the other entries are handled all the same.
         let mut panics = Panics::default();
         for (_, entry) in entries {
             panics.catch(|| match entry {
@@ -479,41 +482,41 @@ impl Pool {
         count
     }
 
-    /// Frees all that was retired before the call, and waits until others have freed what they took
-    /// out of the queue before: all that was released is gone then. Outside every section, with no
-    /// lock held.
+    /// Frees all entries that were retired before the call, and waits until other threads have
+    /// freed those that they took out of the queue before. The caller is outside every section and
+    /// holds no lock.
     pub(crate) fn finish_retired(&self) {
-        // A mapping that goes in the first round may have been the last to keep a direct access
-        // file, whose entries are retired in turn.
+        // There are two rounds: a mapping freed in the first one may have been the last to keep a
+        // direct-access file, whose entries are then retired in turn.
         for _ in 0..2 {
             self.flush_retired();
             self.retired.wait_taken();
         }
     }
 
-    /// Whether a thread waits for what another one has taken out of the queue.
+    /// Whether a thread is waiting for entries that another took out of the retire queue.
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn is_retired_waited_for(&self) -> bool {
         self.retired.is_waited_for()
     }
 
-    /// The number of ticks so far: the time stamp of dirty blocks.
+    /// Returns the number of ticks so far: the time stamp of dirty blocks.
     pub(crate) fn now(&self) -> u64 {
         self.background.now()
     }
 
-    /// Asks for a background step; wakes the service thread if there is one.
+    /// Requests a background step, and wakes the service thread if there is one.
     #[cold]
     pub(crate) fn kick(&self) {
         self.background.kick();
     }
 
-    /// Asks for a background step that writes dirty blocks, oldest first.
+    /// Requests a background step that writes dirty blocks, oldest first.
     pub(crate) fn want_flush(&self) {
         self.background.want_flush();
     }
 
-    /// Asks for a background step if free pages run low. Called whenever the root's usage has
+    /// Requests a background step if free pages run low. Called whenever the root's usage has
     /// grown.
     #[inline]
     pub(super) fn kick_if_low(&self) {
@@ -521,13 +524,13 @@ impl Pool {
         self.background.kick_if_low(used, self.max_pages());
     }
 
-    /// Sleeps until a step is asked for, or for `at_most`. For the service thread, which looks for
-    /// work after this.
+    /// Sleeps until a step is requested, but at most `at_most`. Called by the service thread, which
+    /// then looks for work.
     pub(crate) fn wait_for_work(&self, at_most: Duration) {
         self.background.wait_for_work(at_most);
     }
 
-    /// Whether the service thread would not sleep.
+    /// Whether a step is requested, so that the service thread would not sleep.
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn is_kicked(&self) -> bool {
         self.background.is_kicked()
@@ -545,7 +548,7 @@ impl ViewOwner for Pool {
     }
 
     fn detached_view_gone(&self, meta: &Meta) {
-        // In a child of fork(2) the metadata is zeros, as if the block had left its file.
+        // In a child of fork(2), the metadata is zeros, as if the block had left its file.
         if self.foreign_maker().is_some() {
             return;
         }

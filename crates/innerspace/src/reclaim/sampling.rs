@@ -1,27 +1,29 @@
-//! The miss curve, from a sample: the share of uses that would miss with more memory, or with less.
+//! The miss curve, drawn from a sample: the share of uses that would miss with more or less memory.
 //!
 //! The method is SHARDS, after C. Waldspurger, N. Park, A. Garthwaite and I. Ahmad, "Efficient MRC
 //! Construction with SHARDS", FAST 2015. A block is in the sample if its hash is below a threshold,
-//! so either all of its uses are sampled or none. Its reuse distance is the number of other sampled
-//! blocks used since its last use, divided by the share of blocks sampled; a cache (LRU) of more
-//! pages finds the block, one of fewer does not. The sample has a fixed size: when there are too
-//! many blocks, the one with the largest hash leaves and the threshold falls to its hash. A block
-//! that was not used within four times the memory leaves, too, since no size that is asked for
-//! would keep it: so a long scan does not thin the sample out. As in the paper's SHARDS-adj, the
-//! uses that the sample has too many or too few of count for the shortest distance.
+//! so either all of its uses are sampled or none. The reuse distance of a use is the number of
+//! other sampled blocks used since the block's last use, divided by the share of blocks sampled. A
+//! cache (LRU) of more pages than that finds the block, a smaller one does not. The sample has a
+//! fixed size: when it has too many blocks, the one with the largest hash leaves, and the threshold
+//! falls to that hash. A block that was not used within four times the memory also leaves, since no
+//! size on the curve would keep it. So a long scan does not thin the sample out. As in the paper's
+//! SHARDS-adj, uses that the sample has too many or too few of are corrected at the shortest
+//! distance.
 //!
-//! A block learns once, when it comes in, whether it is sampled
-//! ([`Meta::uses`](crate::frame::Meta)). A use of one that is not costs a bit test and a count on
-//! the thread's own line. That is still too much for every hit, so uses are sampled for a stretch,
-//! and then not for four hundred times as long. The curve is that of the last whole stretch, or of
-//! the first one so far. While nothing is sampled, a use costs a look at one flag.
+//! Whether a block is sampled is decided once, when it comes in, and noted in
+//! [`Meta::uses`](crate::frame::Meta). A use of a block that is not sampled costs a bit test and a
+//! count on the thread's own cache line. That is still too much for every hit. So uses are sampled
+//! for a *stretch*, and then not for four hundred times as long. The curve is that of the last
+//! whole stretch; until the first one ends, that of the first. While nothing is sampled, a use
+//! costs a look at one flag.
 //!
-//! **Mappings.** An access that finds its page writes nothing, so nothing is seen of it. During a
-//! stretch the page of a sampled block loses its validity as soon as an access has found it (as by
-//! aging; the access goes on), so the next access faults, and is seen. Reclaim is told that the
-//! page was used. The uses of other pages are not even counted: the number of all uses of mappings
-//! is taken to be that of the uses seen, divided by the share of blocks sampled, and the uses that
-//! the sample has too many or too few of are not corrected.
+//! **Mappings.** An access that finds its page writes nothing, so it leaves no trace. During a
+//! stretch, the page of a sampled block loses its validity as soon as an access has found it (as in
+//! aging; the access goes on). So the next access faults, and is seen, and reclaim is told that the
+//! page was used. Uses of other pages are not even counted. The number of all uses through mappings
+//! is estimated: the uses seen, divided by the share of blocks sampled. For these uses, too many or
+//! too few in the sample are not corrected.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -32,28 +34,28 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{PAGE_SIZE, PageCount};
 
-/// Hashes are this many bits.
+/// The number of bits of a hash.
 const HASH_BITS: u32 = 24;
 
-/// Blocks in the sample, at most.
+/// The most blocks in the sample.
 const SAMPLE: usize = 2048;
 
-/// Distances up to this multiple of the memory are told apart.
+/// Distances are told apart up to this multiple of the memory, the *reach*.
 const REACH: u64 = 4;
 
-/// Parts that the reach is divided into.
+/// The number of parts that the reach is divided into.
 const PARTS: usize = 1024;
 
-/// Approximate bytes on the heap: the map, the two orders, the parts.
+/// The approximate bytes on the heap: the map, the two orders, the parts.
 pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 
 /// The share of uses that would miss, by size of the memory.
 ///
-/// The curve is drawn from a stretch of uses (64 times as many as the memory has pages) as if the
-/// memory had been empty before. It counts uses of file blocks: by calls (views, reads, writes),
-/// one for each block of the call, and by accesses through mappings, one for each access and page.
-/// Some accesses may go unseen: one just after another thread's access to the same page, a store to
-/// two pages at once, and accesses by code that translates addresses itself. Pages of anonymous
+/// The curve is drawn from a stretch of uses (64 times as many as the memory has pages), as if the
+/// memory had been empty before. It counts uses of file blocks. A call (view, read, write) counts
+/// one use for each of its blocks, and an access through a mapping one use for each of its pages.
+/// Some accesses are not seen: one just after another thread's access to the same page, a store to
+/// two pages together, and accesses by code that translates addresses itself. Pages of anonymous
 /// memory and of direct access files are not counted.
 ///
 /// For calls, the curve is within a few hundredths of the curve of all uses. For mappings, only
@@ -63,77 +65,78 @@ pub(crate) const SAMPLER_BYTES: u64 = (SAMPLE * 200 + PARTS * 8) as u64;
 #[derive(Clone, PartialEq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MissCurve {
-    /// Bytes of memory for data, and the share of uses that would miss with it, from 0 to 1. Sizes
-    /// ascend.
+    /// Pairs of bytes of memory for data and the share of uses that would miss with it, from 0 to
+    /// 1, in ascending order of bytes.
     points: Vec<(u64, f64)>,
-    /// Uses of sampled blocks that the curve is drawn from.
+    /// The number of uses of sampled blocks that the curve is drawn from.
     samples: u64,
 }
 
 impl MissCurve {
-    /// For each amount of memory for data, in bytes, the share of uses that would miss: from no
-    /// memory to four times the present amount.
+    /// Returns pairs of an amount of memory for data, in bytes, and the share of uses that would
+    /// miss with it. The amounts go from no memory to four times the present amount.
     pub fn points(&self) -> &[(u64, f64)] {
         &self.points
     }
 
-    /// The share of uses that would miss with `bytes` for data, from 0 to 1.
+    /// Returns the share of uses that would miss with `bytes` for data, from 0 to 1.
     pub fn at(&self, bytes: u64) -> f64 {
         let after = self.points.partition_point(|(size, _)| *size <= bytes);
         self.points[after.saturating_sub(1)].1
     }
 
-    /// Uses of sampled blocks that the curve is drawn from. With few, it says little.
+    /// Returns the number of uses of sampled blocks that the curve is drawn from. A curve drawn
+    /// from few says little.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 }
 
-/// A rest is this many times as long as the period of sampling before it.
+/// The time without sampling is this many times as long as the stretch before it.
 const REST: u32 = 400;
 
-/// Uses in a stretch, for each page of the memory.
+/// The number of uses in a stretch for each page of the memory.
 const STRETCH: u64 = 64;
 
-/// The sample of one memory.
+/// The sampler of one memory.
 pub(crate) struct Sampler {
-    /// A stretch is under way.
+    /// Whether a stretch is under way.
     on: AtomicBool,
-    /// Uses in a stretch.
+    /// The number of uses in a stretch.
     stretch: u64,
-    /// Blocks whose hash is below it are sampled. It only falls.
+    /// Blocks with a hash below this are sampled. The threshold only falls.
     threshold: AtomicU64,
     state: Mutex<State>,
-    /// Pages of one part of the reach.
+    /// The number of pages of distance in one part of the reach.
     part: u64,
-    /// All uses, sampled or not, by stripes of threads.
+    /// Counts of all uses, sampled or not, one for each stripe of threads.
     seen: Box<[Seen]>,
 }
 
-/// Uses by the threads of one stripe. They are not added atomically: threads that share a stripe
-/// may lose one now and then.
+/// The uses by the threads of one stripe. They are not added atomically: threads that share a
+/// stripe may lose one now and then.
 #[derive(Default)]
 #[repr(align(128))]
 struct Seen(AtomicU64);
 
-/// Stripes of threads.
+/// The number of stripes of threads.
 const STRIPES: usize = 16;
 
 struct State {
-    /// When each sampled block was used last, by a count of uses.
+    /// When each sampled block was last used, as a count of uses.
     blocks: HashMap<Key, u64>,
     by_hash: BTreeSet<(u64, Key)>,
     /// The same blocks in the order of their last uses.
     by_time: Vec<(u64, Key)>,
-    /// Uses by distance, in parts of the reach.
+    /// The number of uses for each part of the reach, by distance.
     parts: Vec<f64>,
-    /// Uses farther than the reach, and first uses.
+    /// The number of uses with a distance beyond the reach, and of first uses.
     farther: f64,
-    /// How many of all these uses were through mappings.
+    /// The number of all these uses that were through mappings.
     mapped: f64,
     samples: u64,
     began: Instant,
-    /// When the next period of sampling begins, if none is under way.
+    /// When the next stretch begins, if none is under way.
     next: Instant,
     /// The curve of the last whole stretch.
     last: Option<MissCurve>,
@@ -141,7 +144,7 @@ struct State {
 
 type Key = (u32, u64);
 
-/// How a block was used.
+/// Whether a block was used by a call or through a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Call,
@@ -167,7 +170,7 @@ impl Sampler {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// A block was used by a call, in a stretch.
+    /// Notes that a block was used by a call in a stretch.
     pub(crate) fn see(&self, meta: &Meta, pages: u64) {
         let seen = &self.seen[thread_number() % STRIPES].0;
         seen.store(seen.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -176,18 +179,18 @@ impl Sampler {
         }
     }
 
-    /// A block was used through a mapping. Returns whether it is sampled.
+    /// Notes that a block was used through a mapping. Returns whether it is sampled.
     pub(crate) fn see_mapped(&self, meta: &Meta, pages: u64) -> bool {
         self.is_on() && meta.uses.has(Uses::SAMPLED) && self.used(meta, pages, Way::Mapping)
     }
 
-    /// All uses by calls in this period of sampling.
+    /// Returns the number of all uses by calls in this stretch.
     fn seen(&self) -> u64 {
         let seen = self.seen.iter().map(|seen| seen.0.load(Ordering::Relaxed));
         seen.sum()
     }
 
-    /// Ends the stretch if it is long enough.
+    /// Ends the stretch if it is long enough, and begins the time without sampling.
     #[cold]
     fn rest(&self, state: &mut State) {
         let seen = self.seen();
@@ -201,13 +204,13 @@ impl Sampler {
         self.on.store(false, Ordering::Relaxed);
     }
 
-    /// The share of blocks that are sampled.
+    /// Returns the share of blocks that are sampled.
     fn rate(&self) -> f64 {
         self.threshold.load(Ordering::Relaxed) as f64 / (1u64 << HASH_BITS) as f64
     }
 
-    /// Begins another stretch when it is time. Returns whether it did. The share of blocks that are
-    /// sampled stays: blocks know already whether they are.
+    /// Begins another stretch when it is time, and returns whether it did. The share of blocks that
+    /// are sampled stays as it is, since blocks are marked already.
     pub(crate) fn tick(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         if self.on.load(Ordering::Relaxed) || now < state.next {
@@ -224,7 +227,7 @@ impl Sampler {
         true
     }
 
-    /// Notes whether a block that comes in is sampled.
+    /// Marks a block that comes in if it is sampled.
     pub(crate) fn mark(&self, meta: &Meta) {
         let hash = hash(meta.owner(), meta.index());
         if hash < self.threshold.load(Ordering::Relaxed) {
@@ -232,7 +235,8 @@ impl Sampler {
         }
     }
 
-    /// A marked block of `pages` pages was used. False when it is no longer in the sample.
+    /// Notes a use of a marked block of `pages` pages. Returns false if it is no longer in the
+    /// sample.
     #[cold]
     fn used(&self, meta: &Meta, pages: u64, way: Way) -> bool {
         let noted = self.note((meta.owner(), meta.index()), pages, way);
@@ -242,7 +246,7 @@ impl Sampler {
         noted
     }
 
-    /// Notes one use. False when the block is not, or no longer, in the sample.
+    /// Notes one use. Returns false if the block is not, or no longer, in the sample.
     fn note(&self, key: Key, pages: u64, way: Way) -> bool {
         let hash = hash(key.0, key.1);
         let mut state = self.state.lock();
@@ -286,8 +290,8 @@ impl Sampler {
         true
     }
 
-    /// The block with the largest hash leaves, with all of the same hash. Earlier counts are scaled
-    /// down.
+    /// Removes the block with the largest hash, and all others with the same hash. Scales earlier
+    /// counts down.
     fn shrink(&self, state: &mut State, threshold: u64) {
         let Some(&(largest, _)) = state.by_hash.last() else {
             return;
@@ -304,7 +308,8 @@ impl Sampler {
         self.threshold.store(largest, Ordering::Relaxed);
     }
 
-    /// The curve of the last whole stretch, or of the first so far.
+    /// Returns the curve of the last whole stretch, or until there is one, that of the first so
+    /// far.
     pub(crate) fn curve(&self) -> MissCurve {
         let state = self.state.lock();
         match &state.last {
@@ -313,12 +318,12 @@ impl Sampler {
         }
     }
 
-    /// The curve of the uses counted; `uses` is the number of all uses by calls.
+    /// Returns the curve of the uses counted. `uses` is the number of all uses by calls.
     fn curve_of(&self, state: &State, uses: u64) -> MissCurve {
         let rate = self.rate();
         let counted: f64 = state.parts.iter().sum::<f64>() + state.farther;
         let missing = uses as f64 * rate - (counted - state.mapped);
-        // A sample of everything needs no correction.
+        // A sample of all blocks needs no correction.
         let adjusted = if rate < 1.0 { missing } else { 0.0 };
         let total = (counted + adjusted).max(1.0);
         let mut misses = total;
@@ -351,14 +356,15 @@ impl State {
         }
     }
 
-    /// Takes the block that was used last at this time out of the order; returns its place there.
+    /// Takes the block that was last used at this time out of the order, and returns its position
+    /// there.
     fn remove(&mut self, time: u64) -> usize {
         let at = self.by_time.partition_point(|(used, _)| *used < time);
         self.by_time.remove(at);
         at
     }
 
-    /// A block leaves the sample.
+    /// Takes a block out of the sample.
     fn forget(&mut self, key: Key) {
         if let Some(time) = self.blocks.remove(&key) {
             self.remove(time);
@@ -367,7 +373,7 @@ impl State {
     }
 }
 
-/// Spreads a block's name over `HASH_BITS` bits (the finisher of splitmix64).
+/// Hashes a block's name to `HASH_BITS` bits (the finisher of splitmix64).
 fn hash(owner: u32, index: u64) -> u64 {
     let mut x = index ^ u64::from(owner) << 40;
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -421,7 +427,7 @@ mod tests {
             }
         }
 
-        /// Times later than this one.
+        /// Returns how many times are later than this one.
         fn since(&self, time: usize) -> u32 {
             let (mut up_to, mut at) = (0, time + 1);
             while at > 0 {
@@ -443,7 +449,8 @@ mod tests {
         }
     }
 
-    /// Shares of uses that miss in an LRU cache of each of these sizes, by every reuse distance.
+    /// Returns the share of uses that miss in an LRU cache of each of these sizes, computed from
+    /// every reuse distance.
     fn simulated(trace: &[u64], sizes: &[u64]) -> Vec<f64> {
         let mut last: HashMap<u64, usize> = HashMap::new();
         let mut times = Times::new(trace.len() + 1);
@@ -491,7 +498,7 @@ mod tests {
             let curve = sampler.curve_of(&sampler.state.lock(), trace.len() as u64);
             let sizes: Vec<u64> = (1..=40).map(|n| n * MEMORY / 10).collect();
             for (size, exact) in sizes.iter().zip(simulated(&trace, &sizes)) {
-                // The loop's curve is a step: a little to either side of it any answer is right.
+                // The curve of a loop is a step: near the step, any share is correct.
                 if name == "round" && size.abs_diff(5_000) <= 400 {
                     continue;
                 }
@@ -516,7 +523,7 @@ mod tests {
         }
         let curve = sampler.curve_of(&sampler.state.lock(), 7);
         let at = |pages: u64| curve.at(pages * PAGE_SIZE as u64);
-        // Distances: 2, 0, 2, 2; three first uses.
+        // The distances are 2, 0, 2 and 2, after three first uses.
         assert_eq!(at(0), 1.0);
         assert!((at(1) - 6.0 / 7.0).abs() < 1e-9);
         assert!((at(2) - 6.0 / 7.0).abs() < 1e-9);

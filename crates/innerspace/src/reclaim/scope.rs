@@ -1,5 +1,5 @@
-//! The state of this thread for a pool: whether it is calling a store, or trying something that may
-//! be refused.
+//! The state of this thread towards a pool: whether it is in a call of a store, or in a trial,
+//! whose requests may be refused.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -9,13 +9,13 @@ use crate::group::GroupId;
 crate::sync::thread_local! {
     /// The pools in whose store calls this thread is.
     static SCOPES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-    /// How often this thread has skipped a file whose store it may not call.
+    /// The number of times that this thread has skipped a file whose store it may not call.
     static SKIPPED: Cell<u64> = const { Cell::new(0) };
     static REFUSALS: Cell<Refusals> = const { Cell::new(Refusals::Counted) };
 }
 
-/// While it lives, this thread calls a store (or an owner) for the pool: its requests to the pool
-/// may use the reserve and never reclaim. Not `Send`.
+/// A scope in which this thread calls a store (or an owner) of the pool: its requests to the pool
+/// may use the reserve and never reclaim. Lasts until this is dropped. Not `Send`.
 #[must_use = "the scope ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct StoreScope {
@@ -35,8 +35,8 @@ impl StoreScope {
         }
     }
 
-    /// Whether this thread is in a scope of this pool. A thread whose locals are gone already may
-    /// be.
+    /// Whether this thread is in a scope of this pool. A thread whose locals are destroyed counts
+    /// as in a scope.
     pub(super) fn is_open(pool: u64) -> bool {
         let open = SCOPES.try_with(|scopes| scopes.borrow().contains(&pool));
         open.unwrap_or(true)
@@ -53,7 +53,7 @@ impl StoreScope {
         let _ = SKIPPED.try_with(|skipped| skipped.set(skipped.get() + 1));
     }
 
-    /// How often this thread has skipped such a file.
+    /// Returns how many times this thread has skipped such a file.
     pub(crate) fn skipped() -> u64 {
         SKIPPED.try_with(Cell::get).unwrap_or(0)
     }
@@ -69,13 +69,13 @@ impl Drop for StoreScope {
     }
 }
 
-/// The fate of a refusal of this thread's requests.
+/// How a refusal of this thread's requests is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusals {
-    /// It is counted at once.
+    /// It is counted immediately.
     Counted,
-    /// It is kept until the trial ends. The last one is here, with its pool and group; those before
-    /// it did not end the trial.
+    /// It is kept until the trial ends. This is the last one, with its pool and group; earlier ones
+    /// did not end the trial.
     Kept(Option<(u64, GroupId)>),
 }
 
@@ -89,8 +89,8 @@ impl Refusals {
     }
 }
 
-/// While it lives, refusals are counted at once, also within a trial: this thread is in a call of a
-/// store or of a user, whose requests are no part of the trial.
+/// A span in which refusals are counted immediately, also within a trial: this thread is in a call
+/// of a store or of a user, whose requests are no part of the trial. Lasts until this is dropped.
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct Untried(Refusals);

@@ -10,13 +10,13 @@ use crate::frame::{FlagSet, Kind, Uses};
 use crate::units::FrameId;
 
 impl Pool {
-    /// A block was used. The caller holds it (reference, view, or lock).
+    /// Notes that a block was used. The caller holds it (by a reference, a view or its lock).
     #[inline]
     pub(crate) fn mark_accessed(&self, id: FrameId) {
         self.mark_accessed_at(id, self.frames.meta(id).flags.load());
     }
 
-    /// Like [`Pool::mark_accessed`], with the block's flags just read.
+    /// Like [`Pool::mark_accessed`], with the block's flags as just read.
     #[inline(always)]
     pub(crate) fn mark_accessed_at(&self, id: FrameId, flags: FlagSet) {
         if self.samples() {
@@ -27,15 +27,16 @@ impl Pool {
         }
     }
 
-    /// Called after a use of a block that the caller holds. If the block has all marks, the next
-    /// use need not look, unless it is to be sampled.
+    /// Makes a block hot if it has all marks and need not be sampled, so that its next use does no
+    /// marking. Called after a use of the block, which the caller holds.
     #[inline]
     pub(crate) fn warm_if_marked(&self, id: FrameId) {
         let meta = self.frames.meta(id);
         if meta.is_marked() && !self.samples() {
             meta.warm();
-            // A stretch of samples that began meanwhile may have passed this block before. A thread
-            // that sees the stretch's change of the word sees that sampling is on.
+            // A sampling stretch that began meanwhile may have cooled this block before it was made
+            // hot here. A thread that sees that stretch's change of the hold word also sees that
+            // sampling is on.
             if self.samples() {
                 meta.hold.cool();
             }
@@ -48,8 +49,9 @@ impl Pool {
         self.sampler.as_ref().is_some_and(Sampler::is_on)
     }
 
-    /// A page of this block is used through a mapping, in a section. Returns whether the next use
-    /// has to be seen as well: then the caller clears the accessed bit, which is kept here.
+    /// Samples a use of a page of this block through a mapping. The caller is in a section. Returns
+    /// whether the next use has to be seen as well. Then the caller clears the accessed bit, which
+    /// is kept in [`Uses::TOUCHED`].
     #[cold]
     pub(crate) fn sample_mapped(&self, head: FrameId) -> bool {
         let meta = self.frames.meta(head);
@@ -61,7 +63,7 @@ impl Pool {
         sampled
     }
 
-    /// Begins another stretch of samples when it is time. Outside every section.
+    /// Begins another sampling stretch when it is time. The caller is outside every section.
     pub(crate) fn tick_samples(&self, now: Instant) {
         if self
             .sampler
@@ -89,8 +91,8 @@ impl Pool {
         }
     }
 
-    /// An isolated frame was used through a mapping since reclaim last looked at it: the first time
-    /// it is marked, the second time it becomes active.
+    /// Notes that an isolated frame was used through a mapping since reclaim last looked at it. The
+    /// first time marks the frame, the second makes it active.
     pub(super) fn used_through_mapping(&self, id: FrameId) {
         let before = self.frames.meta(id).flags.test_and_set(FlagSet::REFERENCED);
         if before.contains(FlagSet::REFERENCED) {
@@ -107,7 +109,7 @@ impl Pool {
         }
     }
 
-    /// A use that changes the frame's marks.
+    /// Notes a use that changes the frame's marks.
     #[cold]
     #[inline(never)]
     fn mark_changed(&self, id: FrameId, flags: FlagSet) {

@@ -1,9 +1,8 @@
 //! Pages of files that code was fetched from. A store to such a page, through any space, advances
-//! the generations of those that watch it.
+//! the generations of the spaces that watch the page.
 //!
-//! A thread that makes a page writable calls [`WatchedPages::stored`] first, in the section in
-//! which it does so. A call of the file that writes to mapped pages does it afterwards. See
-//! `space::code`.
+//! A thread that makes a page writable first calls [`WatchedPages::stored`], in the same section. A
+//! call of the file that writes to mapped pages calls it afterwards. See `space::code`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,20 +13,20 @@ use crate::sync::{Arc, Mutex, Weak};
 /// The watched pages of all files, by the file's key and the page's number.
 #[derive(Debug, Default)]
 pub(crate) struct WatchedPages {
-    /// The number of pages: most calls find 0 and need not look closer.
+    /// The number of watched pages: most calls find 0 and need not lock the map.
     count: AtomicUsize,
     pages: Mutex<Watched>,
 }
 
 #[derive(Debug, Default)]
 struct Watched {
-    /// The generations of each page, of several spaces. Spaces do not remove theirs when they end:
-    /// the map is swept when it has doubled.
+    /// The generations to advance for each page, one for each space that watches it. A space does
+    /// not remove its generations when it ends: the map is swept when it has doubled.
     pages: BTreeMap<(usize, u64), Vec<Weak<AtomicU64>>>,
     swept: usize,
 }
 
-/// Pages below which nothing is swept.
+/// The number of pages below which nothing is swept.
 const FEW: usize = 64;
 
 fn keep_live(generations: &mut Vec<Weak<AtomicU64>>) -> bool {
@@ -36,7 +35,7 @@ fn keep_live(generations: &mut Vec<Weak<AtomicU64>>) -> bool {
 }
 
 impl WatchedPages {
-    /// From now on, stores to the page advance `generation`. A store that was allowed before is
+    /// From now on, stores to the page advance `generation`. Stores that were already allowed are
     /// over after a grace period.
     pub(crate) fn watch(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut watched = self.pages.lock();
@@ -55,8 +54,8 @@ impl WatchedPages {
         self.count.store(watched.pages.len(), Ordering::Release);
     }
 
-    /// The pages have been written to, or are about to become writable in the section in which this
-    /// is called.
+    /// Advances the generations of these pages. They have been written to, or become writable in
+    /// the section in which this is called.
     #[inline]
     pub(crate) fn stored(&self, file: usize, pages: Range<u64>) {
         if self.count.load(Ordering::Acquire) != 0 {
@@ -70,7 +69,8 @@ impl WatchedPages {
         let stored = watched.pages.range((file, pages.start)..(file, pages.end));
         for generation in stored.flat_map(|(_, generations)| generations) {
             if let Some(generation) = generation.upgrade() {
-                // Release: a thread that sees the new number sees that the page may have changed.
+                // Release: a thread that sees the new generation also sees that the page may have
+                // changed.
                 generation.fetch_add(1, Ordering::AcqRel);
             }
         }

@@ -1,7 +1,7 @@
 //! The work of the service thread (or `tick`) between requests.
 //!
-//! [`state`] has the watermarks, the clock and the sleep of the service thread; [`steps`] the work
-//! itself.
+//! [`state`] has the watermarks, the clock and the sleep of the service thread. [`steps`] has the
+//! work itself.
 
 mod state;
 mod steps;

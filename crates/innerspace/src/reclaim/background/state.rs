@@ -9,48 +9,50 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, WaitEnd};
 use crate::units::PageCount;
 
-/// Dirty pages, in hundredths of the memory, above which blocks of any age are written.
+/// Dirty pages in hundredths of the memory above which blocks of any age are written.
 const DIRTY_PERCENT: u64 = 20;
 
 /// The state of the background work of one pool.
 pub(crate) struct Background {
-    /// Below this many free pages eviction begins.
+    /// The number of free pages below which eviction begins.
     pub(super) low: u64,
-    /// Eviction ends when this many pages are free.
+    /// The number of free pages at which eviction ends.
     pub(super) high: u64,
-    /// Pages in all.
+    /// The number of all pages.
     total: u64,
     pub(super) evicting: AtomicBool,
-    /// The tick, plus 1, at which eviction last found nothing. It is not tried again in that tick.
+    /// The tick, plus 1, in which eviction last found nothing. Eviction is not tried again in that
+    /// tick.
     pub(super) futile_at: AtomicU64,
-    /// Counts calls of `tick`.
+    /// The number of calls of `tick`.
     clock: AtomicU64,
-    /// The last tick at which every owner was asked for old blocks.
+    /// The last tick in which every owner was called to flush old blocks.
     pub(super) flushed_at: AtomicU64,
-    /// The owner that was asked last.
+    /// The owner that was called last.
     last_owner: AtomicU32,
-    /// Reclaim met dirty blocks and wants them written.
+    /// Whether reclaim met dirty blocks that it needs written.
     flush_wanted: AtomicBool,
-    /// Some group is over its `high`, and the request that noticed could not wait.
+    /// Whether some group is over its `high`, and the request that noticed could not wait.
     high_wanted: AtomicBool,
-    /// A step was asked for since the service thread last woke. Only that thread clears it: the
-    /// work of a `tick` meanwhile may be over when the next step is asked for.
+    /// Whether a step was requested since the service thread last woke. Only that thread clears the
+    /// flag: the work of a `tick` may already be over when the next step is requested.
     wanted: AtomicBool,
     sleep: Mutex<()>,
     wake: Condvar,
-    /// Threads of the memory write, each for one owner.
+    /// Whether threads of the memory write, each for one owner.
     served: AtomicBool,
     flushing: Mutex<Flushing>,
-    /// Notified when `ended` of that changes.
+    /// Notified when `ended` in `flushing` changes.
     flushed: Condvar,
 }
 
-/// Flushes that threads of the memory make.
+/// The flushes that are left to threads of the memory.
 #[derive(Default)]
 struct Flushing {
-    /// Those that were asked for and are not over.
+    /// Flushes that were requested and are not over.
     pending: u32,
-    /// Those that are over, and looks that found nothing to flush while none was pending.
+    /// Flushes that are over, plus the times that no owner had anything to flush while none was
+    /// pending.
     ended: u64,
 }
 
@@ -77,7 +79,7 @@ impl Background {
         }
     }
 
-    /// The number of ticks so far.
+    /// Returns the number of ticks so far.
     pub(crate) fn now(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
@@ -99,13 +101,13 @@ impl Background {
         self.last_owner.store(id.0, Ordering::Relaxed);
     }
 
-    /// From now on threads of the memory write: a store that hangs holds one of them, and neither
-    /// the service nor a caller.
+    /// From now on leaves writing to threads of the memory: a store that hangs then blocks one of
+    /// them, and neither the service thread nor a caller.
     pub(crate) fn begin_service(&self) {
         self.served.store(true, Ordering::Relaxed);
     }
 
-    /// What a step of the background may do itself.
+    /// Returns the stores that a step of the background may call itself.
     pub(super) fn io(&self) -> Io {
         match self.is_served() {
             true => Io::Forbidden,
@@ -117,13 +119,13 @@ impl Background {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// A flush is left to a thread of the memory.
+    /// Counts a flush that is left to a thread of the memory.
     pub(super) fn begin_flush(&self) {
         self.flushing.lock().pending += 1;
     }
 
-    /// Such a flush is over. Whether pages became clean: then there may be something to evict now,
-    /// and more to write.
+    /// Ends such a flush. `has_cleaned` tells whether pages became clean: then there may be
+    /// something to evict now, and more to write.
     pub(super) fn end_flush(&self, has_cleaned: bool) {
         let mut flushing = self.flushing.lock();
         flushing.pending -= 1;
@@ -136,12 +138,13 @@ impl Background {
         }
     }
 
-    /// The number of flushes that are over.
+    /// Returns the number of flushes that are over.
     pub(crate) fn flushes(&self) -> u64 {
         self.flushing.lock().ended
     }
 
-    /// Every owner was asked to flush. A caller that waits does not wait in vain.
+    /// Notes that every owner was called to flush. If no flush is pending, this ends the wait of
+    /// those that wait for one.
     pub(super) fn note_all_asked(&self) {
         let mut flushing = self.flushing.lock();
         if flushing.pending == 0 {
@@ -151,8 +154,8 @@ impl Background {
         }
     }
 
-    /// Waits until a flush is over that was not when there were `before` of them, at most for
-    /// `timeout`. False where no thread makes any.
+    /// Waits until the number of flushes that are over is no longer `before`, at most for
+    /// `timeout`. Returns false if no thread makes flushes.
     pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
         if !self.is_served() {
             return false;
@@ -175,7 +178,7 @@ impl Background {
         self.high_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Asks for a step that brings groups under their `high`.
+    /// Requests a step that brings groups under their `high`.
     pub(crate) fn want_under_high(&self) {
         self.note_over_high();
         self.kick();
@@ -185,7 +188,7 @@ impl Background {
         self.high_wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// Asks for a step that writes dirty blocks, oldest first.
+    /// Requests a step that writes dirty blocks, oldest first.
     pub(crate) fn want_flush(&self) {
         self.flush_wanted.store(true, Ordering::Relaxed);
         self.kick();
@@ -195,7 +198,7 @@ impl Background {
         self.flush_wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// Asks for a step if so few pages are left below `max` that eviction should begin.
+    /// Requests a step if so few pages are left below `max` that eviction should begin.
     #[inline]
     pub(crate) fn kick_if_low(&self, used: u64, max: u64) {
         if used.saturating_add(self.low) > max && !self.wanted.load(Ordering::Relaxed) {
@@ -203,18 +206,18 @@ impl Background {
         }
     }
 
-    /// Asks for a step, and wakes the service thread if there is one.
+    /// Requests a step, and wakes the service thread if there is one.
     #[cold]
     pub(crate) fn kick(&self) {
-        // Release: the thread that takes this finds its work.
+        // Release: the thread that takes the request finds the work that it is for.
         if !self.wanted.swap(true, Ordering::Release) {
-            // Taken so that a thread between its check and its sleep is not missed.
+            // The mutex is taken so that a thread between its check and its sleep is not missed.
             drop(self.sleep.lock());
             self.wake.notify_all();
         }
     }
 
-    /// Sleeps until a step is asked for, or for `at_most`.
+    /// Sleeps until a step is requested, but at most `at_most`.
     pub(crate) fn wait_for_work(&self, at_most: Duration) {
         let guard = self.sleep.lock();
         if !self.wanted.load(Ordering::Relaxed) {
@@ -224,7 +227,7 @@ impl Background {
         self.wanted.swap(false, Ordering::Acquire);
     }
 
-    /// Whether the service thread would not sleep.
+    /// Whether a step is requested, so that the service thread would not sleep.
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn is_kicked(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)

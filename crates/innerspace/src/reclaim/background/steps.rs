@@ -1,4 +1,4 @@
-//! Steps of background work: grace periods, free pages kept in stock, old dirty pages.
+//! The steps of background work: grace periods, keeping pages free, writing old dirty pages.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use crate::units::PageCount;
 /// The most pages that one step evicts.
 const STEP_PAGES: u64 = 512;
 
-/// The most pages that one step makes one owner write.
+/// The most pages that one step has one owner write.
 const FLUSH_PAGES: u64 = 256;
 
-/// Ticks after which a dirty block is written.
+/// The number of ticks after which a dirty block is written.
 const DIRTY_TICKS: u64 = 30;
 
 /// The most steps of one tick.
 const TICK_STEPS: u32 = 64;
 
-/// Whether a step left something for the next.
+/// Whether a step left work for the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Call again at once.
+    /// There is more to do: the caller makes the next step without a sleep.
     More,
     /// There is nothing to do until something changes.
     Idle,
 }
 
-/// A flush, or a sync, that is left to a thread of the memory. It is over when this is dropped.
+/// A flush, or a sync, that is left to a thread of the memory. Dropping this ends it.
 #[must_use = "the flush is over when this is dropped"]
 pub(crate) struct LeftFlush {
     pool: Arc<Pool>,
@@ -57,43 +57,44 @@ impl Drop for LeftFlush {
 }
 
 impl Pool {
-    /// Threads of the memory write from now on, each for one owner: a store that hangs holds one
-    /// of them, and neither the service nor a caller.
+    /// From now on leaves writing to threads of the memory, each for one owner: a store that hangs
+    /// then blocks one of them, and neither the service thread nor a caller.
     pub(crate) fn begin_service(&self) {
         self.background.begin_service();
     }
 
-    /// Whether that is so.
+    /// Whether [`Pool::begin_service`] was called.
     pub(crate) fn is_served(&self) -> bool {
         self.background.is_served()
     }
 
-    /// The number of flushes so far that were left to threads and are over.
+    /// Returns the number of flushes that were left to threads and are over.
     pub(crate) fn flushes(&self) -> u64 {
         self.background.flushes()
     }
 
-    /// Waits until there are more than `before`, at most for `timeout`. False where no thread makes
-    /// any.
+    /// Waits until that number is no longer `before`, at most for `timeout`. Returns false if no
+    /// thread makes flushes.
     pub(crate) fn wait_for_flush(&self, before: u64, timeout: Duration) -> bool {
         self.background.wait_for_flush(before, timeout)
     }
 
-    /// Pages that a request could get without reclaim.
+    /// Returns how many pages a request could get without reclaim.
     pub(crate) fn free_pages(&self) -> PageCount {
-        // Pages in stock count as used, here and in `kick_if_low`: the two must agree.
+        // Pages in stock count as used both here and in `kick_if_low`: the two must agree.
         self.free_beside(self.groups.charged(GroupId::ROOT))
     }
 
-    /// Pages that are left when this many are used, as far as there are frames for them.
+    /// Returns how many pages are free when this many are used, as far as there are frames for
+    /// them.
     fn free_beside(&self, used: PageCount) -> PageCount {
         let frames = self.frames.free_frames();
         let frames = frames.saturating_sub(self.frames.reserve());
         PageCount(self.max_pages().saturating_sub(used.0).min(frames.into()))
     }
 
-    /// Free pages, counting those in stock if that makes them enough. Those in stock are given back
-    /// then, or a step would be asked for again.
+    /// Returns the free pages, including those in stock if that makes them enough. Then the stocks
+    /// are drained, or a step would be requested again.
     fn free_with_stocks(&self, is_enough: impl Fn(PageCount) -> bool) -> PageCount {
         let free = self.free_pages();
         if is_enough(free) {
@@ -106,15 +107,16 @@ impl Pool {
         free
     }
 
-    /// Dirty pages, as the owners have counted them.
+    /// Returns the number of dirty pages, as the owners have counted them.
     pub(crate) fn dirty_pages(&self) -> PageCount {
-        // The two sums are read one after the other: a page cleaned in between must not wrap.
+        // The two sums are read one after the other: a page cleaned in between must not make the
+        // difference wrap.
         let cleaned = self.counters.sum(Event::PgCleaned);
         PageCount(self.counters.sum(Event::PgDirtied).saturating_sub(cleaned))
     }
 
-    /// One tick of the clock: drains batches, then makes steps until nothing is left to do, at most
-    /// [`TICK_STEPS`] of them.
+    /// Advances the clock by one tick: drains batches, then makes steps until nothing is left to
+    /// do, at most [`TICK_STEPS`] of them.
     pub(crate) fn tick(&self) {
         self.background.advance();
         self.lru.drain_batches(&self.frames);
@@ -128,8 +130,8 @@ impl Pool {
         }
     }
 
-    /// A bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages written.
-    /// Outside every section, with no lock held.
+    /// Does a bounded piece of work: one grace period, up to 512 pages evicted, up to 256 pages
+    /// written. The caller is outside every section and holds no lock.
     pub(crate) fn background_step(&self) -> Step {
         self.flush_retired();
         let evicted = self.keep_free_pages();
@@ -141,7 +143,7 @@ impl Pool {
         }
     }
 
-    /// Frees some pages of each group over its `high`, for requests that could not wait for it.
+    /// Frees some pages of each group over its `high`, for requests that could not wait for this.
     fn relieve_groups(&self) -> Step {
         if !self.background.take_high_wanted() {
             return Step::Idle;
@@ -149,7 +151,8 @@ impl Pool {
         let mut step = Step::Idle;
         for group in self.groups.subtree(GroupId::ROOT) {
             if self.over_high(group) > 0 {
-                // Nothing is evicted for pages in stock.
+                // The stocks are drained first, so that nothing is evicted only because of pages in
+                // stock.
                 self.groups.drain_stocks(group);
             }
             let target = self.over_high(group).min(STEP_PAGES);
@@ -164,14 +167,14 @@ impl Pool {
                 self.background.note_over_high();
                 step = Step::More;
             } else if StoreScope::is_any_open() {
-                // Pages that were skipped can be freed as soon as the call ends.
+                // Pages that were skipped here can be freed as soon as the store call ends.
                 self.background.want_under_high();
             }
         }
         step
     }
 
-    /// Keeps free pages in stock: begins evicting below the low mark, goes on up to the high one.
+    /// Keeps some pages free: begins to evict below the low mark, and goes on up to the high mark.
     fn keep_free_pages(&self) -> Step {
         let background = &self.background;
         let evicting = background.evicting.load(Ordering::Relaxed);
@@ -193,7 +196,7 @@ impl Pool {
         }
         let free = self.free_with_stocks(|free| free.0 >= background.high).0;
         let more = shrunk.freed.0 > 0 && free < background.high;
-        // Pages that were skipped in a call of a store can be freed as soon as the call ends.
+        // Pages that were skipped in a call of a store can be freed as soon as that call ends.
         let later = !more && free < background.high && StoreScope::is_any_open();
         background.evicting.store(more || later, Ordering::Relaxed);
         if later {
@@ -202,8 +205,8 @@ impl Pool {
         if more { Step::More } else { Step::Idle }
     }
 
-    /// Asks one owner to write: blocks of any age while too much is dirty, old ones otherwise.
-    /// Where threads of the memory do that, all owners are asked.
+    /// Calls one owner to write: blocks of any age if too many are dirty, otherwise old ones. Where
+    /// threads of the memory write, calls all owners.
     fn write_old_blocks(&self) -> Step {
         let background = &self.background;
         let dirty = self.dirty_pages().0;
@@ -222,7 +225,7 @@ impl Pool {
             },
             pages: PageCount(FLUSH_PAGES),
         };
-        // Asks one owner after the other, until one has something to write or all were asked.
+        // Calls one owner after the other, until one has written something or all were called.
         for _ in 0..self.owners.len() {
             let Some((id, owner)) = self.owners.next_after(background.last_owner()) else {
                 break;
@@ -237,7 +240,7 @@ impl Pool {
                 return Step::More;
             }
         }
-        // In a call of a store, owners skip blocks that they can write as soon as the call ends.
+        // In a call of a store, owners skip blocks that they can write as soon as that call ends.
         if StoreScope::is_any_open() {
             if wanted {
                 background.want_flush();

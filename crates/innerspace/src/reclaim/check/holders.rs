@@ -1,14 +1,14 @@
-//! The holders of a group's memory, counted when a request has failed.
+//! Counts what holds a group's memory, when a request has failed.
 
 use crate::frame::{FlagSet, Kind, Meta};
 use crate::group::{GroupId, Holders};
 use crate::reclaim::lists::{ListKind, pages_of};
 use crate::reclaim::pool::Pool;
 
-/// The greatest number of frames that are examined in one group; the list lock is held meanwhile.
+/// The most frames that are examined in one group, since the list lock is held meanwhile.
 const WALK_MAX: u32 = 1 << 18;
 
-/// Counts the holders that keep the pages of `group` and below from being evicted.
+/// Counts the pages of `group` and below that cannot be evicted, by what holds them.
 pub(crate) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
     pool.settle_lists();
     let mut holders = Holders::default();
@@ -22,7 +22,7 @@ pub(crate) fn count_holders(pool: &Pool, group: GroupId) -> Holders {
     holders
 }
 
-/// Adds the listed frames of one group. Returns the pages on its lists.
+/// Adds the listed frames of one group to the counts. Returns how many pages are on its lists.
 fn walk_lists(pool: &Pool, group: GroupId, holders: &mut Holders) -> u64 {
     let metas = pool.frames.metas();
     let locked = pool.lru.lock(group);
@@ -44,7 +44,7 @@ fn walk_lists(pool: &Pool, group: GroupId, holders: &mut Holders) -> u64 {
     locked.isolated() + sizes.evictable() + sizes.unevictable.0
 }
 
-/// Adds a frame to the first row that applies. A frame that could be evicted is in none.
+/// Adds a frame to the first row that applies. A frame that could be evicted is in no row.
 fn classify(meta: &Meta, holders: &mut Holders) {
     let (hold, flags, pages) = (meta.hold.load(), meta.flags.load(), pages_of(meta));
     let row = if hold.views() > 0 {

@@ -1,5 +1,5 @@
-//! Recomputing what the pool caches, for tests and fuzzers. No other thread may use the pool
-//! meanwhile.
+//! Recomputes the data that the pool caches, for tests and fuzzers. No other thread may use the
+//! pool meanwhile.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use crate::reclaim::lists::{ListKind, LruState, pages_of};
 use crate::reclaim::pool::Pool;
 use crate::units::FrameId;
 
-/// Where each listed frame was found.
+/// The place where each listed frame was found.
 type Listed = HashMap<FrameId, LruState>;
 
 impl Pool {
     /// Checks lists, states, batches, charges and frames against each other.
     ///
     /// # Panics
-    /// If they disagree, naming the frame or group.
+    /// If they disagree. The message names the frame or group.
     pub(crate) fn validate(&self) {
         self.frames.validate();
         self.groups
@@ -28,7 +28,7 @@ impl Pool {
         }
         for (number, id) in self.lru.waiting() {
             let state = LruState::Batch(number);
-            // Otherwise it was removed. It may be there twice.
+            // A number with another state was removed from the batch. A number may be there twice.
             if LruState::load(self.frames.meta(id)) == state {
                 let before = listed.insert(id, state).unwrap_or(state);
                 assert_eq!(before, state, "{id:?} is in two places");
@@ -67,7 +67,8 @@ impl Pool {
         }
     }
 
-    /// Every frame is where its state says it is, and every published frame is charged (I3).
+    /// Checks that every frame is where its state says, and that every published frame is charged
+    /// (I3).
     fn validate_frames(&self, listed: &Listed) {
         let mut charged: HashMap<u16, (u64, u64)> = HashMap::new();
         let mut number = 1;

@@ -1,5 +1,5 @@
-//! Things that are unreachable already and wait for a grace period: [`retire`]. Their queue may be
-//! run wherever memory is wanted.
+//! Entries that are unreachable already and wait for a grace period: [`retire`]. Their queue may be
+//! flushed wherever memory is needed.
 
 mod retire;
 

@@ -1,8 +1,9 @@
-//! The queue of things that are unreachable already but may be freed only after a grace period
+//! The queue of entries that are unreachable already, but may be freed only after a grace period
 //! (I6).
 //!
 //! A flush waits for no session for long. An entry of a space with a session that does not end is
-//! held back until that has; it does not count towards the length at which a flush is due.
+//! held back until the session has ended. It does not count towards the length at which a flush is
+//! due.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,39 +11,40 @@ use std::collections::BTreeMap;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, Rank};
 
-/// Entries at which the queue asks to be flushed at the next safe point.
+/// The number of entries at which the queue is to be flushed at the next safe point.
 const FLUSH_AT: usize = 64;
 
 crate::sync::thread_local! {
-    /// How many batches this thread is freeing.
+    /// The number of batches that this thread is freeing.
     static FREEING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Things that wait for a grace period, each with the space whose sessions may hold it. Frames
-/// among them stay charged. Aligned to lines of its own: every fault looks at the length.
+/// Entries that wait for a grace period, each with the space whose sessions may hold it. Frames
+/// among them stay charged. The queue is aligned to cache lines of its own, since every fault reads
+/// its length.
 #[repr(align(128))]
 pub(crate) struct RetireQueue<T> {
     state: Mutex<State<T>>,
-    /// The number of fresh entries, readable without the mutex; a hint.
+    /// The number of fresh entries, readable without the mutex. A hint.
     fresh: AtomicUsize,
-    /// The same of those that are held back.
+    /// The number of entries that are held back. A hint, too.
     held: AtomicUsize,
     /// Notified when a batch has been freed.
     freed: Condvar,
 }
 
-/// An owner, and what is retired.
+/// The space whose sessions may hold an entry, and the entry.
 pub(crate) type Entry<T> = (u64, T);
 
 struct State<T> {
     fresh: Vec<Entry<T>>,
-    /// Those that are held back, by owner.
+    /// The entries that are held back, by owner.
     held: BTreeMap<u64, Vec<T>>,
-    /// Batches taken so far: their numbers.
+    /// The number of batches taken so far, which is the number of the next one.
     taken: u64,
     /// The numbers of the batches that are not freed yet.
     open: Vec<u64>,
-    /// Threads that wait for one.
+    /// The number of threads that wait for a batch.
     waiting: u32,
 }
 
@@ -64,7 +66,7 @@ impl<T> Default for RetireQueue<T> {
     }
 }
 
-/// Entries taken out of the queue; they count as freed when this is dropped.
+/// Entries taken out of the queue. They count as freed when this is dropped.
 #[must_use = "the entries count as freed when this is dropped"]
 pub(crate) struct Batch<'q, T> {
     queue: &'q RetireQueue<T>,
@@ -87,7 +89,7 @@ impl<T> RetireQueue<T> {
         self.fresh.load(Ordering::Relaxed) + self.held()
     }
 
-    /// Entries that are held back.
+    /// Returns the number of entries that are held back.
     #[inline]
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
@@ -107,7 +109,7 @@ impl<T> RetireQueue<T> {
         state.fresh.len() == FLUSH_AT
     }
 
-    /// Puts entries back whose owners have a session open.
+    /// Puts entries back into the queue because their owners have a session open.
     pub(crate) fn hold_back(&self, back: Vec<Entry<T>>) {
         let mut state = self.state.lock();
         self.held.fetch_add(back.len(), Ordering::Relaxed);
@@ -125,7 +127,7 @@ impl<T> RetireQueue<T> {
         self.fresh.store(state.fresh.len(), Ordering::Relaxed);
     }
 
-    /// Takes what is in the queue, if there is something.
+    /// Takes all entries in the queue, if there are any.
     pub(crate) fn take(&self) -> Option<Batch<'_, T>> {
         if self.len() == 0 {
             return None;
@@ -142,8 +144,8 @@ impl<T> RetireQueue<T> {
         }
         let number = state.taken;
         state.taken += 1;
-        // This happens in the step that takes the entries: each of them is in the queue, or in a
-        // batch listed here.
+        // The batch is listed in the same critical section that takes the entries: so each of them
+        // is in the queue, or in a batch listed here.
         state.open.push(number);
         drop(state);
         let _ = FREEING.try_with(|depth| depth.set(depth.get() + 1));
@@ -154,8 +156,8 @@ impl<T> RetireQueue<T> {
         })
     }
 
-    /// Waits until the batches are freed that were taken before. A thread that is freeing one waits
-    /// for none: two such threads would wait for each other.
+    /// Waits until all batches taken before this call are freed. A thread that is itself freeing a
+    /// batch does not wait: two such threads would wait for each other.
     pub(crate) fn wait_taken(&self) {
         if FREEING.try_with(Cell::get).unwrap_or(1) > 0 {
             return;
@@ -169,7 +171,7 @@ impl<T> RetireQueue<T> {
         }
     }
 
-    /// Whether a thread waits for a batch that another one frees.
+    /// Whether a thread is waiting for a batch that another one frees.
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.state.lock().waiting > 0

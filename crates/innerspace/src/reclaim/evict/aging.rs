@@ -1,11 +1,11 @@
-//! Looking at mapped pages before memory is full.
+//! Clears accessed bits of mapped pages before memory is full.
 //!
-//! A page that a fault brought in has its accessed bit set, and so has a page that was used a
-//! thousand times since. If reclaim looked at them only when it needs a page, it could not tell the
-//! two apart, and would take the older. So once a group is half full, each batch of new pages has
-//! twice as many looked at from the tail of its inactive list. Those that were used go to the head,
-//! referenced; those used again by the next look become active. The rest stay at the tail, to be
-//! evicted first.
+//! A page that a fault has just brought in has its accessed bit set, and so has a page that has
+//! been used a thousand times. If reclaim looked at pages only when it needed one, it could not
+//! tell the two apart, and would take the older. So once a group is half full, each batch of new
+//! pages causes a look at twice as many pages from the tail of the group's inactive list. Pages
+//! that were used go to the head, referenced; those that are used again before the next look become
+//! active. The rest stay at the tail, to be evicted first.
 
 use super::cluster::{Cluster, is_awaited};
 use crate::group::GroupId;
@@ -13,12 +13,12 @@ use crate::reclaim::lists::{BATCH_LEN, Evictable, ListKind};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
 
-/// Pages looked at for each batch of new ones: each page once while the second half of the group
-/// fills up.
+/// The number of pages looked at for each batch of new ones. Each page is looked at once while the
+/// second half of the group fills up.
 const LOOKS: usize = 2 * BATCH_LEN;
 
-/// Looks at some mapped pages if new ones have come in. Outside every section; blocks may be
-/// locked, since it waits for nothing.
+/// Looks at some mapped pages if new ones have come in. The caller is outside every section. It may
+/// hold locks of blocks, since nothing here waits.
 #[inline]
 pub(crate) fn age_if_due(pool: &Pool) {
     if pool.lru.is_aging_due() {
@@ -44,7 +44,7 @@ fn age_due(pool: &Pool) {
 }
 
 fn is_tail_mapped(pool: &Pool, group: GroupId) -> bool {
-    // Locked, the tail stays on its list, and its frame a block's.
+    // Under the list's lock, the tail stays on its list, and its frame stays a frame of the block.
     let lists = pool.lru.lock(group);
     let tail = lists.list(ListKind::Inactive).back();
     tail.is_some_and(|id| pool.frames.meta(id).hold.load().mapped() > 0)
@@ -52,10 +52,10 @@ fn is_tail_mapped(pool: &Pool, group: GroupId) -> bool {
 
 /// Looks once at the tail of the inactive list.
 fn age_tail(pool: &Pool, group: GroupId) {
-    // All frames of a small group may be isolated here: a request that finds nothing on its lists
-    // waits for this thread, and is not refused.
+    // All frames of a small group may be isolated here. Since this thread counts as working, a
+    // request that finds nothing on its lists waits for it, and is not refused.
     let _working = pool.progress.begin();
-    // Requests of owners must not come back here.
+    // In this scope, requests of owners do not come back here.
     let _scope = pool.store_scope();
     let mut cluster = Cluster::new(pool, Io::Forbidden);
     cluster.take(group, ListKind::Inactive, LOOKS);
@@ -72,7 +72,7 @@ fn age_tail(pool: &Pool, group: GroupId) {
         }
     }
     pool.lru.put_back(&pool.frames, &keep, Evictable::Yes);
-    // The oldest was taken first.
+    // Frames were taken oldest first.
     leave.reverse();
     pool.lru.put_back_at_tail(&pool.frames, &leave);
 }

@@ -1,4 +1,4 @@
-//! A cluster: frames in one reclaimer's hands, from the tail of a list to their fate.
+//! A cluster: frames that a reclaimer takes from the tail of a list, judges and evicts together.
 
 use crate::frame::{Bit, FlagSet, HoldState, Kind, Meta, Uses};
 use crate::group::GroupId;
@@ -10,7 +10,7 @@ use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::{FrameId, PageCount};
 
-/// How hard a pass tries.
+/// How thorough a pass is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effort {
     /// Frames that were used since reclaim last looked at them stay.
@@ -24,20 +24,22 @@ pub(super) enum Effort {
 pub(crate) struct Shrunk {
     /// Pages freed.
     pub(crate) freed: PageCount,
-    /// Pages looked at.
+    /// Pages examined.
     pub(crate) scanned: PageCount,
     /// Pages written.
     pub(crate) written: PageCount,
-    /// Pages passed over because they would have to be written or synced.
+    /// Pages passed over because they would have to be written or synced first.
     pub(crate) dirty: PageCount,
-    /// Some block that could not go because it was locked or being written; named, not held.
+    /// A block that could not be evicted because it was locked or being written, if any. It is
+    /// named, not held.
     pub(crate) waits_for: Option<(FrameId, Bit)>,
-    /// Some block could not go because there was a reference to it, perhaps for a moment only.
+    /// Whether some block could not be evicted because there was a reference to it, perhaps for a
+    /// moment only.
     pub(crate) referenced: bool,
 }
 
 impl Shrunk {
-    /// Remembers a block for which a request that finds nothing else could wait.
+    /// Notes a block that a request can wait for if it finds nothing else.
     fn note_wait(&mut self, id: FrameId, meta: &Meta) {
         let flags = meta.flags.load();
         if flags.contains(FlagSet::WRITEBACK) {
@@ -51,14 +53,14 @@ impl Shrunk {
     }
 }
 
-/// The fate of an isolated frame.
+/// What is done with an isolated frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// Back to the head of the list that its flags name.
+    /// Put it back at the head of the list that its flags name.
     Keep,
-    /// The same, because it would have to be written first.
+    /// Like [`Verdict::Keep`], because it would have to be written first.
     KeepDirty,
-    /// Move it to the unevictable list: nothing will change until the frame is freed.
+    /// Move it to the unevictable list: its state will not change until it is freed.
     SetAside,
     /// Evict it.
     Evict,
@@ -69,17 +71,17 @@ enum Verdict {
 /// Frames taken off a list. The vectors are reused from one cluster to the next.
 pub(super) struct Cluster<'p> {
     pool: &'p Pool,
-    /// What the call may do; a pass may do less.
+    /// The stores that the call may use; a pass may use fewer.
     io: Io,
     pub(super) taken: Vec<FrameId>,
     /// For each taken frame: whether it was used through a mapping since reclaim last looked at it.
     used: Vec<bool>,
-    /// The mapped ones: owner, index in it, position among the taken.
+    /// The mapped frames: owner, index in the owner, position among the taken frames.
     mapped: Vec<(OwnerId, u64, usize)>,
     judged: Judged,
 }
 
-/// Taken frames by their fate.
+/// The taken frames by verdict.
 #[derive(Default)]
 struct Judged {
     keep: Vec<FrameId>,
@@ -110,20 +112,20 @@ impl<'p> Cluster<'p> {
     }
 
     /// Isolates up to `max` frames from the tail of a list, in place of those of the last cluster.
-    /// Returns their pages.
+    /// Returns how many pages they have.
     pub(super) fn take(&mut self, group: GroupId, kind: ListKind, max: usize) -> u64 {
         self.taken.clear();
         let Pool { lru, frames, .. } = self.pool;
         lru.isolate(frames, group, kind, max, &mut self.taken)
     }
 
-    /// The taken frames, each with whether it was used; see [`Cluster::age`].
+    /// Returns the taken frames, each with whether it was used; see [`Cluster::age`].
     pub(super) fn aged(&self) -> impl Iterator<Item = (FrameId, bool)> {
         self.taken.iter().copied().zip(self.used.iter().copied())
     }
 
     /// Clears the accessed bits of those taken frames that are mapped and that `which` accepts, and
-    /// notes which had one set. Each owner is asked once for blocks that lie side by side.
+    /// notes which had one set. Each owner is called once for a row of adjacent blocks.
     pub(super) fn age(&mut self, which: impl Fn(&Meta) -> bool) {
         let Cluster {
             pool,
@@ -157,8 +159,8 @@ impl<'p> Cluster<'p> {
             for (_, _, at) in run {
                 let uses = &pool.frames.meta(taken[*at]).uses;
                 used[*at] |= uses.has(Uses::TOUCHED) && uses.clear(Uses::TOUCHED);
-                // A page mapped by fault-around was still awaited. It goes with its neighbours, or
-                // their frames would come back apart.
+                // A page mapped by fault-around was still awaited. It is evicted with its
+                // neighbours, so that their frames are free in a row.
                 if used[*at] && uses.has(Uses::AHEAD) {
                     uses.clear(Uses::AHEAD);
                 }
@@ -166,7 +168,7 @@ impl<'p> Cluster<'p> {
         }
     }
 
-    /// Decides the fate of each taken frame and carries it out. Frames that stay are put back.
+    /// Decides what is done with each taken frame, and does it. Frames that stay are put back.
     pub(super) fn reclaim(&mut self, effort: Effort, io: Io, done: &mut Shrunk) {
         let pool = self.pool;
         self.age(|meta| effort == Effort::Spare && !is_in_use(meta.hold.load(), meta.flags.load()));
@@ -202,7 +204,7 @@ impl<'p> Cluster<'p> {
 }
 
 /// Whether reclaim meets a page that was read ahead for the first time. Pages that were used before
-/// it keep their places for another round as well, so its reader may not have come so far yet.
+/// it also stay for another round, so its reader may not have come this far yet.
 pub(super) fn is_awaited(meta: &Meta) -> bool {
     let is_met_first = meta.uses.has(Uses::AHEAD) && !meta.uses.has(Uses::PASSED_OVER);
     if is_met_first {
@@ -211,8 +213,8 @@ pub(super) fn is_awaited(meta: &Meta) -> bool {
     is_met_first
 }
 
-/// Whether a frame cannot go now: it is dying, in use this moment, or became active after it was
-/// isolated.
+/// Whether a frame cannot be evicted now: it is being freed, in use, or has become active since it
+/// was isolated.
 fn is_in_use(hold: HoldState, flags: FlagSet) -> bool {
     let in_hand = flags.intersects(FlagSet::LOCKED | FlagSet::WRITEBACK | FlagSet::ACTIVE);
     let is_held = hold.views() > 0 || hold.refs() > 1 || hold.has_writer();
@@ -230,7 +232,8 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
         return Verdict::Keep;
     }
     if used {
-        // Used once through a mapping: another round. Used again since: active.
+        // The first use through a mapping gives the frame another round, the second makes it
+        // active.
         pool.used_through_mapping(id);
         return Verdict::Keep;
     }
@@ -242,7 +245,7 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
             .activate(&pool.frames, &pool.counters, id, thread_batch());
         return Verdict::Keep;
     }
-    // A single use by a read does not keep a frame: a second one has made it active.
+    // A single use by a read does not keep a frame. A second use would have made it active.
     if !flags.contains(FlagSet::DIRTY) {
         return Verdict::Evict;
     }
@@ -252,10 +255,10 @@ fn verdict(pool: &Pool, id: FrameId, used: bool, effort: Effort, io: Io) -> Verd
     }
 }
 
-/// Makes the owners write and evict isolated frames. Those that stay are put back.
+/// Has the owners write and evict isolated frames. Frames that stay are put back.
 fn evict_chosen(pool: &Pool, judged: &mut Judged, io: Io, done: &mut Shrunk) {
     let Judged { evict, clean, .. } = judged;
-    // A store may panic: isolated frames are put back all the same.
+    // A store may panic. Isolated frames are put back all the same.
     let mut panics = Panics::default();
     by_owner(pool, clean, |id, owner, frames| {
         if !pool.owners.may_clean(id) {
@@ -271,7 +274,7 @@ fn evict_chosen(pool: &Pool, judged: &mut Judged, io: Io, done: &mut Shrunk) {
     evict.append(clean);
     by_owner(pool, evict, |_, owner, frames| {
         panics.catch(|| {
-            // Read before: frames that went may be in other blocks after it.
+            // Read before the eviction: frames that were evicted may be in other blocks after it.
             let pages = pages_of(pool.frames.meta(frames[0]));
             let count = owner.evict(frames, io);
             done.freed.0 += count.freed.0;
@@ -286,7 +289,7 @@ fn evict_chosen(pool: &Pool, judged: &mut Judged, io: Io, done: &mut Shrunk) {
     panics.go_on();
 }
 
-/// Calls `each` once for each owner with its frames, in the order of their index in it.
+/// Calls `each` once for each owner with its frames, in the order of their index in the owner.
 fn by_owner(
     pool: &Pool,
     frames: &mut [FrameId],

@@ -3,10 +3,10 @@
 //! | file | what is in it |
 //! |---|---|
 //! | [`cluster`] | frames taken off a list, aged, judged, written and evicted |
-//! | [`passes`] | one call: ever more thorough passes over the groups of a subtree |
+//! | [`passes`] | one call: increasingly thorough passes over the groups of a subtree |
 //! | [`room`] | rounds: when to try again, when to wait for another thread, when to give up |
 //! | [`progress`] | which threads are freeing memory now |
-//! | [`aging`] | looking at mapped pages before memory is full |
+//! | [`aging`] | clearing accessed bits of mapped pages before memory is full |
 
 mod aging;
 mod cluster;

@@ -1,16 +1,16 @@
 //! One call of reclaim: passes over the groups of a subtree.
 //!
-//! One call frees about as much as it was asked for. Each pass gives every group of the subtree a
-//! share in proportion to its size, and looks at so many pages of its inactive tail; each further
-//! pass looks at four times as many. The last pass looks at everything, until enough is freed, and
-//! no longer spares blocks that are in use but could go. So a call looks at a small multiple of its
-//! target when memory is easy to free, and at each page a bounded number of times when it is not.
-//! Then it gives up: it always ends.
+//! One call frees about as much as requested. Each pass gives every group of the subtree a share in
+//! proportion to its size, and looks at that many pages from the tail of its inactive list; each
+//! further pass looks at four times as many. The last pass looks at everything until enough is
+//! freed, and no longer spares blocks that are in use but can be evicted. So a call looks at a
+//! small multiple of its target when memory is easy to free, and otherwise at each page a bounded
+//! number of times before it gives up. It always ends.
 //!
 //! Pages that a group's `low` protects are passed over. If nothing else could be freed, the passes
-//! are made once more with `min` alone. The first passes also pass over dirty blocks, and ask the
-//! flusher to write them: a clean block costs nothing to evict. An owner whose store failed to
-//! write is asked ever more rarely, until the next tick.
+//! are made once more with `min` alone. The first passes also pass over dirty blocks, and request
+//! that the flusher writes them: a clean block costs nothing to evict. An owner whose store failed
+//! to write is called less and less often, until the next tick.
 
 use super::cluster::{Cluster, Effort, Shrunk};
 use crate::frame::FlagSet;
@@ -21,26 +21,28 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::PageCount;
 
-/// Frames of a cluster, at least.
+/// The fewest frames of a cluster.
 const CLUSTER: usize = 32;
 
-/// Frames of a cluster, at most: a request of the usual size to a store. Each cluster of mapped
-/// pages costs a grace period, and frames freed together come out of the allocator in a row.
+/// The most frames of a cluster: a request of the usual size to a store. Each cluster of mapped
+/// pages costs a grace period, and frames that are freed together come out of the allocator in a
+/// row.
 const MOST_CLUSTER: u64 = 256;
 
-/// A cluster is this part of the evictable pages, between the two.
+/// A cluster is this part of the evictable pages, within these bounds.
 const CLUSTER_PART: u64 = 64;
 
-/// The last pass moves this part of an active list at a time, as often as it has to. So most of a
-/// loop slightly larger than memory, all of which is active after some rounds, stays in memory: the
-/// loop finds 28 % of its pages by halves of the list, 36 % by eighths, 29 % by sixteenths, 27 % if
-/// all is moved at once, and none if only as many pages move as have to be freed.
+/// The last pass moves this part of an active list at a time, as often as it has to. A loop over
+/// slightly more pages than memory has, all of which become active after some rounds, thus keeps
+/// most of its pages. Such a loop finds 36 % of its pages with eighths of the list, 28 % with
+/// halves, 29 % with sixteenths, 27 % if the whole list is moved at once, and none if only as many
+/// pages are moved as have to be freed.
 const FORCED_PART: u64 = 8;
 
-/// Passes before the last one.
+/// The number of passes before the last one.
 const PASSES: u32 = 4;
 
-/// Passes that leave dirty blocks to the flusher.
+/// The number of passes that leave dirty blocks to the flusher.
 const CLEAN_PASSES: u32 = 3;
 
 /// The state of one call.
@@ -51,15 +53,15 @@ struct Scan<'p> {
     done: Shrunk,
 }
 
-/// The work of a pass on one group.
+/// The part of a pass that is done in one group.
 #[derive(Clone, Copy)]
 struct Share {
     group: GroupId,
     /// The number of the pass.
     pass: u32,
-    /// The call's count of freed pages at which this group has given enough.
+    /// The call's count of freed pages at which the group has given enough.
     enough: u64,
-    /// Frames of a cluster.
+    /// The number of frames of a cluster.
     cluster: usize,
 }
 
@@ -72,10 +74,10 @@ impl Share {
     }
 }
 
-/// Frees about `target` pages charged to `group` or below it, or fewer when there are fewer to
-/// free. No section is open, and the caller is counted as working.
+/// Frees about `target` pages charged to `group` or below it, or all that can be freed if those are
+/// fewer. No section is open, and the caller is counted as working.
 pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
-    // Requests of owners and stores must not come back here.
+    // In this scope, requests of owners and stores do not come back here.
     let _scope = pool.store_scope();
     pool.lru.drain_batches(&pool.frames);
     let mut scan = Scan {
@@ -99,7 +101,7 @@ pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> 
 }
 
 impl Scan<'_> {
-    /// Makes all passes. Returns whether some page was passed over for its group's `low`.
+    /// Makes all passes. Returns whether some page was passed over because of its group's `low`.
     fn passes(&mut self, group: GroupId, target: PageCount, spared: Spared) -> bool {
         let mut passed_over = false;
         for number in 0..=PASSES {
@@ -107,7 +109,7 @@ impl Scan<'_> {
             if want == 0 {
                 break;
             }
-            // Freed pages may lie in stock, where they would count as used, and be protected.
+            // Freed pages may be in a stock, where they would count as used, and so as protected.
             self.pool.groups.drain_stocks(group);
             let portions = self.pool.groups.portions(group, spared);
             passed_over = spared == Spared::Low
@@ -120,7 +122,7 @@ impl Scan<'_> {
     }
 
     fn pass(&mut self, number: u32, portions: &[Portion], want: u64) {
-        // In proportion to the pages that can be evicted and are not protected.
+        // Groups share in proportion to their pages that are evictable and not protected.
         let weights: Vec<u64> = portions
             .iter()
             .map(|portion| {
@@ -144,7 +146,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Takes a group's share of a pass.
+    /// Frees a group's share of a pass.
     fn shrink_group(&mut self, pass: u32, portion: &Portion, weight: u64, share: u64) {
         let group = portion.group;
         let size = self.pool.lru.sizes(group).evictable();
@@ -157,7 +159,7 @@ impl Scan<'_> {
             return;
         }
         let before = self.done.freed.0;
-        // A protected group loses no page more than it may; others a whole cluster at a time.
+        // A protected group loses no page more than it may; other groups lose whole clusters.
         let (enough, cluster) = match portion.spared.0 {
             0 => {
                 let whole = (size / CLUSTER_PART).clamp(CLUSTER as u64, MOST_CLUSTER);
@@ -187,9 +189,9 @@ impl Scan<'_> {
         }
     }
 
-    /// Looks at the whole of both lists, until enough pages are freed. Active blocks are used most:
-    /// they are evicted after all others, even recently used ones, and a part at a time, so that
-    /// the rest keep their places.
+    /// Looks at the whole of both lists until enough pages are freed. Active blocks are used most.
+    /// So they are evicted last, even recently used ones, and one part of the list at a time, so
+    /// that the others keep their places.
     fn force(&mut self, share: Share) {
         let sizes = self.pool.lru.sizes(share.group);
         self.shrink_inactive(share, sizes.inactive.0);
@@ -203,8 +205,8 @@ impl Scan<'_> {
             active = active.saturating_sub(moved);
             self.shrink_inactive(share, moved);
         }
-        // Those scans may have met other frames, which cannot be evicted and are in front of those
-        // moved.
+        // The scans of the moved frames may have met others that cannot be evicted and were nearer
+        // to the tail. So the list is scanned once more.
         let inactive = self.pool.lru.sizes(share.group).inactive.0;
         self.shrink_inactive(share, inactive);
     }
@@ -243,7 +245,7 @@ impl Scan<'_> {
             let end = match policy.demotion() {
                 Demotion::SecondChance => End::Head,
                 Demotion::Next => {
-                    // The oldest was taken first.
+                    // Frames were taken oldest first.
                     demote.reverse();
                     End::Tail
                 }
@@ -277,8 +279,9 @@ impl Scan<'_> {
     }
 }
 
-/// Splits `want` pages among groups in proportion to their weights. Rounding loses none: the shares
-/// add up, and over many calls with spread offsets each small group gets its part.
+/// Splits `want` pages among groups in proportion to their weights. No page is lost to rounding:
+/// the shares add up, and with a different `offset` in each call, small groups also get their part
+/// in the long run.
 fn shares(want: u64, weights: &[u64], offset: u64) -> Vec<u64> {
     let total: u64 = weights.iter().sum();
     let up_to = |sum: u64| {

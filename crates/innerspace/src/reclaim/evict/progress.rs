@@ -1,11 +1,11 @@
-//! Which threads are freeing memory now, and waiting for them.
+//! Which threads are freeing memory now, and a wait for them.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::{Condvar, Mutex, WaitEnd};
 
-/// The threads that are freeing memory or aging pages right now. A request that finds nothing to
-/// free waits for them before it fails, because the frames they have isolated are on no list.
+/// The threads that are freeing memory or aging pages now. A request that finds nothing to free
+/// waits for them before it fails, because the frames that they have isolated are on no list.
 #[derive(Default)]
 pub(crate) struct Progress {
     state: Mutex<State>,
@@ -22,7 +22,7 @@ struct State {
     finished: u64,
 }
 
-/// Counts the calling thread as working until it is dropped.
+/// Counts the calling thread as working until this is dropped.
 #[must_use = "dropping it says that the work is done"]
 pub(crate) struct Working<'a> {
     progress: &'a Progress,
@@ -41,14 +41,14 @@ impl Progress {
         }
     }
 
-    /// How many have finished so far.
+    /// Returns how many threads have finished so far.
     pub(super) fn finished(&self) -> u64 {
         self.state.lock().finished
     }
 
     /// Waits until all threads that are working now have finished, at most for `timeout`. Threads
-    /// that begin later are not waited for; the caller is not working. False when no thread is
-    /// working, and none has finished since the count was `finished`.
+    /// that begin later are not waited for, and the caller is not working. Returns false if no
+    /// thread is working and none has finished since the count was `finished`.
     pub(super) fn wait_for_others(&self, finished: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();

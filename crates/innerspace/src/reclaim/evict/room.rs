@@ -13,20 +13,21 @@ use crate::reclaim::scope::StoreScope;
 use crate::sync::thread;
 use crate::units::PageCount;
 
-/// Rounds that one request makes at most, even if each frees something. They are enough where
-/// several threads share a group of few blocks, and each takes some of the room that the others
-/// have made.
+/// The most rounds that one request makes, even if each frees something. They suffice for several
+/// threads that share a group of few blocks, where each thread takes some of the room that the
+/// others have made.
 const ROUNDS: u32 = 64;
 
-/// Rounds that may bring nothing because other threads had isolated the frames. A round in which a
-/// block that was in the way came free is not counted, unless the block could not be written: there
-/// is something to evict now.
+/// How many rounds may free nothing because other threads had isolated the frames. A round is not
+/// counted if a block that could not be evicted has come free, because there is something to evict
+/// now. If that block could not be written, the round is counted.
 const VAIN_ROUNDS: u32 = 3;
 
 /// How long one round waits for a session that keeps memory from being freed.
 const SESSION_WAIT: Duration = Duration::from_millis(1);
 
-/// How long one round waits for other threads that are freeing memory: a store may hang.
+/// How long one round waits for other threads that are freeing memory. The bound is for stores that
+/// hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// The rounds that a request has left.
@@ -47,9 +48,10 @@ impl Rounds {
 /// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
-    /// Something was freed: this many pages of the group, and perhaps pages of others.
+    /// Something was freed: this many pages of the group, and perhaps pages of other groups.
     Made(PageCount),
-    /// Nothing was freed, but another thread was at work, or a block came free: try again.
+    /// Nothing was freed, but another thread was at work, or a block came free. The caller tries
+    /// again.
     Perhaps,
     /// Nothing was freed, and there is nothing to wait for.
     None,
@@ -62,7 +64,7 @@ enum Waited {
     BlockCameFree,
     /// Other threads may have freed something.
     Perhaps,
-    /// No other thread may free anything.
+    /// No other thread is about to free anything.
     InVain,
 }
 
@@ -76,15 +78,15 @@ impl Waited {
 }
 
 impl Pool {
-    /// Frees about `target` pages charged to `group` or below it; fewer when there are fewer to
-    /// free. No section is open.
+    /// Frees about `target` pages charged to `group` or below it, or all that can be freed if those
+    /// are fewer. No section is open.
     pub(crate) fn shrink(&self, group: GroupId, target: PageCount, io: Io) -> Shrunk {
         let _working = self.progress.begin();
         passes::shrink(self, group, target, io)
     }
 
-    /// One round. Frees frames that wait for a grace period, or else about `target` pages of
-    /// `group`; if there are none, waits for threads that may free some.
+    /// Makes one round. Frees frames that wait for a grace period, or else about `target` pages of
+    /// `group`. If nothing was freed, waits for threads that may free something.
     pub(crate) fn make_room(
         &self,
         group: GroupId,
@@ -99,7 +101,7 @@ impl Pool {
         let (finished, flushes) = (self.progress.finished(), self.background.flushes());
         let shrunk = {
             let _working = self.progress.begin();
-            // Frames that wait for a grace period cost nothing but the wait.
+            // Frames that wait for a grace period cost nothing but this wait.
             let before = self.groups.usage(group).0;
             if self.run_retired() > 0 {
                 let freed = before.saturating_sub(self.groups.usage(group).0);
@@ -114,12 +116,13 @@ impl Pool {
             return Room::None;
         }
         if self.retired.held() > 0 {
-            // A session may hold all there is: its next access gives it back.
+            // A session may hold all frames that could be freed. It gives them back at its next
+            // access.
             thread::sleep(SESSION_WAIT);
             rounds.vain -= 1;
             return Room::Perhaps;
         }
-        // Our own end of work is counted too.
+        // The end of this thread's own work is counted too, hence `+ 1`.
         match self.wait_for_memory(finished + 1, flushes, io, &shrunk) {
             Waited::BlockCameFree => {}
             Waited::Perhaps => rounds.vain -= 1,
@@ -131,8 +134,8 @@ impl Pool {
     /// Waits for threads that may free something.
     fn wait_for_memory(&self, finished: u64, flushes: u64, io: Io, shrunk: &Shrunk) -> Waited {
         if io == Io::Forbidden || StoreScope::is_any_open() {
-            // The caller may hold a block that other threads want, or one that reclaim met: it
-            // yields, but does not wait.
+            // The caller may hold a block that other threads need, or the one that reclaim met. So
+            // it yields, but does not wait.
             thread::yield_now();
             return Waited::perhaps(self.progress.finished() != finished);
         }
@@ -140,8 +143,8 @@ impl Pool {
             && self.frames.meta(id).hold.try_get_cached()
         {
             let end = self.frames.wait_timeout(id, bit, OTHERS_WAIT);
-            // A block whose write failed can still not be evicted, and would be tried again and
-            // again: a store may take its time to fail.
+            // A block whose write failed still cannot be evicted. It does not count as come free,
+            // or it would be tried again and again, by a store that may take long to fail.
             let flags = self.frames.meta(id).flags.load();
             let failed = flags.contains(FlagSet::DIRTY | FlagSet::ERROR);
             self.put(id);
@@ -150,7 +153,7 @@ impl Pool {
                 _ => Waited::Perhaps,
             };
         }
-        // What the background was asked to write.
+        // Waits for a flush that the background was requested to do.
         if shrunk.dirty.0 > 0 && self.background.wait_for_flush(flushes, OTHERS_WAIT) {
             return Waited::Perhaps;
         }
@@ -165,7 +168,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// Frees pages of `group` and those below it; how many. `io`: for whom.
+    /// Frees `pages` of `group` and those below it, and returns how many. `io` says which stores
+    /// may be called.
     pub(crate) fn reclaim_for(&self, group: GroupId, pages: PageCount, io: Io) -> PageCount {
         if self.foreign_maker().is_some() {
             return PageCount(0);
@@ -177,7 +181,7 @@ impl Pool {
                 Room::Made(more) => {
                     freed.0 += more.0;
                     if more.0 > 0 {
-                        // Something was freed, so it does not wait for the rest.
+                        // Something was freed, so this call does not wait for more.
                         rounds.vain = 0;
                     }
                 }

@@ -1,4 +1,4 @@
-//! The accessed state of a frame, and the effect of a use on it.
+//! The accessed state of a frame, and how a use changes it.
 //!
 //! | before | after a use |
 //! |---|---|
@@ -8,13 +8,13 @@
 //! | active, referenced | the same |
 //! | unevictable | unevictable, referenced |
 //!
-//! "Active" is the flag ACTIVE. It changes only under the lock of the list or batch the frame is
-//! in, so that list and flag agree. S3-FIFO differs in one row: it only remembers the second use
+//! "Active" is the flag ACTIVE. It changes only under the lock of the list or batch that the frame
+//! is in, so that list and flag agree. S3-FIFO differs in the second row: it only remembers the use
 //! until the frame is at the tail.
 //!
-//! A frame in this thread's batch is marked there and joins the active list when the batch is
-//! drained. A frame in another thread's batch stays inactive and referenced, and its next use
-//! after the drain makes it active.
+//! A frame in this thread's batch is marked there, and goes to the active list when the batch is
+//! drained. A frame in another thread's batch stays inactive and referenced; its next use after the
+//! drain makes it active.
 
 use super::batch::thread_batch;
 use super::lru::Lru;
@@ -27,7 +27,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 
 impl Lru {
-    /// An inactive, referenced frame was used again.
+    /// Handles another use of a frame that is inactive and referenced.
     #[cold]
     pub(crate) fn used_again(&self, frames: &Frames, counters: &Counters, id: FrameId) {
         match self.policy.second_use() {
@@ -58,7 +58,7 @@ impl Lru {
         };
         meta.flags.set(FlagSet::ACTIVE);
         meta.take_mark(FlagSet::REFERENCED);
-        // When it leaves a batch or isolation, the frame gets to the list that its flags name.
+        // A frame that leaves a batch or isolation goes to the list that its flags name.
         if state == LruState::List(ListKind::Inactive) {
             locked.take(metas, id, ListKind::Inactive);
             locked.insert(metas, id, ListKind::Active, End::Head);

@@ -1,27 +1,27 @@
-//! Add-batches: a new frame waits with fifteen others, and the list lock is taken once for all of
-//! them.
+//! Batches of new frames: a frame waits with fifteen others, and the list lock is taken once for
+//! all of them.
 //!
-//! Each thread has the batch with its number. It alone adds to that batch, with plain stores;
-//! threads beyond those numbers share a few batches, each with a mutex. `sync::pending` has the
-//! protocol: the mark is `LruState::Batch`, and it is changed back under the lock of the lists of
-//! the frame's group. So a frame is taken out of a batch, or changed there, as it would be on a
-//! list. Its number stays behind in the batch and means nothing.
+//! Each thread has the batch with its number, to which it alone adds, by plain stores. Threads with
+//! higher numbers share a few batches, each with a mutex. `sync::pending` has the protocol: the
+//! mark is `LruState::Batch`, and it is changed back under the lock of the lists of the frame's
+//! group. So a frame is taken out of a batch, or changed there, in the same way as on a list. Its
+//! number stays behind in the batch and means nothing.
 //!
-//! A frame that was freed may wait again, for another group, while a drain still finds its old
-//! number: `frame::listing` tells the two apart.
+//! A frame that was freed may be in a batch again, for another group, while a drain still finds its
+//! old number: `frame::listing` tells the two apart.
 
 use crate::stats::thread_number;
 use crate::sync::pending::Pending;
 use crate::sync::per_thread::OWNERS;
 use crate::sync::{Mutex, MutexGuard, Rank};
 
-/// Batches that all further threads share.
+/// The batches that all further threads share.
 const SHARED: usize = 4;
 
-/// Batches of one pool.
+/// The number of batches of one pool.
 pub(super) const BATCHES: usize = OWNERS + SHARED;
 
-/// Frames of a full batch.
+/// The number of frames in a full batch.
 pub(crate) const BATCH_LEN: usize = 16;
 
 /// Frames on their way to a list; aligned so that no two threads' batches share a cache line.
@@ -32,7 +32,7 @@ pub(super) struct Batch {
     adding: Mutex<()>,
 }
 
-/// The number of the calling thread's batch.
+/// Returns the number of the calling thread's batch.
 #[inline]
 pub(crate) fn thread_batch() -> u8 {
     match thread_number() {
@@ -55,7 +55,7 @@ impl Batch {
         }
     }
 
-    /// Keeps other threads from adding to this batch, which has this number, until the result is
+    /// Keeps other threads from adding to this batch, whose number is `number`, until the result is
     /// dropped.
     pub(super) fn begin(&self, number: u8) -> Option<MutexGuard<'_, ()>> {
         (!is_per_thread(number)).then(|| self.adding.lock())

@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::{FrameId, PageCount};
 
-/// The state under the lock of a group's lists.
+/// The part of a group's lists that its lock guards.
 #[derive(Default)]
 pub(super) struct Lists {
     lists: [FrameList; 3],
@@ -14,7 +14,7 @@ pub(super) struct Lists {
     pub(super) isolated: u64,
 }
 
-/// A group's lists, and the figures that may be read without their lock.
+/// A group's lists, and those counts that may be read without the lock.
 pub(super) struct GroupLists {
     lists: Mutex<Lists>,
     /// Pages on each list; written under the lock.
@@ -60,13 +60,13 @@ impl LockedLists<'_> {
         &self.lists.lists[kind as usize]
     }
 
-    /// Pages that reclaim has isolated and not yet put back or freed.
+    /// Returns the number of pages that reclaim has isolated and not yet put back or freed.
     pub(crate) fn isolated(&self) -> u64 {
         self.lists.isolated
     }
 
     fn change_pages(&self, kind: ListKind, change: i64) {
-        // Only the lock's holder writes, so load and store need not be one operation.
+        // Only the holder of the lock writes, so load and store need not be one operation.
         let pages = &self.group.pages[kind as usize];
         let now = pages.load(Ordering::Relaxed).checked_add_signed(change);
         pages.store(
@@ -88,7 +88,7 @@ impl LockedLists<'_> {
         LruState::List(kind).store(meta);
     }
 
-    /// Takes a frame off the list it is on. The caller sets its next state.
+    /// Takes a frame off its list. The caller sets its next state.
     pub(super) fn take(&mut self, metas: &[Meta], id: FrameId, kind: ListKind) {
         self.lists.lists[kind as usize].remove(metas, id);
         self.change_pages(kind, -(pages_of(&metas[id.index()]) as i64));

@@ -15,14 +15,14 @@ use crate::units::FrameId;
 pub(crate) struct Lru {
     groups: Slab<GroupLists>,
     batches: Box<[Batch]>,
-    /// How far each batch was read by drains of all batches.
+    /// How far drains of all batches have read each batch.
     seen: Mutex<[Seen; BATCHES]>,
     aging_due: AgingDue,
     pub(super) policy: EvictionPolicy,
 }
 
-/// A group whose inactive list has grown by a batch: 0 for none, else one more than its number.
-/// It is a hint, so one group is enough.
+/// A group whose inactive list has grown by a batch: one more than its number, or 0 for none. This
+/// is a hint, so one group is enough.
 #[derive(Default)]
 struct AgingDue(AtomicU32);
 
@@ -32,8 +32,8 @@ impl AgingDue {
     }
 }
 
-/// Holds the list lock of one group at a time. Going from frame to frame, it keeps the lock while
-/// the group is the same, and releases it before it takes the next.
+/// Holds the list lock of one group at a time. From frame to frame, it keeps the lock while the
+/// group is the same, and otherwise releases it before it takes the next.
 struct ListLocks<'l> {
     lru: &'l Lru,
     locked: Option<(u16, LockedLists<'l>)>,
@@ -44,7 +44,7 @@ impl<'l> ListLocks<'l> {
         ListLocks { lru, locked: None }
     }
 
-    /// As [`Lru::lock_at`].
+    /// Does [`Lru::lock_at`].
     #[inline]
     fn lock_at(&mut self, meta: &Meta, seen: Listing) -> Option<&mut LockedLists<'l>> {
         meta.lru.lock_at(seen, |group| {
@@ -87,7 +87,7 @@ impl Lru {
         self.groups.get_or_make(id.0, GroupLists::new)
     }
 
-    /// Pages on the lists of one group, without the groups below it.
+    /// Returns the numbers of pages on the lists of one group, without the groups below it.
     pub(crate) fn sizes(&self, group: GroupId) -> ListSizes {
         self.group(group).sizes()
     }
@@ -96,8 +96,8 @@ impl Lru {
         self.group(group).lock()
     }
 
-    /// Locks the lists of the group a frame is charged to. `None` if the frame is no longer where
-    /// it was `seen`, which was not [`LruState::None`].
+    /// Locks the lists of the group that a frame is charged to. Returns `None` if the frame is no
+    /// longer where it was `seen`, which was not [`LruState::None`].
     pub(super) fn lock_at(&self, meta: &Meta, seen: Listing) -> Option<LockedLists<'_>> {
         meta.lru.lock_at(seen, |group| self.lock(GroupId(group)))
     }
@@ -108,13 +108,14 @@ impl Lru {
         self.aging_due.0.load(Ordering::Relaxed) != 0
     }
 
-    /// The last group whose inactive list has grown by a batch; each is returned once.
+    /// Returns the last group whose inactive list has grown by a batch, each only once.
     pub(crate) fn take_aging_due(&self) -> Option<GroupId> {
         let number = self.aging_due.0.swap(0, Ordering::Relaxed).checked_sub(1)?;
         Some(GroupId(number as u16))
     }
 
-    /// Adds a frame in state `None` to the batch with this number; a full batch is drained.
+    /// Adds a frame in state `None` to the batch with this number, and drains the batch if it is
+    /// full.
     #[inline]
     pub(crate) fn add(&self, frames: &Frames, id: FrameId, batch: u8) {
         let meta = frames.meta(id);
@@ -147,8 +148,8 @@ impl Lru {
         }
     }
 
-    /// Drains the batch with this number, then puts frames of one group in state `None` directly on
-    /// their lists, the newest last.
+    /// Drains the batch with this number, then puts frames of one group, in state `None`, directly
+    /// on their lists, the newest last.
     pub(crate) fn add_run(&self, frames: &Frames, ids: &[FrameId], batch: u8) {
         let metas = frames.metas();
         let Some(first) = ids.first() else {
@@ -191,13 +192,13 @@ impl Lru {
         });
     }
 
-    /// The frames that may wait in batches, each with its batch's number. For `validate`.
+    /// Returns the frames that may wait in batches, each with its batch's number. For `validate`.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
         let batches = (0..).zip(&self.batches);
         batches.flat_map(|(number, batch)| batch.frames.iter().map(move |id| (number, FrameId(id))))
     }
 
-    /// Takes a frame off its list or out of its batch. The caller holds it or is freeing it.
+    /// Takes a frame off its list or out of its batch. The caller holds the frame or is freeing it.
     pub(crate) fn remove(&self, frames: &Frames, id: FrameId) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -221,7 +222,7 @@ impl Lru {
     }
 
     /// Moves a frame to the unevictable list, or from there to the list that its flags name. A
-    /// frame in a batch gets to that list anyway.
+    /// frame in a batch goes to the latter in any case.
     pub(crate) fn set_evictable(&self, frames: &Frames, id: FrameId, to: Evictable) {
         let metas = frames.metas();
         let meta = &metas[id.index()];
@@ -247,7 +248,8 @@ impl Lru {
         }
     }
 
-    /// Isolates up to `max` frames from the tail of a list, oldest first. Returns their pages.
+    /// Isolates up to `max` frames from the tail of a list, oldest first. Returns how many pages
+    /// they have.
     pub(crate) fn isolate(
         &self,
         frames: &Frames,
@@ -285,7 +287,8 @@ impl Lru {
     }
 
     /// Puts isolated frames back on the inactive list. The flag ACTIVE is cleared under the list's
-    /// lock: a frame that was freed meanwhile, and is active in its next life, keeps both.
+    /// lock: a frame that was freed meanwhile, and is active in its new use, keeps its list and
+    /// flag.
     pub(crate) fn put_back_inactive(&self, frames: &Frames, ids: &[FrameId], end: End) {
         self.put_back_to(frames, ids, end, |meta| {
             meta.take_mark(FlagSet::ACTIVE);
@@ -293,7 +296,7 @@ impl Lru {
         });
     }
 
-    /// Puts isolated frames back on the list that `kind` chooses with the lists locked. Skips
+    /// Puts isolated frames back on the list that `kind` chooses while the lists are locked. Skips
     /// frames that were freed meanwhile and may have another owner now.
     fn put_back_to(
         &self,
@@ -319,7 +322,7 @@ impl Lru {
     }
 }
 
-/// The list of a frame that reclaim may look at, or may not.
+/// Returns the list for a frame that reclaim may, or may not, look at.
 fn list_for(meta: &Meta, evictable: Evictable) -> ListKind {
     match evictable {
         Evictable::Yes => ListKind::by_flags(meta),

@@ -7,8 +7,8 @@
 //! | [`batch`] | frames on their way to a list |
 //! | [`lru`] | [`Lru`]: all lists and batches of one pool; adding, removing, isolating |
 //! | [`policy`] | the choices in which eviction algorithms differ |
-//! | [`accessed`] | the effect of a second use on a frame |
-//! | [`refault`] | the clock of evictions, and the meaning of an evicted block's return |
+//! | [`accessed`] | what a second use does to a frame |
+//! | [`refault`] | the clock of evictions; what the return of an evicted block means |
 
 mod accessed;
 mod batch;

@@ -1,9 +1,9 @@
-//! Which block is evicted when one has to be: the choices in which eviction algorithms differ.
+//! The eviction policies: the choices in which eviction algorithms differ.
 //!
 //! All policies share the mechanism: two lists for each group, frames isolated in clusters, owners
-//! that age, write and evict. A policy decides the effect of a second use, which list gives frames,
-//! and the fate of a frame at the tail of either. It keeps no state: it decides by flags, uses and
-//! list sizes alone.
+//! that age, write and evict. A policy decides what a second use does, which list gives frames, and
+//! what happens to a frame at the tail of either list. It keeps no state, and decides by flags,
+//! uses and list sizes alone.
 //!
 //! S3-FIFO is after J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You
 //! Need for Cache Eviction", SOSP 2023:
@@ -12,40 +12,40 @@
 //! |---|---|
 //! | small queue S, a tenth | the inactive list |
 //! | main queue M | the active list |
-//! | ghost queue G, as many entries as M has | shadows in the files' indexes, by distance |
+//! | ghost queue G, as many entries as M has | shadows in the files' indexes, judged by distance |
 //! | frequency | one bit in either queue: used since it came, used since reclaim last looked |
 //!
 //! The paper counts up to three uses. The flags have room for one bit, and the paper's own
-//! measurements find little difference. Unlike in the paper, a block that M drops leaves a shadow,
-//! too.
+//! measurements find little difference. Unlike in the paper, a block dropped from M leaves a
+//! shadow, too.
 
 use super::state::ListSizes;
 use crate::units::PageCount;
 
-/// How a [`Memory`](crate::Memory) chooses what to evict.
+/// The policy by which a [`Memory`](crate::Memory) chooses pages to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
     /// Two lists, as in Linux: blocks used twice are protected from blocks used once, and a block
-    /// that returns soon after its eviction is protected at once.
+    /// that returns soon after its eviction is protected immediately.
     #[default]
     TwoLists,
     /// S3-FIFO: a small first queue that drops blocks used once, a main queue that gives used
-    /// blocks another round, and a memory of the blocks that were dropped.
+    /// blocks another round, and a record of the blocks that were dropped.
     S3Fifo,
 }
 
-/// The effect of a second use of a block on the inactive list.
+/// What a second use does to a block on the inactive list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SecondUse {
     /// The block moves to the active list now.
     Activate,
-    /// The use is remembered; the block moves when it gets to the tail.
+    /// The use is remembered, and the block moves when it reaches the tail.
     Remember,
 }
 
-/// The fate of a frame at the tail of the active list that was not used since reclaim last looked
-/// at it.
+/// What happens to a frame at the tail of the active list that was not used since reclaim last
+/// looked at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Demotion {
     /// It passes through the inactive list once more.
@@ -54,10 +54,10 @@ pub(crate) enum Demotion {
     Next,
 }
 
-/// With two lists, a distance counts as short up to this part of both.
+/// With two lists, a distance is short if it is at most this part of both lists together.
 const SHORT_PART: u64 = 8;
 
-/// With S3-FIFO, the small queue has this part of both.
+/// With S3-FIFO, the small queue is this part of both queues together.
 const SMALL_PART: u64 = 10;
 
 impl EvictionPolicy {
@@ -68,8 +68,8 @@ impl EvictionPolicy {
         }
     }
 
-    /// Whether the active list gives frames to the inactive one now: with two lists while it is the
-    /// longer, with S3-FIFO while the small queue is no larger than its part.
+    /// Whether the active list gives frames to the inactive one now. With two lists it does while
+    /// it is the longer one, with S3-FIFO while the small queue is no larger than its part.
     pub(crate) fn takes_from_active(self, sizes: &ListSizes) -> bool {
         match self {
             EvictionPolicy::TwoLists => sizes.inactive < sizes.active,
@@ -87,10 +87,10 @@ impl EvictionPolicy {
     /// Whether a block that returns after this many evictions and activations belongs on the active
     /// list.
     ///
-    /// With two lists: had the active list been shorter by the distance, the block would have
-    /// stayed, so it competes with the active ones. The same holds for a distance that is short
-    /// compared with both lists: a loop slightly larger than memory has nothing active, and it is
-    /// better to keep some part of it than none.
+    /// With two lists, had the active list been shorter by the distance, the block would have
+    /// stayed. So it competes with the active blocks. The same holds for a distance that is short
+    /// compared with both lists: a loop slightly larger than memory has no active block, and
+    /// keeping some part of the loop is better than keeping none.
     pub(super) fn missed(self, distance: PageCount, sizes: &ListSizes) -> bool {
         let active = sizes.active.0;
         match self {
@@ -104,7 +104,7 @@ impl EvictionPolicy {
 mod tests {
     use super::*;
 
-    /// Lists of this many pages, together with others that cannot be evicted.
+    /// Returns the sizes of lists of this many pages, beside others that cannot be evicted.
     fn sizes(inactive: u64, active: u64) -> ListSizes {
         ListSizes {
             inactive: PageCount(inactive),
@@ -129,7 +129,7 @@ mod tests {
             EvictionPolicy::TwoLists.missed(PageCount(distance), &sizes(inactive, active))
         };
         assert!(missed(49, 50, 50) && !missed(50, 50, 50));
-        // No page is active: a distance is short up to an eighth of all pages.
+        // No page is active, so a distance is short up to an eighth of all pages.
         assert!(missed(9, 80, 0) && !missed(10, 80, 0));
         assert!(!missed(0, 0, 0));
     }

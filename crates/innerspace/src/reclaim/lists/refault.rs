@@ -1,11 +1,11 @@
-//! Refaults: the shadow that an evicted block leaves behind, and the meaning of its return.
+//! Refaults: the shadow that an evicted block leaves behind, and what its return means.
 //!
-//! After the published idea of refault distances (J. Weiner, "Thrash detection-based file cache
-//! sizing", 2012, and LWN's account of it): a group's clock counts its evictions and activations in
+//! This is the published idea of refault distances (J. Weiner, "Thrash detection-based file cache
+//! sizing", 2012, and LWN's account of it). A group's clock counts its evictions and activations in
 //! pages. An evicted block leaves the clock's value in its file's index, as a *shadow*. When the
-//! block comes back, the difference is the number of inactive pages too few there were: with an
-//! active list so much shorter, the block would have stayed. If the active list is at least as long
-//! as that distance, the newcomer competes with it, and becomes active at once.
+//! block comes back, the clock has advanced by the *distance*: if the inactive list had been longer
+//! by so many pages, and the active list shorter, the block would have stayed. So if the active
+//! list is at least that long, the block competes with it, and becomes active immediately.
 
 use super::lru::Lru;
 use crate::group::GroupId;
@@ -15,34 +15,34 @@ use crate::units::PageCount;
 pub(crate) const CLOCK_BITS: u32 = 40;
 const CLOCK_MASK: u64 = (1 << CLOCK_BITS) - 1;
 
-/// Bits of a shadow, which an index must be able to keep.
+/// The number of bits of a shadow, for which an index must have room.
 #[cfg(all(test, not(shuttle)))]
 pub(crate) const SHADOW_BITS: u32 = CLOCK_BITS + 16;
 
-/// How to treat a block that came back.
+/// How a block that came back is published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refault {
-    /// The block came back soon: publish it with the flag ACTIVE.
+    /// With the flag ACTIVE, because it came back soon.
     Activate,
-    /// Publish it inactive, as any new block.
+    /// Inactive, as any new block.
     Inactive,
 }
 
-/// The two parts of a shadow.
+/// Splits a shadow into its two parts.
 pub(crate) fn shadow_unpack(shadow: u64) -> (GroupId, u64) {
     (GroupId((shadow >> CLOCK_BITS) as u16), shadow & CLOCK_MASK)
 }
 
 impl Lru {
-    /// Moves the clock of `group` by the pages of a block that is being evicted. Returns the
-    /// block's shadow, less than `1 << SHADOW_BITS`.
+    /// Advances the clock of `group` by the pages of a block that is being evicted. Returns the
+    /// block's shadow, which is less than `1 << SHADOW_BITS`.
     pub(crate) fn shadow_pack(&self, group: GroupId, pages: PageCount) -> u64 {
         let clock = &self.group(group).clock;
         let now = clock.fetch_add(pages.0, Ordering::Relaxed) + pages.0;
         u64::from(group.0) << CLOCK_BITS | now & CLOCK_MASK
     }
 
-    /// How to treat a block that had left `shadow`.
+    /// Decides how a block that had left `shadow` is published.
     pub(crate) fn refault(&self, shadow: u64) -> Refault {
         let (group, evicted_at) = shadow_unpack(shadow);
         let lists = self.group(group);

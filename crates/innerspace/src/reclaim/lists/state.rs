@@ -1,4 +1,4 @@
-//! Where a frame is.
+//! The word that says where a frame is.
 
 use super::batch::BATCHES;
 use crate::frame::{FlagSet, Listing, Meta};
@@ -7,7 +7,7 @@ use crate::units::PageCount;
 /// Where a frame is, according to `Meta::lru`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LruState {
-    /// Not added, or removed.
+    /// On no list: not added, or removed.
     None,
     /// On one of its group's lists.
     List(ListKind),
@@ -17,14 +17,14 @@ pub(crate) enum LruState {
     Batch(u8),
 }
 
-/// A group's lists.
+/// One of a group's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ListKind {
-    /// Evicted from its tail.
+    /// The list from whose tail frames are evicted.
     Inactive,
-    /// Used at least twice.
+    /// The list of frames used at least twice.
     Active,
-    /// Passed over by reclaim.
+    /// The list that reclaim passes over.
     Unevictable,
 }
 
@@ -32,7 +32,7 @@ impl ListKind {
     pub(crate) const ALL: [ListKind; 3] =
         [ListKind::Inactive, ListKind::Active, ListKind::Unevictable];
 
-    /// The list a frame belongs on by its flags.
+    /// Returns the list on which a frame belongs by its flags.
     pub(crate) fn by_flags(meta: &Meta) -> ListKind {
         match meta.flags.load().contains(FlagSet::ACTIVE) {
             true => ListKind::Active,
@@ -44,9 +44,9 @@ impl ListKind {
 /// An end of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// The newest frame.
+    /// The end with the newest frame.
     Head,
-    /// The frame that reclaim takes next.
+    /// The end from which reclaim takes frames.
     Tail,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Evictable {
     No,
 }
 
-/// Pages on a group's lists.
+/// The numbers of pages on a group's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ListSizes {
     pub(crate) inactive: PageCount,
@@ -74,7 +74,7 @@ impl ListSizes {
         }
     }
 
-    /// Pages on the two lists that reclaim works on.
+    /// Returns the number of pages on the two lists that reclaim works on.
     pub(crate) fn evictable(&self) -> u64 {
         self.inactive.0 + self.active.0
     }
@@ -91,7 +91,7 @@ impl LruState {
         LruState::of(meta.lru.load())
     }
 
-    /// The state in a word that was read before.
+    /// Returns the state that a word holds.
     #[inline]
     pub(super) fn of(listing: Listing) -> LruState {
         match listing.place {
@@ -105,8 +105,8 @@ impl LruState {
         }
     }
 
-    /// Sets the state. The caller owns the frame or has its group's lists locked, so the group does
-    /// not change.
+    /// Sets the state. The caller owns the frame or has its group's lists locked, so that the group
+    /// does not change.
     #[inline]
     pub(super) fn store(self, meta: &Meta) {
         let place = match self {
@@ -120,7 +120,7 @@ impl LruState {
     }
 }
 
-/// Pages of the block that starts at this frame.
+/// Returns how many pages the block that starts at this frame has.
 #[inline]
 pub(crate) fn pages_of(meta: &Meta) -> u64 {
     1 << meta.order()

@@ -18,16 +18,16 @@ impl OwnerId {
 /// Which stores may be called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Io {
-    /// Those of the files that this group or one below it pays for: the group is the one that wants
-    /// the memory.
+    /// The stores of the files for which this group, or one below it, pays: it is the group that
+    /// needs the memory.
     Of(GroupId),
-    /// None: dirty blocks stay.
+    /// No store: dirty blocks stay.
     Forbidden,
 }
 
 impl Io {
-    /// Whether the stores of a group may be called, of which and of those above it these are the
-    /// numbers.
+    /// Whether the stores of a group may be called. `path` has the numbers of the group and of
+    /// those above it.
     pub(crate) fn includes(self, mut path: impl Iterator<Item = GroupId>) -> bool {
         match self {
             Io::Of(payer) => path.any(|group| group == payer),
@@ -44,7 +44,7 @@ pub(crate) struct EvictCount {
     /// Frames (blocks) that could not be evicted: locked, viewed, pinned, dirty again, or no longer
     /// the owner's.
     pub(crate) busy: u32,
-    /// Some of those wait for a sync that the background was asked for.
+    /// Whether some of the busy frames wait for a sync that was left to the background.
     pub(crate) unsynced: bool,
 }
 
@@ -57,41 +57,42 @@ pub(crate) struct CleanCount {
     pub(crate) errors: u32,
 }
 
-/// A request of the background step to an owner to write blocks, oldest first.
+/// A request of the background step that an owner write blocks, oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlushRequest {
-    /// Blocks that became dirty at this tick or before; `u64::MAX` for any.
+    /// The last tick at which the blocks to write became dirty; `u64::MAX` for blocks of any age.
     pub(crate) dirtied_by: u64,
-    /// Pages to write at most.
+    /// The most pages to write.
     pub(crate) pages: PageCount,
 }
 
 impl FlushRequest {
-    /// Blocks of any age, in a group that has too much dirty: as much as may be in flight at once.
+    /// Blocks of any age, in a group that has too many dirty pages: as many as may be in flight
+    /// together.
     pub(crate) const ANY: FlushRequest = FlushRequest {
         dirtied_by: u64::MAX,
         pages: PageCount(2048),
     };
 
-    /// Whether the age of blocks decides.
+    /// Whether blocks are chosen by their age.
     pub(crate) fn is_of_age(&self) -> bool {
         self.dirtied_by < u64::MAX
     }
 }
 
-/// A shadow that [`Pool::shadow_pack`](crate::reclaim::Pool::shadow_pack) made, and where it was
-/// left.
+/// A shadow that [`Pool::shadow_pack`](crate::reclaim::Pool::shadow_pack) returned, and the block
+/// that it was left for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LeftShadow {
     /// The block's number in its file.
     pub(crate) block: u64,
-    /// The low half of the shadow. Two shadows of one block that agree in it are 2^32 evictions
-    /// apart.
+    /// The low half of the shadow. Two shadows of one block with the same low half are 2^32
+    /// evictions apart.
     pub(crate) mark: u32,
 }
 
 impl LeftShadow {
-    /// The shadow left for `block`.
+    /// Creates the entry for the shadow left for `block`.
     pub(crate) fn new(block: u64, shadow: u64) -> LeftShadow {
         const { assert!(CLOCK_BITS >= 32, "the low half is of the clock alone") };
         LeftShadow {
@@ -104,33 +105,34 @@ impl LeftShadow {
 /// The owner of frames: a file. Called with no lock of this layer held, never inside a section.
 ///
 /// Frames are *named, not held*: since reclaim picked them, any of them may have been freed and
-/// used again by another owner. The owner takes each by `try_lock` and re-checks that the frame is
-/// still its own and at the index it says. It never waits for a lock: reclaim may run in a call
-/// that holds the block.
+/// used again by another owner. The owner takes the lock of each frame by `try_lock` and checks
+/// again that the frame is still its own and at the expected index. It never waits for a lock,
+/// since reclaim may run in a call that holds the block.
 pub(crate) trait Owner: Send + Sync {
     /// Clears the accessed bits of all mappings of these blocks, and calls `used` at least once for
-    /// each block that had one set. No waiting, no grace period.
+    /// each block that had one set. Neither waits nor begins a grace period.
     fn age(&self, blocks: Range<u64>, used: &mut dyn FnMut(u64));
 
-    /// Evicts clean blocks: try_lock, revoke, one grace period for all, freeze, out of the index
-    /// (leaving `Pool::shadow_pack`, and reporting it to `Pool::shadows_left`), `Pool::free`.
-    /// Blocks that are dirty, viewed or busy stay, and are counted as busy. If some can go only
-    /// after a sync, this makes it where `io` includes the owner.
+    /// Evicts clean blocks. The steps are: try_lock, revoke, one grace period for all, freeze, out
+    /// of the index (leaving `Pool::shadow_pack`, and reporting it to `Pool::shadows_left`),
+    /// `Pool::free`. Blocks that are dirty, viewed or busy stay, and are counted as busy. If some
+    /// can be evicted only after a sync, this call makes the sync where `io` includes the owner.
     fn evict(&self, frames: &[FrameId], io: Io) -> EvictCount;
 
-    /// Takes these shadows, the oldest of all, out of the index if they are still there. An owner
-    /// that leaves no shadows need not implement it.
+    /// Takes these shadows, the oldest of all, out of the index if they are still there. Owners
+    /// that leave no shadows need not implement this.
     fn forget(&self, _shadows: &[LeftShadow]) {}
 
-    /// The last hold on a block that could not be filled is gone. The last holder may have been
-    /// another owner, which found the frame in its earlier life. Takes leaf locks alone.
+    /// Called when the last hold on a block that could not be filled is gone. The last holder may
+    /// have been another owner, which found the frame when it was still its own. Takes innermost
+    /// locks only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
-    /// Writes dirty blocks back, where `io` includes the owner. They stay cached.
+    /// Writes dirty blocks back, where `io` includes the owner. The blocks stay cached.
     fn clean(&self, frames: &[FrameId], io: Io) -> CleanCount;
 
-    /// Writes back blocks that the background step asks for, oldest first, or leaves that to a
-    /// thread of the memory. An owner that is never dirty need not implement it.
+    /// Writes back blocks that the background step requests, oldest first, or leaves them to a
+    /// thread of the memory. Owners that have no dirty blocks need not implement this.
     fn flush(&self, _request: &FlushRequest) -> CleanCount {
         CleanCount::default()
     }

@@ -1,15 +1,15 @@
-//! The shadows that evicted blocks left in the indexes of their files, oldest first, and only as
-//! many as are of use.
+//! The shadows that evicted blocks left in the indexes of their files, oldest first. Their number
+//! is bounded to those that are of use.
 //!
 //! A shadow is a word of an index node that exists anyway, but a file whose nodes live long would
-//! collect them for ever. A shadow older than half the memory's worth of evictions says nothing: no
-//! active list is longer than that. So the pool keeps a queue of the latest shadows of all files
-//! together. An eviction appends its shadows; the owner of a shadow that is dropped at the front
-//! takes it out of its index, if it is still there. The entry of a block that came back, or went
-//! with its node, stays in the queue until then. So there are never more shadows than entries,
-//! except for evictions under way.
+//! collect shadows for ever. A shadow that is older than as many evictions as half the memory has
+//! pages says nothing: no active list is longer than that. So the pool keeps one queue of the
+//! latest shadows of all files. An eviction appends its shadows. When a shadow is dropped at the
+//! front, its owner takes it out of its index, if it is still there. If the block has come back
+//! meanwhile, or the node is gone, the entry still stays in the queue until then. So there are
+//! never more shadows than entries, except for evictions under way.
 //!
-//! The queue is one allocation, made with the pool, and counted in the stated overhead of a frame.
+//! The queue is one allocation, made with the pool. The documented overhead of a frame includes it.
 
 use std::collections::VecDeque;
 
@@ -23,10 +23,10 @@ struct Entry {
     owner: OwnerId,
 }
 
-/// Bytes of the queue for each frame of the pool.
+/// The bytes of the queue for each frame of the pool.
 pub(crate) const SHADOW_BYTES_PER_FRAME: u64 = (size_of::<Entry>() / FRAMES_PER_ENTRY) as u64;
 
-/// Frames of the pool for each entry of the queue.
+/// The number of frames of the pool for each entry of the queue.
 const FRAMES_PER_ENTRY: usize = 2;
 
 /// The queue of one pool.
@@ -44,13 +44,13 @@ impl Shadows {
         }
     }
 
-    /// The most shadows that the files have together.
+    /// Returns how many shadows all files together may have.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// Appends shadows. Returns those that were dropped at the front for them.
+    /// Appends shadows, and returns those that were dropped at the front to make room.
     pub(crate) fn push(&self, owner: OwnerId, left: &[LeftShadow]) -> Vec<(OwnerId, LeftShadow)> {
         let mut fallen = Vec::new();
         let mut entries = self.entries.lock();

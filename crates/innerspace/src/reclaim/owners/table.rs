@@ -1,5 +1,5 @@
-//! The registered owners by number. After a failed write an owner is not asked to write for a
-//! while.
+//! The registered owners by number. After a failed write, an owner is for a while not called to
+//! write.
 
 use super::owner::{CleanCount, Owner, OwnerId};
 use crate::sync::{Arc, Mutex, Rank, Weak};
@@ -18,14 +18,14 @@ struct Table {
 
 struct Entry {
     owner: Weak<dyn Owner>,
-    /// Calls of `clean` in a row that wrote nothing and failed.
+    /// How many calls of `clean` in a row wrote nothing and failed.
     failures: u32,
-    /// Calls of `clean` to skip before the next: twice as many after each failure, none after a
-    /// tick.
+    /// How many calls of `clean` to skip before the next one: twice as many after each failure,
+    /// none after a tick.
     skip: u32,
 }
 
-/// log2 of the calls skipped at most.
+/// log2 of the most calls that are skipped.
 const MOST_FAILURES: u32 = 10;
 
 impl Default for Owners {
@@ -69,7 +69,8 @@ impl Owners {
         table.entries.get(index)?.as_ref()?.owner.upgrade()
     }
 
-    /// Whether reclaim may ask this owner to write now; not for a while after its store failed.
+    /// Whether reclaim may have this owner write now. It may not for a while after the owner's
+    /// store failed.
     pub(crate) fn may_clean(&self, id: OwnerId) -> bool {
         let mut table = self.table.lock();
         match table.entries.get_mut(id.0 as usize - 1) {
@@ -81,7 +82,7 @@ impl Owners {
         }
     }
 
-    /// Records how a call of `clean` or `flush` went.
+    /// Notes the result of a call of `clean` or `flush`.
     pub(crate) fn note_clean(&self, id: OwnerId, count: &CleanCount) {
         let mut table = self.table.lock();
         let Some(Some(entry)) = table.entries.get_mut(id.0 as usize - 1) else {
@@ -95,14 +96,14 @@ impl Owners {
         }
     }
 
-    /// Time has passed: every owner may be asked to write again.
+    /// Allows every owner to be called again, because time has passed.
     pub(crate) fn try_all_again(&self) {
         for entry in self.table.lock().entries.iter_mut().flatten() {
             entry.skip = 0;
         }
     }
 
-    /// The next registered owner after `id`, wrapping around; `None` when there is none.
+    /// Returns the next registered owner after `id`, wrapping around, or `None` if there is none.
     pub(crate) fn next_after(&self, id: OwnerId) -> Option<(OwnerId, Arc<dyn Owner>)> {
         let table = self.table.lock();
         let count = table.entries.len();

@@ -32,7 +32,7 @@ fn the_table_of_accessed_states() {
         assert_eq!(file.place(index), LruState::List(list), "row {index}");
         pool.validate();
     }
-    // Unevictable: only `referenced` is set.
+    // On the unevictable list, a use sets only `referenced`.
     for before in [PLAIN, r, a, a | r] {
         let id = file.bring(10, before, AllocMode::Wait).unwrap();
         pool.lru_set(id, Evictable::No);
@@ -80,7 +80,7 @@ fn a_page_in_another_threads_batch_is_not_activated_behind_its_back() {
     let LruState::Batch(theirs) = file.place(0) else {
         panic!("a new block waits in a batch");
     };
-    // As would be done by a thread with another batch.
+    // This is what a thread with another batch would do.
     pool.mark_accessed(id);
     pool.lru
         .activate(&pool.frames, &pool.counters, id, theirs ^ 1);
@@ -93,7 +93,7 @@ fn a_page_in_another_threads_batch_is_not_activated_behind_its_back() {
     let sizes = pool.list_sizes(GroupId::ROOT);
     assert_eq!((sizes.inactive, sizes.active), (PageCount(1), PageCount(0)));
     pool.validate();
-    // The uses were not forgotten: one more and it is active.
+    // The earlier uses were remembered: one more makes the block active.
     pool.lru
         .activate(&pool.frames, &pool.counters, id, theirs ^ 1);
     assert_eq!(file.place(0), LruState::List(ListKind::Active));
@@ -112,7 +112,7 @@ fn a_batch_is_drained_when_full_and_gives_up_single_frames() {
     file.truncate(0);
     pool.validate();
     assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, PageCount(0));
-    // The evicted frames may be used again, which changes nothing.
+    // The freed frames may be allocated again, which changes nothing.
     file.bring(100, PLAIN, AllocMode::Wait).unwrap();
     let left = PageCount(BATCH_LEN as u64 - 2);
     assert_eq!(pool.list_sizes(GroupId::ROOT).inactive, left);
@@ -216,7 +216,7 @@ fn a_frame_marked_while_isolated_goes_back_active() {
 
 #[test]
 fn a_frame_freed_while_isolated_is_passed_over() {
-    // Large enough for magazines.
+    // The pool is large enough for magazines.
     let pool = pool_of(8_000, 0);
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let other_group = pool.groups.create(GroupId::ROOT, "g", None).unwrap();
@@ -233,7 +233,7 @@ fn a_frame_freed_while_isolated_is_passed_over() {
     );
     file.truncate(0);
     pool.validate();
-    // The frame has another owner now, in another group, and is even isolated again.
+    // The frame has another owner now, in another group, and is isolated once more.
     assert_eq!(
         other.bring(0, PLAIN, AllocMode::Wait).unwrap(),
         id,
@@ -253,7 +253,7 @@ fn a_frame_freed_while_isolated_is_passed_over() {
     pool.validate();
 }
 
-/// A frame is freed, and becomes an active one of another file, just before a reclaimer puts it
+/// A frame is freed, and becomes an active frame of another file, just before a reclaimer puts it
 /// back as inactive.
 #[test]
 fn a_frame_reused_while_it_is_judged_stays_as_active_as_it_is() {

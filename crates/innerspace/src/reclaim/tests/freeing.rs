@@ -17,7 +17,8 @@ fn what_is_freed_in_runs_leaves_the_books_as_if_freed_one_by_one() {
     let pool = pool_of(2000, 0);
     let groups = ["a", "b"].map(|name| pool.groups.create(GroupId::ROOT, name, None).unwrap());
     let page = |group, refs| published(&pool, group, 0, Kind::Anonymous, refs);
-    // More than a run, with groups alternating; then everything that cannot join a run.
+    // The first hundred frames are more than a run, with groups alternating. Frames that cannot
+    // join a run follow.
     let mut ids: Vec<FrameId> = (0..100).map(|_| page(groups[0], 1)).collect();
     ids.extend((0..40).map(|at| page(groups[at % 2], 1)));
     let kept: Vec<FrameId> = (0..10).map(|at| page(groups[at % 2], 2)).collect();

@@ -1,5 +1,5 @@
-//! Groups beside each other: marks, protection, and which groups a request may take from. A MiB of
-//! the published sizes is four pages here.
+//! Several groups: marks, protection, and which groups a request may take from. A MiB of the
+//! published sizes is four pages here.
 
 use super::mock::*;
 use crate::frame::FlagSet;
@@ -9,7 +9,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::PageCount;
 
-/// Pages of a MiB here.
+/// The number of pages that stand for a MiB here.
 const MIB: u64 = 4;
 
 fn group(pool: &Pool, parent: GroupId, name: &str, max: Option<u64>) -> GroupId {
@@ -22,7 +22,7 @@ fn set(pool: &Pool, group: GroupId, which: Protection, mib: u64) {
     pool.groups.set_protection(group, which, pages).unwrap();
 }
 
-/// A file of a group, of which this many MiB were read once.
+/// Creates a file of a group, and reads this many MiB of it once.
 fn read_in(pool: &Arc<Pool>, group: GroupId, mib: u64) -> Arc<MockFile> {
     let file = MockFile::new(pool, group, 0);
     (0..mib * MIB).for_each(|index| file.read(index).unwrap());
@@ -62,7 +62,8 @@ fn protection_is_shared_out_below_a_protected_parent() {
     assert_near(&pool, d, 21, 15);
     let left = pool.groups.usage(e).0;
     assert!(left <= 2 * MIB, "{left} unprotected pages are left");
-    // The rest is not taken, although it could be evicted and the request fails without it.
+    // The protected rest is not taken, although it could be evicted and the request fails without
+    // it.
     let more: Vec<_> = (0..4 * MIB)
         .map_while(|_| pool.alloc(sibling, 0, AllocMode::Wait).ok())
         .collect();
@@ -95,7 +96,7 @@ fn low_gives_way_when_nothing_else_is_left_and_min_does_not() {
     assert_eq!(pool.groups.usage(soft).0, 0);
     let error = pool.alloc(other, 0, AllocMode::Wait).unwrap_err();
     assert_eq!(error.details().reason, LimitReason::NothingEvictable);
-    // Its own limit does not spare it.
+    // The group's own limit does not spare its protected pages.
     assert!(pool.shrink(hard, PageCount(8), Io::Forbidden).freed.0 >= 8);
     assert!(pool.groups.events(hard).reclaimed.0 >= 8);
     drop(taken);
@@ -133,12 +134,11 @@ fn requests_that_may_not_wait_stay_near_the_mark() {
         at_end,
         "a refusal takes nothing"
     );
-    // Requests that may wait get through, with nothing to evict, and so do those that must.
+    // Requests that may wait succeed although nothing can be evicted, and so do those that must.
     taken.push(pool.alloc(tenant, 0, AllocMode::NoIo).unwrap());
     taken.push(pool.alloc(tenant, 0, AllocMode::Must).unwrap());
     drop(taken);
-    // Pages that could not be evicted then are evicted by the next step, for requests that do not
-    // wait.
+    // Pages that no request evicts, because none waits, are evicted by the next step.
     let file = MockFile::new(&pool, tenant, 0);
     for index in 0..2 * high {
         if file
@@ -157,8 +157,8 @@ fn requests_that_may_not_wait_stay_near_the_mark() {
 }
 
 /// Charges a page of each of seven new groups below `parent`, as each of four threads that have
-/// slots of their own. Threads started here could get late numbers, since many others live; such
-/// threads share slots, and have less in stock.
+/// slots of their own. Real threads are not started here: they could get higher numbers, since many
+/// other threads live, would then share slots, and have fewer pages in stock.
 fn charge_by_four_numbers(pool: &Pool, parent: GroupId) {
     let leaves = ["a", "b", "c", "d", "e", "f", "g"].map(|name| group(pool, parent, name, None));
     for number in 0..4 {
@@ -178,7 +178,7 @@ fn who_may_not_wait_is_not_refused_at_the_mark_for_what_is_in_stock() {
     charge_by_four_numbers(&pool, tenant);
     let stocked = pool.groups.charged(tenant).0 - 28;
     assert_eq!(pool.groups.usage(tenant).0, 28);
-    // Far over the mark with the pages in stock, under it without them.
+    // With the pages in stock, the usage is far above the mark; without them, it is below.
     assert!(stocked + 28 + 400 > 600 + 64, "{stocked} pages in stock");
     let charge = pool.charge(tenant, PageCount(400), AllocMode::NoWait);
     let charge = charge.expect("428 of 600 pages");
@@ -200,14 +200,14 @@ fn nothing_is_evicted_for_what_is_in_stock() {
         file.read(read).unwrap();
         read += 1;
     }
-    // The marks are at 62 and 124.
+    // The low mark is at 62 pages, the high one at 124.
     let free = 4000 - pool.groups.usage(GroupId::ROOT).0;
     assert!(free > 124, "{free} pages are free, and in stock");
     while pool.background_step() == Step::More {}
     assert_eq!(file.resident(0..read), read as usize);
     let free = pool.free_pages().0;
     assert!(free > 124, "{free} pages: a step will be asked for again");
-    // A group is over its mark with the pages in stock: 28 + 10 + 23 pages in use, 5 in stock.
+    // The group is over its mark only with the pages in stock: 28 + 10 + 23 are in use, 5 in stock.
     set(&pool, tenant, Protection::High, 16);
     let own = MockFile::new(&pool, tenant, 0);
     (0..10).for_each(|index| own.read(index).unwrap());
@@ -241,7 +241,7 @@ fn a_store_that_fails_is_asked_ever_more_rarely_until_the_next_tick() {
     assert!(in_vain <= 20 * 32, "{in_vain} pages were tried");
     pool.alloc(tenant, 0, AllocMode::Wait).unwrap_err();
     assert!(tried() - in_vain <= 32);
-    // The store works again, and is tried after a tick at the latest.
+    // The store works again, and is called again after a tick at the latest.
     file.failures.store(0, Ordering::Relaxed);
     pool.tick();
     pool.alloc(tenant, 0, AllocMode::Wait).map(drop).unwrap();
@@ -254,7 +254,7 @@ fn clean_pages_go_before_dirty_ones_and_the_flusher_is_asked() {
     let pool = pool_of(1000, 0);
     let tenant = group(&pool, GroupId::ROOT, "tenant", Some(100));
     let file = MockFile::new(&pool, tenant, 0);
-    // The older half is dirty.
+    // The older half of the blocks is dirty.
     for index in 0..100 * MIB {
         let flags = match index < 50 * MIB {
             true => FlagSet::DIRTY,

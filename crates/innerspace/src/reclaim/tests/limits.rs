@@ -72,8 +72,8 @@ fn a_refused_request_moves_no_counter_and_takes_no_frame() {
         [GroupId::ROOT, outer, inner].map(|id| (pool.groups.usage(id), pool.groups.peak(id))),
     );
     assert_eq!(before, after);
-    // No frame was ever marked up to date: a free frame keeps its last owner's flags until it is
-    // allocated again.
+    // No frame was ever marked up to date: such a mark would be seen, since a free frame keeps its
+    // flags until it is allocated again.
     for number in 1..=100 {
         let flags = pool.frames.meta(FrameId(number)).flags.load();
         assert_eq!(flags, FlagSet::EMPTY, "frame {number}");
@@ -148,7 +148,7 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
         .for_each(|id| assert!(pool.frames.try_lock(*id)));
     thread::scope(|scope| {
         let request = scope.spawn(|| pool.alloc(group, 3, AllocMode::Wait).map(drop));
-        // The block it waits for, whichever that is, comes free; the others stay as they are.
+        // Unlocks the block that the request waits for, whichever that is. The others stay locked.
         let mut locked = frames.clone();
         while !request.is_finished() {
             let is_wanted = |id: &FrameId| {
@@ -166,8 +166,8 @@ fn a_request_for_several_pages_waits_for_one_locked_block_after_the_other() {
     pool.validate();
 }
 
-/// Acts like a store that refuses each write after a while, and a flusher that tries again and
-/// again.
+/// The test acts as a store that refuses each write after a while, and as a flusher that tries
+/// again and again.
 #[test]
 fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
     let pool = pool_of(100, 0);
@@ -186,7 +186,7 @@ fn a_request_does_not_wait_again_and_again_for_writes_that_fail() {
         while !request.is_finished() {
             if file.is(0, FlagSet::WAITERS) {
                 waits += 1;
-                // Locked first, so that the block is in the way all the time.
+                // The block is locked first, so that it cannot be evicted at any time.
                 pool.frames.lock(id);
                 pool.frames.end_writeback(id);
                 pool.frames.set_writeback(id);
@@ -273,7 +273,7 @@ fn dirty_pages_are_written_before_they_go_and_never_without_leave() {
         0,
         "NoIo calls no store"
     );
-    // Two writes fail: those two blocks stay, dirty.
+    // Two writes fail, so those two blocks stay, dirty.
     file.failures.store(2, Ordering::Relaxed);
     file.bring(100, FlagSet::EMPTY, AllocMode::Wait).unwrap();
     let gone = 40 - file.resident(0..40) as u64;
@@ -326,7 +326,7 @@ fn a_store_call_never_reclaims_and_may_use_the_reserve() {
         let frame = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
         assert_eq!(pool.totals().reserve_use, 1);
         drop(frame);
-        // Not for read-ahead.
+        // Read-ahead may not use the reserve.
         let refused = pool.alloc(GroupId::ROOT, 0, AllocMode::NoIo).unwrap_err();
         assert_eq!(refused.details().reason, LimitReason::WouldBlock);
         assert_eq!(pool.totals().reserve_use, 1);
@@ -398,7 +398,7 @@ fn a_request_that_is_tried_again_is_refused_once() {
         let file = MockFile::new(&pool, group, 0);
         (0..9).for_each(|index| file.read(index).unwrap());
         assert_eq!(pool.groups.events(group).refused, 0);
-        // The first round frees this page, which is not enough; the next round evicts.
+        // The first round frees this page, which is not enough. The next round evicts.
         pool.retire(Retired::Put(table));
         request(&pool, group);
         let events = pool.groups.events(group);
@@ -458,8 +458,8 @@ fn a_block_needs_room_in_one_piece() {
     let pool = pool_of(64, 0);
     let small = MockFile::new(&pool, GroupId::ROOT, 0);
     let large = MockFile::new(&pool, GroupId::ROOT, 3);
-    // 63 of 64 frames are single blocks: frames 1 to 63, and one whose neighbours are outside the
-    // arena.
+    // 63 of the 64 frames are single blocks: frames 1 to 63, and one whose neighbours are outside
+    // the arena.
     (0..64).for_each(|index| small.read(index).unwrap());
     large.read(0).unwrap();
     assert_eq!(
@@ -468,7 +468,7 @@ fn a_block_needs_room_in_one_piece() {
         "eviction went on until a whole block was free"
     );
     pool.validate();
-    // Pin one frame in each aligned run of eight: no block can be made.
+    // One frame is held in each aligned run of eight, so that no block can be formed.
     small.truncate_all();
     large.truncate_all();
     let mut held: Vec<_> = (0..64)

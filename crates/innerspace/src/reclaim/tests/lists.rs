@@ -30,7 +30,7 @@ fn a_mapped_set_in_use_stays_under_a_mapped_stream() {
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
     let hot = 0..60;
     for index in 1000..3000 {
-        // The hot set is used now and then, each page of the stream once.
+        // Pages of the hot set are used now and then, each page of the stream once.
         file.touch_mapped(index).unwrap();
         file.touch_mapped(index * 7 % 60).unwrap();
     }
@@ -49,7 +49,7 @@ fn what_is_active_goes_last_also_where_all_else_was_used_just_now() {
     for _ in 0..2 {
         (0..60).for_each(|index| file.read(index).unwrap());
     }
-    // More pages than are examined for one page by the passes that spare used pages.
+    // These are more pages than the passes that spare used pages examine for one page.
     for _ in 0..2 {
         (1000..1140).for_each(|index| file.touch_mapped(index).unwrap());
     }
@@ -107,7 +107,7 @@ fn eviction_takes_the_oldest_first() {
     assert_eq!(shrunk.freed, PageCount(10));
     assert_eq!(file.resident(0..10), 0);
     assert_eq!(file.resident(10..100), 90);
-    // The work is in proportion to the target.
+    // The number of pages examined is in proportion to the target.
     assert!(
         shrunk.scanned.0 <= 32,
         "{} pages looked at",
@@ -172,11 +172,11 @@ fn a_page_missed_soon_comes_back_active() {
         .filter(|index| file.peek(*index).is_none())
         .collect();
     assert_eq!(gone.len(), 10);
-    // The distances, 0 for the last one evicted and 9 for the first, are less than the 50 active
-    // pages.
+    // The distances, from 0 for the page evicted last to 9 for the first, are less than the 50
+    // active pages.
     file.read(gone[0]).unwrap();
     assert!(file.is(gone[0], FlagSet::ACTIVE));
-    // After as many evictions as there are active pages it is too late.
+    // After as many evictions as there are active pages, a return is too late.
     let clock_before = pool.shadow_pack(GroupId::ROOT, PageCount(0));
     pool.shadow_pack(GroupId::ROOT, PageCount(100));
     file.read(gone[1]).unwrap();
@@ -200,12 +200,12 @@ fn with_s3_fifo_uses_move_nothing_until_the_tail() {
     }
     pool.lru.drain_batches(&pool.frames);
     assert_eq!(pool.list_sizes(GroupId::ROOT).active.0, 0);
-    // A stream of ten times the memory: blocks used again go to the main queue and stay, the others
-    // are evicted.
+    // The stream has ten times as many pages as the memory: blocks used again go to the main queue
+    // and stay, the others are evicted.
     (1000..5000).for_each(|index| file.read(index).unwrap());
     assert_eq!(file.resident(0..100), 100);
     assert!(file.is(0, FlagSet::ACTIVE));
-    // Blocks that the first queue dropped and that are missed soon go to the main queue at once.
+    // Blocks that the first queue dropped and that are missed soon go directly to the main queue.
     let missed = (1000..5000).rev().find(|index| file.peek(*index).is_none());
     let missed = missed.unwrap();
     file.read(missed).unwrap();

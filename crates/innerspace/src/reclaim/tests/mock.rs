@@ -1,4 +1,4 @@
-//! A file without bytes: blocks in a map, mappings as a counter and an accessed bit.
+//! A file without bytes: its blocks are in a map, its mappings are a counter and an accessed bit.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::{FrameId, PageCount};
 
-/// A pool of `frames` usable frames, `reserve` of them reserved.
+/// Creates a pool of `frames` usable frames, `reserve` of them reserved.
 pub(super) fn pool_of(frames: u32, reserve: u32) -> Arc<Pool> {
     let mut options = PoolOptions::new(frames);
     options.arena.reserve = reserve;
@@ -21,9 +21,9 @@ pub(super) fn pool_of(frames: u32, reserve: u32) -> Arc<Pool> {
 #[derive(Default)]
 pub(super) struct Blocks {
     pub(super) frames: HashMap<u64, FrameId>,
-    /// Shadows of evicted blocks.
+    /// The shadows of evicted blocks.
     pub(super) shadows: HashMap<u64, u64>,
-    /// Accessed bits of the mapped blocks.
+    /// The accessed bits of the mapped blocks.
     pub(super) accessed: HashMap<u64, bool>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct MockFile {
     pub(super) order: u8,
     pub(super) id: OwnerId,
     pub(super) blocks: Mutex<Blocks>,
-    /// Writes that succeeded, in pages.
+    /// The number of pages written successfully.
     pub(super) written: AtomicU64,
-    /// While above 0, each write fails and decrements it.
+    /// While this is above 0, each write fails and decrements it.
     pub(super) failures: AtomicU64,
     pub(super) evict_calls: AtomicU64,
-    /// Run when a frame is next aged, before it is looked at.
+    /// Called when a frame is next aged, before its bit is read.
     pub(super) when_aged: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -65,7 +65,7 @@ impl MockFile {
         self.pool.frames.meta(id)
     }
 
-    /// The block's frame if it is cached.
+    /// Returns the block's frame if it is cached.
     pub(super) fn peek(&self, index: u64) -> Option<FrameId> {
         self.blocks.lock().frames.get(&index).copied()
     }
@@ -93,7 +93,7 @@ impl MockFile {
         frame.set_flags(flags);
         let mut blocks = self.blocks.lock();
         if let Some(there) = blocks.frames.get(&index) {
-            // Another thread was faster: this frame goes back, charge and all.
+            // Another thread was faster. This frame is freed and its charge given back.
             return Ok(*there);
         }
         if flags.contains(FlagSet::DIRTY) {
@@ -108,7 +108,7 @@ impl MockFile {
         Ok(id)
     }
 
-    /// Reads a block as a cache would: find and mark, or bring in referenced.
+    /// Reads a block as a cache would: finds and marks it, or brings it in referenced.
     pub(super) fn read(&self, index: u64) -> Result<(), LimitError> {
         let blocks = self.blocks.lock();
         if let Some(id) = blocks.frames.get(&index) {
@@ -120,7 +120,7 @@ impl MockFile {
             .map(|_| ())
     }
 
-    /// Uses a block through a mapping: maps it on first use, sets the accessed bit.
+    /// Uses a block through a mapping: maps it on first use, and sets its accessed bit.
     pub(super) fn touch_mapped(&self, index: u64) -> Result<(), LimitError> {
         let mut blocks = self.blocks.lock();
         if !blocks.frames.contains_key(&index) {
@@ -128,7 +128,7 @@ impl MockFile {
             self.bring(index, FlagSet::EMPTY, AllocMode::Wait)?;
             blocks = self.blocks.lock();
         }
-        // Evicted again already: the next touch brings it in.
+        // The block is evicted again already. The next touch brings it in.
         let Some(id) = blocks.frames.get(&index).copied() else {
             return Ok(());
         };
@@ -138,7 +138,7 @@ impl MockFile {
         Ok(())
     }
 
-    /// Takes a block out as a truncation does; views keep the frame.
+    /// Takes a block out as a truncation does. Views keep its frame.
     pub(super) fn truncate(&self, index: u64) {
         let mut blocks = self.blocks.lock();
         if let Some(id) = blocks.frames.remove(&index) {
@@ -162,7 +162,7 @@ impl MockFile {
         all.into_iter().for_each(|index| self.truncate(index));
     }
 
-    /// How many of these blocks are cached.
+    /// Returns how many of these blocks are cached.
     pub(super) fn resident(&self, blocks: impl IntoIterator<Item = u64>) -> usize {
         let map = self.blocks.lock();
         blocks
@@ -182,7 +182,7 @@ impl MockFile {
             .contains(flag)
     }
 
-    /// Whether the frame is this file's block at the index it says.
+    /// Returns the index of a frame if it is this file's block there.
     fn own_index(&self, blocks: &Blocks, id: FrameId) -> Option<u64> {
         let index = self.meta(id).index();
         (blocks.frames.get(&index) == Some(&id)).then_some(index)

@@ -10,8 +10,8 @@ use crate::units::PageCount;
 
 const SCHEDULES: usize = 2_000;
 
-/// Runs `threads` at once on a file of a small pool, then checks that the books add up and every
-/// frame comes back.
+/// Runs `threads` together on a file of a small pool, then checks that the counters add up and that
+/// every frame comes back.
 fn check(frames: u32, threads: fn() -> Vec<fn(&MockFile)>) {
     shuttle::check_random(
         move || {
@@ -89,7 +89,7 @@ fn reclaim_beside_reclaim_and_use() {
 fn requests_at_the_limit_beside_each_other() {
     check(16, || {
         let reader: fn(&MockFile) = |file| {
-            // Ten pages are allowed, eleven different ones are wanted.
+            // Ten pages are allowed, and eleven different ones are read.
             (10..16).for_each(|index| file.read(index).unwrap());
         };
         vec![reader, |file| {

@@ -1,4 +1,4 @@
-//! Many threads, little memory; the background step.
+//! Many threads with little memory, and the background step.
 
 use super::mock::*;
 use crate::frame::FlagSet;
@@ -135,7 +135,7 @@ fn a_request_waits_for_memory_that_another_thread_is_about_to_free() {
     let held: Vec<_> = (0..10)
         .map(|_| pool.alloc(group, 0, AllocMode::Wait).unwrap())
         .collect();
-    // From the view of the other thread, this one is about to free something.
+    // To the other thread, this one is about to free something.
     let working = pool.progress.begin();
     let reclaims = pool.totals().direct_reclaim;
     thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn the_background_keeps_pages_free_and_stops_there() {
     (0..640).for_each(|index| file.read(index).unwrap());
     assert_eq!(pool.free_pages(), PageCount(0));
     pool.tick();
-    // Low mark 10, high mark 20.
+    // The low mark is 10, the high mark 20.
     assert!(
         (20..40).contains(&pool.free_pages().0),
         "{:?}",
@@ -174,7 +174,7 @@ fn the_background_keeps_pages_free_and_stops_there() {
         "between the marks nothing is evicted"
     );
     assert_eq!(pool.background_step(), Step::Idle);
-    // If the free pages fall to between the marks, eviction does not begin.
+    // Free pages that fall to between the marks do not start an eviction.
     (1000..1008).for_each(|index| file.read(index).unwrap());
     pool.tick();
     assert_eq!(pool.totals().pgsteal, steals);
@@ -227,7 +227,7 @@ fn the_service_thread_is_woken_when_memory_runs_low() {
     thread::scope(|scope| {
         let service = scope.spawn(|| {
             while pool.totals().pgsteal == 0 {
-                // An hour: only a wake-up ends it.
+                // The timeout is an hour, so only a wake-up ends the sleep.
                 pool.wait_for_work(std::time::Duration::from_secs(3600));
                 while pool.background_step() == Step::More {}
             }
