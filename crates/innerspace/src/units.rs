@@ -114,15 +114,15 @@ impl fmt::Display for VirtAddr {
     }
 }
 
-/// Why a text is no [`VirtAddr`].
+/// Why a text could not be read as a [`VirtAddr`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is no address: write it as 0x7f00_0000, or in decimal digits; at most 64 bits")]
 pub struct ParseVirtAddrError {
     text: String,
 }
 
-/// Reads what [`Display`](fmt::Display) prints (`0x7f0000`), decimal digits too, each with `_`
-/// between digits where the writer likes.
+/// Reads an address as [`Display`](fmt::Display) prints it (`0x7f0000`), or in decimal digits. Both
+/// may have `_` between digits.
 impl std::str::FromStr for VirtAddr {
     type Err = ParseVirtAddrError;
 
@@ -165,13 +165,14 @@ impl PageCount {
         self.0 << PAGE_SHIFT
     }
 
-    /// The pages left when `others` are taken away, or none if there are fewer.
+    /// Returns the pages that are left when `others` are subtracted, or none if there are fewer
+    /// than that.
     pub const fn saturating_sub(self, others: PageCount) -> PageCount {
         PageCount(self.0.saturating_sub(others.0))
     }
 }
 
-/// Panics, or wraps, where the same on `u64` does.
+/// Panics or wraps where the same operation on `u64` does.
 impl std::ops::Add for PageCount {
     type Output = PageCount;
 
@@ -186,7 +187,7 @@ impl std::ops::AddAssign for PageCount {
     }
 }
 
-/// Panics, or wraps, where the same on `u64` does.
+/// Panics or wraps where the same operation on `u64` does.
 impl std::ops::Sub for PageCount {
     type Output = PageCount;
 

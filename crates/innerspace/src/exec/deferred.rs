@@ -37,8 +37,8 @@ pub(crate) struct Deferred {
     left: Arc<Left>,
 }
 
-/// The calls that are not over. Its mutex is an innermost lock, under which nothing is called or
-/// dropped.
+/// The calls that are not over. The mutex is an innermost lock: nothing is called or dropped under
+/// it.
 #[derive(Default)]
 struct Left {
     state: Mutex<State>,
@@ -159,8 +159,8 @@ impl Deferred {
         RUNNING.with(Cell::get)
     }
 
-    /// Waits until the calls that were deferred before are over. Gives up when for as long as
-    /// `patience` no such call has ended and `progress` has not changed. Does not wait in a job,
+    /// Waits until the calls that were deferred before are over. Gives up once, for as long as
+    /// `patience`, no such call has ended and `progress` has not changed. Does not wait in a job,
     /// which may itself be such a call.
     pub(crate) fn wait(&self, patience: Duration, progress: impl Fn() -> u64) {
         if is_in_job() {

@@ -1,9 +1,10 @@
 //! The requests in flight of a file, by their blocks: how each is run, ended once, and waited for.
 //!
-//! **A request** is an [`Entry`] of its file's [`InFlight`]. Its work, which is the call to make,
-//! is with the store, or queued in the entry until a worker takes it, or a thread that waits for a
-//! block. The request ends once, by [`InFlight::leave`]. That call tells who owns the blocks: the
-//! file, or only the request, because the file was closed meanwhile ([`InFlight::detach_all`]).
+//! **A request** is an [`Entry`] of its file's [`InFlight`]. Its work is the call to make. The work
+//! is with the store, or queued in the entry until it is taken by a worker or by a thread that
+//! waits for a block. The request ends once, by [`InFlight::leave`]. That call tells who owns the
+//! blocks: the file, or only the request, because the file was closed meanwhile
+//! ([`InFlight::detach_all`]).
 //!
 //! **Waiting.** A thread that waits for a block sleeps on the block's lock, which this module does
 //! not know. If threads make the calls, nothing else is needed.

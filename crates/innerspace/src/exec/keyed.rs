@@ -40,7 +40,7 @@ impl Lanes {
     }
 
     /// Returns the lane for this subject. `payer` pays for it, and at most `limit` of its jobs run
-    /// at a time. The lane lasts as long as the result or another caller's.
+    /// at a time. The lane lasts as long as some caller keeps it.
     pub(crate) fn get(&self, about: About, payer: usize, limit: u32) -> Arc<Lane> {
         let mut named = self.lanes.lock();
         if let Some(lane) = named.lanes.get(&about).and_then(Weak::upgrade) {

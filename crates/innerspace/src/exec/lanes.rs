@@ -407,7 +407,7 @@ impl Workers {
         panics
     }
 
-    /// Applies a change that a job's progress has made, and serves the jobs that may start now.
+    /// Applies `change` after a job has made progress, and starts a thread if one is now wanted.
     fn note(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.0.state.lock();
         change(&mut state);

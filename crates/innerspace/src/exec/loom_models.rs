@@ -181,7 +181,7 @@ fn a_lane_that_hangs_keeps_no_other_from_its_turn() {
     });
 }
 
-/// Waiting for quiet includes a job whose lane is gone.
+/// `wait_quiet` also waits for a job whose lane is gone.
 #[test]
 fn a_job_that_outlives_its_lane_is_waited_for() {
     model(3, || {

@@ -1,4 +1,4 @@
-//! The number of running jobs of each payer, and the lanes that wait until it becomes smaller.
+//! The number of running jobs of each payer, and the lanes that wait until that number falls.
 
 use std::collections::{BTreeMap, VecDeque};
 

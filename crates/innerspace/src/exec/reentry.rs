@@ -1,9 +1,9 @@
 //! The guard against re-entry: the callbacks, store calls and file locks in which this thread is.
 //!
 //! If a store's callback came back to its own file, or a device's handler to its own space, it
-//! would wait for itself. So each layer lists here what it enters, and refuses what would wait for
-//! itself. In this module files and spaces are plain numbers: a file is named by its address, a
-//! space by its identifier.
+//! would wait for itself. So each layer lists here what it enters, and refuses calls that would
+//! wait for themselves. In this module files and spaces are plain numbers: a file is named by its
+//! address, a space by its identifier.
 //!
 //! Destructors of thread locals may call the library, too. The lists therefore have no destructors,
 //! and exist as long as the thread; [`Ending`] frees their memory.

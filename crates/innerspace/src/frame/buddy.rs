@@ -19,13 +19,13 @@ use crate::FrameId;
 /// The largest order: 512 frames, 2 MiB.
 pub(crate) const MAX_ORDER: u8 = 9;
 
-/// The free lists.
+/// The buddy allocator of one arena: its free lists.
 #[derive(Debug)]
 pub(super) struct Buddy {
     /// The free blocks of each order. A list has first the blocks that begin below `untouched`,
     /// then the others in ascending order.
     lists: [FrameList; MAX_ORDER as usize + 1],
-    /// The number after that of the last frame.
+    /// The number of the last frame plus 1.
     end: u32,
     /// The number of frames in the lists.
     free: u32,

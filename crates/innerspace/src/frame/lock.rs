@@ -47,7 +47,7 @@
 //!   store of the new owner.
 //!
 //! No thread sleeps while it holds a queue's mutex. A thread that finds the lock taken and the
-//! queue empty first spins for some hundred pauses of the processor.
+//! queue empty first spins for a few hundred pause instructions.
 
 use std::fmt;
 use std::task::Waker;

@@ -25,9 +25,8 @@ use super::meta::{Meta, Uses};
 const ALWAYS: FlagSet = FlagSet(FlagSet::UPTODATE.0 | FlagSet::REFERENCED.0);
 
 impl Meta {
-    /// Returns whether a use of this block has no mark to make: the block is up to date and
-    /// referenced, and it is active. With a policy that remembers only second uses, it was used
-    /// again instead of being active.
+    /// Returns whether a use of this block has no mark to make. The block is then up to date and
+    /// referenced, and either active or, with a policy that remembers only second uses, used again.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         let flags = self.flags.load();

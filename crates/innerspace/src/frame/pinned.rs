@@ -144,7 +144,7 @@ pub(crate) enum Guessed<'id, K> {
     Sought(Taken<'id, K>),
     /// A view of another block.
     Other(Taken<'id, K>),
-    /// No view.
+    /// No view was taken.
     Nothing,
 }
 

@@ -23,8 +23,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{interleave, raw};
 use crate::units::PAGE_SHIFT;
 
-/// The base-2 logarithm of the number of blocks of a file that have tags, and of the number of
-/// start numbers.
+/// The number of bits of those block numbers that have tags, and of a file's start number.
 const BLOCK_BITS: u32 = 39;
 /// The number of bits of a tag below the file's number. They hold the sum of a start number and a
 /// block number.

@@ -87,8 +87,8 @@ impl std::fmt::Debug for Counters {
 struct Number(usize);
 
 /// The numbers that are free, and the first number that was never given out.
-// A mutex of std's: a static outlives an explored schedule, and models that run side by side share
-// it.
+// std's mutex, because a static outlives an explored schedule, and models that run at the same time
+// share it.
 static FREE: std::sync::Mutex<(Vec<usize>, usize)> = std::sync::Mutex::new((Vec::new(), 0));
 
 impl Number {

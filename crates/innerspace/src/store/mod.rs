@@ -159,7 +159,7 @@ pub struct Limits {
 const REQUESTS: u32 = 16;
 
 impl Default for Limits {
-    /// No alignment, no preferred size, 16 requests at a time.
+    /// Returns limits with no alignment, no preferred size and 16 requests at the same time.
     fn default() -> Limits {
         Limits {
             alignment: 1,

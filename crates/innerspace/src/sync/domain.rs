@@ -67,8 +67,8 @@ pub(crate) const MAILBOX_LEN: usize = 64;
 /// The value of an accessor's `state` outside its sections.
 const CLOSED: u64 = 0;
 
-/// The bit of `state` that is set while the section is a session's narrow one: between two
-/// accesses, or in an access that hits.
+/// The bit of `state` that is set while a session's section is narrow: between two accesses, or in
+/// an access that hits.
 const SESSION: u64 = 1 << 63;
 
 /// The owner of a reader that has no sessions. A revoker also names it for things that no session
@@ -144,8 +144,8 @@ pub(crate) struct Participant {
     /// seen yet; otherwise the owner's cache.
     pending: AtomicPtr<()>,
     binding: CacheBinding,
-    /// The bits [`PENDING`], while there are posts or requests to take the slow path, and
-    /// [`FENCED`], while the owner has to fence when it enters ([`fencing`]). An access with a
+    /// Two bits: [`PENDING`], set while there are posts or requests to take the slow path, and
+    /// [`FENCED`], set while the owner has to fence when it enters ([`fencing`]). An access with a
     /// section of its own loads this word.
     alone: AtomicU64,
     /// The nesting depth of [`Reader`]s. Only the owner uses it.
@@ -232,8 +232,8 @@ impl Participant {
         self.request();
     }
 
-    /// Stores whether the owner is in a section (odd) or not (even). The page of this module argues
-    /// the orderings.
+    /// Stores whether the owner is in a section (odd) or not (even). The module's documentation
+    /// argues the orderings.
     #[inline(always)]
     fn set_state(&self, state: u64, mode: BarrierMode) {
         match mode {
@@ -286,9 +286,9 @@ impl Participant {
     /// or requested since the last drain.
     #[inline(always)]
     pub(crate) fn visible(&self) -> *mut () {
-        // Relaxed: within a section the barrier of `enter` orders the load (Dekker). If a thread
-        // with which we have synchronised since upgraded a page, coherence forbids an older value.
-        // Both caches were written by the owner alone, or never.
+        // Relaxed: within a section the barrier of `enter` orders the load (Dekker). If another
+        // thread has upgraded a page and has synchronised with this one since, coherence forbids an
+        // older value. Both caches were written by the owner alone, or never.
         self.pending.load(Ordering::Relaxed)
     }
 }
@@ -300,14 +300,15 @@ struct Participants {
     pace: fencing::Pace,
 }
 
-/// The readers of one `Memory`, and the grace periods between them.
+/// The readers of one `Memory`, and its grace periods.
 #[derive(Debug)]
 pub(crate) struct Domain {
     mode: BarrierMode,
     /// The number that tells this domain from others in a thread's own list of readers. It is never
     /// reused.
     id: u64,
-    /// The process that made the domain. A child of fork(2) has none of the threads in it.
+    /// The process that made the domain. A child of fork(2) contains none of that process's other
+    /// threads.
     maker: Process,
     participants: Mutex<Participants>,
     /// Whether readers fence when they enter. It changes only with the list of participants locked
@@ -509,9 +510,9 @@ impl Domain {
         }
     }
 
-    /// Waits until the reader has left the section with the state `seen`, or until that section is
-    /// a session's for which the caller need not wait. Returns `false` if a session has not ended
-    /// in time.
+    /// Waits until the reader has left the section with the state `seen`. If `sessions` is `None`,
+    /// the wait also ends when that section has become a session's. Returns `false` if a session
+    /// has not ended in the time that `sessions` allows.
     fn wait_for(
         &self,
         participant: &Participant,
@@ -576,7 +577,7 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    /// Returns the shared side, for threads that post to this reader.
+    /// Returns the reader's shared side, for threads that post to it.
     pub(crate) fn participant(&self) -> &Arc<Participant> {
         &self.participant
     }

@@ -61,8 +61,8 @@ pub(crate) struct Gate<T> {
     owner: u64,
     /// The first address of the closed range. Only the holder of `writer` changes it.
     from: AtomicU64,
-    /// The first address behind the closed range, or 0 if the whole gate is open. Only the holder
-    /// of `writer` changes it.
+    /// The first address after the closed range, or 0 if the whole gate is open. Only the holder of
+    /// `writer` changes it.
     to: AtomicU64,
     /// The writers' state. A structural writer holds the mutex from before it closes a range until
     /// after it has opened it again.

@@ -36,43 +36,44 @@ macro_rules! ranks {
 }
 
 ranks! {
-    /// The work of the service thread.
+    /// The lock of the service thread's work.
     Service,
-    /// The table of open files.
+    /// The lock of the table of open files.
     Registry,
     /// The writer mutex of a space's gate.
     SpaceWriter,
     /// The append mutex of a file.
     Append,
-    /// A file's `invalidate`.
+    /// The lock `invalidate` of a file.
     Invalidate,
     /// The lock of a block. A thread may lock several: in ascending order, or by trying.
     Block,
-    /// A file's list of mappings.
+    /// The lock of a file's list of mappings.
     Mappings,
     /// The lock of a space's paths, held by faults that un-share a path of the page table.
     Paths,
-    /// A file's index with its dirty blocks.
+    /// The lock of a file's index with its dirty blocks.
     Dirty,
-    /// Another index.
+    /// The lock of any other index.
     Index,
-    /// A batch of frames that are on no LRU list yet: a shared batch, or all batches for a drain.
+    /// The lock of a shared batch of frames that are on no LRU list yet, or of all batches during a
+    /// drain.
     Batch,
-    /// The LRU lists of a group.
+    /// The lock of a group's LRU lists.
     Lists,
-    /// The shape of the tree of groups.
+    /// The lock of the shape of the tree of groups.
     GroupTree,
-    /// The queue of retired things, the table of owners, and the queue of shadows.
+    /// The lock of the queue of retired things, of the table of owners, or of the queue of shadows.
     Retire,
-    /// One queue of the wait table.
+    /// The lock of a queue of the wait table.
     WaitQueue,
-    /// A list of participants.
+    /// The lock of a list of participants.
     Participants,
-    /// A mailbox.
+    /// The lock of a mailbox.
     Mailbox,
-    /// A magazine of free frames.
+    /// The lock of a shared magazine of free frames.
     Magazine,
-    /// The lists of free frames.
+    /// The lock of the lists of free frames.
     Buddy,
 }
 

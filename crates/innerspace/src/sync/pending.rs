@@ -62,7 +62,8 @@ impl<const N: usize> Pending<N> {
         }
     }
 
-    /// Passes the entries since the last full round to `each`, in order. Only the owner calls this.
+    /// Passes the entries since the last multiple of `N` to `each`, in order. Only the owner calls
+    /// this.
     #[inline]
     pub(crate) fn drain_own(&self, each: impl FnMut(u32)) {
         let number = self.number.load(Ordering::Relaxed);

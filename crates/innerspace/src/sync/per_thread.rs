@@ -10,9 +10,9 @@
 //! owner must never wait for anything that a drainer holds when it begins.
 //!
 //! *The owner* is the thread with the slot's number (`stats::thread_number`). No two living threads
-//! have the same number. A mutex guards the handing on of a number, together with everything that
-//! its last thread left in the slot. Threads beyond [`OWNERS`] share other slots; each user of this
-//! module decides how.
+//! have the same number. A number passes from one thread to the next under a mutex, together with
+//! everything that the earlier thread left in the slot. Threads beyond [`OWNERS`] share other
+//! slots; each user of this module decides how.
 
 use std::ops::Deref;
 

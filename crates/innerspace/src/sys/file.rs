@@ -30,10 +30,10 @@ pub(crate) use platform::{
     wait_writeback, write_at, write_vectored_at,
 };
 
-/// Which bytes of a read or write the kernel may keep in its page cache.
+/// Which bytes of a read or write may stay in the kernel's page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
-    /// As many as the kernel chooses.
+    /// Whichever bytes the kernel chooses.
     Cached,
     /// No bytes. Allowed only after [`enable_dontcache`] has said that this works.
     Nothing,
@@ -47,18 +47,18 @@ pub(crate) fn without_waiting(options: &mut std::fs::OpenOptions) {
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
 }
 
-/// How a descriptor was opened, as far as positioned I/O depends on it.
+/// How a descriptor was opened, as far as that matters to positioned I/O.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenedFor {
     pub(crate) reads: bool,
     pub(crate) writes: bool,
-    /// A positioned write would go to the end of the file all the same.
+    /// Whether positioned writes go to the end of the file anyway.
     pub(crate) appends: bool,
-    /// Only aligned transfers work.
+    /// Whether only aligned transfers work.
     pub(crate) direct: bool,
 }
 
-/// How a descriptor was opened.
+/// Returns how a descriptor was opened.
 #[cfg(all(unix, not(miri)))]
 pub(crate) fn opened_for(file: &File) -> io::Result<OpenedFor> {
     use std::os::fd::AsRawFd;
@@ -80,7 +80,8 @@ pub(crate) fn opened_for(file: &File) -> io::Result<OpenedFor> {
     })
 }
 
-/// The system does not tell here: a transfer that is not permitted fails by itself.
+/// Allows everything, because this system does not tell. A transfer that is not permitted fails by
+/// itself.
 #[cfg(not(all(unix, not(miri))))]
 pub(crate) fn opened_for(_: &File) -> io::Result<OpenedFor> {
     Ok(OpenedFor {
@@ -91,20 +92,20 @@ pub(crate) fn opened_for(_: &File) -> io::Result<OpenedFor> {
     })
 }
 
-/// A path that opens the same file once more, whatever its own path names by now.
+/// Returns a path that opens the same file again, whatever the file's own path names by now.
 #[cfg(target_os = "linux")]
 pub(crate) fn path_again(file: &File) -> Option<std::path::PathBuf> {
     use std::os::fd::AsRawFd;
     Some(format!("/proc/self/fd/{}", file.as_raw_fd()).into())
 }
 
-/// There is no such path here.
+/// Returns `None`, because this system has no such path.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn path_again(_: &File) -> Option<std::path::PathBuf> {
     None
 }
 
-/// The path that the file was opened by, where the system still knows it.
+/// Returns the path by which the file was opened, if the system still knows it.
 pub(crate) fn path_of(file: &File) -> Option<std::path::PathBuf> {
     std::fs::read_link(path_again(file)?).ok()
 }

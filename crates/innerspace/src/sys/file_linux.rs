@@ -31,15 +31,15 @@ fn position(offset: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Returns whether reads and writes of `file` can keep [`Keep::Nothing`]. That depends on the
-/// kernel and the file system.
+/// Returns whether reads and writes of `file` can leave nothing in the page cache
+/// ([`Keep::Nothing`]). That depends on the kernel and the file system.
 pub(crate) fn enable_dontcache(file: &File) -> bool {
     // The kernel checks the flag before the offset, so a read at the largest offset touches
     // nothing.
     read_at(file, &mut [0], i64::MAX as u64 - 1, Keep::Nothing).is_ok()
 }
 
-/// Returns the flags of a transfer that keeps `keep`.
+/// Returns the flags of a transfer that may leave `keep` in the page cache.
 fn flags_of(keep: Keep) -> libc::c_int {
     match keep {
         Keep::Cached => 0,

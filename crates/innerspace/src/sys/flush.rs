@@ -31,7 +31,7 @@ pub(crate) enum Flusher {
     Clwb,
     /// Writes a line back and drops it.
     ClflushOpt,
-    /// Writes a line back and drops it, after the flush before it has finished.
+    /// Writes a line back and drops it, once the previous flush has finished.
     Clflush,
     /// The processor has no instruction.
     Nothing,

@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_mapping_is_zeroed_and_aligned() {
         let lengths = [1, 4096, 5000, HUGE_PAGE, HUGE_PAGE + 4096, 3 * HUGE_PAGE];
-        // Miri takes minutes over a mebibyte.
+        // Under Miri a mebibyte takes minutes.
         for len in lengths.into_iter().take(if cfg!(miri) { 3 } else { 6 }) {
             let mapping = Mapping::new(len).expect("a small mapping");
             assert_eq!(mapping.len(), len);

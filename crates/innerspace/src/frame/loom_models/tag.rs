@@ -41,7 +41,7 @@ fn a_block_that_was_viewed_by_its_tag_stays_that_block() {
     });
 }
 
-// The same for a reference.
+// The frame's part of I10 for a reference.
 #[test]
 fn a_block_that_was_got_by_its_tag_stays_that_block() {
     loom::model(|| {

@@ -64,20 +64,20 @@ pub enum AfterTear {
 /// One way in which the store misbehaves. See the module's fault model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Do nothing, and report an error.
+    /// Does nothing, and reports an error.
     Fail(Failure),
-    /// Transfer half of the bytes, at least one.
+    /// Transfers half of the bytes, at least one.
     Short,
-    /// Do not return until released.
+    /// Does not return until released.
     Hang,
-    /// Let only the first sectors of a write reach the medium.
+    /// Lets only the first sectors of a write reach the medium.
     Tear {
         /// How many sectors.
         sectors: u64,
         /// How the write ends.
         then: AfterTear,
     },
-    /// Do nothing, and report success.
+    /// Does nothing, and reports success.
     Lose,
     /// Fails a sync, and drops writes and punches since the last successful one. Lengths stay.
     Forget(Failure),
@@ -86,7 +86,7 @@ pub enum Fault {
         /// How many sectors.
         sectors: i64,
     },
-    /// Flip one bit.
+    /// Flips one bit.
     Rot,
 }
 

@@ -90,8 +90,8 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == expected);
     }
 
-    /// A store in the mode that has long writes, and another handle of the same file, as other
-    /// programs have it, that uses the page cache.
+    /// A store in the mode that has long writes. `other` is a second handle of the same file, which
+    /// uses the page cache as other programs do.
     struct Both {
         store: FileStore,
         other: File,
@@ -138,8 +138,8 @@ mod tests {
             assert!(read == self.model, "the page cache {when}");
         }
 
-        /// Writes pages and a tail in as many calls as needed. The first call ends at the tail if
-        /// it bypasses the page cache, and otherwise at the end.
+        /// Writes pages and a tail in as many calls as needed. The first call writes only the pages
+        /// if it bypasses the page cache, and otherwise the tail too.
         fn write_long(&mut self, (whole, tail): (&[u8], &[u8]), offset: usize) {
             let mut slices: Vec<IoSlice<'_>> = whole.chunks(PAGE).map(IoSlice::new).collect();
             slices.push(IoSlice::new(tail));

@@ -2,9 +2,9 @@
 //! it is before anything happens to the file.
 //!
 //! The file that a path names can change between any two steps, so a file is identified by its open
-//! descriptor. Once the file is locked, two things are checked again. The path is, because a
-//! process that had the lock may have renamed another file there. So is the length, because that
-//! process may have written. The file is emptied last, when nothing else can fail.
+//! descriptor. Once the file is locked, two things are checked again: the path, because a process
+//! that had the lock may have renamed another file there, and the length, because that process may
+//! have written. The file is emptied last, when nothing else can fail.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -134,7 +134,7 @@ impl FileStore {
     }
 }
 
-/// The number of times a file is opened again because its path has come to name another file.
+/// How many times a file may be opened again because its path has come to name another file.
 const TRIES: u32 = 16;
 
 /// A file that is open, but neither locked nor emptied yet.
@@ -227,7 +227,7 @@ impl<'a> Opened<'a> {
         identity_of(&self.metadata)
     }
 
-    /// Locks the file if its lock says so, and examines it again.
+    /// Locks the file, unless the chosen [`FileLock`] means no lock, and examines it again.
     ///
     /// # Errors
     /// [`OpenError::InUse`] if the path names the file and another handle has the lock.

@@ -46,11 +46,11 @@ pub enum Create {
     /// The file must exist. Its content is kept.
     #[default]
     Never,
-    /// Make an empty file if there is none. Keep the content of an existing file.
+    /// Makes an empty file if there is none. Keeps the content of an existing file.
     IfMissing,
     /// The file must not exist.
     New,
-    /// Make an empty file, or empty the existing file.
+    /// Makes an empty file, or empties the existing file.
     Truncate,
 }
 

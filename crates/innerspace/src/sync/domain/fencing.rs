@@ -34,8 +34,8 @@ const FENCE: u64 = 6;
 /// The number of heavy barriers that are judged together.
 const WINDOW: u32 = 16;
 
-/// Heavy barriers are too expensive if they take more than one part in `DEAR` of the time of their
-/// window.
+/// Heavy barriers are too expensive if they take more than 1 / `DEAR` of the time that their window
+/// lasts.
 const DEAR: u32 = 8;
 
 /// The most that one barrier counts for: its thread may have lost its processor meanwhile.

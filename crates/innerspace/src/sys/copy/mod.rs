@@ -3,7 +3,8 @@
 //! Such bytes are never a `&[u8]`, and memcpy on them would be a data race. The operations here are
 //! no data race. Whatever other threads do meanwhile, the operations end, touch nothing outside
 //! their range, and access each *aligned word* of shared memory (8 bytes at an address divisible by
-//! 8) once. A word that is read is therefore some word that was written, never a mixture (A16).
+//! 8) as a whole. A word that is read is therefore some word that was written, never a mixture
+//! (A16).
 //!
 //! Order between words is not promised. Where one thread hands bytes over to another, instead of
 //! racing for them, the handover orders them.
@@ -56,8 +57,8 @@ use words::Words as Native;
 /// Copies shared bytes into private ones.
 ///
 /// # Safety
-/// `src` stays valid for reads of `dst.len()` bytes during the call. Others may write them, only
-/// through this module or atomics.
+/// `src` stays valid for reads of `dst.len()` bytes during the call. Others may write them, but
+/// only through this module or atomics.
 #[inline]
 pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
     // SAFETY: the caller's promise for `src`; `dst` is exclusive, so it overlaps nothing shared.
@@ -70,8 +71,8 @@ pub(crate) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
 /// discards the copy.
 ///
 /// # Safety
-/// `src` stays valid for reads of `dst.len()` bytes during the call. Others may write them, only
-/// through this module or atomics.
+/// `src` stays valid for reads of `dst.len()` bytes during the call. Others may write them, but
+/// only through this module or atomics.
 #[inline]
 pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
     crate::sync::interleave();
@@ -83,7 +84,7 @@ pub(crate) unsafe fn copy_still(dst: &mut [u8], src: *const u8) {
 ///
 /// # Safety
 /// `dst` stays valid for writes of `src.len()` bytes during the call. Others may read and write
-/// them, only through this module or atomics.
+/// them, but only through this module or atomics.
 #[inline]
 pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     // SAFETY: the caller's promise for `dst`; nothing writes `src` while it is borrowed.
@@ -94,7 +95,7 @@ pub(crate) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
 ///
 /// # Safety
 /// `dst` stays valid for writes of `len` bytes during the call. Others may read and write them,
-/// only through this module or atomics.
+/// but only through this module or atomics.
 #[inline]
 pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     // SAFETY: the caller's promise is the same.
@@ -107,7 +108,7 @@ pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
 /// If others write meanwhile, the result is right for some mixture of old and new words.
 ///
 /// # Safety
-/// `a` stays valid for reads of `b.len()` bytes during the call. Others may write them, only
+/// `a` stays valid for reads of `b.len()` bytes during the call. Others may write them, but only
 /// through this module or atomics.
 pub(crate) unsafe fn compare(a: *const u8, b: &[u8]) -> Ordering {
     // SAFETY: the caller's promise for `a`; nothing writes `b` while it is borrowed.
@@ -124,7 +125,7 @@ pub(crate) unsafe fn compare(a: *const u8, b: &[u8]) -> Ordering {
 /// Compares `len` shared bytes with other shared bytes; see [`compare`]. The ranges may overlap.
 ///
 /// # Safety
-/// `a` and `b` stay valid for reads of `len` bytes during the call. Others may write them, only
+/// `a` and `b` stay valid for reads of `len` bytes during the call. Others may write them, but only
 /// through this module or atomics.
 pub(crate) unsafe fn compare_shared(a: *const u8, b: *const u8, len: usize) -> Ordering {
     // SAFETY: the caller's promise; both closures are called with offsets inside the range.
@@ -154,8 +155,8 @@ pub(crate) unsafe fn zero_page(dst: *mut u8) {
 ///
 /// # Safety
 /// `src` stays valid for reads and `dst` for writes of 4096 bytes during the call. The two do not
-/// overlap, and both are aligned to 8. Others may read and write both, only through this module or
-/// atomics.
+/// overlap, and both are aligned to 8. Others may read and write both, but only through this module
+/// or atomics.
 #[inline]
 pub(crate) unsafe fn copy_page(dst: *mut u8, src: *const u8) {
     debug_assert!(dst.cast::<u64>().is_aligned() && src.cast::<u64>().is_aligned());

@@ -40,7 +40,7 @@ mod private {
     /// The moves of a scalar, in separate forms that can be tested against each other.
     ///
     /// Safety of all methods: the address stays valid for the access during the call, at any
-    /// alignment. Others may access the same bytes, only through this module or atomics.
+    /// alignment. Others may access the same bytes, but only through this module or atomics.
     #[allow(
         clippy::missing_safety_doc,
         reason = "stated once for the whole trait, which is private"
@@ -89,7 +89,7 @@ mod private {
 ///
 /// # Safety
 /// `address` stays valid for reads of `size_of::<T>()` bytes during the call, at any alignment.
-/// Others may write them, only through this module or atomics.
+/// Others may write them, but only through this module or atomics.
 #[inline(always)]
 pub(crate) unsafe fn load<T: Scalar>(address: *const u8) -> T {
     crate::sync::interleave();
@@ -117,7 +117,7 @@ pub(super) unsafe fn load_inside<T: Scalar>(address: *const u8) -> T {
 ///
 /// # Safety
 /// `address` stays valid for writes of `size_of::<T>()` bytes during the call, at any alignment.
-/// Others may read and write them, only through this module or atomics.
+/// Others may read and write them, but only through this module or atomics.
 #[inline(always)]
 pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
     crate::sync::interleave();
@@ -135,7 +135,7 @@ pub(crate) unsafe fn store<T: Scalar>(address: *mut u8, value: T) {
 ///
 /// # Safety
 /// `address` is valid for reads and writes of `size_of::<T>()` bytes, and a multiple of that size.
-/// Others may read and write them, only through this module or atomics.
+/// Others may read and write them, but only through this module or atomics.
 #[inline(always)]
 pub(crate) unsafe fn load_atomic<T: AtomicScalar>(address: *const u8, order: Ordering) -> T {
     debug_assert!(address.addr().is_multiple_of(size_of::<T>()));

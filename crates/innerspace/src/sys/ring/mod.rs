@@ -80,7 +80,8 @@ unsafe impl Send for Transfer {}
 
 /// A ring of the kernel, with the payloads of transfers in flight.
 pub(crate) struct Ring<T: Send + 'static> {
-    /// Not dropped in a child of fork(2), nor before all transfers have completed.
+    /// The kernel's ring. It is not dropped in a child of fork(2), nor before all transfers have
+    /// completed.
     ring: ManuallyDrop<IoUring>,
     slots: ManuallyDrop<Mutex<Slots<T>>>,
     /// The process that made the ring.

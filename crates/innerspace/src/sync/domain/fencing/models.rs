@@ -51,7 +51,7 @@ enum Who {
     Teller,
 }
 
-/// The protocol, as switches for the parts that can be left out.
+/// The protocol, with a switch for each part that can be left out.
 #[derive(Clone, Copy)]
 struct Protocol {
     /// A heavy barrier stands between telling the reader and telling the domain.
@@ -230,7 +230,7 @@ impl World {
         Some(self)
     }
 
-    /// Takes the teller's next step in telling the reader to fence, or to stop.
+    /// Takes the teller's next step: it tells the reader to fence, or to stop.
     fn tell(mut self, protocol: Protocol) -> Option<World> {
         let fence = self.changes % 2 == 1;
         match self.teller {
