@@ -1,5 +1,5 @@
-//! Errors of a cached file, the record of failed writes, and the list of failures that no handle is
-//! left to hear.
+//! The errors of a cached file, the record of failed writes, and the list of failures that no
+//! handle was left to report.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,13 +22,13 @@ pub enum StoreAction {
     Read,
     /// Writing dirty bytes back.
     Write,
-    /// Making what was written durable.
+    /// Making written data durable.
     Sync,
     /// Changing the length.
     Resize,
     /// Freeing a range.
     Punch,
-    /// Asking for the length, or for where data and holes lie.
+    /// Reading the length, or the ranges of data and holes.
     Query,
 }
 
@@ -47,7 +47,8 @@ impl fmt::Display for StoreAction {
 
 /// An operation on a [`PagedFile`](crate::cache::PagedFile) that did not succeed.
 ///
-/// Offsets and lengths are in bytes. Cheap to clone: one failed read answers all its waiters.
+/// Offsets and lengths are in bytes. Cloning is cheap: one failed read gives its error to all
+/// waiters.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -56,7 +57,7 @@ pub enum FileError {
     WouldBlock {
         /// The file.
         file: Arc<str>,
-        /// The byte, or the beginning of its block.
+        /// The offset of the byte, or of the beginning of its block.
         offset: u64,
     },
     /// The range is not inside the file.
@@ -69,12 +70,12 @@ pub enum FileError {
         file: Arc<str>,
         /// Where the range starts.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         len: u64,
         /// Where the file ends.
         size: u64,
     },
-    /// The store was cut short behind the cache's back.
+    /// The store was cut short by another process.
     #[error(
         "{file}: wanted {} at {} but the file now ends at {} (it was {} {since})",
         Bytes(*len), Grouped(*offset), Grouped(*now), Grouped(*was)
@@ -84,18 +85,18 @@ pub enum FileError {
         file: Arc<str>,
         /// Where the missing bytes start.
         offset: u64,
-        /// How many were wanted.
+        /// The number of bytes requested.
         len: u64,
         /// The store's length now.
         now: u64,
         /// Its length before.
         was: u64,
-        /// Since when that was known.
+        /// When the former length was learned.
         since: KnownSince,
     },
-    /// The store was changed from outside since it was opened, so old and new bytes would be
-    /// mixed. Look at the new contents with
-    /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate).
+    /// Another process changed the store since it was opened, so old and new bytes would be mixed.
+    /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate) makes the new contents
+    /// readable.
     #[error(
         "{file}: wanted {} at {} but another program has changed the file since it was opened; invalidate it to read the new bytes",
         Bytes(*len), Grouped(*offset)
@@ -103,15 +104,15 @@ pub enum FileError {
     Changed {
         /// The file.
         file: Arc<str>,
-        /// Where the read started.
+        /// The offset at which the read started.
         offset: u64,
-        /// How many bytes were wanted.
+        /// The number of bytes requested.
         len: u64,
     },
     /// Another program has changed the store since the file was opened, as the store's
-    /// [`version`](crate::store::Store::version) says. What is cached is of the old contents, and
-    /// nothing is read from the store any more, so that the two are not mixed. Open the file again,
-    /// or look at the new contents with
+    /// [`version`](crate::store::Store::version) says. The cached blocks are of the old contents,
+    /// and nothing more is read from the store, so that the two are not mixed. To read the new
+    /// contents, open the file again or call
     /// [`PagedFile::invalidate`](crate::cache::PagedFile::invalidate).
     #[error(
         "{file}: another program has changed it: it has version {now}, and what is cached is of {was}"
@@ -119,12 +120,12 @@ pub enum FileError {
     ChangedInPlace {
         /// The file.
         file: Arc<str>,
-        /// The version of what is cached.
+        /// The version of the cached contents.
         was: Version,
         /// The version that the store has now.
         now: Version,
     },
-    /// The store returned fewer bytes than it says it has.
+    /// The store returned fewer bytes than its own length promises.
     #[error(
         "{file}: wanted {} at {} but the store gave {got}, although it says that it ends at {}",
         Bytes(*len), Grouped(*offset), Grouped(*size)
@@ -132,30 +133,30 @@ pub enum FileError {
     Short {
         /// The file.
         file: Arc<str>,
-        /// Where the read started.
+        /// The offset at which the read started.
         offset: u64,
-        /// How many bytes were wanted.
+        /// The number of bytes requested.
         len: u64,
-        /// How many came.
+        /// The number of bytes returned.
         got: u64,
-        /// The length the store claims.
+        /// The length that the store reports.
         size: u64,
     },
-    /// The store failed.
+    /// A call of the store failed.
     #[error("{file}: {} failed: {source}", Attempt { action: *action, offset: *offset, len: *len })]
     Store {
         /// The file.
         file: Arc<str>,
-        /// The call.
+        /// The call that failed.
         action: StoreAction,
-        /// Where.
+        /// The offset of the call.
         offset: u64,
-        /// How many bytes it was for; 0 where that has no meaning.
+        /// The number of bytes that the call was for; 0 where that has no meaning.
         len: u64,
         /// The store's error.
         source: Arc<io::Error>,
     },
-    /// The file's group has no room for what the operation needs.
+    /// The file's group has no room for the pages that the operation needs.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// The file was opened for reading only.
@@ -170,7 +171,7 @@ pub enum FileError {
         /// The file.
         file: Arc<str>,
     },
-    /// Offset plus length is past the largest file, 2^63 - 1 bytes.
+    /// Offset plus length exceeds the largest file, 2^63 - 1 bytes.
     #[error("{file}: {} at {} reach past the largest file", Bytes(*len), Grouped(*offset))]
     TooLarge {
         /// The file.
@@ -180,18 +181,18 @@ pub enum FileError {
         /// The length.
         len: u64,
     },
-    /// A range that ends before it starts.
+    /// The range ends before it starts.
     #[error("{file}: range {start}..{end} ends before it starts")]
     BadRange {
         /// The file.
         file: Arc<str>,
-        /// Its start.
+        /// The start of the range.
         start: u64,
-        /// Its end.
+        /// The end of the range.
         end: u64,
     },
-    /// A view over several blocks is a copy in one piece, which cannot be larger than the largest
-    /// block.
+    /// The view covers several blocks and is larger than the largest block. Such a view is a copy,
+    /// which cannot be that large.
     #[error(
         "{file}: a view of {} over several blocks is larger than {}; use scan, read_at or larger blocks",
         ByteSize(*len), ByteSize(*max)
@@ -199,87 +200,87 @@ pub enum FileError {
     ViewTooLarge {
         /// The file.
         file: Arc<str>,
-        /// The length asked for.
+        /// The length requested.
         len: u64,
-        /// The largest possible.
+        /// The largest length possible.
         max: u64,
     },
-    /// There is no memory, outside the arena, for a copy of what was asked for.
+    /// There is no memory outside the arena for the copy that the operation needs.
     #[error("{file}: there is no memory for a copy of {}", ByteSize(*len))]
     NoMemory {
         /// The file.
         file: Arc<str>,
-        /// The length asked for.
+        /// The length requested.
         len: u64,
     },
-    /// A block size that is no power of two between 4 KiB and 2 MiB.
+    /// The block size is not a power of two from 4 KiB to 2 MiB.
     #[error("{file}: block size {size} is not a power of two between 4 KiB and 2 MiB")]
     BadBlockSize {
         /// The file.
         file: Arc<str>,
-        /// The size asked for.
+        /// The size requested.
         size: u64,
     },
-    /// An array over a file whose length is not a multiple of the element's size.
+    /// The array is over a file whose length is not a multiple of the element's size.
     #[error("{file}: {} bytes are not a whole number of elements of {element} bytes", Grouped(*size))]
     NotWhole {
         /// The file.
         file: Arc<str>,
-        /// Its length.
+        /// The file's length.
         size: u64,
         /// The size of an element.
         element: u64,
     },
-    /// An array index past the end.
+    /// The array index is past the end.
     #[error("{file}: element {} is past the end; there are {}", Grouped(*index), Grouped(*len))]
     NoSuchElement {
         /// The file.
         file: Arc<str>,
-        /// The index asked for; of several, the first that does not exist.
+        /// The index requested. Of several, the first that does not exist.
         index: u64,
         /// The number of elements.
         len: u64,
     },
-    /// A sync of blocks that the file's write order holds back, or a write while too many of those
-    /// are unwritten. Nothing was written.
+    /// The file's write order holds blocks back: either a sync needs them written, or a write would
+    /// exceed the limit for unwritten data. Nothing was written.
     #[error("{file}: {} of unwritten data may not be written yet; {reason}", ByteSize(*dirty))]
     Held {
         /// The file.
         file: Arc<str>,
-        /// How much is unwritten.
+        /// The number of bytes that are unwritten.
         dirty: u64,
-        /// What allows the write.
+        /// The event that allows these blocks to be written.
         reason: HeldReason,
     },
-    /// Too much is unwritten, and the store refuses it. Nothing was written. The unwritten data is
-    /// kept, and tried again now and then, and by each sync.
+    /// Too much data is unwritten, and the store refuses to take it. Nothing was written. The
+    /// unwritten data is kept, and written again now and then, and by each sync.
     #[error(
         "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until it is: sync again, or discard it",
         ByteSize(*dirty)
     )]
     Unwritten {
-        /// The file whose data cannot be written: perhaps another one of the same group.
+        /// The file whose data cannot be written. It may be another file of the same group.
         file: Arc<str>,
-        /// How much of it is unwritten.
+        /// The number of its bytes that are unwritten.
         dirty: u64,
         /// The store's last error.
         source: Arc<FileError>,
     },
-    /// The file's store, while it was being called, made a call of the file that may wait for that
-    /// call: to read a block that is not cached, to write, cut or sync, for example. It may read,
-    /// view and evict cached blocks, and load them through a mapping.
+    /// During a call of the file's store, the store made a call of the file that may wait for that
+    /// first call: for example to read a block that is not cached, to write, cut or sync. It may
+    /// read, view and evict cached blocks, and load them through a mapping.
     #[error("{file}: its store made a call of the file that would wait for the store")]
     Reentered {
         /// The file.
         file: Arc<str>,
     },
-    /// The calling process is a child of fork(2), and the file's memory is that of the process that
-    /// made it. Nothing was done.
+    /// The calling process is a child of fork(2), and the file's memory belongs to the process that
+    /// created it. Nothing was done.
     #[error("{file}: {}", OtherProcess(*pid))]
     OtherProcess {
         /// The file.
         file: Arc<str>,
-        /// The number of the process that made the memory.
+        /// The id of the process that created the memory.
         pid: u32,
     },
     /// The last handle on the file was dropped.
@@ -290,7 +291,7 @@ pub enum FileError {
     },
 }
 
-/// The call of a store, with its range if it has one: `write of 4096 bytes at 8,192`.
+/// A call of a store, with its range if it has one: `write of 4096 bytes at 8,192`.
 struct Attempt {
     action: StoreAction,
     offset: u64,
@@ -308,16 +309,16 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Why unwritten data stays where it is.
+/// Why unwritten data is held back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HeldReason {
     /// [`WriteOrder::OnSync`](crate::cache::WriteOrder::OnSync): a sync writes it.
     UntilSync,
-    /// [`WriteOrder::Ordered`](crate::cache::WriteOrder::Ordered): the lowest barrier number not
-    /// yet released.
+    /// [`WriteOrder::Ordered`](crate::cache::WriteOrder::Ordered): the data waits for the release
+    /// of a barrier number.
     UntilRelease {
-        /// The number.
+        /// The lowest barrier number that is not yet released.
         barrier: u64,
     },
 }
@@ -341,12 +342,12 @@ impl FileError {
         }
     }
 
-    /// Whether a group was full: waiting, or freeing memory, may help.
+    /// Whether a group was full. Waiting, or freeing memory, may help then.
     pub fn is_limit(&self) -> bool {
         matches!(self, FileError::Limit(_))
     }
 
-    /// The nearest kind of [`io::Error`].
+    /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         use io::ErrorKind;
         match self {
@@ -383,16 +384,16 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// The error of a call of a store that did not return.
+/// Returns the error for a call of a store that panicked.
 pub(super) fn store_panicked() -> io::Error {
     io::Error::other("the store panicked")
 }
 
-/// The write errors of one file, numbered: each handle hears of each failure once, whichever thread
-/// met it (P18).
+/// The numbered write errors of one file. Each failure is reported once to each handle, whichever
+/// thread met it (P18).
 #[derive(Debug)]
 pub(crate) struct ErrorSequence<E = FileError> {
-    /// Failures so far. Written under the lock of `last`.
+    /// The number of failures so far. Written under the lock of `last`.
     count: AtomicU64,
     last: Mutex<Option<E>>,
 }
@@ -406,19 +407,19 @@ impl<E> Default for ErrorSequence<E> {
     }
 }
 
-/// How far one handle has heard of its file's failures.
+/// How many of the file's failures were reported to one handle.
 #[derive(Debug)]
 pub(crate) struct ErrorCursor(AtomicU64);
 
 impl ErrorCursor {
-    /// A cursor that has heard of the first `count` failures.
+    /// Creates a cursor to which the first `count` failures were reported.
     pub(crate) fn behind(count: u64) -> ErrorCursor {
         ErrorCursor(AtomicU64::new(count))
     }
 }
 
 impl<E: Clone> ErrorSequence<E> {
-    /// Notes a failure that every open handle must hear of.
+    /// Records a failure, which has to be reported to every open handle.
     pub(crate) fn record(&self, error: E) {
         let mut last = self.last.lock();
         *last = Some(error);
@@ -426,19 +427,20 @@ impl<E: Clone> ErrorSequence<E> {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// A cursor that has heard of everything so far.
+    /// Creates a cursor to which all failures so far count as reported.
     pub(crate) fn sample(&self) -> ErrorCursor {
         ErrorCursor(AtomicU64::new(self.count.load(Ordering::Acquire)))
     }
 
-    /// The latest failure, if the cursor has not heard of it; it has, afterwards.
+    /// Returns the latest failure as an error if it was not yet reported to the cursor, and marks
+    /// it as reported.
     pub(crate) fn check(&self, cursor: &ErrorCursor) -> Result<(), E> {
         if self.count.load(Ordering::Acquire) == cursor.0.load(Ordering::Relaxed) {
             return Ok(());
         }
         let last = self.last.lock();
         let count = self.count.load(Ordering::Relaxed);
-        // If two threads use one handle, the lock lets one of them report.
+        // If two threads use one handle, the lock makes sure that only one reports.
         if cursor.0.swap(count, Ordering::Relaxed) == count {
             return Ok(());
         }
@@ -448,28 +450,27 @@ impl<E: Clone> ErrorSequence<E> {
         }
     }
 
-    /// The latest failure, reported or not.
+    /// Returns the latest failure, reported or not.
     pub(crate) fn latest(&self) -> Option<E> {
         self.last.lock().clone()
     }
 
-    /// Failures so far.
+    /// Returns the number of failures so far.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 }
 
-/// Failures that had no handle left to report them: those of the last drop of a file. Bounded; the
-/// oldest go first.
+/// Failures that no handle was left to report: those found when the last handle of a file is
+/// dropped. The log is bounded, and the oldest failures are dropped first.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog(Mutex<VecDeque<FileError>>);
 
 impl ErrorLog {
-    /// Errors kept.
+    /// The most errors kept.
     pub(crate) const CAPACITY: usize = 64;
 
-    /// Adds an error, at the cost of the oldest when full: that is returned, for the caller to
-    /// count.
+    /// Adds an error. A full log drops its oldest error, and returns it for the caller to count.
     #[must_use = "what is lost is counted"]
     pub(crate) fn push(&self, error: FileError) -> Option<FileError> {
         let mut errors = self.0.lock();

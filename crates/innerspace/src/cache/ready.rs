@@ -1,21 +1,23 @@
-//! Futures without a runtime: [`Ready`] becomes a view once the bytes are there.
+//! Futures without a runtime: [`Ready`] resolves to a view once the bytes are in memory.
 //!
-//! A future that finds its bytes missing puts the missing blocks in flight itself, if that takes no
-//! waiting, and is woken when they have landed: so thousands of futures need no threads. Otherwise
-//! (the store has to be asked first, memory is short, a block is being written) it queues a job in
-//! the file's lane, which takes the view in the blocking way and hands it over. It is woken also
-//! when one of its blocks is filled by another operation, when the file is cut, and when it is
-//! closed; a dropped future takes its request along. A future that is polled by a job (in a store
-//! that reads by it, for example) takes the view there and then, since nobody else might.
+//! A future that finds bytes missing puts the missing blocks in flight itself, if that takes no
+//! waiting, and is woken when they have landed. So thousands of futures need no threads. Otherwise
+//! (the store has to be called for its version first, memory is short, a block is being written)
+//! the future queues a job in the file's lane. The job takes the view in the blocking way and hands
+//! it over. The future is also woken when one of its blocks is filled by another operation, when
+//! the file is cut, and when it is closed. Dropping the future drops its request. A future that is
+//! polled by a job (for example in a store that reads by it) takes the view in that poll, since no
+//! other thread might.
 //!
-//! A waker is foreign code, which may make another call of the same file at once: it runs with no
-//! lock held. An operation that fills or cuts notes which futures are due, and wakes them when it
-//! has released everything; a close wakes them when the store can be opened again. Requests that
-//! land leave it to the end of their job, or to another one
-//! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)). So does an operation
-//! that may hold locks of another file, in a call of its store or below reclaim, and one of a
-//! thread of the program's ([`Cache::wake`](crate::cache::Cache::wake)). So a waker that hangs
-//! holds a thread of the memory's, of which its payer has a share, and nobody else.
+//! A waker is foreign code, which may immediately make another call of the same file. So it is
+//! called with no lock held. An operation that fills or cuts notes which futures are due, and wakes
+//! them when it has released everything; a close wakes them when the store can be opened again. In
+//! these cases the waking is left to a job
+//! ([`wake_due_elsewhere`](crate::cache::core::FileCore::wake_due_elsewhere)): for requests that
+//! land, to the end of their own job or to another one; for an operation that may hold locks of
+//! another file, in a call of that file's store or in reclaim; and for an operation on a thread of
+//! the program ([`Cache::wake`](crate::cache::Cache::wake)). So a waker that hangs holds up a
+//! thread of the memory, of which its payer has a share, and nothing else.
 
 use std::future::Future;
 use std::ops::{Range, RangeBounds};
@@ -36,11 +38,12 @@ use crate::group::{HeapBytes, MayReclaim};
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Weak};
 
-/// A future that becomes a [`View`]; see [`PagedFile::ready`](crate::cache::PagedFile::ready).
+/// A future that resolves to a [`View`]; see [`PagedFile::ready`](crate::cache::PagedFile::ready).
 ///
-/// It needs no runtime: any executor can poll it. The blocks that are missing are read side by
-/// side, as many as the store serves at a time, by threads of the memory or by `tick()`. Code that
-/// those call (a store, an error hook, a waker) may poll it, too, which then does the work at once.
+/// It needs no runtime: any executor can poll it. Missing blocks are read concurrently, as many as
+/// the store serves at a time, by threads of the memory or by `tick()`. Code that these threads
+/// call (a store, an error hook, a waker) may poll the future as well, which then does the work in
+/// that poll.
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready {
     handle: Arc<Handle>,
@@ -48,26 +51,26 @@ pub struct Ready {
     request: Option<Arc<Request>>,
     /// The charge for the request and its job.
     heap: Option<HeapBytes>,
-    /// How often the missing blocks were put in flight.
+    /// How many times the missing blocks were put in flight.
     flights: u32,
-    /// A job takes the view.
+    /// Whether a job takes the view.
     is_queued: bool,
     /// The lane that the job is in.
     lane: Option<Arc<Lane>>,
 }
 
 impl PagedFile {
-    /// A future that becomes a view of the range. It needs no runtime; the memory's service thread
-    /// (or `tick()`) does the work.
+    /// Returns a future that resolves to a view of the range. It needs no runtime: the memory's
+    /// service thread (or `tick()`) does the work.
     ///
-    /// The file's group pays for it while it waits. If that is full, it becomes
-    /// [`FileError::Limit`].
+    /// The file's group pays for the future while it waits. If the group is full, the future
+    /// resolves to [`FileError::Limit`].
     pub fn ready(&self, range: impl RangeBounds<u64>) -> Ready {
         Ready::new(self.handle().clone(), self.bytes(range))
     }
 }
 
-/// Takes the view of a request, unless its future is gone.
+/// A job that takes the view of a request, unless its future was dropped.
 struct Take {
     request: Weak<Request>,
     handle: Weak<Handle>,
@@ -85,7 +88,7 @@ impl Job for Take {
         let mut panics = Panics::default();
         panics.catch(|| result = Some(handle.view(self.range.clone(), Wait::Yes)));
         panics.catch(|| {
-            // Also if the store panicked: nobody runs it again.
+            // A result is set even if the store panicked, since the job is not run again.
             request.settle(result.unwrap_or_else(|| {
                 let (at, len) = (self.range.start, self.range.end - self.range.start);
                 Err(core.store_error(StoreAction::Read, at, len, store_panicked()))
@@ -99,12 +102,11 @@ impl Job for Take {
     }
 }
 
-/// Bytes on the heap of a future that waits: its request, a place in the file's list, a job in a
-/// lane.
+/// The heap bytes of a future that waits: its request, a place in the file's list, a job in a lane.
 const READY_BYTES: usize = size_of::<Request>() + size_of::<Take>() + 90;
 
-/// How often a future puts blocks in flight that are gone again before it looks. After that, a job
-/// holds on to them.
+/// How many times a future puts blocks in flight that are evicted again before it looks. After
+/// that, a job fills the blocks and holds them.
 const MOST_FLIGHTS: u32 = 2;
 
 impl Ready {
@@ -137,12 +139,13 @@ impl Ready {
         }
     }
 
-    /// Waits in place, without an executor, until the view is there or `timeout` is over. The
-    /// future can be waited for again then, or dropped at any time; see
+    /// Waits in place, without an executor, until the view is there or `timeout` is over. After a
+    /// timeout, the future can be waited for again, or dropped at any time; see
     /// [`Task::wait_timeout`](crate::cache::Task::wait_timeout).
     ///
     /// # Errors
-    /// When the time is over; inside, those of [`PagedFile::view`](crate::cache::PagedFile::view).
+    /// [`TimedOut`] when the time is over. The inner result has the errors of
+    /// [`PagedFile::view`](crate::cache::PagedFile::view).
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<View, FileError>, TimedOut> {
         let core = self.handle.core.clone();
         wait_for(self, &core.cache, timeout)
@@ -185,7 +188,7 @@ impl Future for Ready {
         if self.handle.core.cache.is_served_here()
             || reentry::is_in_other_store_calls(self.handle.core.address())
         {
-            // Another thread cannot serve the request before this one goes on.
+            // No other thread can serve the request before this one continues.
             let known = self.request.as_ref().and_then(|of| of.take_result());
             let result = known.unwrap_or_else(|| self.handle.view(range, Wait::Yes));
             self.forget_request();
@@ -204,7 +207,7 @@ impl Future for Ready {
                 (Request::new(&core.cache, group, blocks.clone()), true)
             }
         };
-        // Foreign code, so cloned with no lock held.
+        // A waker is foreign code, so it is cloned with no lock held.
         if let Some(result) = request.look(context.waker().clone()) {
             self.forget_request();
             return Poll::Ready(result);
@@ -219,8 +222,8 @@ impl Future for Ready {
                 false => self.queue(&request, &range),
             }
         }
-        // Serves fills and closes between the first look and the registration, and does the work
-        // here if nobody else is left to do it.
+        // Serves fills and closes that happened between the first look and the registration, and
+        // does the work here if no other thread is left to do it.
         core.cache.serve_waiting_if_abandoned();
         match self.look(&range) {
             Poll::Ready(result) => {
@@ -228,7 +231,8 @@ impl Future for Ready {
                 Poll::Ready(result)
             }
             Poll::Pending => {
-                // A future whose blocks have landed by now is not woken again.
+                // If the blocks have already landed, nothing wakes the future again. So a job takes
+                // the view.
                 if !core.is_in_flight(&blocks) {
                     self.queue(&request, &range);
                 }
@@ -250,7 +254,7 @@ impl Drop for Ready {
     fn drop(&mut self) {
         match self.handle.core.check_process() {
             Ok(()) => self.forget_request(),
-            // A lock of the parent's may be held for ever.
+            // In a child of fork(2), a lock of the parent's may be held for ever.
             Err(_) => std::mem::forget((self.request.take(), self.lane.take())),
         }
     }

@@ -1,18 +1,18 @@
-//! A call as a future: [`Task`].
+//! [`Task`]: a call as a future.
 //!
-//! `defer` of a file or a space takes a closure, and makes a task of it. One type serves every
-//! call, so a call needs no second form to be made in the background.
+//! `defer` of a file or a space takes a closure and makes a task of it. One type serves every call,
+//! so that no call needs a second form for the background.
 //!
-//! **A task's way.** The first poll queues the call in the lane of its file or space
-//! ([`crate::exec`]); a job makes it there once, in the blocking way, and wakes the task. A task
-//! that is dropped before that takes the call with it; a call under way runs to its end. The call
-//! holds its file or space, since its writes need an owner.
+//! **The course of a task.** The first poll queues the call in the lane of its file or space
+//! ([`crate::exec`]). A job makes the call there once, in the blocking way, and wakes the task. If
+//! the task is dropped before that, the call is not made; a call under way runs to its end. The
+//! call holds its file or space, since its writes need an owner.
 //!
-//! **The calling thread** is one of the memory's, or the one that ticks; if there is neither any
-//! more, the one that polls. The first poll makes the call itself if nobody else could: in a thread
-//! that does the memory's work, or that is in a call of another file's store.
+//! **The thread that makes the call** is one of the memory's, or the one that ticks. If both are
+//! gone, it is the one that polls. The first poll makes the call itself if no other thread could:
+//! in a thread that does the memory's work, or that is in a call of another file's store.
 //!
-//! [`Ready`](super::Ready) differs: any operation may bring its bytes.
+//! [`Ready`](super::Ready) differs: any operation may bring its bytes into memory.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -33,7 +33,7 @@ type Work<T, E> = Box<dyn FnOnce() -> Result<T, E> + Send>;
 enum Stage<T, E> {
     New(Work<T, E>),
     UnderWay,
-    /// The result, or the panic.
+    /// The result of the call, or its panic.
     Done(std::thread::Result<Result<T, E>>),
     Taken,
 }
@@ -43,24 +43,24 @@ struct State<T, E> {
     waker: Option<Waker>,
 }
 
-/// One call, shared by its task and, weakly, its job. The lock is a leaf, held neither while the
-/// call runs nor while a waker is called.
+/// One call, shared by its task and, weakly, its job. The lock is an innermost lock, held neither
+/// while the call runs nor while a waker is called.
 struct Call<T, E> {
-    /// Pays for what it is about.
+    /// The group that pays for the file or space of the call.
     payer: GroupId,
     state: Mutex<State<T, E>>,
 }
 
-/// A call of any type, as its job sees it.
+/// A call of any type, as its job uses it.
 trait Run: Send + Sync {
     fn run(&self, cache: &Cache);
 }
 
-/// A call in its lane. Unwanted once its task is dropped.
+/// A job that makes a call in its lane. Unwanted once the task of the call is dropped.
 struct Queued {
     cache: Weak<Cache>,
     call: std::sync::Weak<dyn Run>,
-    /// For the call and for this.
+    /// The charges for the call and for this job.
     _heap: Option<(Arc<HeapBytes>, HeapBytes)>,
 }
 
@@ -97,9 +97,9 @@ impl<T: Send, E: Send> Run for Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
-    /// Takes the result, or leaves the waker to be called when it is there.
+    /// Takes the result, or stores the waker to be called when there is one.
     fn look(&self, context: &mut Context<'_>) -> Poll<Result<T, E>> {
-        // Foreign code, so cloned and dropped with the lock released.
+        // A waker is foreign code, so it is cloned and dropped with the lock released.
         let waker = context.waker().clone();
         let before = {
             let mut state = self.state.lock();
@@ -123,8 +123,8 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T: Send, E: Send> Call<T, E> {
-    /// Makes the call here, in a child of fork(2): nobody else would, and the call itself reports
-    /// that it is refused.
+    /// Makes the call here, in a child of fork(2): no other thread would, and the call itself
+    /// reports that it is refused.
     fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
         let is_new = match &self.state.lock().stage {
             Stage::New(_) => true,
@@ -138,58 +138,57 @@ impl<T: Send, E: Send> Call<T, E> {
     }
 }
 
-/// A call in the background, as a future: made by [`PagedFile::defer`](super::PagedFile::defer),
+/// A call in the background, as a future. Created by [`PagedFile::defer`](super::PagedFile::defer),
 /// [`DaxFile::defer`](crate::DaxFile::defer) and [`Space::defer`](crate::Space::defer).
 ///
 /// Any executor can poll it, and [`Task::wait_timeout`] needs none. Nothing happens before the
-/// first poll, which queues the call. A task that is dropped before its turn takes the call with
-/// it; a call under way runs to its end. The call holds the file or the space: if no other handle
-/// is left, the file is closed when the call is over, or when the task is dropped before its turn.
+/// first poll, which queues the call. If the task is dropped before its turn, the call is not made;
+/// a call under way runs to its end. The call holds the file or the space: if no other handle is
+/// left, the file is closed when the call ends, or when the task is dropped before its turn.
 ///
 /// **Order.** Calls of one file or space are made in the order in which they were first polled, one
 /// at a time unless they may be shared
-/// ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)). A call that waits long, for a
-/// slow store, delays only those after it.
+/// ([`PagedFile::defer_shared`](super::PagedFile::defer_shared)). A call that waits long for a slow
+/// store delays only the calls after it.
 ///
-/// **Thread.** A thread of the memory makes the call, or with
-/// [`Threads::None`](crate::Threads::None) the thread that calls
-/// [`Memory::tick`](crate::Memory::tick) or waits in [`Task::wait_timeout`]; after the `Memory` is
-/// gone, the thread that polls. If code that runs in such a thread (a store, an error hook, a
-/// waker, another task's call) polls a task for the first time, that makes the call there and then.
-/// It must not wait for a task that was first polled elsewhere, whose turn may come after its own.
-/// In a child of fork(2) the first poll makes the call: its own code runs, and its calls of the
-/// file or the space are refused.
+/// **Thread.** A thread of the memory makes the call. With [`Threads::None`](crate::Threads::None),
+/// the thread that calls [`Memory::tick`](crate::Memory::tick) or waits in [`Task::wait_timeout`]
+/// makes it; after the `Memory` is dropped, the thread that polls. If code in such a thread (a
+/// store, an error hook, a waker, another task's call) polls a task for the first time, that poll
+/// makes the call. Such code must not wait for a task that was first polled elsewhere, whose turn
+/// may come after its own. In a child of fork(2), the first poll makes the call: its own code runs,
+/// and its calls of the file or the space are refused.
 ///
-/// **Memory.** The group of the file or the space pays for the task and for what the call captures.
-/// If it is full when the task is made, the call is not made: the task ends with the
-/// [`LimitError`], as an error of the call's type.
+/// **Memory.** The group of the file or the space pays for the task and for the values that the
+/// call captures. If the group is full when the task is created, the call is not made: the task
+/// ends with the [`LimitError`], as an error of the call's type.
 ///
 /// # Panics
-/// When the call panicked, and when polled again after it gave its result; in a child of fork(2),
-/// when the call was under way in the parent.
+/// If the call panicked, and if polled again after it has given its result. In a child of fork(2),
+/// if the call was under way in the parent.
 #[must_use = "futures do nothing unless polled"]
 pub struct Task<T, E = FileError> {
     cache: Arc<Cache>,
-    /// The address of the file or space that the call is about.
+    /// The address of the file or space that the call uses.
     address: usize,
     lane: Arc<Lane>,
     turn: Turn,
     is_queued: bool,
-    // Not the shim's `Arc`: a model checker's makes no trait objects.
+    // Not the shim's `Arc`, which makes no trait objects under a model checker.
     call: std::sync::Arc<Call<T, E>>,
-    /// Shared with its job. The refusal, if the group had no memory for it.
+    /// The charge, shared with the job; or the refusal, if the group had no memory for it.
     heap: Result<Option<Arc<HeapBytes>>, LimitError>,
 }
 
-/// Bytes of the counts beside a call, and of the charge that it shares with its job.
+/// The bytes of the reference counts beside a call, and of the charge that it shares with its job.
 const CALL_BYTES: usize = 16 + 16 + size_of::<HeapBytes>();
 
-/// Bytes on the heap of a job and of its place in a queue.
+/// The heap bytes of a job and of its place in a queue.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 48;
 
 impl<T, E: From<LimitError>> Task<T, E> {
-    /// `call`, about the file or space at `address` that `payer` pays for, of whose shared calls
-    /// `limit` run at a time.
+    /// Creates a task for `call`, which uses the file or space at `address`. `payer` pays for it,
+    /// and `limit` of its shared calls run at a time.
     pub(crate) fn new(
         cache: &Arc<Cache>,
         (address, payer): (usize, &Group),
@@ -197,7 +196,8 @@ impl<T, E: From<LimitError>> Task<T, E> {
         call: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Task<T, E> {
         let bytes = size_of::<Call<T, E>>() + size_of_val(&call) + CALL_BYTES;
-        // In a child of fork(2) the call itself says that it is refused.
+        // Nothing is charged in a child of fork(2), where the call itself reports that it is
+        // refused.
         let heap = (!cache.is_foreign())
             .then(|| payer.charge_heap(bytes, MayReclaim::Clean).map(Arc::new))
             .transpose();
@@ -230,15 +230,15 @@ impl<T, E> std::fmt::Debug for Task<T, E> {
 }
 
 impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
-    /// Waits in place, without an executor, until the call is done or `timeout` is over. The task
-    /// can be waited for again then, or dropped. Use this when a store that hangs must not block
-    /// the caller for ever.
+    /// Waits in place, without an executor, until the call is done or `timeout` is over. After a
+    /// timeout, the task can be waited for again, or dropped. Use this when a store that hangs must
+    /// not block the caller for ever.
     ///
-    /// With [`Threads::None`](crate::Threads::None) this thread makes the call, and those that were
-    /// polled before it, unless another thread is in a `tick()`; it also calls the wakers and the
-    /// error hook that are due. A store that hangs in a call made here blocks it for longer than
-    /// `timeout`. In the handler of a [`Device`](crate::Device) this thread makes only its own
-    /// call, if that was not polled before.
+    /// With [`Threads::None`](crate::Threads::None), this thread makes the call and those that were
+    /// polled before it, unless another thread is in a `tick()`. It also calls the wakers and the
+    /// error hook that are due. A store that hangs in a call made here blocks this thread for
+    /// longer than `timeout`. In the handler of a [`Device`](crate::Device), this thread makes only
+    /// its own call, and only if that was not polled before.
     ///
     /// ```
     /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
@@ -257,11 +257,11 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// ```
     ///
     /// # Errors
-    /// [`TimedOut`] when the time is over; inside, the errors of the call.
+    /// [`TimedOut`] when the time is over. The inner result has the errors of the call.
     ///
     /// # Panics
-    /// When the call panicked, and when waited for again after it gave its result. With
-    /// [`Threads::None`](crate::Threads::None) also when the waker of another future, or the error
+    /// If the call panicked, and if waited for again after it has given its result. With
+    /// [`Threads::None`](crate::Threads::None), also if the waker of another future, or the error
     /// hook, panics in this thread.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Result<T, E>, TimedOut> {
         let cache = self.cache.clone();
@@ -292,7 +292,7 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Future for Task<T,
                 Some(heap) => match heap.more(QUEUED_BYTES, MayReclaim::Clean) {
                     Ok(more) => Some((heap.clone(), more)),
                     Err(full) => {
-                        // It is dropped with the lock released.
+                        // The call is dropped with the lock released.
                         let mut state = self.call.state.lock();
                         let call = std::mem::replace(&mut state.stage, Stage::Taken);
                         drop(state);

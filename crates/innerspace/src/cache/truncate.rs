@@ -1,11 +1,12 @@
-//! Taking parts of a file away: truncation, punching, discarding, invalidating. All with the file
+//! Takes parts of a file away: truncation, punching, discarding, invalidating, all with the file
 //! held exclusively.
 //!
-//! Order (I9): fills and writes are kept out (`alone`); no write back begins past the new end
-//! ([`Cutting`]); those under way end; the store; the size; blocks out of the index under their
-//! locks; translations revoked; one grace period for a batch of blocks; the frames freed. When the
-//! call returns, no read, view taken later, or access through a mapping sees what was removed. The
-//! argument is in `docs/protocols/cuts.md`.
+//! The steps come in this order (I9): fills and writes are excluded (`alone`); writebacks past the
+//! new end are kept from beginning ([`Cutting`]), and those under way end; the store is changed;
+//! the size is changed; blocks are taken out of the index under their locks; translations are
+//! revoked; one grace period passes for a batch of blocks; the frames are freed. When the call
+//! returns, no read, no view taken later, and no access through a mapping sees the removed bytes.
+//! `docs/protocols/cuts.md` has the argument.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
@@ -29,13 +30,14 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::{PAGE_SIZE, PageCount};
 
-/// While it lives, no write back of a block that is being cut off begins.
+/// A cut under way: until this is dropped, no writeback begins of a block that is being cut off.
 ///
 /// Whether one begins is decided under the mutex of `dirty`, with the block locked and its length
-/// taken from the size under that lock. A write back that began before this is waited for, before
-/// the store is cut. One that would begin later does not begin: if the store refuses, the block is
-/// as dirty as before. This ends after every block concerned was removed, or had its tail cleared,
-/// under its lock; so a thread that locks one after that takes its length from the new size.
+/// taken from the size under that lock. A writeback that began before the cut is waited for before
+/// the store is cut. A later one does not begin: if the store refuses the cut, the block is as
+/// dirty as before. The cut ends after every block concerned was removed, or had its tail cleared,
+/// under its lock. So a thread that locks one of them after that takes its length from the new
+/// size.
 #[must_use = "the cut ends when this is dropped"]
 struct Cutting<'f>(&'f FileCore);
 
@@ -45,8 +47,8 @@ impl Drop for Cutting<'_> {
     }
 }
 
-/// Locked blocks that the store is punching. If this is dropped, the punch has failed, perhaps
-/// half-way, or panicked.
+/// Locked blocks that the store is punching. If this is dropped with blocks in it, the punch has
+/// failed, perhaps half-way, or has panicked.
 struct Punching<'f> {
     file: &'f FileCore,
     batch: Vec<Locked<'f>>,
@@ -58,12 +60,12 @@ impl Drop for Punching<'_> {
     }
 }
 
-/// Cuts or lengthens the file. On an error of the store nothing has changed.
+/// Cuts or lengthens the file. After an error of the store, nothing has changed.
 pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     core.check_writable()?;
     core.check_range(new, 0)?;
-    // An append writes at the end as it was when the append began, and is over before the end
-    // moves.
+    // An append writes at the end of the file as it was when the append began, and is over before
+    // the end moves.
     let appending = core.locks.append();
     let alone = core.locks.alone(&core.blocks.index);
     let old = core.size();
@@ -77,7 +79,7 @@ pub(super) fn set_len(core: &FileCore, new: u64) -> Result<(), FileError> {
     result
 }
 
-/// Does `work` with the file held exclusively, and then, with nothing held, ends the operation.
+/// Does `work` with the file held exclusively, and then ends the operation with nothing held.
 fn while_alone<T>(core: &FileCore, work: impl FnOnce(&InvalidateGuard<'_>) -> T) -> T {
     let alone = core.locks.alone(&core.blocks.index);
     let result = work(&alone);
@@ -106,8 +108,7 @@ fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Keeps writes back of the blocks from `first` on from beginning, and waits for those under
-/// way.
+/// Keeps writebacks of the blocks from `first` on from beginning, and waits for those under way.
 fn cut_from<'f>(core: &'f FileCore, first: u64, _alone: &InvalidateGuard<'_>) -> Cutting<'f> {
     core.dirty().begin_cut(first);
     let cutting = Cutting(core);
@@ -121,10 +122,10 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
     core.wait_landed(&(new >> core.block_shift()..u64::MAX));
     resize_store(core, new)?;
     core.blocks.extents.lock().clear();
-    // From here on no read or fault goes past the new end.
+    // From here on, no read or fault goes past the new end.
     core.set_size(new);
     cut_blocks(core, new);
-    // What was cut off is free: it may be what the last block moves to.
+    // The memory that was cut off is free now: the last block may move to some of it.
     let cleared = cut_tail(core, new);
     end_holes(core, new.div_ceil(PAGE_SIZE as u64)..u64::MAX);
     core.blocks
@@ -135,15 +136,16 @@ fn truncate(core: &FileCore, new: u64, alone: &InvalidateGuard<'_>) -> Result<()
     cleared
 }
 
-/// Clears the part of the last block that was cut off. If that is viewed, and there is no memory to
-/// move it, it is cleared later: before the file grows again, or a mapping shows it.
+/// Clears the part of the last block that was cut off. If the block is viewed, and there is no
+/// memory to move it, the part is cleared later: before the file grows again, or a mapping shows
+/// it.
 fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     let cleared = core.zero_tail(size);
     if !matches!(cleared, Err(FileError::Limit(_))) {
         return cleared;
     }
     core.blocks.tail_left.store(true, Ordering::Release);
-    // Faults look at that with `invalidate` held shared, and install with the block locked.
+    // Faults look at `tail_left` with `invalidate` held shared, and install with the block locked.
     let block = size >> core.block_shift();
     if let Ok(Got::Locked(locked)) = core.get_page(block, Get::LOCK)
         && locked.meta().hold.load().mapped() > 0
@@ -155,7 +157,7 @@ fn cut_tail(core: &FileCore, size: u64) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Takes the mappings of holes in these pages away. The size has been lowered already.
+/// Takes away the mappings of holes in these pages. The size has already been lowered.
 fn end_holes(core: &FileCore, pages: Range<u64>) {
     core.move_hole_epoch();
     if !core.mappers.is_empty() {
@@ -171,7 +173,7 @@ pub(super) fn punch(core: &FileCore, range: Range<u64>) -> Result<(), FileError>
     core.make_room_for_punch()?;
     let result =
         core.with_room(|| punch_alone(core, range.clone(), &core.locks.alone(&core.blocks.index)));
-    // Users are woken here, outside the attempt that may be repeated.
+    // Wakers are called here, outside the attempt that may be repeated.
     core.end_operation();
     result
 }
@@ -189,20 +191,20 @@ fn punch_alone(
     core.wait_landed(&core.blocks_of(range.clone()));
     let bytes = core.block_bytes();
     let first_whole = range.start.div_ceil(bytes);
-    // The last block of the file counts as whole when all of it that is inside the file goes.
+    // The last block of the file counts as whole if all of its bytes inside the file are punched.
     let end_whole = if range.end == size {
         size.div_ceil(bytes)
     } else {
         range.end / bytes
     };
     if first_whole >= end_whole {
-        // The range is inside one block, or crosses one border.
+        // The range is inside one block, or crosses one border between blocks.
         let border = (first_whole * bytes).clamp(range.start, range.end);
         write_zeros(core, range.start..border, alone)?;
         return write_zeros(core, border..range.end, alone);
     }
-    // The blocks that made the file longer may go unwritten: the store has to get the length by
-    // itself.
+    // The blocks that made the file longer may never be written: so the store is given the length
+    // separately.
     if range.end == size && core.blocks.stored.load(Ordering::Acquire) < size {
         resize_store(core, size)?;
     }
@@ -210,8 +212,9 @@ fn punch_alone(
         write_zeros(core, range.start..first_whole * bytes, alone)?;
         write_zeros(core, (end_whole * bytes).min(range.end)..range.end, alone)
     };
-    // The edges first: they may fail, and then nothing else has happened. They may need memory that
-    // the punch of the whole blocks frees.
+    // The edges are cleared first: if that fails, nothing else has happened yet. But they may need
+    // memory that the punch of the whole blocks frees; so after a full group they are tried again
+    // later.
     let edges = clear_edges();
     if !matches!(edges, Ok(()) | Err(FileError::Limit(_))) {
         return edges;
@@ -226,8 +229,8 @@ fn punch_alone(
 }
 
 /// Takes whole blocks away, in the store first: if that fails, unwritten data is still in the
-/// cache. The blocks' locks prevent old bytes from being written back between the store's punch and
-/// their removal.
+/// cache. The blocks stay locked, so that no old bytes are written back between the store's punch
+/// and their removal.
 fn punch_blocks(
     core: &FileCore,
     blocks: Range<u64>,
@@ -240,7 +243,7 @@ fn punch_blocks(
             file: core,
             batch: lock_batch(core, &mut next, blocks.end),
         };
-        // A write that failed may have left more in the store than is known.
+        // A write that failed may have left the store longer than is known.
         let has_failed = |one: &Locked<'_>| one.meta().flags.load().contains(FlagSet::ERROR);
         let known = match punching.batch.iter().any(has_failed) {
             true => u64::MAX,
@@ -252,8 +255,8 @@ fn punch_blocks(
     Ok(())
 }
 
-/// A punch of locked blocks did not succeed: no cached block may be clean and differ from the
-/// store.
+/// Corrects the state of locked blocks whose punch failed: no cached block may be clean and differ
+/// from the store.
 fn show_what_is_left(core: &FileCore, mut batch: Vec<Locked<'_>>) {
     batch.retain(|one| !one.meta().flags.load().contains(FlagSet::DIRTY));
     let is_unsynced = |one: &Locked<'_>| core.dirty().is_unsynced(one.block());
@@ -277,10 +280,11 @@ fn write_zeros(
     core.write_part(range.start, Source::Zeros(len), steady, Wait::Yes)
 }
 
-/// Forgets all unwritten data: the file is then as the store has it.
+/// Forgets all unwritten data, so that the file is as the store has it.
 pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
     core.check_writable()?;
-    // Blocks that a failed sync left in doubt are unwritten, too; punched ones must not come back.
+    // Blocks that a failed sync left in doubt count as unwritten too. Punched blocks must not come
+    // back.
     core.punch_again();
     core.take_doubted_back(LockMode::Sleep);
     while_alone(core, |alone| discard_alone(core, alone))
@@ -289,13 +293,13 @@ pub(super) fn discard(core: &FileCore) -> Result<(), FileError> {
 fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
     let _cutting = cut_from(core, 0, alone);
     core.wait_landed(&(0..u64::MAX));
-    // A store that does not answer fails here, before anything is forgotten: later, the file would
-    // be longer than the store.
+    // A store that does not answer makes the call fail here, before anything is forgotten. If it
+    // failed later, the file would be longer than the store.
     let told = store_len(core)?;
     let (given_up, is_over_unsynced) = core.dirty().all_dirty();
     if is_over_unsynced {
-        // The store has older bytes, which could not be written again. Blocks that this leaves in
-        // doubt were written, and stay.
+        // The store has older bytes of these blocks that it may still lose, and that could not be
+        // written to it again. Blocks that this sync leaves in doubt were written, and stay.
         core.sync_store(SyncWhat::Data)?;
     }
     let mut blocks = given_up.into_iter().flatten();
@@ -313,8 +317,9 @@ fn discard_alone(core: &FileCore, alone: &InvalidateGuard<'_>) -> Result<(), Fil
     adopt_store_len(core, unwritten_end(core), Some(told))
 }
 
-/// The end of the last block that the store may not have, or of the file. Blocks being written
-/// count, since the store may be asked for its length before it has the bytes.
+/// Returns the end of the last block that the store may not have, or the end of the file if that is
+/// smaller. Blocks being written count, since the store may be called for its length before it has
+/// their bytes.
 fn unwritten_end(core: &FileCore) -> u64 {
     let last = core.dirty().last_unwritten();
     let end = last.map_or(0, |block| (block + 1) << core.block_shift());
@@ -322,15 +327,16 @@ fn unwritten_end(core: &FileCore) -> u64 {
 }
 
 /// Forgets cached blocks of a range that are not dirty, and takes over the store's length. Blocks
-/// with unwritten data stay: they are newer than any change from outside. So do blocks that the
-/// store may still lose. Returns the pages dropped.
+/// with unwritten data stay, since they are newer than any change from outside. So do blocks that
+/// the store may still lose. Returns how many pages were dropped.
 pub(super) fn invalidate(core: &FileCore, blocks: Range<u64>) -> Result<PageCount, FileError> {
     core.check_not_reentrant()?;
-    // A good sync does not bring back writes that the store may have lost before it.
+    // A later sync that succeeds does not bring back writes that the store lost before it. So these
+    // are made again first.
     core.punch_again();
     core.take_doubted_back(LockMode::Sleep);
-    // The store may still drop blocks that no sync has covered, and they would be lost: they are
-    // synced, or become dirty again.
+    // The store may still lose blocks that no sync has covered, and if they were forgotten here,
+    // nobody could write them again. So they are synced, or become dirty again.
     let is_unsynced = core.dirty().unsynced(blocks.clone()).next().is_some();
     if is_unsynced || core.blocks.extents.lock().punched.meets(blocks.clone()) {
         core.sync_store(SyncWhat::Data)?;
@@ -344,7 +350,8 @@ fn invalidate_alone(
     _alone: &InvalidateGuard<'_>,
 ) -> Result<PageCount, FileError> {
     core.wait_landed(&(0..u64::MAX));
-    // Before anything is forgotten: a change that comes later is noticed later.
+    // The version is accepted before anything is forgotten: a change that comes later is noticed
+    // later.
     core.accept_version()?;
     let dropped = forget_clean(core, blocks);
     adopt_store_len(core, unwritten_end(core), None)?;
@@ -352,21 +359,21 @@ fn invalidate_alone(
 }
 
 /// Makes the file as long as the store is now, but at least `kept` bytes. `told` is the store's
-/// earlier answer, used if it does not answer now.
+/// earlier answer, which is used if the store does not answer now.
 fn adopt_store_len(core: &FileCore, kept: u64, told: Option<u64>) -> Result<(), FileError> {
     let or_told = |len: Result<u64, FileError>| len.or_else(|error| told.ok_or(error));
     let (len, old) = (or_told(store_len(core))?, core.size());
     failpoint!(LengthRead);
     core.blocks.extents.lock().clear();
     let noted = core.blocks.stored.swap(len, Ordering::AcqRel);
-    // A write back that ended since the query may have raised the noted length. That is overwritten
-    // now, but the store has the bytes, so it is asked again. One that ends from here on notes it
-    // afterwards.
+    // A writeback that ended since the query may have raised `stored`. That was overwritten just
+    // now, but the store has the bytes, so it is called for its length again. A writeback that ends
+    // from here on raises `stored` afterwards.
     let again = or_told(store_len(core));
     let noted = again.as_ref().map_or(noted, |len| *len);
     core.blocks.stored.fetch_max(noted, Ordering::AcqRel);
     again?;
-    // The store's length as it is noted: it may have grown between the two.
+    // The length is read from `stored`, which may have grown since the swap.
     let new = core
         .blocks
         .stored

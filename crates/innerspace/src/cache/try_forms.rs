@@ -1,11 +1,11 @@
-//! The other forms of a file's calls: `try_`, which never waits, and `defer`, which makes a call in
-//! the background.
+//! The other forms of a file's calls: `try_` forms, which never wait, and `defer`, which makes a
+//! call in the background.
 //!
-//! A `try_` form is the call itself with [`Wait::No`]: where the call would sleep (for a call of
+//! A `try_` form is the call itself with [`Wait::No`]. Where the call would sleep (for a call of
 //! the store, a lock of a block or of the file, a full group, a writeback under way, an access
-//! through a mapping) the form is an error instead ([`FileError::would_block`]). It starts no work
-//! in the background: [`PagedFile::ready`] does that for bytes, and [`PagedFile::defer`] for calls.
-//! Unless its documentation says otherwise, a form that would block has changed nothing.
+//! through a mapping), the form returns an error instead ([`FileError::would_block`]). It starts no
+//! work in the background: [`PagedFile::ready`] does that for bytes, and [`PagedFile::defer`] for
+//! calls. Unless its documentation says otherwise, a form that would block has changed nothing.
 
 use std::ops::{Range, RangeBounds};
 
@@ -23,11 +23,11 @@ use crate::units::PageCount;
 
 /// Calls in the background.
 impl PagedFile {
-    /// Makes `call` in the background, once, with this handle: see [`Task`].
+    /// Makes `call` once in the background, with this handle: see [`Task`].
     ///
-    /// This is how to make calls that may wait where waiting is not allowed. Calls of one file are
-    /// made in the order in which their tasks were first polled. Ranges are evaluated when the call
-    /// is made: an open end is the end of the file then.
+    /// Use this for calls that may wait, where waiting is not allowed. Calls of one file are made
+    /// in the order in which their tasks were first polled. Ranges are evaluated when the call is
+    /// made: an open end is the end of the file at that time.
     ///
     /// ```
     /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
@@ -69,8 +69,8 @@ impl PagedFile {
         self.task(Turn::Alone, call)
     }
 
-    /// Like [`PagedFile::defer`], for calls that only read: shared calls that follow one another
-    /// run side by side, as many as the store serves at a time
+    /// Like [`PagedFile::defer`], for calls that only read. Consecutive shared calls run
+    /// concurrently, as many as the store serves at a time
     /// ([`Limits::requests`](crate::store::Limits::requests)).
     pub fn defer_shared<T: Send + 'static, E: From<LimitError> + Send + 'static>(
         &self,
@@ -92,32 +92,34 @@ impl PagedFile {
     }
 }
 
-/// Forms that never wait. Where the call would, they fail with an error for which
-/// [`FileError::would_block`] holds, and [`PagedFile::defer`] makes the call in the background.
+/// Forms that never wait. Where a call would wait, its form returns an error for which
+/// [`FileError::would_block`] holds. [`PagedFile::defer`] makes the call in the background.
 impl PagedFile {
-    /// Like [`PagedFile::view`], but never waits. If it would block, wait for [`PagedFile::ready`].
+    /// Like [`PagedFile::view`], but never waits. If this would block, use [`PagedFile::ready`] to
+    /// wait.
     ///
     /// # Errors
-    /// As [`PagedFile::view`], and [`FileError::WouldBlock`].
+    /// The errors of [`PagedFile::view`], and [`FileError::WouldBlock`].
     pub fn try_view(&self, range: impl RangeBounds<u64>) -> Result<View, FileError> {
         self.handle().view(self.bytes(range)?, Wait::No)
     }
 
-    /// Like [`PagedFile::read_at`], but never waits. If it would block, wait for
-    /// [`PagedFile::ready`].
+    /// Like [`PagedFile::read_at`], but never waits. If this would block, use [`PagedFile::ready`]
+    /// to wait.
     ///
     /// # Errors
-    /// As [`PagedFile::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    /// The errors of [`PagedFile::read_at`], and [`FileError::WouldBlock`], with which `buf` may be
+    /// partly filled.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         self.handle().read_at(buf, offset, Wait::No)
     }
 
-    /// Like [`PagedFile::read_exact_at`], but never waits. If it would block, wait for
-    /// [`PagedFile::ready`].
+    /// Like [`PagedFile::read_exact_at`], but never waits. If this would block, use
+    /// [`PagedFile::ready`] to wait.
     ///
     /// # Errors
-    /// As [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled
-    /// then.
+    /// The errors of [`PagedFile::read_exact_at`], and [`FileError::WouldBlock`], with which `buf`
+    /// may be partly filled.
     pub fn try_read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
         self.read_exact(buf, offset, Wait::No)
     }
@@ -125,46 +127,47 @@ impl PagedFile {
     /// Like [`PagedFile::write_at`], but never waits: writes inside one cached block, or nothing.
     ///
     /// # Errors
-    /// As [`PagedFile::write_at`], and [`FileError::WouldBlock`].
+    /// The errors of [`PagedFile::write_at`], and [`FileError::WouldBlock`].
     pub fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.core().try_write_at(bytes, offset)
     }
 
-    /// Like [`PagedFile::append`], but never waits: writes into one block
-    /// ([`PagedFile::block_size`]), the last one, if that is cached and has room for all of it, or
-    /// a new one, if the file ends with a block; or nothing.
+    /// Like [`PagedFile::append`], but never waits. Writes into one block
+    /// ([`PagedFile::block_size`]), or nothing. The block is the last one, if it is cached and has
+    /// room for all bytes, or a new one, if the file ends at the end of a block.
     ///
     /// # Errors
-    /// As [`PagedFile::append`], and [`FileError::WouldBlock`].
+    /// The errors of [`PagedFile::append`], and [`FileError::WouldBlock`].
     pub fn try_append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         try_append(self.core(), bytes)
     }
 
-    /// Checks that all data is durable, as after [`PagedFile::sync_data`]: succeeds if that would
-    /// have nothing to do, and writes nothing. It would block while data is unwritten or being
-    /// written, or was written through any handle and not synced since; and before the first sync
-    /// of a file, because nobody knows what was written before it was opened.
+    /// Checks that all data is durable, as after [`PagedFile::sync_data`]. Succeeds if that call
+    /// would have nothing to do, and writes nothing. The check would block while data is unwritten
+    /// or being written, or was written through any handle and not synced since. It would also
+    /// block before the first sync of a file, because nobody knows what was written before the file
+    /// was opened.
     ///
     /// # Errors
-    /// As [`PagedFile::sync_data`], which tell this handle of a failed write as well, and
+    /// The errors of [`PagedFile::sync_data`], which also report a failed write to this handle, and
     /// [`FileError::WouldBlock`].
     pub fn try_sync_data(&self) -> Result<(), FileError> {
         self.try_sync(0..self.core().end_block(), SyncWhat::Data)
     }
 
-    /// As [`PagedFile::try_sync_data`], for [`PagedFile::sync_all`].
+    /// Like [`PagedFile::try_sync_data`], for [`PagedFile::sync_all`].
     ///
     /// # Errors
-    /// As [`PagedFile::try_sync_data`].
+    /// The errors of [`PagedFile::try_sync_data`].
     pub fn try_sync_all(&self) -> Result<(), FileError> {
         self.try_sync(0..self.core().end_block(), SyncWhat::All)
     }
 
-    /// As [`PagedFile::try_sync_data`], for [`PagedFile::sync_range`]: unwritten data elsewhere
-    /// does not matter, but data that was written and not synced does.
+    /// Like [`PagedFile::try_sync_data`], for [`PagedFile::sync_range`]. Unwritten data outside the
+    /// range does not matter, but data anywhere that was written and not synced does.
     ///
     /// # Errors
-    /// As [`PagedFile::try_sync_data`].
+    /// The errors of [`PagedFile::try_sync_data`].
     pub fn try_sync_range(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         let blocks = self.core().blocks_of(self.bytes(range)?);
         self.try_sync(blocks, SyncWhat::Data)
@@ -176,7 +179,7 @@ impl PagedFile {
         outcome
     }
 
-    /// Like [`PagedFile::evict`], but never waits: mapped blocks stay, which is no error.
+    /// Like [`PagedFile::evict`], but never waits. Mapped blocks stay, which is no error.
     ///
     /// # Errors
     /// [`FileError::BadRange`].

@@ -1,18 +1,18 @@
-//! Whether a call may wait: the mode in which the calls of this layer and of those above are made.
+//! The mode of a call: whether it may wait. Calls of this layer and of the layers above have it.
 
 use crate::reclaim::AllocMode;
 
-/// Whether a call may wait. One that may not fails with "would block" instead.
+/// Whether a call may wait. A call that may not fails with "would block" instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// It may call the store, evict, and sleep for locks.
+    /// The call may call the store, evict, and sleep on locks.
     Yes,
-    /// It may not.
+    /// The call may not.
     No,
 }
 
 impl Wait {
-    /// How memory is allocated.
+    /// Returns the mode in which memory is allocated.
     pub(crate) fn alloc_mode(self) -> AllocMode {
         match self {
             Wait::Yes => AllocMode::Wait,

@@ -1,13 +1,13 @@
-//! Waiting in place for a future, for a limited time: for callers that have no executor, and must
-//! not wait for ever for a store that hangs.
+//! Waits in place for a future, for a limited time: for callers that have no executor, and must not
+//! wait for ever for a store that hangs.
 //!
 //! The thread sleeps until the future wakes it or its time is over. If no service thread makes the
-//! calls of futures, it makes them itself. It sleeps only if another thread makes them (in a
-//! `tick()`): it is not notified when that thread is done, so it looks again now and then. A store
-//! that it calls itself may delay it for any time.
+//! calls of futures, this thread makes them itself. If another thread is making them (in a
+//! `tick()`), this thread sleeps, but is not notified when that thread is done, so it looks again
+//! now and then. A store that this thread calls may delay it for any time.
 //!
-//! In a device's handler it makes no calls of others, which the space would refuse there: it makes
-//! only that of its own future, at the first poll.
+//! In a device's handler, the thread makes no calls of other futures, which the space would refuse
+//! there. It makes only the call of its own future, at the first poll.
 
 use std::future::Future;
 use std::io;
@@ -22,12 +22,12 @@ use crate::exec::reentry;
 use crate::frame::{SleepEnd, Sleeper, deadline};
 use crate::sync::Arc;
 
-/// The time for which a future was waited for is over; it goes on.
+/// The time for which a future was waited for is over. The future continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("not done within {waited:?}")]
 #[non_exhaustive]
 pub struct TimedOut {
-    /// How long that was.
+    /// The time that was waited.
     pub waited: Duration,
 }
 
@@ -37,11 +37,11 @@ impl From<TimedOut> for io::Error {
     }
 }
 
-/// How long to wait for another thread that makes calls before looking whether they have to be made
-/// here.
+/// How long to wait for another thread that makes calls before this one looks whether it has to
+/// make them itself.
 const OTHERS_WAIT: Duration = Duration::from_millis(10);
 
-/// Wakes a thread that sleeps in place.
+/// A waker for a thread that sleeps in place.
 struct Bell(Arc<Sleeper>);
 
 impl Wake for Bell {
@@ -51,7 +51,7 @@ impl Wake for Bell {
     }
 }
 
-/// The result of the future within `timeout`. No lock is held.
+/// Waits for the future, at most for `timeout`, and returns its result. The caller holds no lock.
 pub(crate) fn wait_for<F: Future + Unpin>(
     future: &mut F,
     cache: &Cache,
@@ -61,7 +61,7 @@ pub(crate) fn wait_for<F: Future + Unpin>(
     let mut is_over = false;
     let is_alone = !cache.is_served() && reentry::is_in_device();
     loop {
-        // A new one each time: the last may have been woken already.
+        // A new sleeper each time: the last one may have been woken already.
         let sleeper = Sleeper::new();
         let waker = Waker::from(std::sync::Arc::new(Bell(sleeper.clone())));
         let polled = {
@@ -82,7 +82,7 @@ pub(crate) fn wait_for<F: Future + Unpin>(
                 end.into_iter().chain(again).min()
             }
         };
-        // If the work done here has woken it, it does not sleep.
+        // If the work done here has woken the future, the thread does not sleep.
         let slept = sleeper.sleep(until);
         is_over = slept == SleepEnd::TimedOut && end.is_some_and(|end| Instant::now() >= end);
     }

@@ -1,9 +1,9 @@
-//! How far the closing of a file has come: it is closed once, and others can wait for that.
+//! The progress of the closing of a file: it is closed once, and other threads can wait for that.
 
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Mutex, Rank};
 
-/// See the module. The mutex is not held while the file is closed.
+/// The stage of a file's closing. The mutex is not held while the file is closed.
 pub(crate) struct Closing {
     stage: Mutex<Stage>,
     moved: Condvar,
@@ -11,11 +11,11 @@ pub(crate) struct Closing {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// A handle or mapping exists, or the last one is about to report that it is gone.
+    /// A handle or mapping exists, or the last one is about to report that it is dropped.
     Open,
-    /// The last one went where the file could not be closed.
+    /// The last one was dropped where the file could not be closed.
     Left,
-    /// This thread closes it.
+    /// This thread is closing the file.
     Running(ThreadId),
     Ended,
 }
@@ -30,7 +30,7 @@ impl Default for Closing {
 }
 
 impl Closing {
-    /// The last handle went where the file cannot be closed.
+    /// Notes that the last handle was dropped where the file cannot be closed.
     pub(crate) fn leave(&self) {
         self.set(Stage::Left);
     }
@@ -40,7 +40,8 @@ impl Closing {
         self.moved.notify_all();
     }
 
-    /// The caller is to close the file, if that was not begun: until it drops the result.
+    /// Begins to close the file, unless that was begun before. The closing ends when the result is
+    /// dropped.
     pub(crate) fn begin(&self) -> Option<Ended<'_>> {
         let mut stage = self.stage.lock();
         let begins = matches!(*stage, Stage::Open | Stage::Left);
@@ -50,8 +51,8 @@ impl Closing {
         begins.then(|| Ended(self))
     }
 
-    /// Waits until there is something to do. Returns whether the caller is to close the file; does
-    /// not wait for the caller itself.
+    /// Waits until the file is closed, or has to be closed by the caller. Returns whether the
+    /// caller is to close it. Does not wait for a closing by the calling thread itself.
     pub(crate) fn wait(&self) -> bool {
         let mut stage = self.stage.lock();
         loop {
@@ -65,7 +66,7 @@ impl Closing {
     }
 }
 
-/// The file is closed when this is dropped, also if a store or waker has panicked.
+/// A closing under way. Dropping this ends it, also if a store or waker has panicked.
 pub(crate) struct Ended<'f>(&'f Closing);
 
 impl Drop for Ended<'_> {

@@ -1,17 +1,17 @@
-//! A file's counters, off the hit paths.
+//! A file's event counters.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters off the hit paths: shared, relaxed.
+/// Counters that no hit changes: shared, and relaxed.
 #[derive(Debug, Default)]
 pub(crate) struct FileCounters {
     /// Blocks read from the store.
     pub(crate) filled: AtomicU64,
-    /// Of those, blocks read ahead.
+    /// Of these, blocks read ahead.
     pub(crate) ahead: AtomicU64,
-    /// Of those, blocks evicted before their first use.
+    /// Of these, blocks evicted before their first use.
     pub(crate) unused: AtomicU64,
-    /// Calls for bytes of the store.
+    /// Calls that read bytes of the store.
     pub(crate) store_reads: AtomicU64,
     /// Blocks written back.
     pub(crate) written: AtomicU64,

@@ -1,17 +1,18 @@
-//! Calls of stores: what a thread in one may ask of its file, and which calls are made unasked.
+//! Guards calls of stores: what a thread inside one may do with the file, and which stores may be
+//! called on behalf of another operation.
 //!
 //! A store call may hold locks of the file's blocks, and its `invalidate` lock. A callback that
-//! came back to the same file on the same thread would wait for itself; so any call that may wait
-//! is an error there. Other files may be used: a store may well be made of one.
+//! came back to the same file on the same thread could wait for its own locks; so any call that may
+//! wait is an error there. Other files may be used: a store may well be made of one.
 //!
 //! So files are locked from the top of such a stack downwards. An operation that needs memory,
-//! makes room for dirty blocks, or does the service's work calls stores of files that it is not
-//! about. These may stand anywhere: also above one that this thread has locked (its append, its
-//! `invalidate`, or a direct file's layout: [`FileLocked`](crate::exec::reentry::FileLocked)) or is
-//! in a call of. There only stores are called that use no files, as far as they say or were seen to
+//! makes room for dirty blocks, or does the service's work calls stores of files other than its
+//! own. These files may be anywhere in a stack, also above a file that this thread has locked (its
+//! append, its `invalidate`, or a direct file's layout:
+//! [`FileLocked`](crate::exec::reentry::FileLocked)) or whose store it is calling. In such a place,
+//! it calls only stores that use no files, as far as they say or were seen to
 //! ([`FileCore::may_call_unasked`]). Dirty blocks of the others are written with nothing locked: an
-//! operation that found no memory gives its locks back, makes room, and tries again
-//! ([`with_room`]).
+//! operation that found no memory releases its locks, makes room, and tries again ([`with_room`]).
 
 use std::io;
 
@@ -25,14 +26,14 @@ use crate::sync::Apart;
 use crate::sys::process::Process;
 use crate::units::PageCount;
 
-/// How often an operation makes room for itself.
+/// How many times an operation makes room for itself.
 pub(crate) const ROOMS: u32 = 8;
 
-/// Pages of such room beside two blocks: for nodes of the index, and for others that take some
-/// meanwhile.
+/// The pages of such room besides two blocks: for nodes of the index, and for pages that other
+/// threads take meanwhile.
 const EXTRA_ROOM: u64 = 8;
 
-/// While it lives, this thread calls the store of a file.
+/// A call of a file's store by this thread, until this is dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct StoreCall {
     _call: InStoreCall,
@@ -41,12 +42,13 @@ pub(crate) struct StoreCall {
 }
 
 impl FileCore {
-    /// The address that names the file among open ones.
+    /// Returns the address that names the file among open ones.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Begins a call of the file's store: no reclaim below it, and no way back into the file.
+    /// Begins a call of the file's store: inside it, this thread neither reclaims nor comes back
+    /// into the file.
     pub(crate) fn store_call(&self) -> StoreCall {
         StoreCall {
             _call: InStoreCall::begin(self.address(), self.store.uses_files()),
@@ -60,7 +62,7 @@ impl FileCore {
         reentry::is_in_store_call(self.address())
     }
 
-    /// Refuses every call in a child of fork(2): it has neither the bytes in memory nor the
+    /// Refuses every call in a child of fork(2): the child has neither the bytes in memory nor the
     /// memory's threads, and only the parent may write to the store.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), FileError> {
@@ -78,8 +80,8 @@ impl FileCore {
         }
     }
 
-    /// Refuses calls that may wait to a thread that is in a call of the file's store, and to a
-    /// child of fork(2).
+    /// Refuses a call that may wait if the thread is in a call of the file's store, or the process
+    /// is a child of fork(2).
     pub(crate) fn check_not_reentrant(&self) -> Result<(), FileError> {
         self.check_process()?;
         match self.in_store_call() {
@@ -90,7 +92,7 @@ impl FileCore {
         }
     }
 
-    /// Refuses to go on in a file that is open for reading alone, or from inside its store.
+    /// Refuses a write to a file that is open for reading only, or from inside a call of its store.
     pub(crate) fn check_writable(&self) -> Result<(), FileError> {
         self.check_not_reentrant()?;
         match self.id.access {
@@ -118,7 +120,7 @@ impl FileCore {
         self.would_block(block.saturating_mul(self.block_bytes()))
     }
 
-    /// Whether this thread may call the file's store for the sake of another operation.
+    /// Whether this thread may call the file's store on behalf of another operation.
     pub(crate) fn may_call_unasked(&self) -> bool {
         let may = !self.store.may_use_files() || is_outermost();
         if !may {
@@ -127,12 +129,12 @@ impl FileCore {
         may
     }
 
-    /// Whether this thread may call the file's store to make room for the group that `io` says.
+    /// Whether this thread may call the file's store to make room for the group in `io`.
     pub(crate) fn may_call_for(&self, io: Io) -> bool {
         io.includes(self.id.groups.iter().copied()) && self.may_call_unasked()
     }
 
-    /// [`with_room`] for a file.
+    /// Does [`with_room`] for a file.
     pub(crate) fn with_room<T>(
         &self,
         work: impl FnMut() -> Result<T, FileError>,
@@ -166,16 +168,17 @@ impl FileCore {
         )
     }
 
-    /// Whether the store is made of files and found no memory for them: in its calls nothing is
-    /// evicted.
+    /// Whether the store is made of files and found no memory for them. Nothing is evicted during
+    /// its calls.
     pub(crate) fn is_short_below(&self, error: &FileError) -> bool {
         let is_short = matches!(error, FileError::Store { source, .. }
             if source.kind() == io::ErrorKind::OutOfMemory);
         is_short && self.store.may_use_files()
     }
 
-    /// Makes room after such an error for so many blocks of this file, where nothing is locked.
-    /// Whether there is some. The thread has no write under way, which reclaim might wait for.
+    /// Makes room for `blocks` blocks of this file after such an error, if nothing is locked.
+    /// Returns whether there is some. The thread has no write under way, for which reclaim might
+    /// wait.
     pub(crate) fn make_room_below(&self, error: &FileError, blocks: usize) -> bool {
         if !self.is_short_below(error) || !is_outermost() || self.pool.in_store_scope() {
             return false;
@@ -185,8 +188,8 @@ impl FileCore {
         self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io) > PageCount(0)
     }
 
-    /// Memory is short. If requests in flight have some of the group's, waits a moment until one
-    /// has landed, whose blocks can be evicted then. Returns whether to try again.
+    /// Called when memory is short. If requests in flight hold some of the group's memory, waits a
+    /// moment until one has landed, whose blocks can be evicted then. Returns whether to try again.
     fn wait_for_landing(&self, group: GroupId) -> bool {
         if self.cache.pages_in_flight(group) == 0 {
             return false;
@@ -202,10 +205,11 @@ impl FileCore {
     }
 }
 
-/// Does `work`, which locks files and needs memory. If it finds none (`is_full` says where), and
-/// has skipped files whose stores could not be called there, makes room for `pages` and a few more
-/// on behalf of `payer` with nothing locked, and does `work` again, which must allow that. The
-/// limit that it met counts as a failure only if the caller gets the error.
+/// Does `work`, which locks files and needs memory. If `work` finds no memory (`is_full` returns
+/// the full group), and has skipped files whose stores could not be called there, makes room for
+/// `pages` and a few more on behalf of `payer` with nothing locked, and does `work` again, which
+/// has to allow that. The refusal that `work` met counts as a failure only if the caller gets the
+/// error.
 pub(crate) fn with_room<T, E>(
     pool: &Pool,
     payer: GroupId,

@@ -7,10 +7,10 @@ use crate::group::{HeapBytes, MayReclaim};
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicU64;
 
-/// Bytes of the counts beside what is shared.
+/// The bytes of the reference counts beside a shared value.
 const ARC_BYTES: usize = 16;
 
-/// One handle's own state.
+/// The state of one handle.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) core: Arc<FileCore>,
@@ -18,17 +18,17 @@ pub(crate) struct Handle {
     pub(crate) stream: Stream,
     /// Where the last read by copy ended.
     pub(crate) read_end: AtomicU64,
-    /// `None` for a file's first handle, which its file is charged for.
+    /// The charge for the handle. `None` for the first one, which is charged with its file.
     _heap: Option<HeapBytes>,
 }
 
 impl Handle {
-    /// The first handle of a file.
+    /// Creates the first handle of a file.
     pub(crate) fn first(core: &Arc<FileCore>) -> Arc<Handle> {
         Handle::new(core, None)
     }
 
-    /// One more handle of the file, or `other` if the group has no memory for it.
+    /// Creates one more handle of the file, or returns `other` if the group has no memory for one.
     pub(crate) fn another(other: &Arc<Handle>) -> Arc<Handle> {
         let core = &other.core;
         let bytes = size_of::<Handle>() + ARC_BYTES;
@@ -48,7 +48,7 @@ impl Handle {
         })
     }
 
-    /// The file's latest failure, if this handle has not heard of it.
+    /// Returns the file's latest failure as an error, if it was not yet reported to this handle.
     pub(crate) fn check_errors(&self) -> Result<(), FileError> {
         self.core.writes.errors.check(&self.cursor)
     }

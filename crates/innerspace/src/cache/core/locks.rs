@@ -1,29 +1,29 @@
-//! The locks of a file that callers may sleep on.
+//! The locks of a file on which callers may sleep.
 
 use crate::cache::dirty::index::DirtyIndex;
 use crate::cache::index::Index;
 use crate::exec::reentry::FileLocked;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// See the module. Both are outside the locks of blocks.
+/// The locks of one file. Both come before the locks of blocks.
 pub(crate) struct FileLocks {
-    /// Serialises appends, and keeps the length of the file the same meanwhile.
+    /// Held by appends and changes of the length, one at a time.
     append: Mutex<()>,
-    /// Shared: filling blocks and writing, but for appends that are one step (`new_blocks`).
-    /// Exclusive: truncate, punch, discard, invalidate.
+    /// Held shared by fills and writes, except by appends in one step (`new_blocks`). Held
+    /// exclusively by truncate, punch, discard and invalidate.
     invalidate: RwLock<()>,
 }
 
-/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that the
-/// caller makes it.
+/// Proof that no truncate, punch, discard or invalidate of the file runs meanwhile, or that it is
+/// the caller's own.
 #[must_use]
 pub(crate) enum InvalidateGuard<'f> {
-    /// Other threads may fill and write, too.
+    /// Other threads may fill and write as well.
     Shared {
         _guard: RwLockReadGuard<'f, ()>,
         _holding: FileLocked,
     },
-    /// No other thread may fill or write. Dropped in this order.
+    /// No other thread may fill or write. The fields are dropped in this order.
     Alone {
         _cutting: CuttingMark<'f>,
         _guard: RwLockWriteGuard<'f, ()>,
@@ -31,7 +31,8 @@ pub(crate) enum InvalidateGuard<'f> {
     },
 }
 
-/// While it lives, appends that take no shared lock see that the file is locked exclusively.
+/// A mark that shows appends, which take no shared lock, that the file is locked exclusively. Lasts
+/// until this is dropped.
 pub(crate) struct CuttingMark<'f>(&'f Index<DirtyIndex>);
 
 impl Drop for CuttingMark<'_> {
@@ -50,17 +51,17 @@ impl Default for FileLocks {
 }
 
 impl FileLocks {
-    /// Keeps other appends and changes of the length away.
+    /// Excludes other appends and changes of the length.
     pub(crate) fn append(&self) -> MutexGuard<'_, ()> {
         self.append.lock()
     }
 
-    /// Like [`FileLocks::append`] without waiting.
+    /// Does [`FileLocks::append`] without waiting.
     pub(crate) fn try_append(&self) -> Option<MutexGuard<'_, ()>> {
         self.append.try_lock()
     }
 
-    /// Keeps truncate, punch and their like away.
+    /// Excludes truncate, punch, discard and invalidate.
     pub(crate) fn shared(&self) -> InvalidateGuard<'_> {
         InvalidateGuard::Shared {
             _guard: self.invalidate.read(),
@@ -68,7 +69,7 @@ impl FileLocks {
         }
     }
 
-    /// Like [`FileLocks::shared`] without waiting.
+    /// Does [`FileLocks::shared`] without waiting.
     pub(crate) fn try_shared(&self) -> Option<InvalidateGuard<'_>> {
         let guard = self.invalidate.try_read()?;
         Some(InvalidateGuard::Shared {
@@ -77,7 +78,7 @@ impl FileLocks {
         })
     }
 
-    /// Keeps all fills and writes away. `index` is the file's.
+    /// Excludes all fills and writes. `index` is the file's.
     pub(crate) fn alone<'f>(&'f self, index: &'f Index<DirtyIndex>) -> InvalidateGuard<'f> {
         let guard = self.invalidate.write();
         index.lock().set_cutting(true);

@@ -1,4 +1,4 @@
-//! The state of one cached file, in components, and the small steps of which every operation is
+//! The state of one cached file, in components, and the small steps from which every operation is
 //! made.
 
 pub(crate) mod closing;
@@ -43,8 +43,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};
 use crate::units::{FrameId, PAGE_SHIFT, PageCount};
 
-/// One cached file. Kept alive by handles, mappings, views and reclaim; closed when the last handle
-/// and mapping go ([`FileInner`](crate::cache::FileInner)).
+/// One cached file. Handles, mappings, views and reclaim keep it alive. It is closed when the last
+/// handle and mapping are dropped ([`FileInner`](crate::cache::FileInner)).
 pub(crate) struct FileCore {
     pub(crate) me: Weak<FileCore>,
     pub(crate) cache: Arc<Cache>,
@@ -58,68 +58,70 @@ pub(crate) struct FileCore {
     pub(crate) mappers: MapperList,
     pub(crate) requests: Requests,
     pub(crate) ready: ReadyList,
-    /// Read-ahead of mappings, which have no handle.
+    /// The read-ahead of mappings, which have no handle.
     pub(crate) stream: Stream,
     pub(crate) counters: FileCounters,
     pub(crate) closing: Closing,
-    /// What ends with the file: its place in the table of open files, the charge for its heap.
+    /// Values that are dropped with the file: its place in the table of open files, the charge for
+    /// its heap.
     ending: OnceLock<Box<dyn Send + Sync>>,
 }
 
 /// The properties of a file that never change.
 pub(crate) struct FileIdentity {
-    /// Its place among the cache's files.
+    /// The file's place among the cache's files.
     pub(crate) number: u64,
-    /// The number frames carry.
+    /// The owner number in the metadata of the file's frames.
     pub(crate) owner: OwnerId,
-    /// The name as it was given.
+    /// The name as the caller gave it.
     pub(crate) own_name: Arc<str>,
-    /// The same in messages.
+    /// The name as it appears in messages.
     pub(crate) name: Arc<str>,
-    /// The store's own name for itself.
+    /// The identity that the store reports for itself.
     pub(crate) identity: Option<Identity>,
-    /// Keeps the group; pays for blocks and index nodes.
+    /// The group that pays for blocks and index nodes. The handle keeps it alive.
     pub(crate) group: Group,
-    /// Whether other groups may open it, too.
+    /// Whether other groups may open the file as well.
     pub(crate) shared: bool,
     /// The group and those above it, for the dirty limits.
     pub(crate) groups: Vec<GroupId>,
     /// log2 of the pages in a block.
     pub(crate) order: u8,
-    /// log2 of the bytes in a block.
+    /// log2 of the block size in bytes.
     block_shift: u32,
-    /// The last byte in a block.
+    /// The offset of the last byte in a block.
     last_in_block: u64,
     pub(crate) access: FileAccess,
     pub(crate) write_order: WriteOrder,
-    /// Whether accepted writes have to be kept until a sync.
+    /// Whether written blocks have to be kept until a sync.
     pub(crate) accepted: Accepted,
 }
 
 /// A file's blocks, its length, and its known holes.
 pub(crate) struct Blocks {
-    /// The blocks, and under the same mutex which of them are dirty: a new block of a writer enters
-    /// both at once.
+    /// The blocks, and under the same mutex the dirty index: a new block of a writer enters both in
+    /// one step.
     pub(crate) index: Index<DirtyIndex>,
-    /// The file's length in bytes. Grows under the mutex of `index`; shrinks, and is set by
-    /// `set_len`, under `invalidate`, exclusive.
+    /// The file's length in bytes. It grows under the mutex of `index`. It shrinks, and is set by
+    /// `set_len`, under `invalidate` exclusive.
     pub(crate) size: AtomicU64,
-    /// The length of the store's bytes: nothing at or after it is read from there. Changes as
-    /// `size` does, and after a write.
+    /// The length of the store's bytes: nothing at or after it is read from the store. It changes
+    /// when `size` does, and after a write to the store.
     pub(crate) stored: AtomicU64,
-    /// Moves when something may have stopped being a hole, under the mutex of `index`: see
+    /// Advances, under the mutex of `index`, whenever something may have stopped being a hole: see
     /// [`FileCore::hole_still`].
     pub(crate) hole_epoch: AtomicU64,
-    /// Which blocks may be mapped as holes.
+    /// The holes that may be mapped.
     pub(crate) visible_holes: VisibleHoles,
-    /// The known holes of the store. A leaf lock.
+    /// The known holes of the store. An innermost lock.
     pub(crate) extents: Mutex<Extents>,
-    /// The last block has old bytes past the end of the file, which are viewed: to be cleared
-    /// before the file grows.
+    /// Whether the last block has old bytes past the end of the file that could not be cleared
+    /// because they are viewed. They are cleared before the file grows.
     pub(crate) tail_left: AtomicBool,
-    /// Why blocks that waiters still hold could not be filled (P20). A leaf lock.
+    /// The errors for blocks that could not be filled and that waiters still hold (P20). An
+    /// innermost lock.
     pub(crate) fill_errors: Mutex<Vec<(FrameId, FileError)>>,
-    /// Readers that may remember blocks, and hold each once.
+    /// The number of readers that may remember blocks. Each of them holds a block once.
     pub(crate) block_readers: AtomicU64,
 }
 
@@ -140,7 +142,7 @@ impl Blocks {
 }
 
 impl FileCore {
-    /// A file with nothing cached. The store is not called.
+    /// Creates a file with nothing cached. The store is not called.
     pub(crate) fn new(
         cache: &Arc<Cache>,
         asked: StoreProbe,
@@ -211,21 +213,22 @@ impl FileCore {
         core
     }
 
-    /// Keeps something until the file ends.
+    /// Keeps `ending` until the file is dropped.
     pub(crate) fn keep(&self, ending: Box<dyn Send + Sync>) {
         let _once = self.ending.set(ending);
     }
 
     // --- sizes and numbers
 
-    /// The file's length in bytes.
+    /// Returns the file's length in bytes.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
-        // Acquire: pairs with the release when the file grew; the bytes were written before.
+        // Acquire pairs with the Release of the thread that made the file grow, which had written
+        // the bytes before.
         self.blocks.size.load(Ordering::Acquire)
     }
 
-    /// The file's length is `size` bytes from now on. Release: pairs with the load in `size`.
+    /// Sets the file's length. Release pairs with the load in `size`.
     #[inline]
     pub(crate) fn set_size(&self, size: u64) {
         if size > TAGGED_BYTES {
@@ -234,17 +237,17 @@ impl FileCore {
         self.blocks.size.store(size, Ordering::Release);
     }
 
-    /// Whether its frames are those of this memory.
+    /// Whether the file's frames are those of this memory.
     pub(crate) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
 
-    /// The name in messages.
+    /// Returns the name as it appears in messages.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.id.name
     }
 
-    /// Whether the file may be written.
+    /// Returns whether the file may be written.
     pub(crate) fn access(&self) -> FileAccess {
         self.id.access
     }
@@ -254,40 +257,40 @@ impl FileCore {
         &self.pool.frames
     }
 
-    /// log2 of the block size in bytes.
+    /// Returns log2 of the block size in bytes.
     #[inline]
     pub(crate) fn block_shift(&self) -> u32 {
         self.id.block_shift
     }
 
-    /// The block size in bytes.
+    /// Returns the block size in bytes.
     #[inline]
     pub(crate) fn block_bytes(&self) -> u64 {
         self.id.last_in_block + 1
     }
 
-    /// The offset in its block of a byte of the file.
+    /// Returns the offset of a byte of the file inside its block.
     #[inline]
     pub(crate) fn inside_block(&self, offset: u64) -> u64 {
         offset & self.id.last_in_block
     }
 
-    /// The bytes from `offset` to the end of its block.
+    /// Returns the number of bytes from `offset` to the end of its block.
     pub(crate) fn left_in_block(&self, offset: u64) -> usize {
         (self.block_bytes() - self.inside_block(offset)) as usize
     }
 
-    /// Pages in a block.
+    /// Returns the number of pages in a block.
     pub(crate) fn block_pages(&self) -> u64 {
         1 << self.id.order
     }
 
-    /// The file's pages in a range of blocks.
+    /// Returns the file's pages in a range of blocks.
     pub(crate) fn pages_of(&self, blocks: Range<u64>) -> Range<u64> {
         blocks.start << self.id.order..blocks.end.saturating_mul(self.block_pages())
     }
 
-    /// The blocks a byte range touches.
+    /// Returns the blocks that a byte range touches.
     pub(crate) fn blocks_of(&self, bytes: Range<u64>) -> Range<u64> {
         if bytes.is_empty() {
             return 0..0;
@@ -295,18 +298,18 @@ impl FileCore {
         bytes.start >> self.block_shift()..((bytes.end - 1) >> self.block_shift()) + 1
     }
 
-    /// The blocks that some pages of the file are in.
+    /// Returns the blocks that contain some of these pages of the file.
     pub(crate) fn blocks_of_pages(&self, pages: &Range<u64>) -> Range<u64> {
         pages.start >> self.id.order..pages.end.div_ceil(self.block_pages())
     }
 
-    /// The pages of a block.
+    /// Returns the pages of a block.
     pub(crate) fn pages_in(&self, block: u64) -> Range<u64> {
         self.pages_of(block..block + 1)
     }
 
-    /// The first page past the end of the file. A page before it whose block is locked is the
-    /// file's until it is unlocked: a cut shortens the file before it locks the blocks.
+    /// Returns the first page past the end of the file. A page before it stays in the file while
+    /// its block is locked: a cut shortens the file before it locks the blocks.
     pub(crate) fn end_page(&self) -> u64 {
         let size = self.size();
         match self.blocks.tail_left.load(Ordering::Acquire) {
@@ -315,19 +318,19 @@ impl FileCore {
         }
     }
 
-    /// The number after that of the last block that a file can have.
+    /// Returns one more than the number of the last block that a file can have.
     pub(crate) fn end_block(&self) -> u64 {
         (MAX_SIZE >> self.block_shift()) + 1
     }
 
-    /// The lowest limit of the groups that pay for the file, in bytes.
+    /// Returns the lowest limit of the groups that pay for the file, in bytes.
     pub(crate) fn nearest_limit(&self) -> u64 {
         let limits = self.id.groups.iter();
         let limits = limits.filter_map(|group| self.pool.groups.max(*group));
         limits.min().map_or(u64::MAX, PageCount::bytes)
     }
 
-    /// Where the file's bytes are.
+    /// Returns the file's store.
     pub(crate) fn store(&self) -> Result<Arc<StoreHandle>, FileError> {
         self.store.get().ok_or_else(|| self.closed())
     }
@@ -386,7 +389,7 @@ impl FileCore {
 
     // --- references
 
-    /// Drops a reference on a block, and the block with the last one.
+    /// Drops a reference to a block, and frees the block if that was the last hold.
     #[inline]
     pub(crate) fn put(&self, frame: FrameId) {
         if self.frames().meta(frame).hold.put() == Dropped::Last {
@@ -405,40 +408,40 @@ impl FileCore {
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         let id = self.mappers.add(mapper);
         // An operation that puts a block into the index looks for mappers before it releases this
-        // mutex: it sees this one, or the faults of this one see the block. See
+        // mutex. So it either sees this mapper, or the faults of this mapper see the block. See
         // `FileCore::end_hole`.
         drop(self.dirty());
         id
     }
 
-    /// Removes a mapper, whose translations of this file are gone.
+    /// Removes a mapper, whose translations of this file have all been taken away.
     pub(crate) fn remove_mapper(&self, id: MapperId) {
         self.mappers.remove(id);
     }
 
-    /// Whether a mapping keeps a page of the block in memory.
+    /// Whether a mapping locks a page of the block in memory.
     pub(crate) fn is_locked_in_memory(&self, block: u64) -> bool {
         self.mappers.has_locked(self.pages_in(block))
     }
 
-    /// Takes translations of whole blocks away. A grace period has to follow.
+    /// Takes away the translations of whole blocks. A grace period has to follow.
     pub(crate) fn revoke(&self, blocks: Range<u64>, how: Revoke) {
         self.mappers.revoke(self.pages_of(blocks), how);
     }
 
-    /// Takes the right to store to pages away. A caller that needs more than a new fault on the
-    /// next store waits for a grace period.
+    /// Takes away the right to store to these pages. That makes the next store fault; a caller that
+    /// needs more has to wait for a grace period.
     pub(crate) fn revoke_write(&self, pages: Range<u64>) {
         self.mappers.revoke(pages, Revoke::Write);
     }
 
-    /// Waits until no access uses a translation of the file that was taken away before.
+    /// Waits until no access uses a translation of the file that was taken away before this call.
     pub(crate) fn grace(&self) {
         let domain = &self.pool.domain;
         domain.synchronize_with(|owner| self.mappers.has_owner(owner));
     }
 
-    /// Takes all translations of whole blocks away, and waits until none is in use (I6).
+    /// Takes away all translations of whole blocks, and waits until none is in use (I6).
     pub(crate) fn revoke_and_wait(&self, blocks: Range<u64>, how: Revoke) {
         if !self.mappers.is_empty() {
             self.revoke(blocks, how);
@@ -448,14 +451,14 @@ impl FileCore {
 
     // --- dirty state
 
-    /// The dirty index, locked, and with it the index.
+    /// Locks and returns the dirty index, and with it the index.
     #[inline]
     #[track_caller]
     pub(crate) fn dirty(&self) -> MutexGuard<'_, Guarded<DirtyIndex>> {
         self.blocks.index.lock()
     }
 
-    /// The rules for a writer with this reason, as they are now.
+    /// Returns the rules for a writer with this reason, as they are now.
     pub(crate) fn rules(&self, reason: WriteReason) -> WriteRules {
         let released = self.writes.barrier.released();
         WriteRules {
@@ -465,8 +468,8 @@ impl FileCore {
         }
     }
 
-    /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock and
-    /// has changed, or is about to let others change, the bytes.
+    /// Notes that a block's bytes are newer than the store's. The caller holds the block's lock,
+    /// and has changed the bytes or is about to let others change them.
     pub(crate) fn mark_dirty(&self, block: u64, frame: FrameId) {
         let ordered = self.id.write_order == WriteOrder::Ordered;
         let flags = &self.frames().meta(frame).flags;
@@ -476,7 +479,7 @@ impl FileCore {
         self.mark_dirty_as(self.dirty_entry(), block, frame);
     }
 
-    /// The entry of the dirty index for a write that happens now.
+    /// Creates the entry of the dirty index for a write that happens now.
     #[inline]
     pub(crate) fn dirty_entry(&self) -> Dirty {
         Dirty {
@@ -488,7 +491,7 @@ impl FileCore {
         }
     }
 
-    /// [`FileCore::mark_dirty`] with an entry of the caller's.
+    /// Does [`FileCore::mark_dirty`] with an entry from the caller.
     pub(crate) fn mark_dirty_as(&self, entry: Dirty, block: u64, frame: FrameId) {
         let flags = &self.frames().meta(frame).flags;
         let mut dirty = self.dirty();
@@ -498,8 +501,8 @@ impl FileCore {
         dirty.insert(block, entry);
     }
 
-    /// Forgets that a block is dirty, or not synced: it is being removed from the file. The caller
-    /// holds the block's lock.
+    /// Removes a block from the dirty index, whether dirty or not yet synced: it is being removed
+    /// from the file. The caller holds the block's lock.
     pub(crate) fn forget_dirty(&self, block: u64, frame: FrameId) {
         let flags = &self.frames().meta(frame).flags;
         if self.id.accepted == Accepted::Kept && !flags.load().contains(FlagSet::DIRTY) {
@@ -516,8 +519,8 @@ impl FileCore {
         self.count_behind(&mut dirty);
     }
 
-    /// Counts this many more dirty blocks. Under the mutex of the index, as are all changes of
-    /// DIRTY.
+    /// Adds to the count of dirty blocks. Called under the mutex of the index, as DIRTY is always
+    /// changed under it.
     #[inline]
     pub(crate) fn count_dirty(&self, blocks: usize) {
         let pages = (blocks as u64) << self.id.order;
@@ -525,14 +528,14 @@ impl FileCore {
         self.pool.counters.add(Event::PgDirtied, pages);
     }
 
-    /// Counts this many dirty blocks less, under the same mutex.
+    /// Subtracts from the count of dirty blocks, under the same mutex.
     pub(crate) fn count_clean(&self, blocks: usize) {
         let pages = (blocks as u64) << self.id.order;
         self.cache.count_clean(&self.id.groups, pages);
         self.pool.counters.add(Event::PgCleaned, pages);
     }
 
-    /// Counts the blocks that are not dirty and yet stay, after a change of them.
+    /// Updates the count of blocks that are not dirty but must stay in memory.
     pub(crate) fn count_behind(&self, dirty: &mut DirtyIndex) {
         let (now, before) = dirty.recount_behind();
         if now != before {
@@ -541,7 +544,7 @@ impl FileCore {
         }
     }
 
-    /// Dirty blocks, those being written not counted.
+    /// Returns the number of dirty blocks, without those being written.
     pub(crate) fn dirty_blocks(&self) -> u64 {
         self.dirty().len() as u64
     }
@@ -554,15 +557,16 @@ impl FileCore {
 
 impl Drop for FileCore {
     fn drop(&mut self) {
-        // If it panicked when it was closed, it is among the files yet.
+        // If the closing panicked, the file is still in the cache's list.
         self.cache.remove_file(self);
-        // Closing removes every block. If it panicked before that, views may still show one, and
-        // nothing will notice when they are gone: the memory is never freed, and the number in
-        // their tags is never reused.
+        // Closing removes every block. If it panicked before that, there may still be views of a
+        // block, and nothing will notice when they end. So the memory is then never freed, and the
+        // number in the tags of these blocks is never reused.
         if self.blocks.index.counts().blocks > 0 {
             std::mem::forget(self.pool.clone());
         } else {
-            // Not earlier: a holder of the file, closed or not, looks blocks up by its number.
+            // The number is freed only here: a holder of the file, closed or not, looks blocks up
+            // by it.
             self.pool.unregister_owner(self.id.owner);
         }
     }

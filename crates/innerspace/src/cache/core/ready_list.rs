@@ -1,4 +1,4 @@
-//! The futures of one file that wait for bytes: which are due to be woken, and which operation
+//! The list of a file's futures that wait for bytes: which are due to be woken, and which operation
 //! wakes them.
 
 use std::collections::BTreeMap;
@@ -15,18 +15,19 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::PAGE_SIZE;
 
-/// One future's request, shared with the service's queue and the file's list, which hold it weakly.
+/// The request of one future. The future shares it with the service's queue and the file's list,
+/// which hold it weakly.
 #[derive(Debug)]
 pub(crate) struct Request {
     cache: Arc<Cache>,
-    /// Pays for the file.
+    /// The group that pays for the file.
     payer: GroupId,
-    /// The blocks with the wanted bytes.
+    /// The blocks with the requested bytes.
     blocks: Range<u64>,
-    /// Set when the next operation that ends has to wake it.
+    /// Set when the next operation that ends has to wake the future.
     due: Due,
-    /// `None` once the future is gone: nothing is left here then, because the last reference may be
-    /// dropped with a block locked.
+    /// `None` once the future is dropped. Nothing is left here then, because the last reference may
+    /// be dropped with a block locked.
     state: Mutex<Option<State>>,
 }
 
@@ -37,7 +38,7 @@ struct State {
 }
 
 impl State {
-    /// Keeps the first result, and returns any other.
+    /// Keeps the first result, and returns any later one.
     fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
         if self.result.is_some() {
             return Some(result);
@@ -71,7 +72,7 @@ impl Request {
         state.as_mut().and_then(|state| state.result.take())
     }
 
-    /// Takes the result if it is there; otherwise leaves a waker.
+    /// Takes the result if there is one. Otherwise stores a waker.
     pub(crate) fn look(&self, waker: Waker) -> Option<Result<View, FileError>> {
         let before = {
             let mut state = self.state.lock();
@@ -81,15 +82,15 @@ impl Request {
             }
             known.waker.replace(waker)
         };
-        // Foreign code, so dropped with the lock released.
+        // A waker is foreign code, so it is dropped with the lock released.
         drop(before);
         None
     }
 
-    /// The future is gone.
+    /// Drops the result and the waker, because the future is dropped.
     pub(crate) fn forget(&self) {
-        // The result is a view, and dropping a waker may run any code: both are dropped here, with
-        // nothing locked.
+        // The result is a view, and dropping a waker may run any code: so both are dropped here,
+        // with nothing locked.
         let state = self.state.lock().take();
         drop(state);
     }
@@ -109,17 +110,17 @@ impl Request {
     }
 }
 
-/// The most blocks that one request asks for: those of a view that is copied, and one more.
+/// The most blocks that one request covers: those of a view that is copied, and one more.
 const MOST_BLOCKS: u64 = MAX_COPY / PAGE_SIZE as u64 + 1;
 
-/// The requests of one file. Leaf locks, not held while a waker is called.
+/// The requests of one file. Its locks are innermost locks, and not held while a waker is called.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyList {
     count: AtomicUsize,
-    /// Some request may be due to be woken.
+    /// Whether some request may be due to be woken.
     any_due: AtomicBool,
     closed: AtomicBool,
-    /// Ordered by first block, then by address.
+    /// The requests by first block, then by address.
     requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,
     due: Mutex<Vec<Weak<Request>>>,
 }
@@ -136,7 +137,7 @@ impl ReadyList {
         requests.insert(request.key(), Arc::downgrade(request));
         self.count.store(requests.len(), Ordering::SeqCst);
         drop(requests);
-        // Pairs with that of `filled`.
+        // Pairs with the fence in `filled`.
         fence(Ordering::SeqCst);
     }
 
@@ -146,7 +147,7 @@ impl ReadyList {
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
-    /// Requests under way.
+    /// Returns the number of requests under way.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
@@ -155,7 +156,7 @@ impl ReadyList {
         self.live_in(0..u64::MAX)
     }
 
-    /// The requests that may want one of the blocks.
+    /// Returns the requests that may cover one of the blocks.
     fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
         let first = blocks.start.saturating_sub(MOST_BLOCKS);
         let requests = self.requests.lock();
@@ -163,12 +164,13 @@ impl ReadyList {
         near.filter_map(|(_, request)| request.upgrade()).collect()
     }
 
-    /// Blocks were filled, or their fill failed. [`ReadyList::wake_due`] has to follow.
+    /// Notes that blocks were filled, or that their fill failed. [`ReadyList::wake_due`] has to
+    /// follow.
     ///
     /// A future that registers at this moment is not missed. The blocks were changed before the
-    /// fence here, and the count is read behind it; the future is counted before the fence of
-    /// [`ReadyList::add`], and looks at the blocks once more behind that one (`Ready::poll`). So
-    /// it is counted here, or it sees the blocks.
+    /// fence here, and the count is read after it. The future is counted before the fence of
+    /// [`ReadyList::add`], and looks at the blocks once more after that one (`Ready::poll`). So
+    /// either it is counted here, or it sees the blocks.
     #[inline]
     pub(crate) fn filled(&self, blocks: Range<u64>) {
         fence(Ordering::SeqCst);
@@ -177,7 +179,7 @@ impl ReadyList {
         }
     }
 
-    /// The file changed as a whole. [`ReadyList::wake_due`] has to follow.
+    /// Notes that the file changed as a whole. [`ReadyList::wake_due`] has to follow.
     pub(crate) fn changed(&self) {
         self.filled(0..u64::MAX);
     }
@@ -188,13 +190,13 @@ impl ReadyList {
             let wanted = &request.blocks;
             if wanted.start < blocks.end && blocks.start < wanted.end && request.due.note() {
                 self.due.lock().push(Arc::downgrade(&request));
-                // Release: pairs with the swap of the waking thread, which then sees the list.
+                // Release pairs with the swap of the waking thread, which then sees the list.
                 self.any_due.store(true, Ordering::Release);
             }
         }
     }
 
-    /// A block could not be filled: the futures that wait for it get the error.
+    /// Gives the error to the futures that wait for a block that could not be filled.
     /// [`ReadyList::wake_due`] has to follow.
     pub(crate) fn failed(&self, block: u64, error: &FileError) {
         if self.len() == 0 {
@@ -210,12 +212,12 @@ impl ReadyList {
         self.filled(block..block + 1);
     }
 
-    /// Whether a future is due.
+    /// Whether a future is due to be woken.
     pub(crate) fn is_any_due(&self) -> bool {
         self.any_due.load(Ordering::Relaxed)
     }
 
-    /// Wakes the futures that are due. No lock is held.
+    /// Wakes the futures that are due. The caller holds no lock.
     #[inline]
     pub(crate) fn wake_due(&self) {
         if self.any_due.load(Ordering::Relaxed) {
@@ -237,14 +239,14 @@ impl ReadyList {
         panics.go_on();
     }
 
-    /// The last handle is gone: a future that looks from now on sees that.
+    /// Notes that the last handle is dropped: a future that looks from now on sees that.
     /// [`ReadyList::wake_closed`] has to follow.
     pub(crate) fn begin_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Wakes all futures of the file, which is closed. One that is not in the list yet looks at the
-    /// file once more when it is.
+    /// Wakes all futures of the file, which is closed. A future that is not in the list yet looks
+    /// at the file once more after it has entered the list.
     pub(crate) fn wake_closed(&self, closed: &FileError, panics: &mut Panics) {
         for request in self.live() {
             panics.catch(|| request.settle(Err(closed.clone())));

@@ -1,11 +1,11 @@
-//! The requests of a file that are in flight: see [`requests`](crate::cache::read::requests).
+//! The requests in flight of a file: see [`requests`](crate::cache::read::requests).
 
 use crate::exec::{InFlight, Job, Lane};
 
 /// The requests of one file, and the lane in which plain calls of its store are made.
 pub(crate) struct Requests {
     pub(crate) in_flight: InFlight<Box<dyn Job>>,
-    /// Calls of the store.
+    /// The calls of the store.
     pub(crate) store_calls: Lane,
 }
 
@@ -17,13 +17,13 @@ impl Requests {
         }
     }
 
-    /// Threads that sleep in `FileCore::wait_made`.
+    /// Returns how many threads sleep in `FileCore::wait_made`.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn waiting(&self) -> u32 {
         self.in_flight.waiting()
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()

@@ -1,8 +1,9 @@
-//! The store of an open file, shared by the file and the calls that are under way.
+//! The store of an open file, shared by the file and the calls of the store that are under way.
 //!
-//! A call that is under way as the file is closed has the store a moment longer, and with it
-//! whatever keeps others out, such as a lock. So the file's entry in the table of open files stays
-//! until then: the next open of the same store waits, instead of meeting that lock.
+//! A call that is under way while the file is closed keeps the store a moment longer, and with it
+//! anything that excludes other users, such as a lock on a host file. So the file's entry in the
+//! table of open files stays until the call ends: the next open of the same store waits, instead of
+//! meeting that lock.
 
 use std::io;
 use std::ops::Deref;
@@ -12,10 +13,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::units::MIB;
 
-/// See the module.
+/// A store, and a mark that it is in use.
 pub(crate) struct StoreHandle {
     store: Arc<dyn Store>,
-    /// Dropped when the store is, behind it.
+    /// Declared after the store, so that it is dropped after it.
     open: Arc<()>,
 }
 
@@ -25,15 +26,15 @@ impl StoreHandle {
         StoreHandle { store, open }
     }
 
-    /// As long as it can be upgraded, the store is in use: by the file, or by a call that is under
-    /// way yet.
+    /// Returns a mark of use: while it can be upgraded, the file or a call under way uses the
+    /// store.
     pub(crate) fn in_use(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
 }
 
-/// The calls that transfer no bytes, made again when they are interrupted. Those that do are made
-/// again where they go on after a short transfer.
+/// Calls that transfer no bytes. Each is made again when it is interrupted. A call that transfers
+/// bytes is made again where it continues after a short transfer.
 impl StoreHandle {
     pub(crate) fn len(&self) -> io::Result<u64> {
         uninterrupted(|| self.store.len())
@@ -72,13 +73,13 @@ impl Deref for StoreHandle {
     }
 }
 
-/// The request size in bytes of stores that have no preference, and the largest of all.
+/// The request size in bytes for stores that have no preference, and the largest for all stores.
 const DEFAULT_REQUEST: u64 = MIB;
 const MOST_REQUEST: u64 = 64 * MIB;
 
-/// A file's knowledge of its store.
+/// The store of a file, and what the file knows about it.
 pub(crate) struct FileStore {
-    /// `None` once the file is closed. A leaf lock, held to clone it.
+    /// `None` once the file is closed. An innermost lock, held only while the handle is cloned.
     handle: Mutex<Option<Arc<StoreHandle>>>,
     /// Whether a call of the store may use other files.
     uses_files: Arc<AtomicBool>,
@@ -87,7 +88,7 @@ pub(crate) struct FileStore {
 }
 
 impl FileStore {
-    /// For a file whose blocks have `1 << block_shift` bytes.
+    /// Creates the store of a file whose blocks have `1 << block_shift` bytes.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         uses_files: bool,
@@ -106,12 +107,12 @@ impl FileStore {
         }
     }
 
-    /// The store, unless the file is closed.
+    /// Returns the store, unless the file is closed.
     pub(crate) fn get(&self) -> Option<Arc<StoreHandle>> {
         self.handle.lock().clone()
     }
 
-    /// As long as it can be upgraded, the store is in use by this file.
+    /// Returns a mark of use: while it can be upgraded, this file uses the store.
     pub(crate) fn in_use(&self) -> Weak<()> {
         let handle = self.handle.lock();
         handle
@@ -119,7 +120,7 @@ impl FileStore {
             .map_or_else(Weak::new, StoreHandle::in_use)
     }
 
-    /// The file is closed. The store is dropped with the lock released.
+    /// Closes the store. It is dropped with the lock released.
     pub(crate) fn close(&self) {
         let handle = self.handle.lock().take();
         drop(handle);
@@ -130,7 +131,7 @@ impl FileStore {
         self.uses_files.load(Ordering::Relaxed)
     }
 
-    /// Where calls of the store note that they use other files.
+    /// Returns the flag that calls of the store set when they use other files.
     pub(crate) fn uses_files(&self) -> Arc<AtomicBool> {
         self.uses_files.clone()
     }
@@ -141,12 +142,12 @@ impl FileStore {
         self.uses_files.store(true, Ordering::Relaxed);
     }
 
-    /// The number of requests that the store serves at a time.
+    /// Returns how many requests the store serves at a time.
     pub(crate) fn at_a_time(&self) -> u32 {
         self.at_a_time
     }
 
-    /// The largest request in blocks.
+    /// Returns the largest request in blocks.
     pub(crate) fn request_blocks(&self) -> u64 {
         self.request_blocks
     }

@@ -1,7 +1,7 @@
-//! What a store says about itself before it becomes a file.
+//! The questions to a store before it becomes a file.
 //!
-//! A store may be made of other files, and open them when it is asked: nothing is locked then, nor
-//! when it is dropped because it cannot be opened.
+//! A store may be made of other files, and open them when it is called. So nothing is locked during
+//! these calls, nor when a store that cannot be opened is dropped.
 
 use std::borrow::Cow;
 
@@ -16,13 +16,13 @@ pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
 /// A store that can be opened, and its answers.
 pub(crate) struct StoreProbe {
     pub(crate) store: Arc<dyn Store>,
-    /// The name as it was given.
+    /// The name as the caller gave it.
     pub(crate) own_name: Arc<str>,
     /// The name as it appears in messages.
     pub(crate) name: Arc<str>,
     /// The order of a block, from the options.
     pub(crate) order: u8,
-    /// Bytes.
+    /// The length in bytes.
     pub(crate) len: u64,
     pub(crate) identity: Option<Identity>,
     pub(crate) accepted: Accepted,
@@ -32,7 +32,7 @@ pub(crate) struct StoreProbe {
 }
 
 impl StoreProbe {
-    /// Asks a store whether it can be opened in this way.
+    /// Checks whether a store can be opened in this way.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         options: &FileOptions,
@@ -53,7 +53,7 @@ impl StoreProbe {
             len: 0,
             source: Arc::new(source),
         };
-        // The version first: a change between the two is noticed later.
+        // The version is read before the length: a change between the two calls is noticed later.
         let version = uninterrupted(|| store.version()).map_err(unanswered)?;
         let len = uninterrupted(|| store.len()).map_err(unanswered)?;
         if len > MAX_SIZE {

@@ -1,4 +1,4 @@
-//! The recount of a file's own figures: its part of `Memory::validate`.
+//! Recomputes a file's own counters: the file's part of `Memory::validate`.
 
 use crate::cache::core::FileCore;
 use crate::cache::index::Word;
@@ -6,7 +6,7 @@ use crate::frame::{FlagSet, Tag};
 use crate::sync::atomic::Ordering;
 
 impl FileCore {
-    /// Recomputes the file's own figures; panics if one is wrong. The file must not be in use.
+    /// Recomputes the file's own counters, and panics if one is wrong. The file must not be in use.
     pub(crate) fn validate(&self) {
         self.wait_all_landed();
         self.blocks.index.validate(self.frames());
@@ -28,7 +28,7 @@ impl FileCore {
             );
             assert_eq!(meta.order(), self.id.order, "I10: {meta:?}");
             let tag = self.blocks.index.tags().given(block);
-            // A block that was tagged before the file grew too long still has its tag.
+            // A block that was tagged before the file grew too long for tags still has its tag.
             assert!(
                 meta.tag() == tag || tag == Tag::NONE,
                 "I10: block {block} has another tag: {meta:?}"

@@ -1,4 +1,4 @@
-//! A file asks its store for its version, and refuses to read from one that was changed: see
+//! Calls the store for its version, and refuses to read from a store that was changed: see
 //! `store_version`.
 
 use crate::cache::core::FileCore;
@@ -6,8 +6,8 @@ use crate::cache::errors::{FileError, StoreAction};
 use crate::store::Version;
 
 impl FileCore {
-    /// Refuses to read from a store that was changed. May ask it; the caller holds no lock of a
-    /// block.
+    /// Refuses to read from a store that was changed. May call the store. The caller holds no lock
+    /// of a block.
     pub(crate) fn check_version(&self) -> Result<(), FileError> {
         if self.version.begins_to_ask(self.pool.now()) {
             self.ask_version()?;
@@ -18,7 +18,7 @@ impl FileCore {
         }
     }
 
-    /// Asks the store for its version. A new one is noted, and in the error sequence.
+    /// Calls the store for its version. A new one is noted, and recorded in the error sequence.
     pub(crate) fn ask_version(&self) -> Result<(), FileError> {
         if self.version.is_told() && self.version.note(self.version_of_store()?) {
             self.writes.errors.record(self.changed_in_place());
@@ -33,8 +33,9 @@ impl FileCore {
         version.map_err(|error| self.store_error(StoreAction::Query, 0, 0, error))
     }
 
-    /// The caller knows that others may have changed the store, and has forgotten, or is about to
-    /// forget, what it wants to see anew.
+    /// Accepts the store's present version. The caller knows that others may have changed the
+    /// store, and has invalidated, or is about to invalidate, the blocks that it needs to read
+    /// anew.
     pub(crate) fn accept_version(&self) -> Result<(), FileError> {
         if self.version.is_told() {
             self.version.accept(self.version_of_store()?);

@@ -1,4 +1,4 @@
-//! A file as an array of plain numbers.
+//! A view of a file as an array of plain numbers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,14 +11,14 @@ use crate::units::KIB;
 
 mod sealed {
     pub trait Sealed: Copy + Send + Sync + 'static {
-        /// The number from its little-endian bytes; `bytes` has exactly its size.
+        /// Returns the number that these little-endian bytes hold. `bytes` has exactly its size.
         fn from_le(bytes: &[u8]) -> Self;
-        /// Its little-endian bytes; `bytes` has exactly its size.
+        /// Stores the number as little-endian bytes. `bytes` has exactly its size.
         fn to_le(self, bytes: &mut [u8]);
     }
 }
 
-/// A plain number: an integer of 1 to 16 bytes, `f32` or `f64`. It cannot be implemented elsewhere.
+/// A plain number: an integer of 1 to 16 bytes, `f32` or `f64`. Other crates cannot implement it.
 pub trait Element: sealed::Sealed {}
 
 macro_rules! elements {
@@ -44,15 +44,15 @@ macro_rules! elements {
 
 elements!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
-/// The largest element in bytes. Sizes are powers of two, and each element lies at a multiple of
-/// its size, so none is in two blocks.
+/// The size of the largest element in bytes. Sizes are powers of two, and each element is at a
+/// multiple of its size, so none is in two blocks.
 const MAX_ELEMENT: usize = 16;
-/// The bytes into which a write converts elements at a time, or a block, if that is more.
+/// The number of bytes that a write converts at a time. If a block is larger, it converts a block.
 const PIECE: u64 = 64 * KIB;
 
-/// A file seen as numbers stored one behind the other, little-endian. Made by [`PagedFile::array`].
-/// Its length is the file's at that moment and does not change: an array does not make its file
-/// longer.
+/// A file as numbers stored one after the other, little-endian. Created by [`PagedFile::array`].
+/// Its length is that of the file at that moment and does not change: an array does not make its
+/// file longer.
 ///
 /// ```
 /// use innerspace::{MIB, Memory};
@@ -80,8 +80,8 @@ pub struct Array<T> {
 }
 
 impl PagedFile {
-    /// The file as an array of plain numbers, stored little-endian. Its length must be a whole
-    /// number of them.
+    /// Returns the file as an array of plain numbers, stored little-endian. The file's length must
+    /// be a whole number of them.
     ///
     /// # Errors
     /// [`FileError::NotWhole`].
@@ -107,30 +107,30 @@ impl<T: Element> Array<T> {
         })
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is no element.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The element with number `index`.
+    /// Returns the element with number `index`.
     ///
     /// # Errors
-    /// [`FileError::NoSuchElement`], and those of [`PagedFile::read_exact_at`].
+    /// [`FileError::NoSuchElement`], and the errors of [`PagedFile::read_exact_at`].
     #[inline]
     pub fn get(&self, index: u64) -> Result<T, FileError> {
         self.element(index, Wait::Yes)
     }
 
-    /// Like [`Array::get`], but never waits. If it would block, wait for [`PagedFile::ready`] of
-    /// its bytes.
+    /// Like [`Array::get`], but never waits. If this would block, use [`PagedFile::ready`] of its
+    /// bytes to wait.
     ///
     /// # Errors
-    /// As [`Array::get`], and [`FileError::WouldBlock`].
+    /// The errors of [`Array::get`], and [`FileError::WouldBlock`].
     pub fn try_get(&self, index: u64) -> Result<T, FileError> {
         self.element(index, Wait::No)
     }
@@ -147,16 +147,17 @@ impl<T: Element> Array<T> {
     /// Reads the elements from number `first` on into `into`.
     ///
     /// # Errors
-    /// As [`Array::get`].
+    /// The errors of [`Array::get`].
     pub fn read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
         self.elements(first, into, Wait::Yes)
     }
 
-    /// Like [`Array::read`], but never waits. If it would block, wait for [`PagedFile::ready`] of
-    /// its bytes.
+    /// Like [`Array::read`], but never waits. If this would block, use [`PagedFile::ready`] of its
+    /// bytes to wait.
     ///
     /// # Errors
-    /// As [`Array::get`], and [`FileError::WouldBlock`]; `into` may be partly filled then.
+    /// The errors of [`Array::get`], and [`FileError::WouldBlock`], with which `into` may be partly
+    /// filled.
     pub fn try_read(&self, first: u64, into: &mut [T]) -> Result<(), FileError> {
         self.elements(first, into, Wait::No)
     }
@@ -172,7 +173,7 @@ impl<T: Element> Array<T> {
         self.file.handle().scan_all(bytes, collect, wait)
     }
 
-    /// Where the element with number `index` is in the file.
+    /// Returns the offset in the file of the element with number `index`.
     #[inline(always)]
     fn offset_of(&self, index: u64) -> Result<u64, FileError> {
         match index < self.len {
@@ -181,7 +182,7 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Where the `count` elements from number `first` on are in the file.
+    /// Returns the byte range in the file of the `count` elements from number `first` on.
     fn bytes_of(&self, first: u64, count: usize) -> Result<Range<u64>, FileError> {
         let size = size_of::<T>() as u64;
         match first.checked_add(count as u64) {
@@ -194,7 +195,7 @@ impl<T: Element> Array<T> {
     fn no_such(&self, first: u64) -> FileError {
         FileError::NoSuchElement {
             file: self.file.name().into(),
-            // The first that does not exist.
+            // The first element that does not exist.
             index: first.max(self.len),
             len: self.len,
         }
@@ -203,19 +204,19 @@ impl<T: Element> Array<T> {
     /// Sets the element with number `index`. A sync of the file makes it durable.
     ///
     /// # Errors
-    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] if the file was cut since, and those of
-    /// [`PagedFile::write_at`]. The element is unchanged.
+    /// [`FileError::NoSuchElement`], [`FileError::PastEnd`] if the file was cut since, and the
+    /// errors of [`PagedFile::write_at`]. The element is unchanged then.
     pub fn set(&self, index: u64, value: T) -> Result<(), FileError> {
         self.set_element(index, value, Wait::Yes)
     }
 
-    /// Like [`Array::set`], but never waits: it works if the element's block is cached and nobody
-    /// views it. Otherwise wait for [`PagedFile::ready`] of its bytes, and drop the view before you
-    /// try again. If so much is unwritten that a writer has to write some itself, use
-    /// [`Array::set`].
+    /// Like [`Array::set`], but never waits. It succeeds if the element's block is cached and
+    /// nobody views it. Otherwise use [`PagedFile::ready`] of its bytes to wait, and drop the view
+    /// before you try again. If so much data is unwritten that a writer has to write some itself,
+    /// use [`Array::set`].
     ///
     /// # Errors
-    /// As [`Array::set`], and [`FileError::WouldBlock`].
+    /// The errors of [`Array::set`], and [`FileError::WouldBlock`].
     pub fn try_set(&self, index: u64, value: T) -> Result<(), FileError> {
         self.set_element(index, value, Wait::No)
     }
@@ -233,11 +234,11 @@ impl<T: Element> Array<T> {
     }
 
     /// Sets the elements from number `first` on to those of `from`. A sync of the file makes them
-    /// durable. Takes memory on the heap for up to 64 KiB of them, or for a block of the file.
+    /// durable. Takes heap memory for up to 64 KiB of elements, or for a block of the file.
     ///
     /// # Errors
-    /// As [`Array::set`]; [`FileError::NoMemory`]. If some of them are beyond the array nothing is
-    /// written; else those before the failure may have been.
+    /// The errors of [`Array::set`], and [`FileError::NoMemory`]. If some elements are beyond the
+    /// array, nothing is written. Otherwise the elements before the failure may have been written.
     pub fn write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
         let Range { start, end } = self.bytes_of(first, from.len())?;
         let (size, piece) = (size_of::<T>(), self.file.block_size().max(PIECE));
@@ -245,7 +246,7 @@ impl<T: Element> Array<T> {
         let (mut at, mut rest) = (start, from);
         loop {
             // Pieces end with blocks, so that only the first and the last block may have to be read
-            // for their other part.
+            // for the rest of their bytes.
             let left = (piece - at % piece).min(end - at) as usize;
             let (now, later) = rest.split_at(left / size);
             let bytes = &mut bytes[..left];
@@ -258,13 +259,13 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Like [`Array::write`], but never waits: it writes all, inside one cached block that nobody
-    /// views, or nothing. Otherwise wait for [`PagedFile::ready`] of its bytes, and drop the view
-    /// before you try again. If the elements are in two blocks, or so much is unwritten that a
-    /// writer has to write some itself, use [`Array::write`].
+    /// Like [`Array::write`], but never waits. It writes all elements, inside one cached block that
+    /// nobody views, or nothing. If this would block, use [`PagedFile::ready`] of their bytes to
+    /// wait, and drop the view before you try again. If the elements are in two blocks, or so much
+    /// data is unwritten that a writer has to write some itself, use [`Array::write`].
     ///
     /// # Errors
-    /// As [`Array::write`], and [`FileError::WouldBlock`].
+    /// The errors of [`Array::write`], and [`FileError::WouldBlock`].
     pub fn try_write(&self, first: u64, from: &[T]) -> Result<(), FileError> {
         let Range { start, end } = self.bytes_of(first, from.len())?;
         if end - start > self.file.block_size() {
@@ -280,11 +281,11 @@ impl<T: Element> Array<T> {
         if len > 0 && offset + len > size {
             return Err(self.file.core().past_end(offset, len, size));
         }
-        // This does not make the file longer.
+        // `try_write_at` does not make the file longer.
         self.file.try_write_at(bytes, offset)
     }
 
-    /// Room for the bytes of elements.
+    /// Allocates a buffer for the bytes of elements.
     fn buffer(&self, len: u64) -> Result<Vec<u8>, FileError> {
         let mut bytes = Vec::new();
         if bytes.try_reserve_exact(len as usize).is_err() {
@@ -298,7 +299,7 @@ impl<T: Element> Array<T> {
     }
 }
 
-/// The bytes of `from`, which `into` has room for.
+/// Stores the bytes of `from`, for which `into` has room.
 fn put_all<T: Element>(from: &[T], into: &mut [u8]) {
     let places = into.chunks_exact_mut(size_of::<T>());
     for (value, place) in from.iter().zip(places) {

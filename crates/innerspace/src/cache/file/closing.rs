@@ -1,4 +1,5 @@
-//! The end of a file: what its last keeper does, or leaves to others.
+//! The end of a file: closes it when its last handle or mapping is dropped, or leaves that to
+//! another thread.
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::ErrorCursor;
@@ -9,7 +10,7 @@ use crate::exec::reentry;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Weak, failpoint};
 
-/// A file that a caller has let go of, and that may have been open for it alone.
+/// A file that a caller has released, perhaps as its last user.
 pub(crate) struct Released {
     inner: Weak<FileInner>,
     core: Arc<FileCore>,
@@ -23,26 +24,26 @@ impl Released {
         }
     }
 
-    /// Whether no handle or mapping keeps it open.
+    /// Whether no handle or mapping keeps the file open.
     fn is_unused(&self) -> bool {
         self.inner.strong_count() == 0
     }
 }
 
 impl FileCore {
-    /// Whether the last handle is gone.
+    /// Whether the last handle is dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.ready.is_closed()
     }
 
-    /// Closes the file, whose last handle is gone, unless that was begun.
+    /// Closes the file, unless that was begun. Its last handle is dropped.
     pub(crate) fn close_once(&self) {
         if let Some(_ended) = self.closing.begin() {
             self.close();
         }
     }
 
-    /// The last handle went where the file cannot be closed: has another thread do it.
+    /// Has another thread close the file. Its last handle was dropped where it cannot be closed.
     pub(crate) fn close_elsewhere(&self) {
         let Some(core) = self.me.upgrade() else {
             return;
@@ -53,23 +54,24 @@ impl FileCore {
             .defer(group, Some(owner), move || core.close_once());
     }
 
-    /// Closes the file if that is left to somebody, and waits until it is closed. The last handle
-    /// is gone, or going. No section is open, no lock held.
+    /// Waits until the file is closed, and closes it here if that was left to another thread. The
+    /// last handle is dropped, or being dropped. No section is open, and no lock is held.
     pub(crate) fn wait_closed(&self) {
         while self.closing.wait() {
             self.close_once();
         }
     }
 
-    /// The last handle is gone: writes what is unwritten and frees the blocks. Data that cannot be
-    /// written is lost, and the memory's error list says so. No section is open and no lock held.
-    /// Panics of foreign code resume when the file is closed.
+    /// Closes the file, whose last handle is dropped: writes unwritten data and frees the blocks.
+    /// Data that cannot be written is lost, and the memory's error list says so. No section is open
+    /// and no lock is held. Panics of foreign code resume when the file is closed.
     fn close(&self) {
         self.ready.begin_close();
-        // A thread that found the file open under this mutex has put its blocks in by now.
+        // Every thread that found the file open under this mutex has by now put its blocks in.
         drop(self.blocks.index.lock());
         let mut panics = Panics::default();
-        // A first attempt: its failure does not count yet. A store that panics has failed, too.
+        // This is a first attempt, whose failure does not count yet. A panic of the store is a
+        // failure, too.
         panics.catch(|| drop(self.sync_blocks(0..self.end_block(), None)));
         if self.has_unwritten() {
             self.write_last(&mut panics);
@@ -84,15 +86,17 @@ impl FileCore {
         self.blocks.index.write().drop_shadows(self.frames(), 0);
         panics.catch(|| self.store.close());
         self.cache.remove_file(self);
-        // Only now: the store can be opened again, and woken futures may do so at once.
+        // Futures are woken only now: the store can be opened again, and they may do so
+        // immediately.
         self.ready.wake_closed(&self.closed(), &mut panics);
-        // Nothing of it is charged any more when its last keeper returns.
+        // When this returns to the last user of the file, nothing of the file is charged any more.
         panics.catch(|| self.pool.finish_retired());
         panics.go_on();
     }
 
-    /// Writes the rest of a file that is being closed, once more and with no other writer, whose
-    /// failures may be a reason for the rest. Data that cannot be written now is lost.
+    /// Writes the rest of a file that is being closed, once more and with no other writer. (Failed
+    /// writes of other threads may be the reason for the rest.) Data that cannot be written now is
+    /// lost.
     fn write_last(&self, panics: &mut Panics) {
         self.dirty().begin_closing();
         self.wait_written(0..u64::MAX);
@@ -112,9 +116,10 @@ impl FileCore {
 }
 
 impl Cache {
-    /// The caller has let go of what may have been the last to keep these files open: waits until
-    /// those that nobody keeps are closed, and all that was released is free. No lock is held, no
-    /// section open. In a call of a store, or with a file locked, the closing is left to others.
+    /// Waits until those of these files that nothing keeps open are closed, and all that the caller
+    /// released is free. The caller has dropped handles or mappings that may have been the last. No
+    /// lock is held and no section is open. In a call of a store, or with a file locked, the
+    /// closing is left to other threads.
     pub(crate) fn released(&self, files: Vec<Released>) {
         failpoint!(Released);
         self.pool().finish_retired();

@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use crate::cache::file::handle::PagedFile;
 
-/// Reads and writes a file from a position on. Made by [`PagedFile::cursor`], and by
+/// Reads and writes a file from a position on. Created by [`PagedFile::cursor`], and by
 /// [`DaxFile::cursor`](crate::DaxFile::cursor) for a direct access file.
 #[derive(Clone, Debug)]
 pub struct Cursor<F = PagedFile> {
@@ -12,11 +12,11 @@ pub struct Cursor<F = PagedFile> {
     position: u64,
 }
 
-/// What a cursor needs of its file.
+/// The operations that a cursor needs of its file.
 pub trait Positioned {
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
-    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    /// Reads up to `buf.len()` bytes, fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `bytes`, or fails.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
@@ -37,7 +37,8 @@ impl Positioned for PagedFile {
 }
 
 impl PagedFile {
-    /// A position in the file with [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+    /// Creates a position in the file, with [`std::io::Read`], [`std::io::Write`] and
+    /// [`std::io::Seek`].
     pub fn cursor(&self) -> Cursor {
         Cursor::new(self.clone())
     }
@@ -48,12 +49,12 @@ impl<F> Cursor<F> {
         Cursor { file, position: 0 }
     }
 
-    /// The position in bytes; it may be past the end.
+    /// Returns the position in bytes. It may be past the end.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &F {
         &self.file
     }
@@ -75,7 +76,7 @@ impl<F: Positioned> Write for Cursor<F> {
         Ok(buf.len())
     }
 
-    /// Does nothing: the bytes are in the file already. `sync_all` of the file makes them durable.
+    /// Does nothing: the bytes are already in the file. `sync_all` of the file makes them durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

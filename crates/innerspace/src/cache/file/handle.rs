@@ -1,4 +1,4 @@
-//! The handle on a cached file, and the file's life.
+//! The handle on a cached file, and how long the file stays open.
 //!
 //! ```text
 //!  PagedFile ──> FileInner ──> FileCore <── Handle <── Ready
@@ -6,10 +6,10 @@
 //!  View ┄┄> Pool
 //! ```
 //!
-//! The file is open as long as a [`FileInner`] lives; the last one closes it: unwritten data is
-//! written, blocks are freed, the store is dropped. Futures keep only the [`FileCore`]. Views keep
-//! nothing while their file has their block; when it loses the block, or ends, they keep the block
-//! and the memory (`frame::ViewOwner`).
+//! The file is open as long as a [`FileInner`] lives. Dropping the last one closes it: unwritten
+//! data is written, blocks are freed, the store is dropped. Futures keep only the [`FileCore`]. A
+//! view keeps nothing while the file has the viewed block. When the file loses the block, or ends,
+//! the view keeps the block and the memory (`frame::ViewOwner`).
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow, Deref, Range, RangeBounds};
@@ -34,14 +34,14 @@ use crate::sync::Arc;
 use crate::sync::panics::Panics;
 use crate::units::PageCount;
 
-/// Bytes of what an open file has on the heap beside its state.
+/// The heap bytes of an open file beside its own structures.
 const OTHER_BYTES: usize = 600;
 
 /// An open file, shared by handles and mappings. Dereferences to its [`FileCore`].
 #[derive(Debug)]
 pub(crate) struct FileInner {
     core: Arc<FileCore>,
-    /// Shared by handles for which the group has no memory.
+    /// The first handle, shared by clones for which the group has no memory.
     first: Arc<Handle>,
 }
 
@@ -60,7 +60,8 @@ impl FileInner {
         ))
     }
 
-    /// The same, for a store that has been probed. It is not called, so locks may be held.
+    /// Like [`FileInner::open`], for a store that has been probed. The store is not called, so
+    /// locks may be held.
     pub(crate) fn over(cache: &Arc<Cache>, asked: StoreProbe, options: &FileOptions) -> PagedFile {
         let core = FileCore::new(cache, asked, options);
         let first = Handle::first(&core);
@@ -71,7 +72,7 @@ impl FileInner {
         }
     }
 
-    /// The file's state.
+    /// Returns the file's state.
     pub(crate) fn core(&self) -> &Arc<FileCore> {
         &self.core
     }
@@ -92,35 +93,34 @@ impl Deref for FileInner {
 
 impl Drop for FileInner {
     fn drop(&mut self) {
-        // A child of fork(2) keeps the file: closing it would need threads, and write to the
+        // A child of fork(2) keeps the file: closing it would need threads, and would write to the
         // parent's file.
         if self.core.check_process().is_err() {
             std::mem::forget(self.core.clone());
             return;
         }
-        // The last reference may go in an odd place (below reclaim, with a block locked): closing
-        // is left to another thread, or to the one that let go of it. A `PagedFile` that is the
-        // last one closes by itself.
+        // The last reference may be dropped anywhere (in reclaim, with a block locked). So the
+        // closing is left to another thread, or to the caller that released the file. A `PagedFile`
+        // that is the last reference closes the file itself.
         if !self.core.is_closed() {
             self.core.close_elsewhere();
         }
     }
 }
 
-/// A cached file: reads, writes, views, with a hard limit on the memory it takes and errors as
-/// values.
+/// A cached file: reads, writes and views, with a hard limit on its memory, and errors as values.
 ///
-/// Clones are handles of their own on the same file: each hears of a failed write once. (Where the
-/// file's group has no memory for another handle, the clone shares the one that it is made of.) All
-/// operations may be called from many threads; a read that overlaps a write of another thread may
-/// see part of it, and so may a view over several blocks, which is a copy (a [`View`] inside one
-/// block never does).
+/// Each clone is a handle of its own on the same file, to which each failed write is reported once.
+/// (If the file's group has no memory for another handle, the clone shares the original's.) All
+/// operations may be called from many threads. A read that overlaps a write of another thread may
+/// see part of the write. So may a view over several blocks, which is a copy; a [`View`] inside one
+/// block never does.
 ///
-/// The last handle (or mapping) to be dropped writes unwritten data back, but does not make it
-/// durable: use [`PagedFile::sync_all`]. What drops it (the handle, the accessor, the space, the
-/// call that unmaps) returns when that is done, and waits for the stores of its own files alone. A
-/// handle that is dropped in a call of a store leaves the work to a thread of the memory, for which
-/// the last [`Memory`](crate::Memory) waits.
+/// When the last handle (or mapping) is dropped, unwritten data is written back, but not made
+/// durable: use [`PagedFile::sync_all`] for that. The drop (of the handle, the accessor, the space,
+/// or by the call that unmaps) returns when that is done, and waits only for the stores of its own
+/// files. If a handle is dropped in a call of a store, the work is left to a thread of the memory,
+/// for which the last [`Memory`](crate::Memory) waits.
 ///
 /// ```
 /// use innerspace::{FileError, MIB, Memory};
@@ -142,12 +142,12 @@ impl Drop for FileInner {
 /// # Ok(()) }
 /// ```
 pub struct PagedFile {
-    /// Taken by `drop` alone.
+    /// `None` only once `drop` has taken it.
     inner: Option<Arc<FileInner>>,
     handle: Arc<Handle>,
 }
 
-/// Why a file was not closed, and the file: made by [`PagedFile::close`].
+/// An error that kept a file from being closed, and the file. Returned by [`PagedFile::close`].
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CloseError {
@@ -157,26 +157,26 @@ pub struct CloseError {
 }
 
 impl CloseError {
-    /// The error.
+    /// Returns the error.
     pub fn error(&self) -> &FileError {
         &self.error
     }
 
-    /// The file, which has its unwritten data still. Close it again, or
+    /// Returns the file, which still has its unwritten data. Close it again, or
     /// [`discard`](PagedFile::discard) the data.
     pub fn into_file(self) -> PagedFile {
         self.file
     }
 }
 
-/// Drops the file.
+/// Drops the file, and keeps the error.
 impl From<CloseError> for FileError {
     fn from(failed: CloseError) -> FileError {
         failed.error
     }
 }
 
-/// Drops the file.
+/// Drops the file, and keeps the error.
 impl From<CloseError> for std::io::Error {
     fn from(failed: CloseError) -> std::io::Error {
         FileError::from(failed).into()
@@ -210,12 +210,12 @@ impl Drop for PagedFile {
         if last.core.check_process().is_err() {
             return;
         }
-        // In a call of its store, or of a store that its store may use, the file is closed later:
-        // see `FileInner::drop`.
+        // In a call of the file's store, or of a store that the file's store may use, the file is
+        // closed later: see `FileInner::drop`.
         if !last.core.in_store_call() && last.core.may_call_unasked() {
             let mut panics = Panics::default();
             panics.catch(|| last.core.close_once());
-            // After the memory's last handle, nobody may do the deferred work any more.
+            // After the memory's last handle is dropped, no other thread may do the deferred work.
             panics.catch(|| last.core.cache.run_deferred_if_abandoned());
             panics.go_on();
         }
@@ -223,12 +223,12 @@ impl Drop for PagedFile {
 }
 
 impl PagedFile {
-    /// Bytes on the heap of an open file with its first handle, and what it has in the tables of
-    /// files, of owners and of lanes.
+    /// The heap bytes of an open file with its first handle, and with its entries in the tables of
+    /// files, owners and lanes.
     pub(crate) const HEAP: usize =
         size_of::<FileCore>() + size_of::<FileInner>() + size_of::<Handle>() + OTHER_BYTES;
 
-    /// A new handle on an open file.
+    /// Creates a new handle on an open file.
     pub(crate) fn new(inner: &Arc<FileInner>) -> PagedFile {
         let handle = Handle::another(&inner.first);
         PagedFile {
@@ -237,12 +237,12 @@ impl PagedFile {
         }
     }
 
-    /// The state that handles and mappings share.
+    /// Returns the state that handles and mappings share.
     pub(crate) fn inner(&self) -> &Arc<FileInner> {
         self.inner.as_ref().expect("taken by `drop` alone")
     }
 
-    /// The same handle once more: both together hear of each failure once.
+    /// Returns a copy of this same handle: each failure is reported to one of the two.
     pub(crate) fn same_handle(&self) -> PagedFile {
         PagedFile {
             inner: Some(self.inner().clone()),
@@ -254,12 +254,12 @@ impl PagedFile {
         &self.handle.core
     }
 
-    /// This handle's own state.
+    /// Returns this handle's own state.
     pub(crate) fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
 
-    /// The bytes meant by `range`: an open end is the end of the file.
+    /// Returns the bytes that `range` means. An open end is the end of the file.
     #[inline]
     pub(crate) fn bytes(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, FileError> {
         let end_of_file = || self.len();
@@ -283,9 +283,10 @@ impl PagedFile {
         Ok(start..end)
     }
 
-    /// Writes the file's unwritten data, and gives up this handle. Where a drop of the last handle
-    /// can report a failed write through [`Memory::take_errors`](crate::Memory::take_errors) alone,
-    /// and loses the data, this returns the error, and in it the handle, with the data still there.
+    /// Writes the file's unwritten data, and drops this handle. When the last handle is only
+    /// dropped, a failed write is reported by [`Memory::take_errors`](crate::Memory::take_errors)
+    /// alone, and the data is lost. This call returns the error instead, with the handle and the
+    /// data still in it.
     ///
     /// The data is not made durable: [`PagedFile::sync_all`] does that.
     ///
@@ -303,8 +304,8 @@ impl PagedFile {
     /// ```
     ///
     /// # Errors
-    /// [`CloseError`]: a write failed, of this call or an earlier one that this handle has not
-    /// reported yet.
+    /// [`CloseError`]: a write failed, either in this call or earlier and not yet reported to this
+    /// handle.
     pub fn close(self) -> Result<(), CloseError> {
         match self.sync(0..self.core().end_block(), None) {
             Ok(()) => Ok(()),
@@ -312,13 +313,14 @@ impl PagedFile {
         }
     }
 
-    /// The name in messages: [`FileOpener::name`](crate::FileOpener::name), or else the path it was
-    /// opened by, or what its store is called, with control characters escaped.
+    /// Returns the name that messages use: [`FileOpener::name`](crate::FileOpener::name), or else
+    /// the path that the file was opened by, or the store's own name, with control characters
+    /// escaped.
     pub fn name(&self) -> &str {
         &self.core().id.name
     }
 
-    /// The length in bytes, unwritten data included.
+    /// Returns the length in bytes, unwritten data included.
     pub fn len(&self) -> u64 {
         self.core().size()
     }
@@ -328,34 +330,34 @@ impl PagedFile {
         self.len() == 0
     }
 
-    /// The unit of caching in bytes.
+    /// Returns the unit of caching in bytes.
     pub fn block_size(&self) -> u64 {
         self.core().block_bytes()
     }
 
-    /// Whether the file may be written.
+    /// Returns whether the file may be written.
     pub fn access(&self) -> FileAccess {
         self.core().id.access
     }
 
-    /// When dirty blocks are written.
+    /// Returns when dirty blocks are written.
     pub fn write_order(&self) -> WriteOrder {
         self.core().id.write_order
     }
 
-    /// The group that pays for the file's blocks.
+    /// Returns the group that pays for the file's blocks.
     pub fn group(&self) -> &Group {
         &self.core().id.group
     }
 
-    /// The file's contents and events in numbers.
+    /// Returns statistics of the file's contents and events.
     pub fn stats(&self) -> FileStats {
         FileStats::of(self.core())
     }
 
-    /// An immutable view of a range, which must be inside the file as a whole. Inside one block it
-    /// is not copied. Over several blocks it is a copy, in memory charged to the file's group, of
-    /// at most 2 MiB; the copy may have part of a concurrent write.
+    /// Returns an immutable view of a range, which must be wholly inside the file. A view inside
+    /// one block is not a copy. A view over several blocks is a copy of at most 2 MiB, in memory
+    /// charged to the file's group, and may have part of a concurrent write.
     ///
     /// # Errors
     /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or the store's
@@ -365,7 +367,7 @@ impl PagedFile {
         self.handle.view(self.bytes(range)?, Wait::Yes)
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it.
+    /// Reads up to `buf.len()` bytes at `offset`: fewer at the end of the file, 0 past it.
     ///
     /// # Errors
     /// [`FileError::Limit`], or the store's error.
@@ -376,18 +378,18 @@ impl PagedFile {
     /// Reads exactly `buf.len()` bytes at `offset`.
     ///
     /// # Errors
-    /// As [`PagedFile::read_at`], and [`FileError::PastEnd`].
+    /// The errors of [`PagedFile::read_at`], and [`FileError::PastEnd`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), FileError> {
         self.read_exact(buf, offset, Wait::Yes)
     }
 
-    /// The bytes of a range, which must be inside the file as a whole; any length, in memory of the
-    /// caller's own.
+    /// Returns the bytes of a range, which must be wholly inside the file. The range may have any
+    /// length; the memory is on the caller's heap.
     ///
     /// There is no `try_` form: [`PagedFile::try_read_exact_at`] reads into a buffer.
     ///
     /// # Errors
-    /// As [`PagedFile::read_exact_at`], and [`FileError::NoMemory`].
+    /// The errors of [`PagedFile::read_exact_at`], and [`FileError::NoMemory`].
     pub fn read_to_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>, FileError> {
         let Range { start, end } = self.bytes(range)?;
         let len = end - start;
@@ -419,14 +421,14 @@ impl PagedFile {
         Ok(())
     }
 
-    /// Hands the bytes of a range to `each`, in order, in pieces of at most a block. The fastest
-    /// way to read much.
+    /// Passes the bytes of a range to `each`, in order, in pieces of at most a block. This is the
+    /// fastest way to read many bytes.
     ///
-    /// There is no `try_` form, which could not say how far it got: [`PagedFile::try_view`] takes
+    /// There is no `try_` form, which could not say how far it got: [`PagedFile::try_view`] reads
     /// the pieces one by one.
     ///
     /// # Errors
-    /// As [`PagedFile::view`]; pieces before the failure have been handed over.
+    /// The errors of [`PagedFile::view`]. Pieces before the failure have been passed to `each`.
     pub fn scan(
         &self,
         range: impl RangeBounds<u64>,
@@ -435,7 +437,8 @@ impl PagedFile {
         self.handle.scan_all(self.bytes(range)?, each, Wait::Yes)
     }
 
-    /// Like [`PagedFile::scan`] until `each` breaks: what it breaks with is the result.
+    /// Like [`PagedFile::scan`], but ends when `each` breaks, and returns the value that it breaks
+    /// with.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
@@ -456,7 +459,7 @@ impl PagedFile {
     /// ```
     ///
     /// # Errors
-    /// As [`PagedFile::scan`].
+    /// The errors of [`PagedFile::scan`].
     pub fn scan_until<B>(
         &self,
         range: impl RangeBounds<u64>,
@@ -465,23 +468,23 @@ impl PagedFile {
         self.handle.scan(self.bytes(range)?, each, Wait::Yes)
     }
 
-    /// Writes all of `bytes` at `offset`, making the file longer where needed. The bytes are in the
-    /// cache when this returns; a sync makes them durable.
+    /// Writes all of `bytes` at `offset`, and makes the file longer where needed. The bytes are in
+    /// the cache when this returns; a sync makes them durable.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`], [`FileError::TooLarge`], [`FileError::Limit`], [`FileError::Held`],
-    /// or the store's error when a partly written block had to be read first. A part before the
+    /// or the store's error if a partly written block had to be read first. Bytes before the
     /// failure may have been written.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.core().write_at(bytes, offset)
     }
 
-    /// Writes all of `bytes` at the end of the file, in one piece among appends and
-    /// [`PagedFile::set_len`]; returns their offset. A concurrent write past the end may take the
+    /// Writes all of `bytes` at the end of the file, and returns their offset. No other append or
+    /// [`PagedFile::set_len`] comes between the bytes. A concurrent write past the end may take the
     /// same place.
     ///
     /// # Errors
-    /// As [`PagedFile::write_at`].
+    /// The errors of [`PagedFile::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
         append(self.core(), bytes)
     }
@@ -491,52 +494,53 @@ impl PagedFile {
     /// There is no `try_` form: it calls the store.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], the store's error, or, where the file gets
-    /// longer, [`FileError::Limit`] if its last block has to be moved away from its views; then
-    /// nothing has changed.
+    /// [`FileError::ReadOnly`], [`FileError::TooLarge`], or the store's error. Where the file gets
+    /// longer, also [`FileError::Limit`] if its last block has to be moved away from its views;
+    /// nothing has changed then.
     pub fn set_len(&self, len: u64) -> Result<(), FileError> {
         truncate::set_len(self.core(), len)
     }
 
-    /// Makes a range read as zeros and gives its room in the store back, as far as the store can.
-    /// The length stays. If there are 256 separate punched ranges that no sync has covered, those
-    /// are made durable first.
+    /// Makes a range read as zeros, and frees its room in the store as far as the store can. The
+    /// length stays. If there are already 256 separate punched ranges that no sync has covered,
+    /// these are made durable first.
     ///
-    /// There is no `try_` form: it calls the store. [`PagedFile::try_write_at`] can clear parts of
-    /// blocks.
+    /// There is no `try_` form: a punch calls the store. [`PagedFile::try_write_at`] can clear
+    /// parts of blocks.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], [`FileError::Limit`], or the store's error; then parts of the range
-    /// may be zero already.
+    /// [`FileError::ReadOnly`], [`FileError::Limit`], or the store's error. Parts of the range may
+    /// already be zero then.
     pub fn punch(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         truncate::punch(self.core(), self.bytes(range)?)
     }
 
-    /// Writes unwritten data, and makes it durable with what is needed to read it back (fdatasync).
+    /// Writes unwritten data, and makes it durable together with the metadata needed to read it
+    /// back (fdatasync).
     ///
     /// # Errors
-    /// The latest failed write, of any handle, since this handle last reported one; the data stays
-    /// dirty and is tried again by the next sync. [`FileError::Held`] for what the write order
-    /// holds back.
+    /// The latest failed write, through any handle, that was not yet reported to this handle. The
+    /// data stays dirty, and the next sync writes it again. [`FileError::Held`] for data that the
+    /// write order holds back.
     pub fn sync_data(&self) -> Result<(), FileError> {
         self.sync(0..self.core().end_block(), Some(SyncWhat::Data))
     }
 
-    /// Writes unwritten data, and makes it and everything the store keeps about the file durable
-    /// (fsync).
+    /// Writes unwritten data, and makes it durable together with everything that the store keeps
+    /// about the file (fsync).
     ///
     /// # Errors
-    /// As [`PagedFile::sync_data`].
+    /// The errors of [`PagedFile::sync_data`].
     pub fn sync_all(&self) -> Result<(), FileError> {
         self.sync(0..self.core().end_block(), Some(SyncWhat::All))
     }
 
-    /// Like [`PagedFile::sync_data`] for the blocks of a range: those alone are written, and only
-    /// their writes are waited for. The sync of the store that follows has no range: it makes
-    /// durable all that the store has accepted, and is waited for in full.
+    /// Like [`PagedFile::sync_data`], for the blocks of a range: only these are written and waited
+    /// for. The sync of the store that follows has no range: it makes everything durable that the
+    /// store has accepted, and is waited for in full.
     ///
     /// # Errors
-    /// As [`PagedFile::sync_data`].
+    /// The errors of [`PagedFile::sync_data`].
     pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Result<(), FileError> {
         let blocks = self.core().blocks_of(self.bytes(range)?);
         self.sync(blocks, Some(SyncWhat::Data))
@@ -550,37 +554,37 @@ impl PagedFile {
         outcome
     }
 
-    /// Gives up all unwritten data of the file, on purpose: the file is then as the store has it.
-    /// If the store has older bytes that it may still lose, because no sync has covered them, it is
-    /// synced first; if that fails, every handle hears of it by its next sync.
+    /// Drops all unwritten data of the file on purpose, so that the file is as the store has it. If
+    /// the store has older bytes that it may still lose, because no sync has covered them, it is
+    /// synced first. A failure of that sync is reported by the next sync of every handle.
     ///
-    /// There is no `try_` form: it asks the store for its length.
+    /// There is no `try_` form: a discard calls the store for its length.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`], or the store's error when asked for its length.
+    /// [`FileError::ReadOnly`], or the store's error when it is called for its length.
     pub fn discard(&self) -> Result<(), FileError> {
         truncate::discard(self.core())
     }
 
-    /// Forgets the cached blocks of a range, for stores that others change, and takes over the
-    /// store's length. Unwritten blocks stay, and so do written ones that no sync has covered;
-    /// views keep what they show. Returns how much was forgotten.
+    /// Forgets the cached blocks of a range, and takes over the store's length. Use this for stores
+    /// that others change. Unwritten blocks stay, and so do written ones that no sync has covered;
+    /// views keep their bytes. Returns how many pages were forgotten.
     ///
-    /// With this the caller knows of changes by others: a file that was refused with
-    /// [`FileError::ChangedInPlace`] is read again, and what is cached outside the range counts as
-    /// current.
+    /// By this call the caller confirms that it knows of changes by others: a file that was refused
+    /// with [`FileError::ChangedInPlace`] is read again, and blocks cached outside the range count
+    /// as current.
     ///
-    /// There is no `try_` form: it asks the store for its length.
+    /// There is no `try_` form: an invalidation calls the store for its length.
     ///
     /// # Errors
-    /// The store's error when asked for its length.
+    /// The store's error when it is called for its length.
     pub fn invalidate(&self, range: impl RangeBounds<u64>) -> Result<PageCount, FileError> {
         truncate::invalidate(self.core(), self.core().blocks_of(self.bytes(range)?))
     }
 
-    /// Evicts blocks of a range that can be evicted at once: clean ones that are neither viewed nor
-    /// in use, and that a sync has covered if their store may lose unsynced writes. Returns how
-    /// much. If blocks are mapped, it waits until no access uses them.
+    /// Evicts those blocks of a range that can be evicted now: clean ones that are neither viewed
+    /// nor in use, and that a sync has covered if their store may lose unsynced writes. Returns how
+    /// many pages were evicted. If blocks are mapped, waits until no access uses them.
     ///
     /// # Errors
     /// [`FileError::BadRange`].
@@ -590,9 +594,10 @@ impl PagedFile {
         Ok(self.core().evict_range(blocks, Evicting::All))
     }
 
-    /// Reads a range into the cache ahead of use. A hint: blocks that do not fit are skipped.
+    /// Reads a range into the cache ahead of use. This is a hint: blocks that do not fit are
+    /// skipped.
     ///
-    /// There is no `try_` form: reading is all it does.
+    /// There is no `try_` form: the call does nothing but read.
     ///
     /// # Errors
     /// The store's error.
@@ -602,9 +607,9 @@ impl PagedFile {
         prefetch(self.core(), self.core().blocks_of(bytes))
     }
 
-    /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]); it never
-    /// goes down. Blocks written under it stay in memory until [`PagedFile::release_through`] it.
-    /// Stores through shared mappings carry it, too.
+    /// Sets the barrier number that writes carry from now on ([`WriteOrder::Ordered`]). The number
+    /// never goes down. Blocks written under it stay in memory until [`PagedFile::release_through`]
+    /// releases it. Stores through shared mappings carry the number, too.
     pub fn set_barrier(&self, number: u64) {
         // SeqCst: see `restamp_mappings`.
         self.core().writes.barrier.raise(number);

@@ -1,4 +1,4 @@
-//! The public side: the handle, how a file is opened, typed access, and `std::io`.
+//! The public side: the handle, opening, typed access, and `std::io`.
 
 pub(crate) mod array;
 pub(crate) mod closing;

@@ -1,4 +1,4 @@
-//! How a file is opened.
+//! The options for opening a file.
 
 use crate::cache::dirty::index::WriteOrder;
 use crate::cache::errors::FileError;
@@ -9,15 +9,15 @@ use crate::units::{KIB, MIB, PAGE_SHIFT, PAGE_SIZE};
 /// Whether a file may be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FileAccess {
-    /// Only reads.
+    /// The file is open for reading only.
     #[default]
     ReadOnly,
-    /// Reads and writes.
+    /// The file is open for reading and writing.
     ReadWrite,
 }
 
-/// Choices for a [`PagedFile`](crate::cache::PagedFile): by default it is read-only, in blocks of
-/// 4 KiB.
+/// The options of a [`PagedFile`](crate::cache::PagedFile). By default it is read-only, in blocks
+/// of 4 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct FileOptions {
     pub(crate) block_size: u64,
@@ -29,7 +29,7 @@ pub(crate) struct FileOptions {
 }
 
 impl FileOptions {
-    /// The defaults.
+    /// Returns the default options.
     pub(crate) fn new() -> FileOptions {
         FileOptions {
             block_size: PAGE_SIZE as u64,
@@ -41,38 +41,39 @@ impl FileOptions {
         }
     }
 
-    /// The unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read, kept and
-    /// written as one; views inside one block are not copied.
+    /// Sets the unit of caching in bytes: a power of two from 4 KiB to 2 MiB. A block is read,
+    /// cached and written as one; views inside one block are not copied.
     pub(crate) fn block_size(mut self, bytes: u64) -> FileOptions {
         self.block_size = bytes;
         self
     }
 
-    /// Only reads, or writes too.
+    /// Sets whether the file may be written.
     pub(crate) fn access(mut self, access: FileAccess) -> FileOptions {
         self.access = access;
         self
     }
 
-    /// When dirty blocks are written.
+    /// Sets when dirty blocks are written.
     pub(crate) fn write_order(mut self, order: WriteOrder) -> FileOptions {
         self.write_order = order;
         self
     }
 
-    /// The group that pays for the file's blocks; the whole memory's group by default.
+    /// Sets the group that pays for the file's blocks. The default is the group of the whole
+    /// memory.
     pub(crate) fn group(mut self, group: &Group) -> FileOptions {
         self.group = Some(group.clone());
         self
     }
 
-    /// Whether other groups may use the file, too.
+    /// Lets other groups use the file as well.
     pub(crate) fn share(mut self) -> FileOptions {
         self.shared = true;
         self
     }
 
-    /// The name in messages; the store's own by default.
+    /// Sets the name in messages. The default is the store's own.
     pub(crate) fn name(mut self, name: &str) -> FileOptions {
         self.name = Some(name.to_owned());
         self
@@ -87,7 +88,7 @@ impl FileOptions {
         self.block_order(&name).map(drop)
     }
 
-    /// log2 of the pages in a block.
+    /// Returns log2 of the pages in a block.
     pub(crate) fn block_order(&self, file: &Arc<str>) -> Result<u8, FileError> {
         let size = self.block_size;
         if !size.is_power_of_two() || !(4 * KIB..=2 * MIB).contains(&size) {

@@ -7,36 +7,36 @@ use crate::frame::FlagSet;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{ByteSize, Grouped, PageCount};
 
-/// A file's contents and events. Sizes in pages of 4 KiB, events in blocks.
+/// Statistics of a file's contents and events. Sizes are in pages of 4 KiB, events in blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FileStats {
     /// The name in messages.
     pub name: String,
-    /// Length in bytes.
+    /// The length in bytes.
     pub size: u64,
-    /// Bytes in a block.
+    /// The block size in bytes.
     pub block_size: u64,
-    /// Cached.
+    /// Cached pages.
     pub cached: PageCount,
-    /// Cached and newer than the store.
+    /// Cached pages that are newer than the store.
     pub dirty: PageCount,
-    /// Being written.
+    /// Pages being written.
     pub writeback: PageCount,
-    /// Cached and mapped by a space.
+    /// Cached pages that a space maps.
     pub mapped: PageCount,
-    /// Cached and viewed; removed blocks that views keep are not counted here.
+    /// Cached pages that are viewed. Pages of removed blocks that views keep are not counted here.
     pub viewed: PageCount,
-    /// Index nodes.
+    /// Pages of index nodes.
     pub index_nodes: PageCount,
-    /// Evicted blocks the index remembers.
+    /// Evicted blocks that the index remembers.
     pub shadows: u64,
     /// Blocks read from the store.
     pub filled: u64,
-    /// Of those, blocks read ahead.
+    /// Of these, blocks read ahead.
     pub read_ahead: u64,
-    /// Of those, blocks evicted before anybody used them.
+    /// Of these, blocks evicted before their first use.
     pub read_ahead_unused: u64,
     /// Read calls of the store.
     pub store_reads: u64,
@@ -81,7 +81,7 @@ impl fmt::Display for FileStats {
 }
 
 impl FileStats {
-    /// The file's counters, and figures from a walk over its blocks.
+    /// Collects the file's counters, and counts its blocks by walking over them.
     pub(crate) fn of(file: &FileCore) -> FileStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counts = file.blocks.index.counts();
@@ -89,7 +89,7 @@ impl FileStats {
         let (mut mapped, mut viewed, mut writeback) = (0, 0, 0);
         let mut next = 0;
         loop {
-            // A section a few blocks long, so that a large file delays nobody.
+            // A section covers only a few blocks, so that a large file delays nobody.
             let section = file.pool.domain.reader();
             let mut budget = 256;
             while budget > 0

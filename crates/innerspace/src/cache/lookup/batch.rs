@@ -1,4 +1,4 @@
-//! Cached blocks of a range, locked a batch at a time, and taken out of the file.
+//! Locks the cached blocks of a range in batches, and takes them out of the file.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use crate::cache::map::mappers::Revoke;
 use crate::frame::{Dropped, FlagSet};
 use crate::sync::failpoint;
 
-/// Blocks that one grace period serves.
+/// The number of blocks for which one grace period is made.
 pub(crate) const BATCH: usize = 64;
 
-/// Takes blocks out of the file if the store has the same bytes and cannot lose them any more.
-/// Returns how many.
+/// Takes those blocks out of the file whose bytes the store has and cannot lose any more. Returns
+/// how many.
 pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
     let mut dropped = 0;
     let mut next = blocks.start;
@@ -22,7 +22,8 @@ pub(crate) fn forget_clean(core: &FileCore, blocks: Range<u64>) -> u64 {
             return dropped;
         }
         batch.retain(|locked| !locked.meta().flags.load().contains(FlagSet::DIRTY));
-        // Leaves out blocks that were written since the last sync began, or have come into doubt.
+        // Blocks that were written since the last sync began, or have come into doubt, are left
+        // out.
         core.retain_synced(&mut batch);
         dropped += batch.len() as u64;
         drop_batch(core, batch);
@@ -41,8 +42,8 @@ pub(crate) fn remove_blocks(core: &FileCore, blocks: Range<u64>) {
     }
 }
 
-/// Locks the next cached blocks in `next..end`, ascending, each when no write of it is under way.
-/// Advances `next`.
+/// Locks the next cached blocks in `next..end`, in ascending order, each when no write of it is
+/// under way. Advances `next`.
 pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Vec<Locked<'f>> {
     let mut batch = Vec::new();
     while batch.len() < BATCH {
@@ -61,7 +62,7 @@ pub(crate) fn lock_batch<'f>(core: &'f FileCore, next: &mut u64, end: u64) -> Ve
 }
 
 pub(crate) fn lock_stable(core: &FileCore, block: u64) -> Option<Locked<'_>> {
-    // An error comes from a fill that has taken the block away.
+    // An error means that the block's fill failed and took the block away.
     let locked = core.find_lock(block).ok().flatten()?;
     locked.wait_stable();
     Some(locked)
@@ -90,8 +91,8 @@ pub(crate) fn drop_batch(core: &FileCore, batch: Vec<Locked<'_>>) {
         core.grace();
     }
     failpoint!(CutOff);
-    // The last first: frames come back in reverse, so in the order of these blocks, and the next
-    // blocks written lie in a row.
+    // The last block is freed first: freed frames are allocated in reverse order. So the frames
+    // return in the order of these blocks, and the next blocks written are contiguous.
     for locked in batch.into_iter().rev() {
         let dropped = core.pool.uncache(locked.frame());
         debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");

@@ -1,4 +1,4 @@
-//! Guards on one block of a file: held, locked, and newly made.
+//! Guards on one block of a file: held, locked, or newly made.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::frame::{Bit, Dropped, Filling, FlagSet, HoldState, Meta, ReadEnd};
 use crate::sync::failpoint;
 use crate::units::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
-/// A reference on a block that is, or was a moment ago, in its file's index.
+/// A reference to a block that is, or recently was, in its file's index.
 #[derive(Debug)]
 pub(crate) struct BlockRef<'f> {
     pub(crate) file: &'f FileCore,
@@ -21,9 +21,9 @@ pub(crate) struct BlockRef<'f> {
 /// What happens to a block when its reference is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AfterUse {
-    /// It stays cached.
+    /// The block stays cached.
     Keep,
-    /// It is evicted unless it was used in another way (DONTCACHE).
+    /// The block is evicted unless it was used in another way as well (DONTCACHE).
     DropUnlessWanted,
 }
 
@@ -38,17 +38,17 @@ impl<'f> BlockRef<'f> {
         }
     }
 
-    /// The metadata of the first frame.
+    /// Returns the metadata of the first frame.
     pub(crate) fn meta(&self) -> &'f Meta {
         self.file.frames().meta(self.frame)
     }
 
-    /// Whether the bytes are there.
+    /// Whether the block's bytes are there.
     pub(crate) fn is_up_to_date(&self) -> bool {
         self.meta().flags.load().contains(FlagSet::UPTODATE)
     }
 
-    /// Whether it is locked by the operation that made it, and its bytes are not there yet.
+    /// Whether the block is locked by the operation that made it, and has no bytes yet.
     pub(crate) fn is_being_filled(&self) -> bool {
         let flags = self.meta().flags.load();
         flags.contains(FlagSet::LOCKED)
@@ -56,7 +56,7 @@ impl<'f> BlockRef<'f> {
             && !flags.contains(FlagSet::ERROR)
     }
 
-    /// The frame and the block's number; the caller takes over the reference.
+    /// Returns the frame and the block's number. The caller takes over the reference.
     pub(crate) fn into_parts(self) -> (FrameId, u64) {
         debug_assert_eq!(self.after, AfterUse::Keep, "nobody would evict it");
         let parts = (self.frame, self.block);
@@ -64,19 +64,19 @@ impl<'f> BlockRef<'f> {
         parts
     }
 
-    /// The same reference, of a block that is not to stay cached.
+    /// Marks the block to be evicted after this use.
     pub(crate) fn drop_after_use(mut self) -> BlockRef<'f> {
         self.after = AfterUse::DropUnlessWanted;
         self
     }
 
-    /// The same reference, of a block that may stay cached.
+    /// Marks the block as one that may stay cached.
     pub(crate) fn keep_after_use(mut self) -> BlockRef<'f> {
         self.after = AfterUse::Keep;
         self
     }
 
-    /// Waits until a bit is clear.
+    /// Waits until a bit of the block is clear.
     pub(crate) fn wait(&self, bit: Bit) {
         self.file.frames().wait(self.frame, bit);
     }
@@ -91,11 +91,11 @@ impl Drop for BlockRef<'_> {
     }
 }
 
-/// A locked block that is in its file's index and up to date: nobody removes, moves or replaces it.
-/// Unlocks when dropped.
+/// A locked block that is up to date and in its file's index: no other thread removes, moves or
+/// replaces it. Dropping this unlocks the block.
 #[derive(Debug)]
 pub(crate) struct Locked<'f> {
-    /// `None` once the lock was given up in another way than by a drop.
+    /// `None` once the lock was given away other than by a drop.
     held: Option<BlockRef<'f>>,
 }
 
@@ -117,17 +117,17 @@ impl<'f> Locked<'f> {
             .expect("taken by those who consume the guard alone")
     }
 
-    /// The block's first frame: its hold word and flags are the block's.
+    /// Returns the block's first frame, whose hold word and flags are those of the block.
     pub(crate) fn frame(&self) -> FrameId {
         self.held().frame
     }
 
-    /// The metadata of the first frame.
+    /// Returns the metadata of the first frame.
     pub(crate) fn meta(&self) -> &'f Meta {
         self.held().meta()
     }
 
-    /// The block's number in its file.
+    /// Returns the block's number in its file.
     pub(crate) fn block(&self) -> u64 {
         self.held().block
     }
@@ -139,9 +139,9 @@ impl<'f> Locked<'f> {
         }
     }
 
-    /// A call has changed bytes of the block in place: code translated from them is stale. A page
-    /// that nobody maps now will be mapped by an RMW of the hold word that comes after the end of
-    /// the write, so with the new bytes.
+    /// Notes that a call has changed bytes of the block in place, so that code translated from them
+    /// is stale. This concerns mapped pages only: a page that is not mapped now will be mapped by
+    /// an RMW of the hold word after the end of the write, and so with the new bytes.
     #[inline]
     pub(crate) fn written_in_place(&self, inside: &Range<usize>) {
         if self.meta().hold.load().mapped() > 0 {
@@ -154,7 +154,7 @@ impl<'f> Locked<'f> {
         }
     }
 
-    /// Unlocks and keeps the reference.
+    /// Unlocks the block and returns its reference.
     pub(crate) fn unlock(mut self) -> BlockRef<'f> {
         let held = self
             .held
@@ -164,7 +164,7 @@ impl<'f> Locked<'f> {
         held
     }
 
-    /// Unlocks a block that was frozen: there is no reference left to drop.
+    /// Unlocks a block that was frozen, whose reference is already dropped.
     pub(crate) fn unlock_frozen(mut self) {
         let held = self
             .held
@@ -174,8 +174,8 @@ impl<'f> Locked<'f> {
         std::mem::forget(held);
     }
 
-    /// The frame and the block's number, for a guard of another type that takes lock and reference
-    /// over.
+    /// Returns the frame and the block's number, for a guard of another type that takes over lock
+    /// and reference.
     pub(crate) fn into_parts(mut self) -> (FrameId, u64) {
         let held = self
             .held
@@ -193,11 +193,11 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A block that was just made: in the index, locked, not up to date. Finish it, or dropping it
-/// takes it out again.
+/// A block that was just made: in the index, locked, not up to date. If this is dropped without
+/// being finished, the block is taken out again.
 pub(crate) struct NewBlock<'f> {
     held: Option<BlockRef<'f>>,
-    /// The right to the bytes; `None` once the block is finished or has failed.
+    /// The right to change the bytes; `None` once the block is finished or has failed.
     filling: Option<Filling<'f>>,
 }
 
@@ -224,7 +224,7 @@ impl<'f> NewBlock<'f> {
         self.held().frame
     }
 
-    /// The block's bytes, which are those that the frame had before.
+    /// Returns the block's bytes. At first they are those that the frame had before.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.filling.as_mut().expect("not finished").bytes_mut()
     }
@@ -234,8 +234,8 @@ impl<'f> NewBlock<'f> {
         NewBlock::new(BlockRef::new(file, frame, block))
     }
 
-    /// The block's first frame, for a request that takes over the right to its bytes, and the
-    /// reference.
+    /// Returns the block's first frame, for a request that takes over the right to its bytes, and
+    /// the reference.
     pub(crate) fn into_frame(mut self) -> FrameId {
         self.filling = None;
         let mut held = self.held.take();
@@ -247,21 +247,21 @@ impl<'f> NewBlock<'f> {
         frame
     }
 
-    /// Another reference on the block.
+    /// Takes another reference to the block.
     pub(crate) fn reference(&self) -> Option<BlockRef<'f>> {
         let held = self.held();
         let taken = held.meta().hold.try_get_cached();
         taken.then(|| BlockRef::new(held.file, held.frame, held.block))
     }
 
-    /// The bytes are there: waiters continue.
+    /// Marks the block up to date and unlocks it, so that waiters continue.
     pub(crate) fn finish(self) -> BlockRef<'f> {
         let held = self.finish_unnoted();
         held.file.ready.filled(held.block..held.block + 1);
         held
     }
 
-    /// Like [`NewBlock::finish`]; the caller notifies the futures that wait.
+    /// Like [`NewBlock::finish`], but the caller notifies the futures that wait.
     pub(crate) fn finish_unnoted(mut self) -> BlockRef<'f> {
         if let Some(filling) = self.filling.take() {
             filling.finish();
@@ -272,7 +272,7 @@ impl<'f> NewBlock<'f> {
         held
     }
 
-    /// The block could not be filled: it is removed, and its waiters get `error` (P20).
+    /// Removes the block, which could not be filled. Its waiters get `error` (P20).
     pub(crate) fn fail(mut self, error: &FileError) {
         self.abandon(Some(error));
     }
@@ -299,7 +299,8 @@ impl<'f> NewBlock<'f> {
 
 impl Drop for NewBlock<'_> {
     fn drop(&mut self) {
-        // After a panic of the store, or if the operation gave up, waiters try again themselves.
+        // After a panic of the store, or if the operation gave up, waiters fill the block
+        // themselves.
         self.abandon(None);
     }
 }
@@ -310,5 +311,5 @@ impl fmt::Debug for NewBlock<'_> {
     }
 }
 
-/// The hold of a block with one user: the index and the user.
+/// The hold word of a block with two references: of the index and of one user.
 pub(crate) const INDEX_AND_USER: HoldState = HoldState::cached(2);

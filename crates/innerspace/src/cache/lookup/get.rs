@@ -1,10 +1,10 @@
-//! The one lookup: [`FileCore::get_page`], with flags that choose, and thin wrappers.
+//! The one lookup: [`FileCore::get_page`] with its flags, and thin wrappers of it.
 //!
-//! A lookup walks the index in a section, takes a reference on the frame it finds, and reads the
-//! slot again: if the word is still the same, the frame was this block when the reference was
-//! taken, and the reference keeps it from becoming anything else (I10). A small read guesses the
-//! frame first, and the frame's tag proves the guess (`frame::tag`). A lock taken afterwards proves
-//! nothing about the time in between, so it looks once more (P5).
+//! A lookup walks the index in a section, takes a reference to the frame that it finds, and reads
+//! the slot again. If the word is still the same, the frame was this block when the reference was
+//! taken, and the reference keeps it so (I10). A small read guesses the frame first, and the
+//! frame's tag proves the guess (`frame::tag`). A lock taken afterwards proves nothing about the
+//! time between, so the lookup checks once more under the lock (P5).
 
 use std::hint::cold_path;
 use std::ops::BitOr;
@@ -23,42 +23,42 @@ use crate::sync::raw;
 use crate::sync::{Backoff, interleave};
 use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
-/// What a lookup does with a block that it finds, or that is missing.
+/// The flags of a lookup: what it does with a block that it finds, or that is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Get(u16);
 
 impl Get {
-    /// Only find it.
+    /// Only find the block.
     pub(crate) const NONE: Get = Get(0);
-    /// Mark it accessed; a new block starts referenced.
+    /// Mark the block accessed; a new block starts referenced.
     pub(crate) const ACCESSED: Get = Get(1 << 0);
-    /// Return it locked.
+    /// Return the block locked.
     pub(crate) const LOCK: Get = Get(1 << 1);
-    /// The caller will make it dirty: a refault does not activate it.
+    /// The caller will make the block dirty, so a refault does not activate it.
     pub(crate) const WRITE: Get = Get(1 << 3);
     /// Never sleep.
     pub(crate) const NOWAIT: Get = Get(1 << 4);
-    /// An allocation may not start I/O.
+    /// Allocate without starting I/O.
     pub(crate) const NOIO: Get = Get(1 << 5);
-    /// Wait until no write of it is under way.
+    /// Wait until no write of the block is under way.
     pub(crate) const STABLE: Get = Get(1 << 6);
-    /// Evict it after use unless it was used in another way.
+    /// Evict the block after use unless it was used in another way as well.
     pub(crate) const DONTCACHE: Get = Get(1 << 8);
-    /// It is read ahead of any use.
+    /// The block is read ahead of any use.
     pub(crate) const AHEAD: Get = Get(1 << 9);
 
-    /// Whether all of `other` is set.
+    /// Whether all flags of `other` are set.
     #[inline]
     pub(crate) fn has(self, other: Get) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The flags of `other` that are set.
+    /// Returns the flags of `other` that are set.
     pub(crate) fn of(self, other: Get) -> Get {
         Get(self.0 & other.0)
     }
 
-    /// [`Get::NOWAIT`] if the caller may not wait.
+    /// Returns [`Get::NOWAIT`] if the caller may not wait, and no flag otherwise.
     pub(crate) fn waiting(wait: Wait) -> Get {
         match wait {
             Wait::Yes => Get::NONE,
@@ -85,17 +85,17 @@ impl BitOr for Get {
     }
 }
 
-/// What a new block assumes about the store, which another thread may change as long as the block
-/// is not in the index.
+/// What a new block assumes about the store. As long as the block is not in the index, another
+/// thread may make the assumption false.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Basis {
-    /// Nothing: the block is filled from the store afterwards, or covered as a whole.
+    /// Nothing: the block is filled from the store afterwards, or overwritten as a whole.
     Nothing,
     /// The store has no bytes at or after this offset.
     StoredUpTo(u64),
     /// The store has a hole there, at this epoch of the file's holes.
     Hole {
-        /// The epoch, read before the store was asked.
+        /// The epoch, read before the store was called.
         epoch: u64,
     },
 }
@@ -103,30 +103,30 @@ pub(crate) enum Basis {
 /// The result of a lookup.
 #[derive(Debug)]
 pub(crate) enum Got<'f> {
-    /// Nothing is cached there.
+    /// The block is not cached.
     Absent,
-    /// The block, held.
+    /// The block, with a reference.
     Held(BlockRef<'f>),
-    /// The block, held, locked, up to date and still in its file.
+    /// The block, with a reference, locked, up to date and still in its file.
     Locked(Locked<'f>),
 }
 
-/// A copy of at least so many bytes displaces the table of guesses from the processor's cache.
+/// The length of a copy from which on it displaces the lookaside table from the processor's cache.
 const MUCH: usize = PAGE_SIZE / 4;
 
 /// The result of one look at the index.
 enum Looked {
     Absent,
-    /// The block; the reference on it is the caller's.
+    /// The block. The reference to it is the caller's.
     Held(FrameId),
-    /// A frame that belongs to another block by now; the reference on it is the caller's.
+    /// A frame that belongs to another block by now. The reference to it is the caller's.
     Stale(FrameId),
-    /// It is being evicted: its word goes next.
+    /// A block that is being evicted, whose word is about to go.
     Dying,
 }
 
 impl FileCore {
-    /// The only lookup. See [`Get`].
+    /// Looks a block up, as the flags say (see [`Get`]). All lookups come here.
     pub(crate) fn get_page(&self, block: u64, get: Get) -> Result<Got<'_>, FileError> {
         while let Some(held) = self.lookup(block) {
             if let Some(got) = self.take_found(held, get)? {
@@ -136,7 +136,7 @@ impl FileCore {
         Ok(Got::Absent)
     }
 
-    /// The block if it is cached, locked.
+    /// Looks a block up and locks it, if it is cached.
     pub(crate) fn find_lock(&self, block: u64) -> Result<Option<Locked<'_>>, FileError> {
         match self.get_page(block, Get::LOCK)? {
             Got::Locked(locked) => Ok(Some(locked)),
@@ -144,8 +144,8 @@ impl FileCore {
         }
     }
 
-    /// The frame of the block that is cached at `block` now, if a guess or one look in a short
-    /// section finds it; the reference on it is the caller's, which will copy `len` bytes. `block`
+    /// Returns the frame that is cached for the block now, if a guess or one look in a short
+    /// section finds it. The reference to it is the caller's, which will copy `len` bytes. `block`
     /// was inside the file when its size was read.
     #[inline(always)]
     pub(crate) fn look_up_once(&self, block: u64, len: usize) -> Option<FrameId> {
@@ -165,7 +165,8 @@ impl FileCore {
         Some(found)
     }
 
-    /// The index led to this frame: the next lookup of the block guesses it.
+    /// Enters a frame to which the index led in the lookaside table, so that the next lookup of the
+    /// block guesses it.
     pub(crate) fn note_found(&self, block: u64, frame: FrameId) {
         let tag = self.blocks.index.tags().sought(block);
         if tag.is_somewhere() {
@@ -188,7 +189,7 @@ impl FileCore {
         }
     }
 
-    /// A reference on the block that is cached at `block` now.
+    /// Takes a reference to the block that is cached at `block` now.
     pub(crate) fn lookup(&self, block: u64) -> Option<BlockRef<'_>> {
         let mut backoff = Backoff::new();
         loop {
@@ -231,8 +232,8 @@ impl FileCore {
         Looked::Held(frame)
     }
 
-    /// Whether `frame` is what the index has at `block`. Exact while the caller holds the frame and
-    /// its lock.
+    /// Whether the index has `frame` at `block`. Exact while the caller holds the frame and its
+    /// lock.
     pub(crate) fn is_still(&self, block: u64, frame: FrameId) -> bool {
         let load = || self.blocks.index.load(self.frames(), block);
         let word = match self.pool.domain.look() {
@@ -245,8 +246,8 @@ impl FileCore {
         word == Word::Block(frame)
     }
 
-    /// Treats a found block as `get` says. `None` if it went away, and the caller has to look
-    /// again.
+    /// Treats a found block as `get` says. Returns `None` if the block went away, and the caller
+    /// has to look again.
     fn take_found<'f>(
         &'f self,
         held: BlockRef<'f>,
@@ -286,7 +287,7 @@ impl FileCore {
         Ok(Some(got))
     }
 
-    /// Locks a found block; `None` when it is no longer the file's.
+    /// Locks a found block. Returns `None` if it is no longer the file's.
     fn lock_found<'f>(
         &'f self,
         held: BlockRef<'f>,
@@ -320,7 +321,7 @@ impl FileCore {
         }
     }
 
-    /// The error that took a held block away while it was being filled.
+    /// Returns the error if a fill failed and took this held block away.
     fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         if held.is_up_to_date() {
             return Ok(());
@@ -332,12 +333,12 @@ impl FileCore {
         }
     }
 
-    /// Makes a block, to be filled as a whole; `None` when another thread made one first.
+    /// Makes a block, to be filled as a whole. Returns `None` if another thread made one first.
     pub(crate) fn create(&self, block: u64, get: Get) -> Result<Option<NewBlock<'_>>, FileError> {
         self.create_on(block, get, Basis::Nothing)
     }
 
-    /// Like [`FileCore::create`]; also `None` if `basis` is no longer true.
+    /// Like [`FileCore::create`], but also returns `None` if `basis` is no longer true.
     pub(crate) fn create_on(
         &self,
         block: u64,
@@ -346,7 +347,7 @@ impl FileCore {
     ) -> Result<Option<NewBlock<'_>>, FileError> {
         let mode = get.alloc_mode();
         let mut owned = self.pool.alloc(self.id.group.id(), self.id.order, mode)?;
-        // Before anybody can see it: plain stores, no atomics (P2).
+        // No other thread can see the frame yet: plain stores suffice, no atomics (P2).
         let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
         owned.set_flags(if referenced {
             FlagSet::LOCKED | FlagSet::REFERENCED
@@ -370,9 +371,9 @@ impl FileCore {
         Ok(Some(NewBlock::new(held)))
     }
 
-    /// Whether the basis of a new block still holds. Checked under the index mutex, with nothing at
-    /// the block's place: if a block was made there meanwhile, written and evicted again, the epoch
-    /// moved before the block left the index.
+    /// Whether the basis of a new block still holds. Called under the index mutex, with nothing at
+    /// the block's place. If a block was made there meanwhile, written and evicted again, the epoch
+    /// moved before that block left the index.
     pub(crate) fn holds(&self, basis: Basis) -> bool {
         match basis {
             Basis::Nothing => true,
@@ -382,8 +383,8 @@ impl FileCore {
     }
 
     /// Puts a published, locked block with two references (the index's and the caller's) into the
-    /// index and on the LRU. If another is there, the basis does not hold, no node can be
-    /// allocated, or the file is closed, the block is freed; the last two are errors.
+    /// index and on the LRU list. The block is freed instead if another one is there, the basis
+    /// does not hold, no node can be allocated, or the file is closed. The last two are errors.
     pub(crate) fn insert(
         &self,
         block: u64,
@@ -412,8 +413,8 @@ impl FileCore {
                 Ok(true)
             }
             other => {
-                // Nobody has found it through the index, but a lookup with an old word may hold it
-                // for a moment.
+                // No other thread has found the block through the index, but a lookup with an old
+                // word may hold it for a moment.
                 let dropped = self.pool.uncache(frame);
                 debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
                 self.frames().unlock(frame);
@@ -423,7 +424,7 @@ impl FileCore {
         }
     }
 
-    /// One attempt to put a block into the index; `None` if its basis is no longer true.
+    /// Tries once to put a block into the index. Returns `None` if its basis is no longer true.
     pub(crate) fn try_insert(
         &self,
         block: u64,
@@ -436,7 +437,7 @@ impl FileCore {
         holds.then(|| writer.insert(self.frames(), block, frame, spares.nodes()))
     }
 
-    /// A block that comes back soon after its eviction starts on the active list, unless it is only
+    /// Puts a block that comes back soon after its eviction on the active list, unless it is only
     /// to be written (P10), or not to stay.
     fn note_refault(&self, frame: FrameId, shadow: Option<u64>, get: Get) {
         let Some(evicted_at) = shadow else {
@@ -452,15 +453,15 @@ impl FileCore {
         }
     }
 
-    /// Counts a block that comes back, and says on which list it belongs.
+    /// Counts a block that comes back, and decides on which list it belongs.
     pub(crate) fn count_refault(&self, evicted_at: u64) -> Refault {
         count(&self.counters.refaulted, 1);
         let pages = PageCount(self.block_pages());
         self.pool.refault_decision(evicted_at, pages)
     }
 
-    /// Takes a block out of the index and off the LRU. The caller holds the block's lock, and drops
-    /// the index's reference afterwards (`uncache`, or before by `freeze`).
+    /// Takes a block out of the index and off its LRU list. The caller holds the block's lock. It
+    /// also drops the index's reference: afterwards by `uncache`, or before by `freeze`.
     pub(crate) fn unlink(&self, block: u64, frame: FrameId, shadow: Option<u64>) {
         let mut freed = Vec::new();
         self.blocks
@@ -468,8 +469,8 @@ impl FileCore {
             .write()
             .remove(self.frames(), block, frame, shadow, &mut freed);
         if self.frames().meta(frame).hold.load().views() > 0 {
-            // Views keep it from here on: still listed, so that a full group can report what holds
-            // it.
+            // From here on only views keep the block. It is still listed, so that the error of a
+            // full group can report what holds its memory.
             self.pool.lru_set(frame, Evictable::No);
         } else {
             self.pool.lru_remove(frame);
@@ -477,7 +478,7 @@ impl FileCore {
         self.retire_nodes(freed);
     }
 
-    /// Hands unlinked nodes over to be freed after a grace period.
+    /// Retires unlinked nodes, which are freed after a grace period.
     pub(crate) fn retire_nodes(&self, nodes: Vec<FrameId>) {
         for node in nodes {
             let dropped = self.frames().meta(node).hold.put();

@@ -1,5 +1,5 @@
-//! From the number of a block to the block: the lookup, the guards on what it finds, and
-//! batches of locked blocks.
+//! From the number of a block to the block: the lookup, the guards on the block found, and batches
+//! of locked blocks.
 
 pub(crate) mod batch;
 pub(crate) mod block;

@@ -1,10 +1,10 @@
-//! Appending, which is atomic among appends and changes of the length: with any wait it needs, or
-//! without waiting.
+//! Appends, each of which is atomic among appends and changes of the length. There is a form that
+//! waits where it has to, and one that never waits.
 //!
-//! An append that does not wait is one step for others: bytes in the file's last block, under its
-//! lock, if the file's end has not moved; or a new block, complete before it enters the index,
-//! which makes the file longer in the same step. Bytes that go on from one block into the next
-//! would be two steps.
+//! An append that does not wait is one step for other threads. Either it puts bytes in the file's
+//! last block, under the block's lock, if the file's end has not moved. Or it makes a new block,
+//! complete before it enters the index, and makes the file longer in the same step. Bytes in two
+//! blocks would take two steps.
 
 use crate::cache::core::FileCore;
 use crate::cache::core::gate::ROOMS;
@@ -21,9 +21,9 @@ use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::FrameId;
 
-/// Writes all of `bytes` at the end of the file; returns their offset. If it finds no memory
-/// half-way, it goes on with memory from its own blocks: only a store that fails, or an order of
-/// writes, can leave a part of the bytes there.
+/// Writes all of `bytes` at the end of the file, and returns their offset. If the append finds no
+/// memory half-way, it frees some of the file's own blocks and continues. So only a store that
+/// fails, or the write order, can leave a part of the bytes in the file.
 pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
     // An append that failed half-way is not repeated: the rest would not follow the first part.
@@ -41,7 +41,7 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     })?;
     if let Some(error) = failed {
         if let FileError::Limit(full) = &error {
-            // It was counted as resolved.
+            // The trial counted the refusal as resolved, so it is counted here.
             note_failure(&core.pool, full.details().id);
         }
         return Err(error);
@@ -50,9 +50,9 @@ pub(crate) fn append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     Ok(offset)
 }
 
-/// Writes the rest of `bytes`, with `append` locked. Reclaim may have skipped the file because of
-/// that lock; so a write that has stored some bytes and finds no memory makes some from the file's
-/// own blocks.
+/// Writes the rest of `bytes`, with `append` locked. Because of that lock, reclaim may have skipped
+/// the file. So a write that has stored some bytes and then finds no memory makes room by writing
+/// the file's own blocks.
 fn append_all(
     core: &FileCore,
     bytes: &[u8],
@@ -73,8 +73,8 @@ fn append_all(
     }
 }
 
-/// Writes all of `bytes`, a block's worth at most, at the end of the file without waiting; or
-/// "would block", and nothing is written.
+/// Writes all of `bytes`, at most a block's worth, at the end of the file without waiting. Where it
+/// would have to wait, it writes nothing and returns "would block".
 pub(crate) fn try_append(core: &FileCore, bytes: &[u8]) -> Result<u64, FileError> {
     core.check_writable()?;
     let offset = append_nonblocking(core, bytes)?;
@@ -113,7 +113,7 @@ fn append_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileEr
 fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
     failpoint!(Appending);
     let last = try_lock_last(core, offset)?;
-    // A write may have made the file longer since.
+    // A write may have made the file longer meanwhile.
     if core.size() != offset {
         return Err(core.would_block(offset));
     }
@@ -124,7 +124,7 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     writing.write(inside, bytes);
     let mut end = inside + bytes.len();
     if core.blocks.tail_left.swap(false, Ordering::AcqRel) {
-        // Clearing the tail for the old size would clear nothing now.
+        // The tail is cleared here, because clearing it later for the old size would clear nothing.
         writing.zero(end..core.block_bytes() as usize);
         end = core.block_bytes() as usize;
     }
@@ -135,9 +135,9 @@ fn append_inside(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<(), FileE
     Ok(())
 }
 
-/// A complete block with these bytes, which nobody can find yet.
+/// Makes a complete block with these bytes, which no other thread can find yet.
 fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, FileError> {
-    // A mapping may show a hole there, which would have to go first.
+    // A mapping may show a hole there, which would first have to be taken away.
     if !core.mappers.is_empty() {
         return Err(core.would_block(offset));
     }
@@ -149,13 +149,13 @@ fn begin_block(core: &FileCore, offset: u64, bytes: &[u8]) -> Result<FrameId, Fi
     into.copy_from_slice(bytes);
     rest.fill(0);
     let frame = core.publish_complete(owned, offset >> core.block_shift());
-    // Reclaim may find it from here on, and see that it is not (yet) in the index.
+    // From here on reclaim may find the block, but sees that it is not (yet) in the index.
     core.pool.lru_add(frame);
     Ok(frame)
 }
 
-/// The file's last block, if it is there, its lock is free, and no bytes past the end of the file,
-/// stored through a mapping, have to be cleared.
+/// Locks the file's last block, if it is cached, its lock is free, and it has no bytes past the end
+/// of the file, stored through a mapping, that have to be cleared.
 fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> {
     let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::NOWAIT;
     match core.get_page(offset >> core.block_shift(), get)? {
@@ -165,14 +165,14 @@ fn try_lock_last(core: &FileCore, offset: u64) -> Result<Locked<'_>, FileError> 
 }
 
 /// Puts a complete block at `offset`, and makes the file `end` bytes long. Fails if another thread
-/// was first, the store has more than that, or a mapping has come, which may have shown a hole
-/// there.
+/// was first, if the store has more bytes than that, or if there is now a mapping, which may have
+/// shown a hole there.
 fn put_behind(core: &FileCore, frame: FrameId, offset: u64, end: u64) -> Result<(), FileError> {
     let block = offset >> core.block_shift();
     let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
     let shadow = loop {
         let mut writer = core.blocks.index.write();
-        // Under the mutex, all of this stays true until the block is in.
+        // Under the mutex, these conditions stay true until the block is in.
         let may =
             !core.is_closed() && core.mappers.is_empty() && core.holds(Basis::StoredUpTo(end));
         if !may {
@@ -191,7 +191,7 @@ fn put_behind(core: &FileCore, frame: FrameId, offset: u64, end: u64) -> Result<
         }
     };
     if let Some(evicted_at) = shadow {
-        // It is to be written, so it stays inactive, even if a read would make it active.
+        // The block is written, not read, so it stays inactive even if a read would make it active.
         core.count_refault(evicted_at);
     }
     if offset < core.blocks.stored.load(Ordering::Acquire) {

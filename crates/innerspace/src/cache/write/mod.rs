@@ -1,4 +1,4 @@
-//! Bytes from writers into the cache: writes, appends, and new blocks made many at once.
+//! Brings bytes from writers into the cache: writes, appends, and new blocks made many at a time.
 
 pub(crate) mod append;
 pub(crate) mod new_blocks;

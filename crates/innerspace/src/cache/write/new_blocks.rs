@@ -1,26 +1,27 @@
-//! New blocks of a writer: complete before anybody can see them, up to date, referenced, dirty, and
-//! not locked.
+//! New blocks of a writer: when other threads can first see them, they are complete, up to date,
+//! referenced, dirty, and not locked.
 //!
-//! The mutex of the index, which is also that of the dirty index, does the work of the lock: the
-//! blocks enter the index first, then the file becomes long enough for them, then they enter the
-//! dirty index. Nobody writes them back before that, and since they are flagged DIRTY all the time,
-//! nobody evicts them. Another writer of one finds it dirty; if that one syncs, it waits here.
+//! The mutex of the index, which is also that of the dirty index, does the work of a block lock.
+//! Under it, the blocks enter the index, then the file becomes long enough for them, and then they
+//! enter the dirty index. No thread writes them back before that, and since they are flagged DIRTY
+//! all the time, no thread evicts them. Another writer of such a block finds it dirty; if that
+//! writer syncs, it waits for this mutex.
 //!
 //! **Appends.** A page at or past the end of the file is almost never cached: it is made without a
-//! look-up, and if another thread made it first, the insertion finds it. Nor is `invalidate` held:
-//! others see only one step under the mutex of the index, where an exclusive lock of the file is
-//! noted (`DirtyIndex::is_cutting`). So the page comes wholly before or wholly after a cut, and in
-//! the latter case makes the file longer again, as a later write would. If one step is not enough
-//! (a node is missing, a block is there, the last page is not whole, a mapping has come) the page
-//! is given back, and written the long way.
+//! lookup, and if another thread made it first, the insertion finds it. `invalidate` is not held
+//! either: other threads see only one step under the mutex of the index, where an exclusive lock of
+//! the file is noted (`DirtyIndex::is_cutting`). So the page comes wholly before or wholly after a
+//! cut, and in the latter case makes the file longer again, as a later write would. If one step is
+//! not enough (a node is missing, a block is there, the last page is not whole, there is now a
+//! mapping), the page is freed, and its bytes take the path of other writes.
 //!
-//! **Runs.** A long write takes resources for up to [`MOST_SINGLES`] whole pages at once: charge,
-//! frames, places in the index, in the dirty index and on the list. If these are not to be had at
-//! once, the first of the pages is written by itself, and waits, reclaims or fails for itself: so a
-//! write that fails half-way has written the pages before the failing one, and no more.
+//! **Runs.** A long write takes the resources for up to [`MOST_SINGLES`] whole pages together:
+//! charges, frames, places in the index, in the dirty index and on the list. If these cannot be had
+//! without waiting, the first of the pages is written alone, and waits, reclaims or fails alone. So
+//! a write that fails half-way has written the pages before the failing one, and no more.
 //!
 //! **Past the caches.** If the bytes of a write and their frames would fill a core's cache, they
-//! are copied by stores that neither read a line before they fill it nor evict others
+//! are copied by stores that neither read a cache line before they fill it nor evict others
 //! ([`Caches::Past`]). These stores are not ordered with others, so they are fenced once for each
 //! run, before the first of its frames is published.
 
@@ -40,7 +41,7 @@ use crate::sync::atomic::Ordering;
 use crate::sys::copy::Quarter;
 use crate::units::{FrameId, PAGE_SIZE};
 
-/// Blocks that were published for the places from `first` on, of which `done` are in the index.
+/// Published blocks for the places from `first` on. The first `done` of them are in the index.
 struct NewRun<'a> {
     first: u64,
     frames: &'a [FrameId],
@@ -48,7 +49,7 @@ struct NewRun<'a> {
 }
 
 impl NewRun<'_> {
-    /// The place of the next one.
+    /// Returns the place of the next block.
     fn next(&self) -> u64 {
         self.first + self.done as u64
     }
@@ -59,7 +60,7 @@ impl NewRun<'_> {
 }
 
 impl FileCore {
-    /// Makes a block over a hole, with `source` in it and zeros around.
+    /// Makes a block over a hole, with `source` in it and zeros around it.
     pub(crate) fn write_over_hole(
         &self,
         block: u64,
@@ -79,8 +80,8 @@ impl FileCore {
         Ok(made.is_some())
     }
 
-    /// Makes a block from `source` and zeros. False when another thread made one first, or `basis`
-    /// does not hold any more.
+    /// Makes a block from `source` and zeros. Returns false if another thread made one first, or
+    /// `basis` no longer holds.
     pub(crate) fn write_new_block(
         &self,
         block: u64,
@@ -110,7 +111,7 @@ impl FileCore {
         insert(self.publish_complete(owned, block))
     }
 
-    /// Makes a block of one page: `fill` fills a frame, and `insert` puts it in its place.
+    /// Makes a block of one page. `fill` fills its frame, and `insert` puts it in its place.
     #[inline(always)]
     fn write_new_page(
         &self,
@@ -118,7 +119,8 @@ impl FileCore {
         fill: impl FnOnce(&mut [u8]),
         insert: impl FnOnce(FrameId) -> Result<bool, FileError>,
     ) -> Result<bool, FileError> {
-        // Two ways from here, so that a frame from the thread's magazine stays in registers.
+        // There are two calls from here, so that a frame from the thread's magazine stays in
+        // registers.
         match self.pool.alloc_page_from_thread_cache(self.id.group.id()) {
             Some((page, next)) => self.fill_new_page(page, next, block, fill, insert),
             None => self.write_new_page_otherwise(block, fill, insert),
@@ -138,9 +140,9 @@ impl FileCore {
         self.fill_new_page(page, next, block, fill, insert)
     }
 
-    /// The `next` frame is fetched in quarters while there is other work to do: fetched in one go,
-    /// its lines would be waited for. The first two come after a page was filled, the others before
-    /// the next is.
+    /// Fills and inserts a page. The `next` frame is prefetched in quarters while there is other
+    /// work to do: if it were prefetched as a whole, the thread would wait for its lines. The first
+    /// two quarters come after a page was filled, the others before the next one is.
     #[inline(always)]
     fn fill_new_page(
         &self,
@@ -164,7 +166,7 @@ impl FileCore {
         made
     }
 
-    /// Writes the first whole page of `bytes`, if it lies at or past the end of the file. Returns
+    /// Writes the first whole page of `bytes`, if it is at or past the end of the file. Returns
     /// false, with nothing written, if that takes more than one step.
     #[inline]
     pub(crate) fn append_page(&self, offset: u64, bytes: &[u8]) -> Result<bool, FileError> {
@@ -184,13 +186,13 @@ impl FileCore {
     }
 
     /// Puts a complete page in its place, if that is one step under the mutex of the index. If not,
-    /// it is freed.
+    /// frees the page.
     #[inline(always)]
     fn insert_appended(&self, block: u64, frame: FrameId) -> bool {
-        // Reclaim may find it from here on, and see that it is not (yet) what the index says.
+        // From here on reclaim may find the page, but sees that the index does not (yet) have it.
         self.pool.lru_add(frame);
         let mut writer = self.blocks.index.write();
-        // Under the mutex, all of this stays true until the page is in.
+        // Under the mutex, these conditions stay true until the page is in.
         let is_steady = !writer.guarded().is_cutting()
             && !self.is_closed()
             && self.inside_block(self.size()) == 0
@@ -215,14 +217,14 @@ impl FileCore {
     #[cold]
     pub(crate) fn take_back(&self, frame: FrameId) {
         self.pool.lru_remove(frame);
-        // A lookup with an old word may hold it for a moment.
+        // A lookup with an old word may hold the block for a moment.
         if self.pool.uncache(frame) == Dropped::Last {
             self.pool.free(frame);
         }
     }
 
     /// Writes the first whole pages of `bytes`, as many as fit in a run, if they are not cached.
-    /// Returns the bytes written: 0 if the first page has to be written by itself.
+    /// Returns how many bytes it wrote: 0 if the first page has to be written alone.
     pub(crate) fn write_new_run(
         &self,
         offset: u64,
@@ -231,7 +233,7 @@ impl FileCore {
         _steady: &InvalidateGuard<'_>,
     ) -> Result<usize, FileError> {
         let whole = bytes.len() as u64 >> self.block_shift();
-        // A mapping may show a hole there, which has to go before the bytes change.
+        // A mapping may show a hole there, which has to be taken away before the bytes change.
         if whole < 2
             || self.id.order > 0
             || self.inside_block(offset) > 0
@@ -266,13 +268,14 @@ impl FileCore {
         let end = (first + count as u64) << self.block_shift();
         let (made, result) = self.insert_complete(first, &ids[..count], end, Basis::Nothing);
         match result {
-            // The caller goes on, and gets the error again if it persists.
+            // If some pages were made, the caller continues after them, and gets the error again if
+            // it persists.
             Err(error) if made == 0 => Err(error),
             _ => Ok(made << self.block_shift()),
         }
     }
 
-    /// How many blocks from `first` on, of `most`, are not cached now.
+    /// Returns how many blocks from `first` on, of at most `most`, are not cached now.
     fn absent_from(&self, first: u64, most: u64) -> u64 {
         let _section = self.pool.domain.reader();
         let end = first + most;
@@ -280,7 +283,7 @@ impl FileCore {
         next.map_or(end, |(block, _)| block) - first
     }
 
-    /// Publishes a block that has its bytes. Nobody finds it yet.
+    /// Publishes a block that has its bytes. No other thread finds it yet.
     #[inline(always)]
     pub(crate) fn publish_complete(&self, mut owned: PoolFrame<'_>, block: u64) -> FrameId {
         owned.set_flags(FlagSet::UPTODATE | FlagSet::DIRTY | FlagSet::REFERENCED);
@@ -290,31 +293,33 @@ impl FileCore {
         owned.publish(HoldState::cached(1))
     }
 
-    /// Notes new blocks of a writer, under the mutex of the index, which they have just entered:
-    /// the file is at least `end` bytes long, they are dirty, and no holes.
+    /// Notes new blocks of a writer: the file is at least `end` bytes long, the blocks are dirty,
+    /// and they are no holes any more. Called under the mutex of the index, which they have just
+    /// entered.
     #[inline(always)]
     pub(crate) fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
         self.grow_locked(end);
         self.count_dirty((blocks.end - blocks.start) as usize);
         dirty.insert_run(blocks, self.dirty_entry());
-        // Release: a thread that sees a later step sees this. All changes are made under this
+        // Release: a thread that sees a later step sees this one. All changes are made under this
         // mutex.
         let epoch = self.blocks.hole_epoch.load(Ordering::Relaxed);
         self.blocks.hole_epoch.store(epoch + 1, Ordering::Release);
     }
 
-    /// Blocks of a writer are in the index.
+    /// Ends holes and wakes futures after blocks of a writer have entered the index.
     #[inline]
     fn made_new(&self, blocks: Range<u64>) {
-        // For a mapping that was made meanwhile; a hole that is not mapped costs nothing.
+        // This is for a mapping that was made meanwhile; if the hole is not mapped, it costs
+        // nothing.
         self.end_hole_moved(blocks.clone());
         self.ready.filled(blocks);
     }
 
     /// Puts complete blocks at `first` and after it, and makes the file as long as they are, or
-    /// `end` bytes if the last is shorter. Returns how many went in: not all if another thread has
-    /// made one, `basis` does not hold any more, or (which is the error) no node could be
-    /// allocated. The others are freed.
+    /// `end` bytes if the last one is shorter. Returns how many went in. Some do not if another
+    /// thread has made one, `basis` no longer holds, or no node could be allocated, which is the
+    /// error. Those are freed.
     fn insert_complete(
         &self,
         first: u64,
@@ -322,7 +327,7 @@ impl FileCore {
         end: u64,
         basis: Basis,
     ) -> (usize, Result<(), FileError>) {
-        // Reclaim may find them from here on, and see that they are not (yet) in the index.
+        // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
         self.pool.lru_add_run(frames);
         let mut run = NewRun {
             first,
@@ -335,8 +340,8 @@ impl FileCore {
             self.take_back(*frame);
         }
         for shadow in shadows {
-            // It is to be written, so it stays inactive: its frame, which may be gone, is not
-            // touched.
+            // The block is written, not read, so it stays inactive. Its frame is not touched, since
+            // it may be freed already.
             let _where_a_read_would_be = self.count_refault(shadow);
         }
         if run.done > 0 {
@@ -345,8 +350,8 @@ impl FileCore {
         (run.done, result)
     }
 
-    /// Puts complete blocks into the index and the dirty index, and makes the file long enough, as
-    /// one step for write back.
+    /// Puts complete blocks into the index and the dirty index, and makes the file long enough, in
+    /// one step as far as writeback sees.
     fn insert_dirty(
         &self,
         run: &mut NewRun<'_>,
@@ -365,7 +370,7 @@ impl FileCore {
         }
     }
 
-    /// One attempt to put the rest of a run into the index.
+    /// Tries once to put the rest of a run into the index.
     fn try_insert_run(
         &self,
         run: &NewRun<'_>,

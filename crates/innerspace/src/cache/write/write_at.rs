@@ -1,9 +1,9 @@
-//! Writing: into the frame if it is not viewed, into a new frame if it is.
+//! Writes: into the block's frame if it is not viewed, otherwise into a new frame.
 //!
-//! A write to one block, in order: room under the dirty limit; the block locked and stable (made,
-//! or filled first if only a part of it is written and the store has the rest, P22); the bytes
-//! stored under the WRITER bit; DIRTY and the dirty index; the file's size; unlock. A reader sees
-//! the size after the bytes.
+//! A write to one block has these steps: make room under the dirty limit; lock the block when it is
+//! stable (a missing one is made, and filled first if only a part of it is written and the store
+//! has the rest, P22); store the bytes under the WRITER bit; set DIRTY and enter the dirty index;
+//! raise the file's size; unlock. A reader sees the size only after the bytes.
 
 use std::ops::Range;
 
@@ -35,23 +35,23 @@ pub(crate) enum Source<'b> {
     Zeros(usize),
 }
 
-/// How the bytes of a write get into new pages.
+/// How the bytes of a write are copied into new pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Caches {
     /// Through the processor's caches, for readers that come soon.
     Through,
-    /// Past them.
+    /// Past the processor's caches.
     Past,
 }
 
 impl Caches {
-    /// From this many bytes on, source and destination fill a core's second-level cache of one or
-    /// two MiB. (On a Zen 4 with 1 MiB, writing 16 or 128 MiB by calls of 512 KiB and 1 MiB takes
-    /// 185 to 217 ns a page in place of 385 to 493, and together with reading it back, at once or
-    /// in the end, 487 to 561 in place of 591 to 854. Shorter writes that reuse the same few
-    /// frames, 2 MiB for example, are faster through the caches.)
+    /// The length from which source and destination together fill a core's second-level cache of
+    /// one or two MiB. (On a Zen 4 with 1 MiB, writing 16 or 128 MiB by calls of 512 KiB and 1 MiB
+    /// takes 185 to 217 ns a page in place of 385 to 493. With reading the bytes back, immediately
+    /// or at the end, it takes 487 to 561 in place of 591 to 854. Shorter writes that reuse the
+    /// same few frames, 2 MiB for example, are faster through the caches.)
     const LONG: usize = match cfg!(any(shuttle, miri)) {
-        true => 2 * PAGE_SIZE, // so that the checkers see it
+        true => 2 * PAGE_SIZE, // so that the checkers get here
         false => 512 << 10,
     };
 
@@ -99,15 +99,15 @@ impl FileCore {
         Ok(())
     }
 
-    /// Does the work due after an operation that fills, writes or cuts: no lock is held any more. A
-    /// write that fails leaves it to the next operation, and to the service.
+    /// Does the work that is due after an operation that fills, writes or cuts. No lock is held any
+    /// more. A write that fails leaves this work to the next operation, and to the service.
     #[inline]
     pub(crate) fn end_operation(&self) {
         self.pool.safe_point();
         self.ready.wake_due();
     }
 
-    /// Writes the rest of `bytes` after the first `done`, which it counts up.
+    /// Writes the rest of `bytes` after the first `done`, and adds to `done` as it goes.
     pub(crate) fn write_all(
         &self,
         bytes: &[u8],
@@ -130,8 +130,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset`, inside the file: it does not get longer, even if it is
-    /// cut meanwhile.
+    /// Writes all of `bytes` at `offset`, inside the file. The file does not get longer, even if it
+    /// is cut meanwhile.
     pub(crate) fn overwrite_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
@@ -153,7 +153,7 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes the first of `bytes`: some new pages, or a part of one block. Returns how many.
+    /// Writes the first of `bytes`: some new pages, or a part of one block. Returns how many bytes.
     fn write_steady(
         &self,
         bytes: &[u8],
@@ -171,7 +171,7 @@ impl FileCore {
         Ok(part.len())
     }
 
-    /// Writes into cached blocks only: all of `bytes`, or "would block" with nothing written.
+    /// Writes into cached blocks only: all of `bytes`, or nothing, and then returns "would block".
     pub(crate) fn try_write_at(&self, bytes: &[u8], offset: u64) -> Result<(), FileError> {
         self.check_writable()?;
         self.check_range(offset, bytes.len() as u64)?;
@@ -184,7 +184,7 @@ impl FileCore {
             .locks
             .try_shared()
             .ok_or_else(|| self.would_block(offset))?;
-        // One block: a write over several could fail half-way.
+        // Only one block: a write over several could fail half-way.
         if blocks.end - blocks.start > 1 || end > self.size() {
             return Err(self.would_block(offset));
         }
@@ -192,8 +192,8 @@ impl FileCore {
         self.write_part(offset, Source::Bytes(bytes), &steady, Wait::No)
     }
 
-    /// Writes part of one block, and makes the file longer if it ends there. Without waiting: into
-    /// a cached block that nobody views, alone.
+    /// Writes part of one block, and makes the file longer if the part ends past it. Without
+    /// waiting, writes only into a cached block that nobody views.
     pub(crate) fn write_part(
         &self,
         offset: u64,
@@ -207,7 +207,8 @@ impl FileCore {
         let get = Get::LOCK | Get::ACCESSED | Get::WRITE | Get::STABLE | Get::waiting(wait);
         let mut spare = None;
         loop {
-            // Read before the lookup: a block made from here on moves the epoch.
+            // The epoch is read before the lookup: if a block is made from here on, the epoch
+            // moves.
             let epoch = self.blocks.hole_epoch.load(Ordering::SeqCst);
             if let Got::Locked(locked) = self.get_page(block, get)? {
                 if self.store_locked(locked, inside.clone(), source, &mut spare)? {
@@ -216,7 +217,7 @@ impl FileCore {
                 if wait == Wait::No {
                     return Err(self.would_block(offset));
                 }
-                // The block is viewed: the frame to move to is allocated with no lock held.
+                // The block is viewed. The frame to move it to is allocated with no lock held.
                 spare = Some(self.pool.alloc(
                     self.id.group.id(),
                     self.id.order,
@@ -232,7 +233,7 @@ impl FileCore {
             failpoint!(NotCached);
             let is_new = covers_block && matches!(source, Source::Bytes(_));
             let done = if is_new && self.mappers.is_empty() {
-                // Whatever the store has there, it is overwritten.
+                // All bytes that the store may have there are overwritten.
                 self.write_new_block(block, inside.clone(), source, Basis::Nothing)?
             } else if self.content(block)? == Content::Hole {
                 if matches!(source, Source::Zeros(_)) && end <= self.size() {
@@ -247,7 +248,7 @@ impl FileCore {
             } else if covers_block {
                 self.write_new_block(block, inside.clone(), source, Basis::Nothing)?
             } else if start == 0 && end >= self.size() {
-                // All of the store's bytes of the block are overwritten.
+                // All bytes that the store has of the block are overwritten.
                 self.write_new_block(block, inside.clone(), source, Basis::StoredUpTo(end))?
             } else {
                 let filled = self.fill_absent(block, Get::WRITE, steady, Miss::of(&self.stream))?;
@@ -260,8 +261,8 @@ impl FileCore {
         }
     }
 
-    /// Stores into a locked block, moving it to `spare` if it is viewed; false when it is and there
-    /// is no spare.
+    /// Stores into a locked block, after moving it to `spare` if it is viewed. Returns false if it
+    /// is viewed and there is no spare.
     fn store_locked<'f>(
         &'f self,
         mut locked: Locked<'f>,
@@ -280,8 +281,8 @@ impl FileCore {
         match (&mut writing, source) {
             (Some(writing), Source::Bytes(bytes)) => writing.write(inside.start, bytes),
             (Some(writing), Source::Zeros(_)) => writing.zero(inside.clone()),
-            // A view taken between the move and the second attempt: the lock keeps writers out, not
-            // viewers.
+            // A view was taken between the move and the second attempt: the lock excludes writers,
+            // not viewers.
             (None, _) => return Ok(false),
         }
         drop(writing);
@@ -291,8 +292,8 @@ impl FileCore {
         Ok(true)
     }
 
-    /// Makes the file at least `end` bytes long. The caller has stored the bytes and holds the lock
-    /// of the block they end in.
+    /// Makes the file at least `end` bytes long. The caller has stored the bytes, and holds the
+    /// lock of the block in which they end.
     pub(crate) fn grow_to(&self, end: u64) {
         if self.blocks.size.load(Ordering::Relaxed) < end {
             let _alone = self.dirty();
@@ -300,8 +301,9 @@ impl FileCore {
         }
     }
 
-    /// The same with the mutex of the index held. Nobody cuts the file during this: the caller
-    /// holds `invalidate`, or has seen under the mutex that nobody holds it exclusively.
+    /// Like [`FileCore::grow_to`], with the mutex of the index held. No thread cuts the file
+    /// meanwhile: the caller holds `invalidate`, or has seen under the mutex that no thread holds
+    /// it exclusively.
     #[inline]
     pub(crate) fn grow_locked(&self, end: u64) {
         if self.blocks.size.load(Ordering::Relaxed) < end {
@@ -309,8 +311,8 @@ impl FileCore {
         }
     }
 
-    /// Moves a locked block to another frame, which comes back locked: the old one is left to its
-    /// views. The new frame is charged already, so this cannot fail.
+    /// Moves a locked block to another frame, and returns it locked; the old frame is left to its
+    /// views. The new frame is already charged, so this cannot fail.
     pub(crate) fn move_block<'f>(
         &'f self,
         old: Locked<'f>,
@@ -347,8 +349,8 @@ impl FileCore {
         let new = Locked::new(crate::cache::lookup::block::BlockRef::new(
             self, frame, block,
         ));
-        // The old frame is installed no more: page tables that have it lose it before the new one
-        // can be written.
+        // No fault installs the old frame from here on. Page tables that have it lose it before the
+        // new frame can be written.
         if old_meta.hold.load().mapped() > 0 {
             self.revoke_and_wait(block..block + 1, Revoke::All);
         }
@@ -363,8 +365,8 @@ impl FileCore {
         new
     }
 
-    /// Clears bytes that were stored past the end of the file through a mapping: they must not show
-    /// up when it grows to `new_end`.
+    /// Clears bytes that were stored past the end of the file through a mapping: they must not
+    /// become visible when the file grows to `new_end`.
     #[inline]
     pub(crate) fn clear_tail_before(&self, new_end: u64) -> Result<(), FileError> {
         let size = self.size();
@@ -376,8 +378,8 @@ impl FileCore {
 
     #[cold]
     pub(crate) fn clear_tail(&self, size: u64) -> Result<(), FileError> {
-        // If no translation can store, the bytes past the end are zeros already (see
-        // `zero_past_end`), except for a tail that was left.
+        // If no translation can store, the bytes past the end are already zeros (see
+        // `zero_past_end`), except for a tail that was left uncleared.
         match self.lookup(size >> self.block_shift()) {
             Some(held)
                 if held.meta().hold.load().is_wmapped()
@@ -393,8 +395,8 @@ impl FileCore {
     }
 
     /// Clears the cached part of the last block past `size`, and takes away the translations of
-    /// pages wholly past it. A block that is viewed moves for that; without memory it goes if the
-    /// store has it, and this fails otherwise.
+    /// pages wholly past it. If the block is viewed, it is moved first. If there is no memory to
+    /// move it, the block is evicted if the store has its bytes; otherwise this fails.
     pub(crate) fn zero_tail(&self, size: u64) -> Result<(), FileError> {
         let mut spare = None;
         let block = size >> self.block_shift();
@@ -431,7 +433,7 @@ impl FileCore {
             let Some(mut writing) = writing else {
                 continue;
             };
-            // Under the lock: a writer may have made the file longer meanwhile.
+            // Checked under the lock: a writer may have made the file longer meanwhile.
             let rest = tail..self.block_bytes() as usize;
             if self.size() == size {
                 writing.zero(rest.clone());
