@@ -7,38 +7,38 @@ pub(crate) use crate::cache::dirty::runs::Dirty;
 use crate::cache::dirty::runs::Runs;
 use crate::cache::errors::HeldReason;
 
-/// When a file's dirty blocks go to its store.
+/// When a file's dirty blocks are written to its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum WriteOrder {
-    /// In the background: after a while, under memory pressure, and on sync.
+    /// Blocks are written in the background: after a while, under memory pressure, and on sync.
     #[default]
     Background,
-    /// Only on sync and on the last drop. New writes are refused when half of the group's limit is
-    /// unwritten.
+    /// Blocks are written only on sync, and when the last handle is dropped. New writes are refused
+    /// when half of the group's limit is unwritten.
     OnSync,
-    /// Like `Background`, but a block written after `set_barrier(n)` stays until
+    /// Like `Background`, but a block written after `set_barrier(n)` stays in memory until
     /// `release_through(n)`.
     Ordered,
 }
 
-/// Why dirty blocks are written.
+/// The reason why dirty blocks are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteReason {
-    /// The flusher: blocks that have been dirty since before this tick.
+    /// The flusher writes blocks that became dirty at an early tick.
     Flusher {
-        /// The last tick that is old enough.
+        /// The last tick that is early enough.
         through: u64,
     },
-    /// Reclaim, or a writer over the dirty limit: any block that may go.
+    /// Reclaim, or a writer over the dirty limit, writes any block that may be written.
     Pressure,
-    /// A sync, or the drop of the last handle.
+    /// A sync, or the drop of the last handle, writes all blocks.
     Sync,
 }
 
-/// The dirty blocks of one file by number, and those whose write is under way. Kept under one
-/// mutex, which is inside the block lock and held for a few map operations: one for each run of
-/// blocks with the same entry, and one for each block of a write; never one for each block of a
+/// The dirty blocks of one file by number, and those whose write is under way. They are kept under
+/// one mutex, which is inside the block lock and held for a few map operations: one for each run of
+/// blocks with the same entry, and one for each block of a write, but never one for each block of a
 /// file.
 ///
 /// At rest a block is in `dirty` exactly when its frame carries DIRTY, and in `writing` exactly
@@ -46,45 +46,45 @@ pub(crate) enum WriteReason {
 #[derive(Debug, Default)]
 pub(crate) struct DirtyIndex {
     dirty: Runs<Dirty>,
-    /// The number of each block's write.
+    /// The number of the write of each block that is being written.
     writing: Runs<u64>,
     writes: u64,
-    /// Blocks so far whose writes have ended without success.
+    /// The number of blocks so far whose writes have ended without success.
     unwritten: u64,
-    /// Clean blocks that the store has accepted and no sync has covered, with the number of their
-    /// acceptance.
+    /// The clean blocks that the store has accepted and no sync has covered, each with the number
+    /// of its acceptance.
     accepted: Runs<u64>,
     acceptances: u64,
-    /// Blocks that a failed sync may have dropped: to become dirty again.
+    /// The blocks that a failed sync may have dropped, and that have to become dirty again.
     doubted: Runs<()>,
-    /// No block has been dirty since before this tick.
+    /// The first tick since which a block may have been dirty.
     oldest: u64,
-    /// No write of this block or one after it begins: they are being cut off.
+    /// The first block of a cut: no write of it, or of a block after it, begins.
     cut: Option<u64>,
     /// The result of [`DirtyIndex::recount_behind`].
     behind: u64,
-    /// Cuts that are over.
+    /// The number of cuts that are over.
     cuts: u64,
-    /// A cut has locked the file: pages come in through it alone.
+    /// Whether a cut has locked the file, so that pages enter only through the cut itself.
     cutting: bool,
-    /// The file is being closed: only the closing thread writes the rest.
+    /// Whether the file is being closed, so that only the closing thread writes the rest.
     closing: bool,
 }
 
 impl DirtyIndex {
-    /// Notes a write to a block: the age of its first write and the highest barrier stay.
+    /// Notes a write to a block. The age of the block's first write and its highest barrier stay.
     pub(crate) fn insert(&mut self, block: u64, entry: Dirty) {
         self.note_age(entry);
         self.dirty.note(block, entry);
     }
 
-    /// Notes the first writes to blocks, of which none is dirty.
+    /// Notes the first writes to blocks. None of them is dirty yet.
     pub(crate) fn insert_run(&mut self, blocks: Range<u64>, entry: Dirty) {
         self.note_age(entry);
         self.dirty.note_run(blocks, entry);
     }
 
-    /// Blocks are about to become dirty.
+    /// Updates `oldest`, because blocks are about to become dirty.
     fn note_age(&mut self, entry: Dirty) {
         self.oldest = match self.dirty.is_empty() {
             true => entry.since,
@@ -92,7 +92,7 @@ impl DirtyIndex {
         };
     }
 
-    /// Forgets a block that was removed from the file.
+    /// Removes a block that was removed from the file.
     pub(crate) fn remove(&mut self, block: u64) -> Option<Dirty> {
         self.accepted.remove(block);
         self.doubted.remove(block);
@@ -106,18 +106,20 @@ impl DirtyIndex {
         self.accepted.note_run(blocks, self.acceptances);
     }
 
-    /// The number of the latest acceptance: a sync that begins now covers those up to it.
+    /// Returns the number of the latest acceptance. A sync that begins now covers all up to this
+    /// one.
     pub(crate) fn last_acceptance(&self) -> u64 {
         self.acceptances
     }
 
-    /// A sync has succeeded that began when `through` was the latest acceptance.
+    /// Notes that a sync has succeeded, which began when `through` was the latest acceptance.
     pub(crate) fn synced(&mut self, through: u64) {
         self.accepted.retain(|number| number > through);
     }
 
-    /// A sync has failed: anything accepted before the failure may be gone. For a write under way,
-    /// nobody knows whether the store has accepted it already.
+    /// Notes that a sync has failed: all blocks accepted before the failure may be lost. That
+    /// includes blocks whose write is under way, since nobody knows whether the store has already
+    /// accepted them.
     pub(crate) fn doubt_accepted(&mut self) {
         let accepted = std::mem::take(&mut self.accepted);
         for (blocks, _) in accepted.all().chain(self.writing.all()) {
@@ -126,14 +128,14 @@ impl DirtyIndex {
         }
     }
 
-    /// Blocks that were accepted have to be written again in any case.
+    /// Puts blocks that were accepted, but have to be written again in any case, in doubt.
     pub(crate) fn doubt(&mut self, blocks: Range<u64>) {
         self.accepted.remove_all(blocks.clone());
         self.doubted.remove_all(blocks.clone());
         self.doubted.note_run(blocks, ());
     }
 
-    /// The blocks that must become dirty again, run by run.
+    /// Returns the blocks that must become dirty again, run by run.
     pub(crate) fn doubted(&self) -> Vec<Range<u64>> {
         self.doubted.all().map(|(blocks, ())| blocks).collect()
     }
@@ -143,18 +145,17 @@ impl DirtyIndex {
         self.doubted.contains(block)
     }
 
-    /// The block is dirty again.
+    /// Notes that the block is dirty again.
     pub(crate) fn settle_doubt(&mut self, block: u64) {
         self.doubted.remove(block);
     }
 
-    /// Whether the cache has the only copy of a block that can be relied on, although it may be
-    /// clean.
+    /// Whether the cache has the only reliable copy of a block, although the block may be clean.
     pub(crate) fn is_unsynced(&self, block: u64) -> bool {
         self.accepted.contains(block) || self.doubted.contains(block)
     }
 
-    /// The blocks of a range for which [`DirtyIndex::is_unsynced`] holds, run by run.
+    /// Returns the blocks of a range for which [`DirtyIndex::is_unsynced`] holds, run by run.
     pub(crate) fn unsynced(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let accepted = self.accepted.runs_in(range.clone());
         let doubted = self.doubted.runs_in(range);
@@ -166,31 +167,33 @@ impl DirtyIndex {
         self.dirty.contains(block)
     }
 
-    /// Dirty blocks.
+    /// Returns the number of dirty blocks.
     pub(crate) fn len(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Whether some block may be dirty since this tick or before, or has to become dirty again.
+    /// Whether some block may have been dirty since this tick or earlier, or has to become dirty
+    /// again.
     pub(crate) fn has_since(&self, tick: u64) -> bool {
         !self.doubted.is_empty() || !self.dirty.is_empty() && self.oldest <= tick
     }
 
-    /// Blocks that are not dirty and yet stay: their write is under way, or no sync has covered it.
-    /// Blocks that are dirty, too, are counted. With it, the number of the last call.
+    /// Recounts the blocks that must stay in memory although they need not be dirty: their write is
+    /// under way, or no sync has covered it. Blocks that are also dirty are counted. Returns the
+    /// new count and the previous one.
     pub(crate) fn recount_behind(&mut self) -> (u64, u64) {
         let now = self.writing.len() + self.accepted.len() + self.doubted.len();
         let before = std::mem::replace(&mut self.behind, now as u64);
         (now as u64, before)
     }
 
-    /// Blocks whose write is under way.
+    /// Returns the number of blocks whose write is under way.
     pub(crate) fn writing(&self) -> usize {
         self.writing.len()
     }
 
-    /// The dirty blocks, run by run; and whether the store has accepted older bytes of one of them
-    /// that no sync has covered.
+    /// Returns the dirty blocks, run by run, and whether the store has accepted older bytes of one
+    /// of them that no sync has covered.
     pub(crate) fn all_dirty(&self) -> (Vec<Range<u64>>, bool) {
         let runs: Vec<_> = self.dirty.all().map(|(blocks, _)| blocks).collect();
         let is_unsynced = |run: &Range<u64>| self.accepted.runs_in(run.clone()).next().is_some();
@@ -198,13 +201,13 @@ impl DirtyIndex {
         (runs, is_over_unsynced)
     }
 
-    /// The highest dirty block.
+    /// Returns the highest dirty block.
     pub(crate) fn last(&self) -> Option<u64> {
         self.dirty.last()
     }
 
-    /// The highest block that the store may not have: it is dirty, in doubt, or its write is under
-    /// way.
+    /// Returns the highest block that the store may not have: it is dirty, in doubt, or being
+    /// written.
     pub(crate) fn last_unwritten(&self) -> Option<u64> {
         self.dirty
             .last()
@@ -212,7 +215,7 @@ impl DirtyIndex {
             .max(self.doubted.last())
     }
 
-    /// The file is locked exclusively from now on, or no more.
+    /// Sets whether the file is locked exclusively.
     pub(crate) fn set_cutting(&mut self, cutting: bool) {
         debug_assert_ne!(self.cutting, cutting, "one thread has the file alone");
         self.cutting = cutting;
@@ -224,41 +227,41 @@ impl DirtyIndex {
         self.cutting
     }
 
-    /// The blocks from `first` on are about to be cut off: no write of them begins until
-    /// [`DirtyIndex::end_cut`]. One cut at a time.
+    /// Begins a cut: no write of a block from `first` on begins until [`DirtyIndex::end_cut`].
+    /// There is one cut at a time.
     pub(crate) fn begin_cut(&mut self, first: u64) {
         debug_assert_eq!(self.cut, None, "whoever cuts has the file alone");
         self.cut = Some(first);
     }
 
-    /// The cut is over: the blocks are cut off, or stay.
+    /// Ends the cut: the blocks are cut off, or stay.
     pub(crate) fn end_cut(&mut self) {
         self.cut = None;
         self.cuts += 1;
     }
 
-    /// The number of the cuts that are over.
+    /// Returns the number of cuts that are over.
     pub(crate) fn cuts(&self) -> u64 {
         self.cuts
     }
 
-    /// Whether a write may have been put off for a cut since `cuts` of them were over.
+    /// Whether a write may have been put off for a cut since `cuts` cuts were over.
     pub(crate) fn was_put_off(&self, cuts: u64) -> bool {
         self.cut.is_some() || self.cuts != cuts
     }
 
-    /// From here on only the closing thread may begin a write.
+    /// Marks the file as being closed: from here on only the closing thread may begin a write.
     pub(crate) fn begin_closing(&mut self) {
         self.closing = true;
     }
 
-    /// Whether a write for this reason may begin: nothing but the close syncs a file that is being
-    /// closed.
+    /// Whether a write for this reason may begin. While a file is being closed, only the close
+    /// itself writes with [`WriteReason::Sync`].
     fn may_write(&self, reason: WriteReason) -> bool {
         !self.closing || reason == WriteReason::Sync
     }
 
-    /// The part of a range in which writes may begin.
+    /// Returns the part of a range in which writes may begin.
     fn uncut(&self, blocks: Range<u64>) -> Range<u64> {
         match self.cut {
             Some(first) => blocks.start..blocks.end.min(first).max(blocks.start),
@@ -266,8 +269,8 @@ impl DirtyIndex {
         }
     }
 
-    /// The first run of adjacent dirty blocks in `range`, at most `max` of them, that the rules let
-    /// be written now.
+    /// Returns the first run of adjacent dirty blocks in `range`, at most `max`, that the rules
+    /// allow to be written now.
     pub(crate) fn next_run(
         &mut self,
         range: Range<u64>,
@@ -296,17 +299,17 @@ impl DirtyIndex {
             }
         }
         if everything && run.is_empty() {
-            // All blocks were examined: the flusher need not do so again before the oldest is old
-            // enough.
+            // All blocks were examined: the flusher need not examine them again before the oldest
+            // is old enough.
             self.oldest = oldest;
         }
         run
     }
 
-    /// Moves the first blocks of a range, as far as they have the same entry, from dirty to being
-    /// written if the rules allow it. Returns the block after them, and their entry, for the case
-    /// that the write fails. `None` if the first block is not dirty, may not be written, or is
-    /// being cut off.
+    /// Moves the first blocks of a range that have the same entry from dirty to being written, if
+    /// the rules allow it. Returns the block after them, and their entry for the case that the
+    /// write fails. Returns `None` if the first block is not dirty, may not be written, or is being
+    /// cut off.
     pub(crate) fn begin_write_if(
         &mut self,
         blocks: Range<u64>,
@@ -320,40 +323,40 @@ impl DirtyIndex {
         first.filter(|entry| rules.allow(entry))?;
         let (end, entry) = self.dirty.take_run(blocks.clone())?;
         self.writes += 1;
-        // I5: two writes of one block at once would be noted twice.
+        // I5: two concurrent writes of one block would be noted twice.
         self.writing.note_run(blocks.start..end, self.writes);
         Some((end, entry))
     }
 
-    /// The write of blocks is over.
+    /// Notes that the write of these blocks is over.
     pub(crate) fn end_write(&mut self, blocks: Range<u64>) {
         self.writing.remove_all(blocks);
     }
 
-    /// The write of a block is over, and it is dirty again.
+    /// Notes that the write of a block has failed, and that the block is dirty again.
     pub(crate) fn insert_unwritten(&mut self, block: u64, entry: Dirty) {
         self.unwritten += 1;
         self.insert(block, entry);
     }
 
-    /// Blocks so far whose writes have failed or were not tried.
+    /// Returns the number of blocks so far whose writes have failed or were not tried.
     pub(crate) fn unwritten(&self) -> u64 {
         self.unwritten
     }
 
-    /// The number of the latest write that has begun.
+    /// Returns the number of the latest write that has begun.
     pub(crate) fn last_write(&self) -> u64 {
         self.writes
     }
 
-    /// Whether a write in `range` that was numbered at most `through` is still under way.
+    /// Whether a write in `range` with a number of at most `through` is still under way.
     pub(crate) fn is_writing(&self, range: Range<u64>, through: u64) -> bool {
         self.writing
             .runs_in(range)
             .any(|(_, number)| number <= through)
     }
 
-    /// The first block of a range that a sync under `rules` would write, or wait for.
+    /// Returns the first block of a range that a sync under `rules` would write, or wait for.
     pub(crate) fn first_to_sync(&self, range: Range<u64>, rules: &WriteRules) -> Option<u64> {
         let mut dirty = self.dirty.runs_in(range.clone());
         let dirty = dirty.find(|(_, entry)| rules.order_allows(entry));
@@ -369,8 +372,8 @@ impl DirtyIndex {
         .min()
     }
 
-    /// Why blocks in `range` may not be written under `rules`: how many, and what would release the
-    /// first of them.
+    /// Returns how many blocks in `range` may not be written under `rules`, and what would release
+    /// the first of them. `None` if there are none.
     pub(crate) fn held(&self, range: Range<u64>, rules: &WriteRules) -> Option<(u64, HeldReason)> {
         let mut held = 0;
         let mut lowest = u64::MAX;
@@ -388,17 +391,17 @@ impl DirtyIndex {
     }
 }
 
-/// The write order of a file as one writer meets it.
+/// The write order of a file, as it applies to one writer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteRules {
     pub(crate) order: WriteOrder,
-    /// Barrier numbers up to this one are released.
+    /// The highest barrier number that is released.
     pub(crate) released: u64,
     pub(crate) reason: WriteReason,
 }
 
 impl WriteRules {
-    /// Whether the file's order lets the block be written.
+    /// Whether the file's write order allows the block to be written.
     fn order_allows(&self, entry: &Dirty) -> bool {
         match self.order {
             WriteOrder::Background => true,

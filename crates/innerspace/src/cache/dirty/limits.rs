@@ -1,16 +1,17 @@
-//! The dirty limits of groups: writers over them write back themselves, and data that cannot be
-//! written takes nothing that other groups are owed.
+//! The dirty limits of groups: a writer over one writes back itself, and data that cannot be
+//! written never takes memory that the `min` of other groups protects.
 //!
-//! **What is owed.** A group's `min` is memory that it gets when it wants it. Clean pages of others
-//! are evicted for it; what others have not written, or not synced, is not. So at each group above
-//! a file, all that is unwritten there and not inside the `min` of the group right below that it
-//! counts for stays within what the group has beside the sum of those `min`. Of what is inside,
-//! each group keeps another from nothing but its own. So whatever its neighbours' stores do, a
-//! group inside its `min` finds free or clean pages, or its own.
+//! **Memory owed to other groups.** A group gets the memory of its `min` when it needs it. Clean
+//! pages of other groups are evicted for it, but pages that are unwritten, or written and not
+//! synced, cannot be. So each group above a file limits such pages. They must fit into the group's
+//! limit less the sum of `min` of the groups right below it. Pages inside the `min` of the group
+//! right below to which they belong do not count: they take memory from that group alone. So
+//! whatever the stores of its neighbours do, a group inside its `min` finds free pages, clean
+//! pages, or its own.
 //!
 //! A writer at that limit writes and syncs the files of its own group and of those below it. It
-//! calls no store of others: it waits a while for the threads of the memory, which do, and then is
-//! refused. Each thread may pass the limit by what it writes in one step.
+//! calls no store of other groups: it waits a while for the threads of the memory, which call them,
+//! and is then refused. Each thread may pass the limit by the pages that it writes in one step.
 
 use std::time::Duration;
 
@@ -21,16 +22,16 @@ use crate::cache::wait::Wait;
 use crate::group::{GroupId, LimitReason};
 use crate::units::PageCount;
 
-/// A group's dirty pages are written in the background from this part of its limit on.
+/// Dirty pages above this part of a group's limit are written in the background.
 const BACKGROUND_PART: u64 = 5;
-/// Writers write themselves from this part on, and are refused if nothing can be written.
+/// Above this part, writers write pages themselves, and are refused if nothing can be written.
 const HARD_PART: u64 = 2;
 
-/// How long a writer waits for a flush of the background, and how often one that brings nothing.
+/// How long a writer waits for a flush of the background, and how many flushes may bring nothing.
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
 const FLUSHES: u32 = 3;
 
-/// How much of a group is dirty.
+/// How many dirty pages a group has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum DirtyLevel {
     /// Blocks are written when they are old enough.
@@ -39,12 +40,12 @@ enum DirtyLevel {
     Background,
     /// Writers make room themselves.
     Hard,
-    /// More would take what other groups are owed; this group is the one that has too much.
+    /// More unwritten pages would take memory owed to other groups. This group has too many.
     Owed(GroupId),
 }
 
 impl FileCore {
-    /// How near the groups that pay for the file are to their dirty limits: the nearest counts.
+    /// Returns the dirty level of the file: the highest of those of the groups that pay for it.
     #[inline]
     fn dirty_level(&self) -> DirtyLevel {
         let mut nearest = DirtyLevel::Low;
@@ -56,8 +57,8 @@ impl FileCore {
         nearest
     }
 
-    /// The level at a group; `below`: the group right below it through which the file belongs to
-    /// it.
+    /// Returns the level at a group. `below` is the group right below it through which the file
+    /// belongs to it.
     #[inline]
     fn dirty_level_at(&self, group: GroupId, below: Option<GroupId>) -> DirtyLevel {
         let groups = &self.pool.groups;
@@ -72,7 +73,7 @@ impl FileCore {
         if dirty * BACKGROUND_PART <= max.0 {
             return DirtyLevel::Low;
         }
-        // What a group has inside its `min` is not in the way of the others.
+        // Pages that a group has inside its `min` take nothing from others.
         let is_inside = |below| {
             let (_, min) = groups.protection(below);
             self.cache.dirty_pages(below).0 * HARD_PART <= min.0
@@ -83,8 +84,8 @@ impl FileCore {
         }
     }
 
-    /// Pages that may become unwritten beside what is `owed` to the groups right below `group`:
-    /// `None` if there are too many already.
+    /// Returns how many more pages may become unwritten beside the memory `owed` to the groups
+    /// right below `group`, or `None` if there are too many already.
     #[cold]
     fn unwritten_room(
         &self,
@@ -103,7 +104,7 @@ impl FileCore {
         let most = max.0.saturating_sub(owed.0);
         let mut beside = unwritten(group);
         if beside > most {
-            // Not exact where pages change meanwhile: the next writer sees it.
+            // The sum is not exact while pages change. The next writer sees the change.
             for (creditor, min) in self.pool.groups.creditors(group) {
                 beside = beside.saturating_sub(unwritten(creditor).min(min.0));
             }
@@ -116,8 +117,8 @@ impl FileCore {
         self.dirty_level() > DirtyLevel::Low
     }
 
-    /// How many of `wanted` blocks may become dirty before the groups are at their hard limit; at
-    /// least one, for which [`FileCore::make_dirty_room`] was asked.
+    /// Returns how many of `wanted` blocks may become dirty before the groups are at their hard
+    /// limit. At least one may, for which [`FileCore::make_dirty_room`] was called.
     pub(crate) fn dirty_room(&self, wanted: u64) -> u64 {
         let mut room = wanted;
         let mut below = None;
@@ -137,10 +138,11 @@ impl FileCore {
         room
     }
 
-    /// Makes room for one more dirty block: a writer over the limit writes back itself, and is
-    /// refused when nothing may be written (P25).
+    /// Makes room for one more dirty block. A writer over the limit writes back itself, and is
+    /// refused if nothing may be written (P25).
     ///
-    /// Without waiting it is refused at the limit, and another thread is asked to write.
+    /// A writer that may not wait is refused at the limit, and another thread is requested to
+    /// write.
     #[inline]
     pub(crate) fn make_dirty_room(&self, offset: u64, wait: Wait) -> Result<(), FileError> {
         match self.dirty_level() {
@@ -185,7 +187,7 @@ impl FileCore {
                 return Err(error);
             }
             let DirtyLevel::Owed(group) = level else {
-                // Others are writing: the group's limit decides.
+                // Other threads are writing, so the group's limit decides.
                 break;
             };
             self.pool.want_flush();
@@ -200,8 +202,9 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes something of another file that `own` or a group below it pays for; if there is
-    /// nothing, and it matters at this level, syncs them and this one. Whether that helped.
+    /// Writes some blocks of another file that `own` or a group below it pays for. If there are
+    /// none, and memory is owed to other groups, syncs these files and this one. Returns whether
+    /// that helped.
     fn clean_some_of(&self, own: GroupId, level: DirtyLevel) -> bool {
         let files = self.cache.paid_by(own);
         let others = files

@@ -1,4 +1,4 @@
-//! Bytes that the store does not have yet: the dirty index, writing it back, and making it durable.
+//! Bytes that the store does not have yet: the dirty index, writeback, and syncs.
 
 pub(crate) mod index;
 mod limits;

@@ -1,5 +1,5 @@
-//! Punching the store, and punching again blocks that a failed sync may have brought back: see
-//! [`punched`](crate::cache::dirty::punched).
+//! Punches blocks of the store, and punches blocks again that a failed sync may have brought back:
+//! see [`punched`](crate::cache::dirty::punched).
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use crate::cache::lookup::batch::lock_batch;
 use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
 
-/// A punch made again. A drop enters its result in the error sequence; without an answer, the store
-/// panicked.
+/// A punch that is made again. Dropping this enters its result in the error sequence. If there is
+/// no result, the store panicked.
 struct Again<'f> {
     file: &'f FileCore,
     result: Option<Result<(), FileError>>,
@@ -30,8 +30,8 @@ impl Drop for Again<'_> {
 }
 
 impl FileCore {
-    /// Makes the store punch blocks, up to the end of the file and the `known` end of the store.
-    /// The caller has the file to itself, and the locks of cached blocks.
+    /// Punches blocks in the store, up to the end of the file and the `known` end of the store. The
+    /// caller has the file locked exclusively, and the locks of cached blocks.
     pub(crate) fn punch_store(
         &self,
         blocks: Range<u64>,
@@ -61,8 +61,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Punches blocks again that a failed sync may have brought back. A failure is left in the
-    /// error sequence. No lock is held.
+    /// Punches blocks again that a failed sync may have brought back. A failure is entered in the
+    /// error sequence. The caller holds no lock.
     pub(crate) fn punch_again(&self) {
         if !self.blocks.extents.lock().punched.has_lost() {
             return;
@@ -77,23 +77,23 @@ impl FileCore {
         again.result = Some(runs.try_for_each(|run| self.punch_lost(run, &alone)));
     }
 
-    /// The same for one range, a batch of cached blocks at a time.
+    /// Does [`FileCore::punch_again`] for one range, a batch of cached blocks at a time.
     fn punch_lost(&self, run: Range<u64>, alone: &InvalidateGuard<'_>) -> Result<(), FileError> {
         let mut next = run.start;
         while next < run.end {
             let start = next;
             let _locked = lock_batch(self, &mut next, run.end);
-            // Writes that were under way may have taken blocks out.
+            // Writes that were under way may have taken blocks out of the record.
             let lost = self.blocks.extents.lock().punched.lost_in(start..next);
             for part in lost {
-                // A sync that failed, or a write, may have left more in the store than is known.
+                // A sync that failed, or a write, may have left the store longer than is known.
                 self.punch_store(part, u64::MAX, alone)?;
             }
         }
         Ok(())
     }
 
-    /// Makes punches durable if no more can be noted. No lock is held.
+    /// Makes punches durable if no more ranges can be noted. The caller holds no lock.
     pub(crate) fn make_room_for_punch(&self) -> Result<(), FileError> {
         if !self.blocks.extents.lock().punched.is_full() {
             return Ok(());

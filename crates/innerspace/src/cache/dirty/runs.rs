@@ -1,5 +1,5 @@
-//! Sets of blocks as runs of neighbours with the same note: a file that is written from front to
-//! back has one run, which its next block makes longer.
+//! Sets of blocks, kept as runs of neighbours with the same note. A file that is written from front
+//! to back has one run, which each next block lengthens.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,24 +7,24 @@ use std::ops::Range;
 /// One dirty block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dirty {
-    /// The tick when it became dirty.
+    /// The tick in which it became dirty.
     pub(crate) since: u64,
-    /// The highest barrier number current at one of its writes; 0: none.
+    /// The highest barrier number that was current at one of its writes; 0 for none.
     pub(crate) barrier: u64,
 }
 
-/// The notes for the blocks of a set.
+/// A set of blocks with a note for each.
 #[derive(Debug)]
 pub(crate) struct Runs<T> {
-    /// The runs by their first blocks. They do not overlap; neighbours of the same note may stay
-    /// apart.
+    /// The runs by their first blocks. They do not overlap. Neighbours with the same note may be
+    /// separate runs.
     runs: BTreeMap<u64, Run<T>>,
     blocks: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Run<T> {
-    /// The block after the last.
+    /// The block after the last one.
     end: u64,
     note: T,
 }
@@ -43,7 +43,7 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.blocks == 0
     }
 
-    /// Blocks in the set.
+    /// Returns the number of blocks in the set.
     pub(crate) fn len(&self) -> usize {
         self.blocks
     }
@@ -52,17 +52,18 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.run_of(block).is_some()
     }
 
-    /// The note for a block.
+    /// Returns the note for a block.
     pub(crate) fn get(&self, block: u64) -> Option<T> {
         self.run_of(block).map(|(_, run)| run.note)
     }
 
-    /// The highest block.
+    /// Returns the highest block.
     pub(crate) fn last(&self) -> Option<u64> {
         self.runs.last_key_value().map(|(_, run)| run.end - 1)
     }
 
-    /// The runs that reach into a range, the parts of them that lie in it, ascending.
+    /// Returns the runs that reach into a range, each cut to its part in the range, in ascending
+    /// order.
     pub(crate) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
         let (from, to) = (range.start, range.end);
         let first = self.run_of(from).map_or(from, |(start, _)| start);
@@ -71,21 +72,21 @@ impl<T: Copy + PartialEq> Runs<T> {
             .map(move |(start, run)| ((*start).max(from)..run.end.min(to), run.note))
     }
 
-    /// All runs, ascending.
+    /// Returns all runs in ascending order.
     pub(crate) fn all(&self) -> impl Iterator<Item = (Range<u64>, T)> + '_ {
         self.runs_in(0..u64::MAX)
     }
 
-    /// All blocks, ascending.
+    /// Returns all blocks in ascending order.
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.all().flat_map(|(blocks, _)| blocks)
     }
 
-    /// Adds blocks, none of which is in the set.
+    /// Adds blocks. None of them is in the set yet.
     pub(crate) fn note_run(&mut self, blocks: Range<u64>, note: T) {
         self.blocks += (blocks.end - blocks.start) as usize;
-        // Mostly they follow the last run.
+        // In most calls, the blocks follow the last run.
         if let Some(mut last) = self.runs.last_entry()
             && last.get().end == blocks.start
             && last.get().note == note
@@ -104,13 +105,13 @@ impl<T: Copy + PartialEq> Runs<T> {
         self.runs.insert(blocks.start, Run { end, note });
     }
 
-    /// Takes a block out.
+    /// Takes a block out, and returns its note.
     pub(crate) fn remove(&mut self, block: u64) -> Option<T> {
         self.take_run(block..block + 1).map(|(_, note)| note)
     }
 
-    /// Takes out the first blocks of a range as far as they have the same note. Returns the block
-    /// after them, and the note. `None` if the first block is not in the set.
+    /// Takes out the first blocks of a range that have the same note. Returns the block after them,
+    /// and the note. Returns `None` if the first block is not in the set.
     pub(crate) fn take_run(&mut self, blocks: Range<u64>) -> Option<(u64, T)> {
         let (start, run) = self.run_of(blocks.start)?;
         let end = run.end.min(blocks.end);
@@ -135,17 +136,17 @@ impl<T: Copy + PartialEq> Runs<T> {
         }
     }
 
-    /// The part of a range that its first run covers.
+    /// Returns the part of a range that its first run covers.
     fn first_part(&self, range: Range<u64>) -> Option<Range<u64>> {
         self.runs_in(range).next().map(|(blocks, _)| blocks)
     }
 
-    /// The end of the run that a block is in.
+    /// Returns the end of the run that contains a block.
     pub(crate) fn run_end(&self, block: u64) -> Option<u64> {
         self.run_of(block).map(|(_, run)| run.end)
     }
 
-    /// Takes out the blocks whose note `keep` refuses.
+    /// Takes out the blocks whose note `keep` rejects.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
         let blocks = &mut self.blocks;
         self.runs.retain(|start, run| {
@@ -157,20 +158,21 @@ impl<T: Copy + PartialEq> Runs<T> {
         });
     }
 
-    /// The run that a block is in, and its first block.
+    /// Returns the run that contains a block, and its first block.
     fn run_of(&self, block: u64) -> Option<(u64, Run<T>)> {
         let (start, run) = self.runs.range(..=block).next_back()?;
         (block < run.end).then_some((*start, *run))
     }
 
-    /// Runs that are kept.
+    /// Returns the number of runs.
     pub(crate) fn runs(&self) -> usize {
         self.runs.len()
     }
 }
 
 impl Runs<Dirty> {
-    /// Adds a block; one that is there keeps its age, and the higher barrier of the two.
+    /// Adds a block. A block that is already there keeps its age, and the higher of the two
+    /// barriers.
     pub(crate) fn note(&mut self, block: u64, entry: Dirty) {
         if let Some((_, run)) = self.runs.range_mut(..=block).next_back() {
             if run.end == block && run.note == entry {
@@ -196,7 +198,7 @@ impl Runs<Dirty> {
         self.add(block, entry);
     }
 
-    /// Adds a block that is not there.
+    /// Adds a block that is not in the set.
     fn add(&mut self, block: u64, note: Dirty) {
         let end = block + 1;
         self.runs.insert(block, Run { end, note });

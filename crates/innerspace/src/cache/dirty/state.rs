@@ -1,4 +1,4 @@
-//! A file's state of unwritten data beside the dirty index.
+//! The state of a file's unwritten data, without the dirty index.
 
 use crate::cache::dirty::sync_turns::Syncs;
 use crate::cache::dirty::write_backoff::WriteBackoff;
@@ -6,24 +6,24 @@ use crate::cache::errors::ErrorSequence;
 use crate::sync::Condvar;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// See the module.
+/// The state of unwritten data.
 #[derive(Debug, Default)]
 pub(crate) struct WriteState {
-    /// Failed writes, for handles that have not heard of them.
+    /// The failed writes, for handles to which they were not yet reported.
     pub(crate) errors: ErrorSequence,
     pub(crate) barrier: Barrier,
     pub(crate) backoff: WriteBackoff,
     pub(crate) syncs: Syncs,
-    /// Notified when a write of a block ends; goes with the mutex of the index.
+    /// Notified when a write of a block ends. Used with the mutex of the index.
     pub(crate) write_ended: Condvar,
-    /// Where the next write that no sync asks for begins.
+    /// The block at which the next write begins that no sync asks for.
     next_block: AtomicU64,
-    /// A job writes the file's dirty blocks.
+    /// Whether a job is writing the file's dirty blocks.
     is_flushing: AtomicBool,
 }
 
 impl WriteState {
-    /// Where the next write that no sync asks for begins.
+    /// Returns the block at which the next write begins that no sync asks for.
     pub(crate) fn next_block(&self) -> u64 {
         self.next_block.load(Ordering::Relaxed)
     }
@@ -32,7 +32,7 @@ impl WriteState {
         self.next_block.store(block, Ordering::Relaxed);
     }
 
-    /// Begins a flush by a job; `None` while one is under way.
+    /// Begins a flush by a job. Returns `None` while one is under way.
     pub(crate) fn begin_flush(&self) -> Option<Flushing<'_>> {
         let is_flushing = self.is_flushing.swap(true, Ordering::Acquire);
         (!is_flushing).then(|| Flushing(self))
@@ -45,12 +45,12 @@ impl WriteState {
     }
 }
 
-/// A flush that is under way; it ends when this is dropped, also if a store panics.
+/// A flush under way. Dropping this ends it, also if a store panics.
 #[must_use = "the flush ends when this is dropped"]
 pub(crate) struct Flushing<'f>(&'f WriteState);
 
 impl Flushing<'_> {
-    /// Leaves the flush to a job, which goes on by [`WriteState::flush_of_job`].
+    /// Leaves the flush to a job, which continues it by [`WriteState::flush_of_job`].
     pub(crate) fn into_job(self) {
         std::mem::forget(self);
     }
@@ -62,8 +62,8 @@ impl Drop for Flushing<'_> {
     }
 }
 
-/// The barrier numbers of an ordered file: the one that writes carry now, and the highest that is
-/// released.
+/// The barrier numbers of an ordered file: the number that writes carry now, and the highest that
+/// is released.
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
     current: AtomicU64,
@@ -71,17 +71,17 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// The number that a write carries now. SeqCst: see `FileCore::restamp_mappings`.
+    /// Returns the number that a write carries now. SeqCst: see `FileCore::restamp_mappings`.
     pub(crate) fn current(&self) -> u64 {
         self.current.load(Ordering::SeqCst)
     }
 
-    /// Writes carry at least this number from now on.
+    /// Makes writes carry at least this number from now on.
     pub(crate) fn raise(&self, number: u64) {
         self.current.fetch_max(number, Ordering::SeqCst);
     }
 
-    /// Blocks with numbers up to this one may be written.
+    /// Returns the highest number with which blocks may be written.
     pub(crate) fn released(&self) -> u64 {
         self.released.load(Ordering::Acquire)
     }

@@ -1,13 +1,13 @@
-//! Making the store durable, and what a failed sync may have cost (P18).
+//! Makes the store durable, and handles what a failed sync may have lost (P18).
 //!
 //! A block that was written and not synced since is kept in memory although it is clean: eviction
 //! passes it over, or syncs first. A sync that succeeds releases the blocks accepted before it
-//! began. One that fails leaves all accepted blocks in doubt; those become dirty and are written
-//! again. Every handle hears of it, also by a good sync of its own that had waited for this one.
-//! For a punch there is no block to keep: it is noted, and made again
+//! began. A sync that fails leaves all accepted blocks in doubt. They become dirty and are written
+//! again. The failure is reported to every handle, even by a later sync that had waited for the
+//! failed one and succeeds. For a punch there is no block to keep: it is noted, and made again
 //! ([`punched`](crate::cache::dirty::punched)). The argument is in `docs/protocols/durability.md`.
 //!
-//! `sync_turns` lets one sync of a file run at a time.
+//! `sync_turns` makes sure that syncs of a file run one at a time.
 
 use std::io;
 use std::ops::Range;
@@ -25,11 +25,11 @@ use crate::store::{Accepted, SyncWhat};
 use crate::sync::failpoint;
 use crate::units::FrameId;
 
-/// How long eviction waits for a sync that others began: a store may hang.
+/// How long eviction waits for a sync that another thread began. The bound is for stores that hang.
 const OTHERS_WAIT: Duration = Duration::from_millis(500);
 
-/// A call of the store that makes accepted blocks durable. If this is dropped, it has failed;
-/// without an error, it panicked.
+/// A call of the store that makes accepted blocks durable. If this is dropped, the call has failed,
+/// or, without an error, panicked.
 struct Unsure<'f> {
     file: &'f FileCore,
     error: Option<io::Error>,
@@ -38,7 +38,8 @@ struct Unsure<'f> {
 impl Drop for Unsure<'_> {
     fn drop(&mut self) {
         if self.file.id.accepted == Accepted::UntilSync {
-            // Also blocks accepted since it began: the store may have dropped any of them.
+            // Blocks accepted since the sync began are put in doubt as well: the store may have
+            // dropped any of them.
             let mut dirty = self.file.dirty();
             dirty.doubt_accepted();
             self.file.count_behind(&mut dirty);
@@ -52,7 +53,8 @@ impl Drop for Unsure<'_> {
 }
 
 impl FileCore {
-    /// The result of a sync of these blocks if it has nothing to do; "would block" otherwise.
+    /// Returns the result of a sync of these blocks if it has nothing to do, and otherwise "would
+    /// block".
     pub(crate) fn try_sync_blocks(
         &self,
         blocks: Range<u64>,
@@ -63,8 +65,8 @@ impl FileCore {
         }
         self.check_not_reentrant()?;
         let rules = self.rules(WriteReason::Sync);
-        // Under one lock: blocks released in between might be written by others then, and not be
-        // durable.
+        // Both are read under one lock: blocks released between two locks could then be written by
+        // other threads, and not be durable.
         let (first, held) = {
             let dirty = self.dirty();
             let first = dirty.first_to_sync(blocks.clone(), &rules);
@@ -76,15 +78,15 @@ impl FileCore {
         if self.blocks.extents.lock().punched.has_lost() {
             return Err(self.would_block_in(blocks.start));
         }
-        // Checked last: a write that ended before has noted its change.
+        // Checked last: a write that ended before this has noted its change.
         if !self.writes.syncs.has_covered_all(what) {
             return Err(self.would_block_in(blocks.start));
         }
         held.map_or(Ok(()), |held| Err(self.held(held)))
     }
 
-    /// Makes accepted blocks durable. A failure is left in the error sequence, and blocks that it
-    /// leaves in doubt become dirty again. No block is locked.
+    /// Makes accepted blocks durable. A failure is entered in the error sequence, and blocks that
+    /// it leaves in doubt become dirty again. The caller has no block locked.
     pub(crate) fn sync_store(&self, what: SyncWhat) -> Result<(), FileError> {
         if let Some(running) = self.writes.syncs.begin(what, None) {
             self.run_sync(running, what, LockMode::Sleep)?;
@@ -122,7 +124,8 @@ impl FileCore {
             }
             Err(error) => {
                 unsure.error = Some(error);
-                // Before others sync: their syncs may succeed, and they have to hear of this one.
+                // The failure is recorded before other threads sync: their syncs may succeed, and
+                // they have to report it.
                 drop(unsure);
                 drop(running);
                 failpoint!(SyncFailed);
@@ -132,8 +135,8 @@ impl FileCore {
         Ok(())
     }
 
-    /// Makes blocks that a failed sync left in doubt dirty again; those whose locks are not to be
-    /// waited for stay in doubt.
+    /// Makes blocks that a failed sync left in doubt dirty again. With [`LockMode::Try`], blocks
+    /// that are locked stay in doubt.
     pub(crate) fn take_doubted_back(&self, mode: LockMode) {
         if self.id.accepted == Accepted::Kept {
             return;
@@ -145,15 +148,15 @@ impl FileCore {
         let doubted = self.dirty().doubted();
         failpoint!(DoubtListed);
         for block in doubted.into_iter().flatten() {
-            // Otherwise the block was removed from the file and is no longer in doubt, or another
-            // thread has its lock.
+            // If this fails, the block was removed from the file and is no longer in doubt, or
+            // another thread has its lock.
             if let Ok(Got::Locked(locked)) = self.get_page(block, get) {
-                // Another thread may have taken it back, or another block may be in its place. This
-                // is only stable under the lock.
+                // Another thread may have made the block dirty again, or another block may be in
+                // its place. The answer is only stable under the lock.
                 if !self.dirty().is_doubted(block) {
                     continue;
                 }
-                // The write order does not hold these bytes back: the store had them already.
+                // The write order does not hold these bytes back: the store already had them.
                 let entry = Dirty {
                     barrier: 0,
                     ..self.dirty_entry()
@@ -166,7 +169,8 @@ impl FileCore {
         }
     }
 
-    /// Takes blocks out of `locked` that are clean and yet the only reliable copy. All are stable.
+    /// Removes blocks from `locked` that are clean, but of which the cache has the only reliable
+    /// copy. All of them are stable.
     pub(crate) fn retain_synced(&self, locked: &mut Vec<Locked<'_>>) {
         if self.id.accepted == Accepted::UntilSync {
             let dirty = self.dirty();
@@ -174,8 +178,8 @@ impl FileCore {
         }
     }
 
-    /// Makes the sync that a thread wanted and could not make itself. For the service, which does
-    /// not wait long for other syncs.
+    /// Makes the sync that another thread requested because it could not make it itself. Called by
+    /// the service, which does not wait long for other syncs.
     pub(crate) fn sync_if_wanted(&self) -> Result<(), FileError> {
         if !self.writes.syncs.is_wanted() {
             return Ok(());
@@ -192,7 +196,7 @@ impl FileCore {
     }
 
     /// Syncs before frames are evicted, if some of them are accepted and not synced. A thread that
-    /// may not call the store asks for a background sync instead: false.
+    /// may not call the store requests a background sync instead, and gets false.
     pub(crate) fn sync_before_eviction(&self, frames: &[FrameId], may_call: bool) -> bool {
         if self.id.accepted == Accepted::Kept {
             return true;
@@ -214,13 +218,13 @@ impl FileCore {
         !is_unsynced || may_call
     }
 
-    /// Makes written blocks evictable. Does not wait long for the syncs of others.
+    /// Makes written blocks evictable by a sync. Does not wait long for syncs of other threads.
     pub(crate) fn sync_for_room(&self) {
         if self.id.accepted == Accepted::Kept {
             return;
         }
         if let Some(running) = self.writes.syncs.begin(SyncWhat::Data, Some(OTHERS_WAIT)) {
-            // A closed file has no store: nothing to sync, nothing to evict either.
+            // The store of a closed file is gone: there is nothing to sync, and nothing to evict.
             let _ = self.run_sync(running, SyncWhat::Data, LockMode::Try);
         }
     }

@@ -1,7 +1,7 @@
 //! The order of a file's syncs, and the changes that they have covered.
 //!
-//! One sync of a file runs at a time: of two at once, one could take the other's error along. A
-//! caller that comes meanwhile waits for the running sync to end, and takes part in the next.
+//! Syncs of a file run one at a time: of two concurrent ones, one could consume the other's error.
+//! A caller that comes while one is running waits for its end, and takes part in the next.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::store::SyncWhat;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, WaitEnd};
 
-/// The first change is that of the store's previous user, which may not have synced.
+/// A count of changes of the store. It starts at one, for a previous user of the store, which may
+/// not have synced.
 #[derive(Debug)]
 struct Changes(AtomicU64);
 
@@ -19,36 +20,36 @@ impl Default for Changes {
     }
 }
 
-/// The syncs of one file. A leaf lock, not held while the store syncs.
+/// The syncs of one file. Under an innermost lock, which is not held while the store syncs.
 #[derive(Debug, Default)]
 pub(crate) struct Syncs {
     state: Mutex<State>,
     ended: Condvar,
-    /// Calls of the store that may have changed it, counted when they have ended; one more for
-    /// those before the file was opened.
+    /// The number of calls that may have changed the store, counted when they have ended, and one
+    /// more for those before the file was opened.
     changes: Changes,
-    /// A thread that may not call the store could evict more after a sync.
+    /// Whether a thread that may not call the store could evict more after a sync.
     wanted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     running: bool,
-    /// Syncs begun so far: their numbers.
+    /// The number of syncs begun, which is the number of the latest.
     begun: u64,
-    /// The last good one.
+    /// The number of the last sync that succeeded.
     good: u64,
-    /// The last good one of [`SyncWhat::All`].
+    /// The number of the last sync of [`SyncWhat::All`] that succeeded.
     good_all: u64,
-    /// How many changes of the store those two have covered.
+    /// How many changes of the store each of these two has covered.
     covered: u64,
     covered_all: u64,
-    /// Threads that wait for the running sync to end.
+    /// The number of threads that wait for the running sync to end.
     waiting: u32,
 }
 
 impl State {
-    /// Whether a good sync of this kind began after the first `arrived`.
+    /// Whether a sync of this kind that began after the first `arrived` syncs has succeeded.
     fn has_done(&self, what: SyncWhat, arrived: u64) -> bool {
         match what {
             SyncWhat::Data => self.good > arrived,
@@ -57,11 +58,11 @@ impl State {
     }
 }
 
-/// A sync under way. A drop ends it, as a failure unless it was noted as good.
+/// A sync under way. Dropping this ends it, as a failure unless `good` is set.
 pub(crate) struct Running<'s> {
     syncs: &'s Syncs,
     number: u64,
-    /// Its kind, if it has succeeded, and how many changes of the store came before it.
+    /// The kind of the sync if it has succeeded, and how many changes of the store came before it.
     pub(crate) good: Option<(SyncWhat, u64)>,
 }
 
@@ -80,21 +81,21 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A call that may change the store. A drop counts the change, also after a panic, before any other
-/// thread learns that the call is over.
+/// A call that may change the store. Dropping this counts the change, also after a panic, before
+/// any other thread learns that the call is over.
 #[must_use = "the change is noted when this is dropped"]
 pub(crate) struct Changing<'s>(&'s Syncs);
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the load of the next sync, which covers the change.
+        // Release pairs with the load of the next sync, which covers the change.
         self.0.changes.0.fetch_add(1, Ordering::Release);
     }
 }
 
 impl Syncs {
-    /// Begins a sync when none is running. `None` if another has done what is wanted meanwhile, or
-    /// took longer than `patience`.
+    /// Begins a sync when none is running. Returns `None` if another one has done the work
+    /// meanwhile, or took longer than `patience`.
     pub(crate) fn begin(&self, what: SyncWhat, patience: Option<Duration>) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         let arrived = state.begun;
@@ -131,7 +132,7 @@ impl Syncs {
         self.changes.0.load(Ordering::Acquire)
     }
 
-    /// Whether a successful sync has begun since the last change of the store that was reported.
+    /// Whether a sync that succeeded began after the last change of the store that was counted.
     pub(crate) fn has_covered_all(&self, what: SyncWhat) -> bool {
         let changes = self.changes();
         let state = self.state.lock();
@@ -141,22 +142,22 @@ impl Syncs {
         }
     }
 
-    /// Asks for a sync by a thread that may call the store.
+    /// Requests a sync by a thread that may call the store.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether one was asked for.
+    /// Whether such a sync was requested.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// The wanted sync begins here.
+    /// Clears the request, because the sync begins.
     pub(crate) fn take_wanted(&self) {
         self.wanted.store(false, Ordering::Relaxed);
     }
 
-    /// Threads that wait for the running sync to end.
+    /// Returns how many threads wait for the running sync to end.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn waiting(&self) -> u32 {
         self.state.lock().waiting

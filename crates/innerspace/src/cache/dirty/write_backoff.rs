@@ -1,31 +1,31 @@
-//! How often a store that keeps failing is tried again.
+//! How often a failing store is called again to write.
 //!
-//! A write that no sync asked for (the flusher's, a writer's over the dirty limit, reclaim's) is
-//! skipped after a failure: the next attempt, then the next three, seven and so on, until a write
-//! succeeds. Each tick of the clock allows one attempt in any case. A caller that needs memory
-//! meanwhile gets the reason; a sync always tries.
+//! After a failure, writes that no sync asked for (of the flusher, of a writer over the dirty
+//! limit, of reclaim) are skipped: the next attempt, then the next three, seven and so on, until a
+//! write succeeds. Each tick of the clock allows one attempt in any case. A caller that needs
+//! memory meanwhile gets the failure as its error. A sync always tries.
 
 use crate::sync::Mutex;
 
-/// log2 of the most attempts left out, plus 1.
+/// log2 of the most attempts skipped, plus 1.
 const MOST_FAILURES: u32 = 10;
 
-/// The state of one file. A leaf lock, held briefly.
+/// The backoff of one file. An innermost lock, held briefly.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBackoff(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Attempts in a row that wrote nothing and failed.
+    /// The number of attempts in a row that wrote nothing and failed.
     failures: u32,
-    /// Attempts still to be left out.
+    /// The number of attempts still to be skipped.
     left_out: u32,
     /// The tick of the last failure.
     at: u64,
 }
 
 impl WriteBackoff {
-    /// Whether an attempt may be made at tick `now` that no sync asks for.
+    /// Whether an attempt that no sync asks for may be made at tick `now`.
     pub(crate) fn may_try(&self, now: u64) -> bool {
         let mut state = self.0.lock();
         if state.left_out == 0 || now != state.at {

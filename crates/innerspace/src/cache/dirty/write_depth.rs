@@ -1,11 +1,11 @@
-//! Several runs of dirty blocks on their way to the store at once.
+//! Writes several runs of dirty blocks concurrently.
 //!
-//! In a sync of more than one run, jobs in the file's lane write beside the caller: as many as the
-//! store serves calls at a time, as long as the memory that they hold stays a small part of the
-//! nearest limit. Each claims the next run, which no other job gets, and writes it as if it were
-//! alone. The caller claims runs too, so all get written even if no thread is free. At the end it
-//! waits for runs that others have claimed, and for no job that has not begun. A file whose writes
-//! are ordered has one run in flight.
+//! In a sync of more than one run, jobs in the file's lane write together with the caller: as many
+//! as the store serves calls at a time, as long as the memory that they hold stays a small part of
+//! the nearest limit. Each job claims the next run, which no other job gets, and writes it as if it
+//! were alone. The caller claims runs as well, so that all are written even if no thread is free.
+//! At the end, the caller waits for runs that jobs have claimed, but for no job that has not begun.
+//! A file whose writes are ordered has one run in flight.
 
 use std::ops::Range;
 
@@ -16,27 +16,27 @@ use crate::cache::read::requests::FLIGHT_PART;
 use crate::exec::Turn;
 use crate::sync::{Arc, Condvar, Mutex};
 
-/// The greatest number of jobs that write in addition to the caller: more keep no disk busier.
+/// The most jobs that write in addition to the caller. More would keep no disk busier.
 const MOST_HELPERS: u64 = 7;
 
 /// The work that a caller shares with its helpers.
 struct Spread {
     state: Mutex<State>,
-    /// Notified when a run that was claimed has ended.
+    /// Notified when a claimed run has ended.
     ended: Condvar,
 }
 
 struct State {
     /// The blocks that no job has claimed.
     left: Range<u64>,
-    /// Blocks that may still be claimed.
+    /// The number of blocks that may still be claimed.
     allowed: u64,
-    /// Runs that were claimed and have not ended.
+    /// The number of runs that were claimed and have not ended.
     claimed: u32,
     total: RunEnd,
 }
 
-/// A run that is the holder's to write. A drop ends it.
+/// A run that its holder has to write. Dropping this ends the run.
 struct Claim<'s> {
     spread: &'s Spread,
     blocks: Range<u64>,
@@ -55,7 +55,7 @@ impl Drop for Claim<'_> {
 }
 
 impl Spread {
-    /// The next run of at most `most` blocks, as `next_run` finds it.
+    /// Claims the next run of at most `most` blocks, as `next_run` finds it.
     fn claim(
         &self,
         most: u64,
@@ -82,12 +82,12 @@ impl Spread {
         })
     }
 
-    /// Nothing more is written for a reason that stops at a failure.
+    /// Lets no more runs be claimed: the reason for this write ends it at the first failure.
     fn give_up(&self) {
         self.state.lock().allowed = 0;
     }
 
-    /// The totals, once every claimed run has ended.
+    /// Returns the totals, once every claimed run has ended.
     fn wait_ended(&self) -> RunEnd {
         let mut state = self.state.lock();
         while state.claimed > 0 {
@@ -101,8 +101,8 @@ impl Spread {
 }
 
 impl FileCore {
-    /// Like [`FileCore::write_range`] for a caller that holds no lock of a block, with several runs
-    /// in flight.
+    /// Like [`FileCore::write_range`], with several runs in flight. The caller holds no lock of a
+    /// block.
     pub(crate) fn write_in_depth(
         &self,
         blocks: Range<u64>,
@@ -140,7 +140,7 @@ impl FileCore {
         spread.wait_ended()
     }
 
-    /// Writes runs until there are no more.
+    /// Claims and writes runs until there are none left.
     fn write_claimed(&self, spread: &Spread, reason: WriteReason, run: u64) {
         let rules = self.rules(reason);
         let next_run = |left, most| self.dirty().next_run(left, most, &rules);
@@ -154,7 +154,7 @@ impl FileCore {
         }
     }
 
-    /// How many jobs are worth starting for this many dirty blocks in runs of `run`.
+    /// Returns how many jobs to start for this many dirty blocks in runs of `run`.
     fn helpers(&self, run: u64, dirty: u64) -> u64 {
         if self.id.write_order == WriteOrder::Ordered || !self.cache.workers().has_threads() {
             return 0;

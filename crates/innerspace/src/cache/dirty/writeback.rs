@@ -1,10 +1,11 @@
-//! Writing dirty blocks back, and waiting for it.
+//! Writes dirty blocks back, and waits for writebacks.
 //!
-//! One run of adjacent blocks, in order (I6): lock them; revoke the right to store through
-//! mappings, one grace period for all; pin the bytes; clear DIRTY and set WRITEBACK; unlock; write;
-//! and for each block either done, or DIRTY and ERROR again. The pin is a view: it keeps every
-//! writer out of the bytes while the store reads them, so checksums hold. A writer of such a block
-//! waits for WRITEBACK first (STABLE), and the pin is dropped before that ends.
+//! One run of adjacent blocks takes these steps, in order (I6): lock the blocks; revoke the right
+//! to store through mappings, with one grace period for all; pin the bytes; clear DIRTY and set
+//! WRITEBACK; unlock; write; and end each block either clean, or with DIRTY and ERROR set again.
+//! The pin is a view: it keeps every writer out of the bytes while the store reads them, so
+//! checksums hold. A writer of such a block first waits for WRITEBACK (STABLE), and the pin is
+//! dropped before that ends.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -26,24 +27,26 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, failpoint};
 use crate::units::MIB;
 
-/// The most bytes one call of a store writes, unless a sync asks for it; one block at least.
+/// The most bytes that one call of a store writes without a sync, but at least one block.
 const MAX_RUN: u64 = MIB;
 
-/// The most bytes one call of a store writes for a sync: the sync waits for all of it anyway, and a
-/// device is faster with more at once.
+/// The most bytes that one call of a store writes for a sync: the sync waits for all of them
+/// anyway, and a device is faster with large requests.
 const MAX_SYNC_RUN: u64 = 4 * MIB;
 
 /// A run longer than [`MAX_RUN`] is at most this part of every limit, since a block that is being
 /// written can be neither changed nor evicted.
 const SYNC_RUN_PART: u64 = 16;
 
-/// Failed calls of the store after which a run is given up, unless a sync asks for it.
+/// The number of failed calls of the store after which a run is given up, unless a sync asks for
+/// it.
 const PATIENCE: u32 = 4;
 
-/// Why a block stays dirty when its bytes cannot be pinned for the store.
+/// The reason why a block stays dirty when its bytes cannot be pinned for the store.
 const TOO_MANY_VIEWS: &str = "more views of its block than can be counted";
 
-/// Whether the first lock of a run may sleep. The others never do: two runs may cross.
+/// Whether the first lock of a run may be waited for. The others never are, since two runs may
+/// cross.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockMode {
     /// The caller holds no lock of a block.
@@ -55,19 +58,19 @@ pub(crate) enum LockMode {
 /// The result of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RunEnd {
-    /// Blocks written.
+    /// The number of blocks written.
     pub(crate) written: u64,
-    /// Blocks whose write failed.
+    /// The number of blocks whose write failed.
     pub(crate) failed: u64,
-    /// Where to continue.
+    /// The block at which to continue.
     pub(crate) next: u64,
 }
 
-/// How far a run is tried that the store refuses.
+/// How much longer a run is tried that the store refuses.
 struct Trying {
-    /// Failures left.
+    /// The number of failures left.
     patience: u32,
-    /// The store found no memory for the files it is made of.
+    /// The error of a store that found no memory for the files that it is made of.
     short: Option<FileError>,
 }
 
@@ -75,9 +78,9 @@ struct Trying {
 struct InFlight<'f> {
     held: BlockRef<'f>,
     pinned: Option<Pinned<Pool>>,
-    /// Its entry in the dirty index.
+    /// The block's entry in the dirty index.
     entry: Dirty,
-    /// Bytes of the block that are inside the file.
+    /// How many bytes of the block are inside the file.
     len: usize,
     failed: bool,
 }
@@ -93,8 +96,8 @@ impl InFlight<'_> {
         self.held.block + 1 == next.held.block && self.failed == next.failed
     }
 
-    /// The write was good. Only a write that failed sets the flag, and only one is under way at a
-    /// time: this one.
+    /// Clears ERROR after a write that succeeded. Only a failed write sets the flag, and of one
+    /// block only one write is under way at a time: this one.
     fn clear_error(&self) {
         let flags = &self.held.meta().flags;
         if flags.load().contains(FlagSet::ERROR) {
@@ -103,11 +106,11 @@ impl InFlight<'_> {
     }
 }
 
-/// Blocks of one run, ascending, whose writes end together.
+/// The blocks of one run, in ascending order, whose writes end together.
 struct InFlights<'f> {
     file: &'f FileCore,
     blocks: Vec<InFlight<'f>>,
-    /// The store has answered, and all handles know about its failures.
+    /// Whether the store has answered, and its failures are recorded for all handles.
     answered: bool,
 }
 
@@ -115,8 +118,8 @@ impl Drop for InFlights<'_> {
     fn drop(&mut self) {
         let file = self.file;
         if let (false, [first, .., last] | [first @ last]) = (self.answered, &self.blocks[..]) {
-            // A panic since the writes began. Little else than the store's call happens there, so
-            // the store is blamed.
+            // A panic has occurred since the writes began. Almost nothing but the store's call runs
+            // there, so the store is reported.
             let offset = first.held.block << file.block_shift();
             let end = (last.held.block << file.block_shift()) + last.len as u64;
             let (what, error) = (StoreAction::Write, store_panicked());
@@ -124,7 +127,8 @@ impl Drop for InFlights<'_> {
                 .errors
                 .record(file.store_error(what, offset, end - offset, error));
         }
-        // Before WRITEBACK ends: a writer that waited for it must find the bytes unpinned.
+        // The pins are dropped before WRITEBACK ends: a writer that waited for it must find the
+        // bytes unpinned.
         self.blocks.iter_mut().for_each(|one| one.pinned = None);
         let mut dirty = file.dirty();
         for run in self.blocks.chunk_by(InFlight::goes_on) {
@@ -150,8 +154,8 @@ impl Drop for InFlights<'_> {
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
         }
-        // A writer may have taken the block for a hole before this. It is a hole no more, and may
-        // be evicted soon.
+        // Before this write, a writer may have taken the block for a hole. It is no hole any more,
+        // and may soon be evicted, so the epoch moves.
         file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
         file.count_behind(&mut dirty);
         drop(dirty);
@@ -163,9 +167,9 @@ impl Drop for InFlights<'_> {
 }
 
 impl FileCore {
-    /// Writes every block in `blocks` that is dirty now and may be written; returns the counts of
-    /// written and failed blocks. Unless a sync asks for it, a file is skipped for a while after a
-    /// failure.
+    /// Writes every block in `blocks` that is dirty now and may be written. Returns the counts of
+    /// written and failed blocks. Unless a sync asks for the write, a file is skipped for a while
+    /// after a failure.
     pub(crate) fn write_range(
         &self,
         blocks: Range<u64>,
@@ -194,14 +198,16 @@ impl FileCore {
             let (end, short) = self.write_run(&run, &rules, mode);
             total.written += end.written;
             if let Some(error) = short {
-                // No write of this thread is under way any more: reclaim may wait for one.
+                // No write of this thread is under way any more, so reclaim, which may wait for
+                // one, can be called.
                 rooms = if end.written > 0 { 0 } else { rooms + 1 };
                 if rooms <= ROOMS && self.make_room_below(&error, run.len()) {
-                    // Half of the run needs less.
+                    // Half of the run needs less memory.
                     max_run = (run.len() as u64 / 2).max(1);
                     continue;
                 }
-                // To others it is no failure of the store: the blocks are tried again.
+                // Other reasons do not count this as a failure of the store: the blocks are written
+                // later.
                 if reason == WriteReason::Sync {
                     self.writes.errors.record(error);
                 }
@@ -217,7 +223,7 @@ impl FileCore {
         total
     }
 
-    /// The most blocks of one run.
+    /// Returns the most blocks of one run.
     pub(crate) fn max_run(&self, reason: WriteReason) -> u64 {
         let bytes = match reason {
             WriteReason::Sync => self.max_sync_run(),
@@ -226,14 +232,14 @@ impl FileCore {
         (bytes >> self.block_shift()).max(1)
     }
 
-    /// The most bytes of one run of a sync, by the nearest limit of the groups that pay for the
-    /// file.
+    /// Returns the most bytes of one run of a sync, by the nearest limit of the groups that pay for
+    /// the file.
     fn max_sync_run(&self) -> u64 {
         (self.nearest_limit() / SYNC_RUN_PART).clamp(MAX_RUN, MAX_SYNC_RUN)
     }
 
-    /// Like [`FileCore::write_range`] over the whole file, from where the last call ended: a block
-    /// that is written again and again does not keep those behind it waiting.
+    /// Like [`FileCore::write_range`] over the whole file, but begins where the last call ended: so
+    /// a block that is written again and again does not keep those after it waiting.
     pub(crate) fn write_onwards(&self, reason: WriteReason, max_blocks: u64) -> RunEnd {
         let end_block = self.end_block();
         let from = self.writes.next_block().min(end_block);
@@ -250,13 +256,14 @@ impl FileCore {
         total
     }
 
-    /// A writer's share: up to one run of blocks that may be written. Returns the blocks written.
+    /// Writes a writer's share: up to one run of blocks that may be written. Returns how many it
+    /// wrote.
     pub(crate) fn write_some(&self) -> u64 {
         let reason = WriteReason::Pressure;
         self.write_onwards(reason, self.max_run(reason)).written
     }
 
-    /// Writes blocks that the background asks for, in this thread.
+    /// Writes blocks that the background requests, in this thread.
     pub(crate) fn flush_here(&self, request: &FlushRequest) -> RunEnd {
         let reason = WriteReason::Flusher {
             through: request.dirtied_by,
@@ -266,9 +273,9 @@ impl FileCore {
         self.write_onwards(reason, most)
     }
 
-    /// Starts a job of the file's lane that does so, unless one is running. It goes on while there
-    /// are old blocks, or some group has too much dirty, and then makes the sync that eviction
-    /// wants.
+    /// Starts a job in the file's lane that does [`FileCore::flush_here`], unless one is running.
+    /// The job continues while there are old blocks, or some group has too many dirty pages, and
+    /// then makes the sync that eviction has requested.
     pub(crate) fn flush_in_its_lane(&self, request: FlushRequest) {
         let Some(core) = self.me.upgrade() else {
             return;
@@ -300,8 +307,9 @@ impl FileCore {
             .push(&self.requests.store_calls, Turn::Shared, flush);
     }
 
-    /// Writes one run of adjacent blocks, as far as their locks are free. With an error, the store
-    /// found no memory for the files it is made of: not recorded, for the caller may make room.
+    /// Writes one run of adjacent blocks, as far as their locks are free. An error means that the
+    /// store found no memory for the files that it is made of. That error is not recorded, since
+    /// the caller may make room.
     fn write_run(
         &self,
         run: &[u64],
@@ -321,7 +329,7 @@ impl FileCore {
             next = block + 1;
         }
         if locked.is_empty() {
-            // A block that could not be locked is passed over, so that the caller makes progress.
+            // A block that could not be locked is skipped, so that the caller makes progress.
             let end = RunEnd {
                 next: next.max(run[0] + 1),
                 ..RunEnd::default()
@@ -341,8 +349,8 @@ impl FileCore {
         (end, short)
     }
 
-    /// A dirty, stable block, locked. `Some(None)`: it is not dirty; `None`: its lock, or the write
-    /// under way, is not to be waited for.
+    /// Locks a block that is dirty and stable. Returns `Some(None)` if it is not dirty, and `None`
+    /// if its lock, or its write under way, would have to be waited for.
     fn lock_dirty(&self, block: u64, may_sleep: bool) -> Option<Option<Locked<'_>>> {
         let get = if may_sleep {
             Get::LOCK
@@ -368,7 +376,8 @@ impl FileCore {
         }
     }
 
-    /// Takes the right to store through mappings away from locked blocks; one grace period for all.
+    /// Takes the right to store through mappings away from locked blocks, with one grace period for
+    /// all.
     fn end_store_translations(&self, locked: &[Locked<'_>]) {
         let wmapped = |one: &&Locked<'_>| one.meta().hold.load().is_wmapped();
         let Some(first) = locked.iter().find(wmapped).map(Locked::block) else {
@@ -383,20 +392,20 @@ impl FileCore {
         }
     }
 
-    /// Pins locked blocks, turns DIRTY into WRITEBACK, unlocks. Blocks that must not be written
-    /// after all are left as they are.
+    /// Pins locked blocks, turns DIRTY into WRITEBACK, and unlocks them. Blocks that must not be
+    /// written after all are left as they are.
     fn begin_writes<'f>(&'f self, locked: Vec<Locked<'f>>, rules: &WriteRules) -> InFlights<'f> {
         let mut ready = Vec::with_capacity(locked.len());
         for one in locked {
             let start = one.block() << self.block_shift();
             let len = self.size().saturating_sub(start).min(self.block_bytes()) as usize;
             if len == 0 {
-                // The block is being cut off, and its write would not begin.
+                // The block is being cut off, so its write would not begin.
                 continue;
             }
             match Pinned::try_new(&self.pool, one.frame(), 0..self.block_bytes() as usize) {
                 Some(pinned) => ready.push((one, pinned, len)),
-                // It is written later, but a sync must not report that it was written.
+                // The block is written later, but a sync must not report that it was written.
                 None if rules.reason == WriteReason::Sync => {
                     let error = io::Error::new(io::ErrorKind::ResourceBusy, TOO_MANY_VIEWS);
                     let error = self.store_error(StoreAction::Write, start, len as u64, error);
@@ -427,8 +436,8 @@ impl FileCore {
         in_flight
     }
 
-    /// Turns DIRTY into WRITEBACK for locked blocks, ascending, in one step for the dirty index.
-    /// Returns the entry of each block that may be written.
+    /// Turns DIRTY into WRITEBACK for locked blocks, which are in ascending order, under one lock
+    /// of the dirty index. Returns the entry of each block that may be written.
     fn begin_in_index(
         &self,
         ready: &[(Locked<'_>, Pinned<Pool>, usize)],
@@ -497,9 +506,10 @@ impl FileCore {
         (written, failed, trying.short)
     }
 
-    /// Writes adjacent blocks; where that fails, half by half, so that a bad block does not take
-    /// its neighbours along. Each failure takes from the patience; with none left the rest is not
-    /// tried, nor if the store found no memory. Returns the blocks written.
+    /// Writes adjacent blocks. If that fails, writes the two halves separately, so that a bad block
+    /// does not make its neighbours fail. Each failure takes from the patience. Once that is used
+    /// up, or the store has found no memory, the rest is not tried. Returns how many blocks were
+    /// written.
     fn write_split(&self, run: &mut [InFlight<'_>], trying: &mut Trying) -> u64 {
         if trying.patience == 0 || trying.short.is_some() {
             return 0;
@@ -522,7 +532,7 @@ impl FileCore {
         }
     }
 
-    /// Writes adjacent blocks with one call (or as many as a store of short writes takes).
+    /// Writes adjacent blocks with one call, or with as many as a store of short writes takes.
     fn store_run(&self, run: &mut [InFlight<'_>]) -> Result<(), FileError> {
         let store = self.store()?;
         let offset = run[0].held.block << self.block_shift();
@@ -535,8 +545,8 @@ impl FileCore {
             let _changing = self.writes.syncs.changing();
             write_all_vectored_at(&**store, &mut slices, offset)
         };
-        // Before WRITEBACK ends and the block can be evicted: a hole that was asked for meanwhile
-        // may reach over it.
+        // This comes before WRITEBACK ends and the block can be evicted: the answer to a query for
+        // holes that ran meanwhile may cover the block.
         self.blocks.extents.lock().cut_hole(&(offset..offset + len));
         result.map_err(|error| self.store_error(StoreAction::Write, offset, len, error))?;
         self.blocks.stored.fetch_max(offset + len, Ordering::AcqRel);
@@ -547,9 +557,9 @@ impl FileCore {
         Ok(())
     }
 
-    /// Writes the blocks in `blocks` that are dirty now, waits for writes of others there, retries
-    /// those that failed, and then, with `what`, makes the store durable. Failures are left in the
-    /// error sequence; a block that may not be written is an error.
+    /// Writes the blocks in `blocks` that are dirty now, waits for other threads' writes of such
+    /// blocks, and writes again those that failed. Then, with `what`, makes the store durable.
+    /// Failures are entered in the error sequence. A block that may not be written is an error.
     pub(crate) fn sync_blocks(
         &self,
         blocks: Range<u64>,
@@ -559,10 +569,10 @@ impl FileCore {
             return Ok(());
         }
         self.check_not_reentrant()?;
-        // What others have changed is no reason not to write: every handle hears of it.
+        // A change by another process does not stop the sync: it is reported to each handle.
         let _unanswered = self.ask_version();
-        // In this order: blocks written into a range that is punched again may be in doubt because
-        // of that.
+        // The order matters: punching again may put blocks in doubt that were written into the
+        // range.
         self.punch_again();
         self.take_doubted_back(LockMode::Sleep);
         // Blocks released from here on may be written too late for this sync.
@@ -575,18 +585,19 @@ impl FileCore {
         let put_off = self.dirty().was_put_off(cuts);
         if put_off {
             failpoint!(PutOff);
-            // After the cut. No other cut comes in between this time, so the sync ends.
+            // This writes after the cut. No other cut can begin meanwhile, so the sync ends.
             let _steady = self.locks.shared();
             unwritten += self.write_dirty_now(&blocks).failed;
         }
-        // Before waiting for the writes of others: a block that is not dirty here is written by
-        // their end.
+        // Read before the wait for other threads' writes: a block that is not dirty here is written
+        // when these have ended.
         let mut held = self.held_in(blocks.clone(), &rules);
         failpoint!(OwnWritten);
         self.wait_written(blocks.clone());
         failpoint!(OthersWritten);
         if self.dirty().unwritten() != unwritten {
-            // Retries writes of others that failed. They may have given up where a sync does not.
+            // Writes of other threads that failed are made again: those threads may have given up
+            // where a sync does not.
             self.write_dirty_now(&blocks);
             held = self.held_in(blocks.clone(), &rules);
             failpoint!(OwnWritten);
@@ -598,26 +609,26 @@ impl FileCore {
         held.map_or(Ok(()), Err)
     }
 
-    /// Writes the blocks in `blocks` that are dirty now. Appended blocks are left: they may come as
-    /// fast as they can be written.
+    /// Writes the blocks in `blocks` that are dirty now. Blocks appended later are left: they may
+    /// come as fast as they can be written.
     fn write_dirty_now(&self, blocks: &Range<u64>) -> RunEnd {
         let end = self.dirty().last().map_or(0, |last| last + 1);
         let blocks = blocks.start..blocks.end.min(end);
         self.write_in_depth(blocks, WriteReason::Sync, u64::MAX)
     }
 
-    /// The error for a writer if all dirty blocks are held back.
+    /// Returns the error for a writer if all dirty blocks are held back.
     pub(crate) fn held_error(&self) -> Option<FileError> {
         self.held_in(0..u64::MAX, &self.rules(WriteReason::Pressure))
     }
 
-    /// The error for a caller if some of its blocks are held back.
+    /// Returns the error for a caller if some of its blocks are held back.
     fn held_in(&self, blocks: Range<u64>, rules: &WriteRules) -> Option<FileError> {
         let held = self.dirty().held(blocks, rules);
         held.map(|held| self.held(held))
     }
 
-    /// The same for this many blocks.
+    /// Returns the error for this many blocks that are held back.
     pub(crate) fn held(&self, (blocks, reason): (u64, HeldReason)) -> FileError {
         FileError::Held {
             file: self.id.name.clone(),
@@ -626,7 +637,7 @@ impl FileCore {
         }
     }
 
-    /// The error for a writer if the store refuses the unwritten blocks.
+    /// Returns the error for a writer if the store refuses the unwritten blocks.
     pub(crate) fn unwritten_error(&self) -> Option<FileError> {
         let blocks = self.dirty_blocks();
         if blocks == 0 || !self.writes.backoff.is_on() {
@@ -652,10 +663,11 @@ impl FileCore {
     /// Makes stores through mappings take the slow path again, so that they carry the current
     /// barrier number, which the caller has set.
     ///
-    /// No block is locked. A fault marks its block with the number, and makes the page writable
-    /// later, in a section in which it looks at the number again. A section that does not see the
-    /// new one began before the first grace period: its page is writable before that ends, and the
-    /// right is taken away. A mapper that this does not see in the list maps afterwards.
+    /// The caller has no block locked. A fault marks its block with the number, and later makes the
+    /// page writable in a section in which it checks the number again. A section that does not see
+    /// the new number began before the first grace period. So its page is writable before that
+    /// period ends, and the right to store is then taken away. A mapper that is not yet in the list
+    /// here maps afterwards.
     pub(crate) fn restamp_mappings(&self) {
         if !self.mappers.is_empty() {
             self.grace();

@@ -1,8 +1,8 @@
-//! The calls of reclaim: age, evict, clean, flush.
+//! The calls from reclaim: age, evict, clean, flush.
 //!
-//! Frames are named, not held: each may belong to another block by now. So take a reference on a
-//! cached frame, check its owner and index, lock it without waiting, and check the file's index
-//! once more: then it is the file's, and stays so.
+//! Frames are named, not held: each may belong to another block by now. So these calls take a
+//! reference to a cached frame, check its owner and index, lock it without waiting, and check the
+//! file's index once more. After that, the frame is the file's and stays so.
 
 use std::ops::Range;
 
@@ -17,24 +17,24 @@ use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
-/// Which of the named blocks are evicted.
+/// Which of the named blocks are evicted, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evicting {
-    /// Evicts all blocks that are clean and not viewed. Revokes their translations, and waits for a
-    /// grace period.
+    /// All blocks that are clean and not viewed. Their translations are revoked, and a grace period
+    /// is waited for.
     All,
-    /// The same except for mapped ones that a session may hold for long: the caller may be of
-    /// another group.
+    /// As [`Evicting::All`], except mapped blocks that a session may hold for long: the caller may
+    /// be of another group.
     Unheld,
-    /// The same except for those that are mapped; this never waits.
+    /// As [`Evicting::All`], except mapped blocks. This never waits.
     Unmapped,
-    /// This block, which was not to be cached, under the same conditions. It leaves no shadow: its
-    /// return is not a miss. A frame that has become another block's meanwhile stays.
+    /// This block, which was not to be cached, under the same conditions. It leaves no shadow,
+    /// since its return is no miss. A frame that has become another block's meanwhile stays.
     Uncached { block: u64 },
 }
 
 impl FileCore {
-    /// A frame that reclaim named, locked, if it is (still) a block of this file and its lock is
+    /// Locks a frame that reclaim named, if it is (still) a block of this file and its lock is
     /// free.
     fn lock_named(&self, frame: FrameId) -> Option<Locked<'_>> {
         let meta = self.frames().meta(frame);
@@ -53,8 +53,8 @@ impl FileCore {
         Some(Locked::new(held))
     }
 
-    /// Whether all sessions of spaces that map the file came to a safepoint, asked and waited for
-    /// briefly.
+    /// Requests a safepoint of all sessions of spaces that map the file, and waits briefly. Returns
+    /// whether all sessions came to one.
     fn sessions_pass(&self) -> bool {
         let domain = &self.pool.domain;
         domain.sessions_pass(|owner| self.mappers.has_owner(owner))
@@ -85,10 +85,10 @@ impl FileCore {
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
         for one in locked.iter().filter(|one| is_mapped(one)) {
             mapped.push(one.block());
-            // It was probably used through the mapping: its loads call nothing.
+            // The block was probably used through the mapping, whose loads make no call.
             one.meta().uses.clear(Uses::AHEAD);
         }
-        // Mostly sorted: each mapper is called once for a run of adjacent blocks.
+        // The blocks are mostly sorted, so each mapper is called once for a run of adjacent blocks.
         for run in mapped.chunk_by(|a, b| a + 1 == *b) {
             self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);
         }
@@ -119,10 +119,10 @@ impl FileCore {
         }
     }
 
-    /// Takes a locked, clean block without translations out of the file, unless it is held; returns
-    /// the shadow it left, if any. The caller frees the frame.
+    /// Takes a locked, clean block without translations out of the file, unless it is held. Returns
+    /// the shadow that it left, if any. The caller frees the frame.
     fn evict_locked(&self, locked: Locked<'_>, which: Evicting) -> Option<Option<LeftShadow>> {
-        // The index's reference and ours.
+        // The two references are the index's and this call's.
         if !locked.meta().hold.freeze(2) {
             return None;
         }
@@ -132,8 +132,8 @@ impl FileCore {
             self.count_unused();
         }
         let pages = PageCount(self.block_pages());
-        // A block that was never used leaves no shadow: if such blocks came back as active, streams
-        // would push one another out.
+        // A block that was never used leaves no shadow: if such blocks became active on their
+        // return, streams would evict one another's blocks.
         let leaves_shadow = !matches!(which, Evicting::Uncached { .. }) && !is_unused;
         let shadow = leaves_shadow.then(|| self.pool.shadow_pack(self.id.group.id(), pages));
         self.unlink(block, frame, shadow);
@@ -148,8 +148,8 @@ impl FileCore {
         self.pool.counters.add(Event::PgReadAheadUnused, pages);
     }
 
-    /// Evicts a block of an uncached read, unless it was used meanwhile, or cut: its frame may be
-    /// another block's then.
+    /// Evicts a block of an uncached read, unless it was used meanwhile. It may also have been cut,
+    /// and its frame be another block's.
     pub(crate) fn drop_unless_wanted(&self, frame: FrameId, block: u64) {
         let flags = self.frames().meta(frame).flags.load();
         if !flags.intersects(FlagSet::REFERENCED | FlagSet::ACTIVE) {
@@ -157,7 +157,7 @@ impl FileCore {
         }
     }
 
-    /// Evicts the blocks of a range that can be evicted. Returns the pages freed.
+    /// Evicts the blocks of a range that can be evicted. Returns how many pages were freed.
     pub(crate) fn evict_range(&self, blocks: Range<u64>, which: Evicting) -> PageCount {
         let mut freed = 0;
         let mut next = blocks.start;

@@ -2,8 +2,8 @@
 //! written through it.
 //!
 //! A fault that must not wait ([`Wait::No`]) takes the same steps, and gives up before the first
-//! that would read the store, wait for a lock, for writeback or for a grace period, or evict. So it
-//! gets cached blocks, and holes that the store has reported.
+//! step that would read the store, evict, or wait for a lock, for writeback or for a grace period.
+//! So it gets only cached blocks, and holes that the store has already reported.
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
@@ -26,23 +26,23 @@ use std::ops::Range;
 /// Whether the faulting access reads or writes the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FaultKind {
-    /// Loads, or copies the page for a private mapping.
+    /// The access loads, or copies the page for a private mapping.
     Read,
-    /// Stores through a shared mapping.
+    /// The access stores through a shared mapping.
     Write,
 }
 
 /// The page to map.
 #[derive(Debug)]
 pub(crate) enum FaultPage {
-    /// The page's block. While it is locked, nobody removes, moves or evicts it.
+    /// The page's block. While it is locked, no other thread removes, moves or evicts it.
     Block(LockedBlock),
-    /// The store has nothing there: the zero frame, if [`FileCore::hole_still`] says so inside the
+    /// A hole of the store: the fault maps the zero frame, if [`FileCore::hole_still`] holds in the
     /// section that installs it.
     Hole(Hole),
 }
 
-/// Pages of a file for which its store has nothing, and when that was so.
+/// Pages of a file for which its store had nothing at a certain epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Hole {
     epoch: u64,
@@ -50,13 +50,14 @@ pub(crate) struct Hole {
 }
 
 impl Hole {
-    /// The wanted page, and the neighbours that are known to be holes.
+    /// Returns the wanted page and those neighbours that are known to be holes.
     pub(crate) fn pages(&self) -> &Range<u64> {
         &self.pages
     }
 }
 
-/// A locked block that is its file's and up to date, as a value of its own. Unlocks when dropped.
+/// An owned guard on a locked block that is up to date and in its file's index. Dropping it unlocks
+/// the block.
 #[derive(Debug)]
 pub(crate) struct LockedBlock {
     core: Arc<FileCore>,
@@ -78,35 +79,35 @@ impl LockedBlock {
         }
     }
 
-    /// Whether a store that is allowed now carries the barrier number that the block was marked
-    /// with. Checked inside the section in which the page is made writable: see
+    /// Whether a store that is allowed now carries the barrier number with which the block was
+    /// marked. Called in the section in which the page is made writable: see
     /// [`FileCore::restamp_mappings`].
     pub(crate) fn carries_barrier(&self) -> bool {
         let is_current = |marked| marked == self.core.writes.barrier.current();
         self.barrier.is_none_or(is_current)
     }
 
-    /// Its file.
+    /// Returns the block's file.
     pub(crate) fn file(&self) -> &FileCore {
         &self.core
     }
 
-    /// The block's number in the file.
+    /// Returns the block's number in the file.
     pub(crate) fn block(&self) -> u64 {
         self.block
     }
 
-    /// Whether it is a block of this file.
+    /// Whether this is a block of this file.
     pub(crate) fn is_of(&self, file: &FileInner) -> bool {
         Arc::ptr_eq(&self.core, file.core())
     }
 
-    /// The block's first frame: its hold word and flags are the block's.
+    /// Returns the block's first frame, whose hold word and flags are those of the block.
     pub(crate) fn head(&self) -> FrameId {
         self.frame
     }
 
-    /// The frame of a page of the file, which is in this block.
+    /// Returns the frame of a page of the file that is in this block.
     pub(crate) fn frame_of_page(&self, file_page: u64) -> FrameId {
         debug_assert_eq!(
             file_page >> self.core.id.order,
@@ -116,7 +117,7 @@ impl LockedBlock {
         FrameId(self.frame.0 + (file_page & (self.core.block_pages() - 1)) as u32)
     }
 
-    /// The host address of a page of the file, which is in this block.
+    /// Returns the host address of a page of the file that is in this block.
     pub(crate) fn host_of_page(&self, file_page: u64) -> u64 {
         self.core.frames().host(self.frame_of_page(file_page)) as u64
     }
@@ -124,7 +125,7 @@ impl LockedBlock {
 
 #[cfg(all(test, not(shuttle)))]
 impl LockedBlock {
-    /// The metadata of the first frame.
+    /// Returns the metadata of the first frame.
     pub(crate) fn meta(&self) -> &crate::frame::Meta {
         self.core.frames().meta(self.frame)
     }
@@ -138,15 +139,15 @@ impl Drop for LockedBlock {
 }
 
 impl FileCore {
-    /// The block of a page of the file, for a fault. May sleep, allocate and read the store; no
-    /// section is open and no block locked. Without waiting it may be [`FileError::WouldBlock`],
-    /// with nothing changed.
+    /// Returns the block of a page of the file, for a fault. May sleep, allocate and read the
+    /// store. No section is open and no block is locked. A call that may not wait may return
+    /// [`FileError::WouldBlock`], with nothing changed.
     ///
-    /// A hole comes with its neighbours `around`, as far as they are known to be holes, too.
-    /// `reading` decides about read-ahead.
+    /// A hole is returned with its neighbours in `around`, as far as they are known to be holes,
+    /// too. `reading` decides about read-ahead.
     ///
-    /// With [`FaultKind::Write`] the returned block is dirty, WMAPPED and not under writeback, and
-    /// views of it keep another frame.
+    /// With [`FaultKind::Write`], the returned block is dirty, WMAPPED and not under writeback, and
+    /// its views keep another frame.
     pub(crate) fn fault_block(
         &self,
         page: u64,
@@ -204,10 +205,11 @@ impl FileCore {
                     Wait::No => return Err(would_block()),
                 }
             }
-            // Not marked as used: the mapping's accessed bit will say so.
+            // The block is not marked as used: the mapping's accessed bit will tell.
             match self.get_page(block, get)? {
                 Got::Locked(locked) if wait == Wait::Yes && locked.meta().uses.has(Uses::AHEAD) => {
-                    // With nothing locked, since the next window takes memory.
+                    // `note_ahead` is called with nothing locked, since the next window takes
+                    // memory.
                     let held = locked.unlock();
                     drop(steady);
                     self.note_ahead(&held, &self.stream);
@@ -217,7 +219,8 @@ impl FileCore {
                         let block = LockedBlock::new(core, locked, barrier);
                         return Ok(FaultPage::Block(block));
                     }
-                    // The views' frame stays theirs: all translations to it are taken away first.
+                    // The views keep the old frame. Moving the block away from it takes all
+                    // translations away, which waits.
                     None if wait == Wait::No => return Err(would_block()),
                     None => {
                         drop(steady);
@@ -236,7 +239,8 @@ impl FileCore {
                             };
                             self.fill_absent(block, Get::NONE, &steady, miss)?
                         }
-                        // To store there, the hole's translations would have to go first.
+                        // For a store, the hole's translations would first have to be taken away,
+                        // which waits.
                         Wait::No if kind == FaultKind::Read && self.is_known_hole(block) => {
                             Filled::Hole
                         }
@@ -273,7 +277,8 @@ impl FileCore {
         self.known_content(block) == Some(Content::Hole)
     }
 
-    /// Known holes of the store around `block`, which is one, in the pages `around`.
+    /// Returns the known holes of the store around `block`, a hole itself, within the pages
+    /// `around`.
     fn known_holes(&self, block: u64, around: &Range<u64>) -> Range<u64> {
         let wanted = self.blocks_of_pages(around);
         let is_hole = |block: &u64| self.is_known_hole(*block);
@@ -282,8 +287,9 @@ impl FileCore {
         block - before.count() as u64..block + 1 + behind.count() as u64
     }
 
-    /// The pages around `page`, a hole's, in those of these blocks that are not in the index. They
-    /// are visible as holes already: an insertion of a block there moves the epoch.
+    /// Returns the pages around `page` that are in blocks of `holes` which are not in the index.
+    /// `page` is in such a block. The holes are already visible: an insertion of a block there
+    /// moves the epoch.
     fn hole_pages(&self, page: u64, holes: &Range<u64>, around: &Range<u64>) -> Range<u64> {
         let block = page >> self.id.order;
         let section = self.pool.domain.reader();
@@ -299,8 +305,8 @@ impl FileCore {
         pages.start.max(around.start).min(page)..pages.end.min(around.end).min(end).max(page + 1)
     }
 
-    /// Prepares a locked block for the fault, and returns the barrier number of a store. `None`: it
-    /// is viewed, and a frame to move it to has to be allocated first.
+    /// Prepares a locked block for the fault, and returns it with the barrier number of a store.
+    /// Returns `None` if the block is viewed, and a frame to move it to has to be allocated first.
     fn prepare<'f>(
         &'f self,
         locked: Locked<'f>,
@@ -315,7 +321,7 @@ impl FileCore {
             locked
         } else {
             let moved = self.move_block(locked, spare.take()?);
-            // A view of the new frame may have been taken at once.
+            // A view of the new frame may have been taken already.
             if !moved.meta().hold.try_set_wmapped() {
                 return None;
             }
@@ -327,23 +333,25 @@ impl FileCore {
         Some((locked, Some(barrier)))
     }
 
-    /// Whether a hole that `fault_block` returned still is one. Checked inside the section in which
-    /// the zero frame is installed; never waits.
+    /// Whether a hole that `fault_block` returned is still one. Called in the section in which the
+    /// zero frame is installed. Never waits.
     pub(crate) fn hole_still(&self, hole: &Hole) -> bool {
         self.blocks.hole_epoch.load(Ordering::SeqCst) == hole.epoch
     }
 
-    /// Whether the frame has this page of the file, whose block the caller has locked. The frame
+    /// Whether the frame holds this page of the file, whose block the caller has locked. The frame
     /// comes from a word of a page table, found in a section that is still open.
     ///
-    /// While the word leads to the frame, its metadata does not change; a `true` stays true, since
+    /// While the word leads to the frame, the frame's metadata does not change, and `true` stays
+    /// true, since the block is locked. If the word has been emptied meanwhile, the answer means
+    /// nothing.
     /// that block is locked. If the word has been emptied meanwhile, the answer means nothing.
     pub(crate) fn has_page_in(&self, page: u64, frame: FrameId) -> bool {
         self.head_of_page(page, frame).is_some()
     }
 
-    /// Whether a page of the file, found in this frame, belongs to a dirty block. That may change
-    /// at once unless the block is locked.
+    /// Whether a page of the file, found in this frame, belongs to a dirty block. Unless the block
+    /// is locked, that may change at any time.
     pub(crate) fn is_dirty_in(&self, page: u64, frame: FrameId) -> bool {
         let head = self.head_of_page(page, frame);
         let flags = head.map(|head| self.frames().meta(head).flags.load());

@@ -1,14 +1,16 @@
-//! Fault-around: blocks beside the one of a page fault, which are mapped with it if that needs
-//! neither waiting nor a mutex.
+//! Fault-around: maps blocks near that of a page fault together with it, if that needs neither
+//! waiting nor a mutex.
 //!
-//! A block is taken if it is cached, up to date, not locked and not waited for. Taking means its
-//! lock, and a count of an installed page, which holds the frame as a reference would and goes into
-//! the page table with the page. So a neighbour is installed under its block's lock, like the page
-//! of the fault. An operation that evicts, cuts off, punches or moves the block has the lock
-//! before, and the block is skipped, or after, and finds the page.
+//! A block is taken if it is cached, up to date, not locked and not waited for. To take it, the
+//! fault locks the block, and counts one of its pages as installed; that count holds the frame as a
+//! reference would, and goes into the page table with the page. So a neighbour is installed under
+//! its block's lock, like the page of the fault. An operation that evicts, cuts off, punches or
+//! moves the block holds the lock either before, and then the block is skipped, or after, and then
+//! it finds the page.
 //!
-//! The locks are taken in the section in which the pages are installed, by one try that leaves the
-//! wait table alone, and released after it, because unlocking may wake a thread.
+//! The locks are taken in the section in which the pages are installed, by a single try that does
+//! not use the wait table. They are released after the section, because unlocking may wake a
+//! thread.
 
 use crate::cache::core::FileCore;
 use crate::cache::index::Word;
@@ -20,11 +22,11 @@ use crate::units::FrameId;
 /// The blocks that one fault has taken. [`FaultAround::release`] unlocks them.
 #[derive(Debug)]
 pub(crate) struct FaultAround {
-    /// First frames of locked blocks.
+    /// The first frames of locked blocks.
     taken: [FrameId; FaultAround::MOST],
     len: usize,
-    /// A bit for each block whose count is to be given back, because it had left the file when it
-    /// was locked.
+    /// A bit for each block that had already left the file when it was locked. Its count is given
+    /// back.
     strays: u32,
 }
 
@@ -38,9 +40,9 @@ impl FaultAround {
         strays: 0,
     };
 
-    /// The first frame of a block of the file, locked, if its lock is free; one of its
-    /// pages is counted as installed, for the caller to install or to give back. In a section:
-    /// takes no mutex and wakes nobody.
+    /// Locks a block of the file if its lock is free, and counts one of its pages as installed.
+    /// Returns the block's first frame; the caller installs the page or gives the count back.
+    /// Called in a section: takes no mutex and wakes no thread.
     pub(crate) fn take(&mut self, file: &FileCore, block: u64) -> Option<FrameId> {
         let place = self.taken.get_mut(self.len)?;
         let (frame, stays) = try_lock_counted(file, block)?;
@@ -50,8 +52,8 @@ impl FaultAround {
         stays.then_some(frame)
     }
 
-    /// Unlocks the taken blocks. With no section open. Installed pages that are still there hold
-    /// the frames: `frame::lock` says why that is enough.
+    /// Unlocks the taken blocks. No section is open. Installed pages that are still there hold the
+    /// frames: `frame::lock` says why that is enough.
     #[inline]
     pub(crate) fn release(&mut self, pool: &Pool) {
         if self.len > 0 {
@@ -78,8 +80,8 @@ impl Drop for FaultAround {
     }
 }
 
-/// Locks the block if it is cached, up to date, free and not waited for, and counts a page of it.
-/// Also returns whether it is still the file's.
+/// Locks the block if it is cached, up to date, unlocked and not waited for, and counts a page of
+/// it as installed. Also returns whether the block is still the file's.
 fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
     let frames = core.frames();
     let slot = core.blocks.index.slot(frames, block)?;
@@ -105,8 +107,8 @@ fn try_lock_counted(core: &FileCore, block: u64) -> Option<(FrameId, bool)> {
         return None;
     }
     interleave();
-    // Under the lock a block in the index stays there; filled blocks are up to date before they are
-    // unlocked.
+    // Under its lock, a block in the index stays there. Filled blocks are up to date before they
+    // are unlocked.
     let stays = slot.load(raw::Ordering::Acquire) == word;
     Some((
         frame,

@@ -1,4 +1,4 @@
-//! The mappers of a file: the upcall through which the cache takes translations away.
+//! The mappers of a file: the upcall by which the cache takes translations away.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,35 +6,35 @@ use std::ops::Range;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Rank, Weak};
 
-/// What a mapper has to take away from the pages of a range.
+/// The translations that a mapper has to take away from the pages of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Revoke {
-    /// Every translation of the file's pages and of its holes; counts of mapped pages go down at
-    /// once.
+    /// Every translation of the file's pages and of its holes. The counts of mapped pages go down
+    /// in the same call.
     All,
-    /// The same, and the tables that stand for holes of 2 MiB: the range is such holes, aligned.
+    /// As [`Revoke::All`], and also the tables that stand for holes of 2 MiB. The range is made of
+    /// such holes, aligned.
     Tables,
-    /// Only translations of holes: that needs no block's lock. A block that is there may lose its
-    /// count of mapped pages only under its lock, because eviction sees by the count whether a
-    /// grace period is needed.
+    /// Translations of holes only, which needs no block's lock. A cached block may lose its count
+    /// of mapped pages only under its lock, because eviction sees by the count whether a grace
+    /// period is needed.
     Holes,
     /// The right to store.
     Write,
 }
 
 /// A space that maps a file.
-///
-/// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks
-/// (unless it only ages them, ends holes, or makes stores take the slow path again:
-/// `FileCore::restamp_mappings`) and runs `Domain::synchronize` before it frees, cleans or reuses
+/// `revoke` changes page-table entries and nothing else. The caller holds the lock of the blocks,
+/// unless it only ages them, ends holes, or makes stores take the slow path again
+/// (`FileCore::restamp_mappings`). It runs `Domain::synchronize` before it frees, cleans or reuses
 /// anything. The cache upgrades its weak reference for the call, so dropping the last strong one
 /// must be harmless wherever the cache is called from.
 pub(crate) trait Mappers: Send + Sync {
-    /// The number of the space, whose sessions may hold translations of the file.
+    /// Returns the number of the space, whose sessions may hold translations of the file.
     fn owner(&self) -> u64;
 
-    /// Takes away what `how` says from the file's pages in `pages` (numbers of 4 KiB pages of the
-    /// file).
+    /// Takes the translations in `how` away from the file's pages in `pages` (numbers of 4 KiB
+    /// pages of the file).
     fn revoke(&self, pages: Range<u64>, how: Revoke);
 
     /// Takes the accessed state of these pages away: the next access takes the slow path and sets
@@ -48,15 +48,16 @@ pub(crate) trait Mappers: Send + Sync {
     }
 }
 
-/// Names one registration in a [`MapperList`].
+/// The name of one registration in a [`MapperList`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct MapperId(u64);
 
-/// The mappers of one file. Its lock is inside the block lock and not held while a mapper is
+/// The mappers of one file. The lock is inside the block lock, and not held while a mapper is
 /// called.
 #[derive(Debug)]
 pub(crate) struct MapperList {
-    /// Registrations, for the common case of none. SeqCst: see `FileCore::end_hole`.
+    /// The number of registrations, to skip the lock in the common case of none. SeqCst: see
+    /// `FileCore::end_hole`.
     count: AtomicUsize,
     list: Mutex<Registrations>,
 }
@@ -64,7 +65,7 @@ pub(crate) struct MapperList {
 #[derive(Default)]
 struct Registrations {
     next: u64,
-    /// In order of registration.
+    /// The mappers in order of registration.
     mappers: BTreeMap<MapperId, Weak<dyn Mappers>>,
 }
 
@@ -94,7 +95,7 @@ impl MapperList {
         id
     }
 
-    /// Removes a mapper; it has no translation left.
+    /// Removes a mapper, which has no translation left.
     pub(crate) fn remove(&self, id: MapperId) {
         let mut list = self.list.lock();
         list.mappers.remove(&id);
@@ -107,7 +108,7 @@ impl MapperList {
         mappers.iter().any(|mapper| mapper.owner() == space)
     }
 
-    /// Whether nobody maps the file.
+    /// Whether no mapper is registered.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
@@ -123,12 +124,12 @@ impl MapperList {
             .any(|mapper| mapper.has_locked(pages.clone()))
     }
 
-    /// Makes every mapper take translations away.
+    /// Has every mapper take translations away.
     pub(crate) fn revoke(&self, pages: Range<u64>, how: Revoke) {
         self.each(|mapper| mapper.revoke(pages.clone(), how));
     }
 
-    /// Makes every mapper take the accessed state away.
+    /// Has every mapper take the accessed state away.
     pub(crate) fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
         self.each(|mapper| mapper.age(pages.clone(), used));
     }
@@ -139,9 +140,10 @@ impl MapperList {
             return;
         }
         let mut from = MapperId(0);
-        // A fork registers the child while it shares the parent's leaves; a page may leave the
-        // parent's reach for the child's after the parent was asked. So mappers that came meanwhile
-        // are asked too, until none came. Parents are before their children in the list.
+        // A fork registers the child while the child shares the parent's leaves, and a page may
+        // move from the parent's leaves to the child's after the parent was called. So mappers that
+        // were registered meanwhile are called too, until there are no more. Parents come before
+        // their children in the list.
         loop {
             let (touched, next) = self.registered_since(from);
             touched.iter().for_each(|mapper| ask(&**mapper));
@@ -152,8 +154,8 @@ impl MapperList {
         }
     }
 
-    /// The mappers with the number `from` or a later one, and the number that the next one will
-    /// have.
+    /// Returns the mappers with the number `from` or a later one, and the number that the next
+    /// mapper will have.
     fn registered_since(&self, from: MapperId) -> (Vec<Arc<dyn Mappers>>, MapperId) {
         let list = self.list.lock();
         let mappers = list.mappers.range(from..);

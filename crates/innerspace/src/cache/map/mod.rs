@@ -1,4 +1,5 @@
-//! Blocks in address spaces: page faults, fault-around, taking translations away, and eviction.
+//! The blocks of a file in address spaces: page faults, fault-around, revoking translations,
+//! eviction.
 
 pub(crate) mod evict;
 pub(crate) mod fault;

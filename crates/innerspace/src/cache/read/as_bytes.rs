@@ -1,5 +1,5 @@
-//! A view stands in for its bytes: the traits by which other code compares, hashes, keeps and shares
-//! bytes.
+//! A view stands in for its bytes: the traits by which other code compares, hashes, keeps and
+//! shares bytes.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

@@ -1,5 +1,5 @@
-//! State that the files of one memory share (the error list, dirty counts per group), and, in
-//! `work`, what a service thread, or `tick()`, does for them.
+//! State that the files of one memory share (the error list, dirty counts per group). The work that
+//! a service thread, or `tick()`, does for them is in `work`.
 
 mod validate;
 mod work;
@@ -24,7 +24,8 @@ use crate::sync::panics::Panics;
 use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, Weak, may_call_out};
 use crate::units::PageCount;
 
-/// How long to wait for a file to be closed before looking whether it has to be closed here.
+/// How long a thread waits for a file to be closed before it looks whether it has to close it
+/// itself.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
 /// How long a caller that finds no memory waits for a request to land.
@@ -33,38 +34,38 @@ const LANDING_WAIT: Duration = Duration::from_millis(20);
 /// How long the end of a memory waits for a deferred call that makes no progress.
 const DEFERRED_WAIT: Duration = Duration::from_secs(5);
 
-/// Pays for calls that no group does.
+/// The payer of calls for which no group pays.
 const MEMORY: GroupId = GroupId(u16::MAX);
 
-/// Told of failures that no handle can report.
-// Not the shim's `Arc`: a model checker's makes no trait objects of closures.
+/// A hook that is called for each failure that no handle can report.
+// Not the shim's `Arc`, which makes no trait objects of closures under a model checker.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
 
-/// A file that is not closed. Its identity can be read with locks held, where no reference may be
-/// taken: it might become the last one.
+/// A file that is not closed. Its identity can be read with locks held, where no reference to the
+/// file may be taken: it might become the last one.
 struct Entry {
     identity: Option<Identity>,
     core: Weak<FileCore>,
-    /// The mark of its store: see `FileCore::in_use`.
+    /// The mark of use of its store: see `FileCore::in_use`.
     in_use: Weak<()>,
 }
 
 impl Entry {
-    /// Whether it is still there. A file that panicked while it was closed may not have removed
-    /// itself.
+    /// Whether the file is still there. A file that panicked while it was closed may not have
+    /// removed itself.
     fn is_there(&self) -> bool {
         self.core.strong_count() > 0 || self.in_use.strong_count() > 0
     }
 }
 
-/// The files that are not closed, by number: in the order in which they were opened.
+/// The files that are not closed, by number, and so in the order in which they were opened.
 #[derive(Default)]
 struct Files {
     next: u64,
     entries: BTreeMap<u64, Entry>,
-    /// The same that have an identity.
+    /// The files among them that have an identity.
     by_identity: BTreeSet<(Identity, u64)>,
-    /// Files that are closed, but for a call of the store that was under way.
+    /// Files that are closed, but of whose store a call was under way at the close.
     lingering: VecDeque<u64>,
 }
 
@@ -82,7 +83,7 @@ impl Files {
         self.entries.remove(&number);
     }
 
-    /// Those that are open, or being closed, as this.
+    /// Returns the files with this identity that are open or being closed.
     fn open_as(&self, identity: Identity) -> impl Iterator<Item = &Entry> {
         let numbers = self.by_identity.range((identity, 0)..=(identity, u64::MAX));
         let entries = numbers.filter_map(|(_, number)| self.entries.get(number));
@@ -94,47 +95,48 @@ impl Files {
 pub(crate) struct Cache {
     pool: Arc<Pool>,
     root: Group,
-    /// Failures that had no handle left to report them (P30).
+    /// Failures that no handle was left to report (P30).
     errors: ErrorLog,
-    /// The hook that is called for each failure, and the failures it was not called for yet.
+    /// The hook that is called for each failure, and the failures for which it was not called yet.
     hook: Mutex<Option<ErrorHook>>,
     unheard: ErrorLog,
-    /// A service thread comes by.
+    /// Whether a service thread does the work.
     served: AtomicBool,
-    /// Set when no service runs any more: no service thread, and no memory that could be ticked.
+    /// Set when there is no service any more: neither a service thread, nor a memory that could be
+    /// ticked.
     abandoned: AtomicBool,
     files: Mutex<Files>,
-    /// Notified when a file has been closed; goes with `files`.
+    /// Notified when a file has been closed. Used with the mutex of `files`.
     closed: Condvar,
-    /// Dirty pages by group, including the groups below.
+    /// The number of dirty pages of each group, including the groups below.
     dirty: Slab<AtomicU64>,
-    /// In the same way, clean pages that cannot be evicted: their write is under way, or no sync
-    /// has covered it.
+    /// In the same way, the number of clean pages that cannot be evicted because their write is
+    /// under way, or no sync has covered it.
     behind: Slab<AtomicU64>,
-    /// Pages in flight by group, including the groups below.
+    /// The number of pages in flight of each group, including the groups below.
     in_flight: Slab<AtomicU64>,
     /// Notified when a request has landed, for callers that find no memory.
     landed: Condvar,
     landing: Mutex<()>,
-    /// The threads that run calls that may wait.
+    /// The threads that make calls which may wait.
     workers: Workers,
     flights: Arc<Flights>,
-    /// Whether there are jobs for which no thread could be started: the service does them.
+    /// Whether there are jobs for which no thread could be started, and which the service runs.
     unserved: AtomicBool,
-    /// For calls of futures, by what they are about.
+    /// The lanes for calls of futures, by the file or space that they use.
     task_lanes: Lanes,
-    /// Closings, wakers and hooks to be called where no lock is held.
+    /// Closings, wakers and hooks, to be called where no lock is held.
     deferred: Deferred,
-    /// Calls of stores that wrote for files that were being closed.
+    /// The number of store calls that wrote for files that were being closed.
     written_at_end: AtomicU64,
-    /// Held shared by threads that keep a space, which they came by without a handle, for a moment:
-    /// they may turn out to be the last to keep it.
+    /// Held shared by threads that keep a space alive for a moment without having a handle: they
+    /// may turn out to be the last to keep it.
     visits: RwLock<()>,
-    /// Some group has more dirty pages than are left to age.
+    /// Whether some group has so many dirty pages that blocks of any age are written.
     flush_wanted: AtomicBool,
-    /// The tick, plus 1, at which there was nothing to write.
+    /// The tick, plus 1, in which there was nothing to write.
     flush_futile_at: AtomicU64,
-    /// Some file is to be synced, so that its blocks can be evicted.
+    /// Whether some file is to be synced, so that its blocks can be evicted.
     syncs_wanted: AtomicBool,
 }
 
@@ -147,13 +149,13 @@ impl std::fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// A cache with no files on a pool.
+    /// Creates a cache with no files on a pool.
     #[cfg(test)]
     pub(crate) fn new(pool: &Arc<Pool>) -> Arc<Cache> {
         Cache::with_root(pool, pool.root_group())
     }
 
-    /// A cache with no files on a pool; `root` is the pool's root group.
+    /// Creates a cache with no files on a pool. `root` is the pool's root group.
     pub(crate) fn with_root(pool: &Arc<Pool>, root: Group) -> Arc<Cache> {
         let workers = Workers::new();
         Arc::new(Cache {
@@ -184,12 +186,12 @@ impl Cache {
         })
     }
 
-    /// The pool the files' blocks come from.
+    /// Returns the pool from which the files' blocks come.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Whether the calling process is a child of fork(2) of the one that made the memory.
+    /// Whether the calling process is a child of fork(2) of the one that created the memory.
     pub(crate) fn is_foreign(&self) -> bool {
         self.pool.foreign_maker().is_some()
     }
@@ -198,15 +200,15 @@ impl Cache {
         &self.root
     }
 
-    /// Takes the failures that had no handle left to report them, oldest first.
+    /// Takes the failures that no handle was left to report, oldest first.
     pub(crate) fn take_errors(&self) -> Vec<FileError> {
         self.errors.take()
     }
 
     pub(super) fn log_error(self: &Arc<Cache>, error: FileError) {
         if self.hook.lock().is_some() {
-            // If a store fails without end and the hook is not called, the list must not grow
-            // beyond the log.
+            // If a store fails without end and the hook is never called, the list must not grow
+            // beyond the log's length.
             if self.unheard.push(error.clone()).is_some() {
                 self.pool.counters.count(Event::ErrorUntold);
             }
@@ -218,9 +220,9 @@ impl Cache {
         }
     }
 
-    /// From now on reports each failure that no handle can report to `hook`, too.
+    /// From now on also reports each failure that no handle can report to `hook`.
     pub(crate) fn set_error_hook(&self, hook: ErrorHook) {
-        // Foreign code, too: the old hook is dropped with the lock released.
+        // A hook is foreign code, so the old one is dropped with the lock released.
         let before = self.hook.lock().replace(hook);
         drop(before);
     }
@@ -236,8 +238,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Leaves a call of foreign code, on behalf of `payer` and perhaps about the file `of`, to a
-    /// thread that may make it. Never waits.
+    /// Leaves a call of foreign code to a thread that may make it. `payer` pays for it, and it may
+    /// be about the file `of`. Never waits.
     pub(crate) fn defer(
         &self,
         payer: GroupId,
@@ -253,10 +255,10 @@ impl Cache {
         }
     }
 
-    /// Makes the calls that were deferred, if no thread of the memory does. No lock is held.
-    /// Nothing in a call of a store, whose caller may hold locks.
+    /// Makes the calls that were deferred, if no thread of the memory does. The caller holds no
+    /// lock. Does nothing in a call of a store, whose caller may hold locks.
     pub(crate) fn run_deferred(&self) {
-        // A call that comes here leaves the rest to its caller, which continues with it.
+        // A deferred call that comes here leaves the rest to the loop that called it.
         if self.deferred.is_queue_empty() || Deferred::is_running() || StoreScope::is_any_open() {
             return;
         }
@@ -269,9 +271,9 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Waits for calls that were left to threads of the memory before, as long as one of them ends,
-    /// or the store of a file that is being closed takes something, within [`DEFERRED_WAIT`]. Calls
-    /// that hang for longer are left behind.
+    /// Waits for calls that were left to threads of the memory. The wait goes on as long as, within
+    /// [`DEFERRED_WAIT`], one of them ends or the store of a file that is being closed takes some
+    /// bytes. Calls that hang for longer are left behind.
     pub(crate) fn wait_deferred(&self) {
         // Other threads may keep a space for a moment, and defer its end.
         drop(self.visits.write());
@@ -279,25 +281,25 @@ impl Cache {
         self.deferred.wait(DEFERRED_WAIT, written);
     }
 
-    /// The store of a file that is being closed has taken something.
+    /// Notes that the store of a file that is being closed has taken some bytes.
     pub(super) fn note_written_at_end(&self) {
         self.written_at_end.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a thread is in [`Cache::wait_deferred`].
+    /// Whether a thread is waiting in [`Cache::wait_deferred`].
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn is_deferred_waited_for(&self) -> bool {
         self.deferred.is_waited_for()
     }
 
-    /// Marks this thread as keeping a space for a moment, without a handle.
+    /// Marks this thread as keeping a space alive for a moment, without a handle.
     pub(crate) fn visit(&self) -> RwLockReadGuard<'_, ()> {
         self.visits.read()
     }
 
-    /// From now on a service thread does the work.
+    /// Leaves the work to a service thread from now on.
     pub(crate) fn begin_service(&self) {
-        // Relaxed: before anybody has a file.
+        // Relaxed: no thread has a file yet.
         self.served.store(true, Ordering::Relaxed);
         self.workers.begin_threads();
         self.pool.begin_service();
@@ -308,10 +310,10 @@ impl Cache {
     }
 
     /// Closes files whose close was deferred, serves the futures, and calls wakers and the hook for
-    /// the last time: from now on the threads that poll futures, or close files, do that.
+    /// the last time. From now on, the threads that poll futures or close files do that.
     pub(crate) fn abandon(&self) {
-        // Relaxed: the locks of the queues are between. A thread that adds to one after it was
-        // looked at sees this.
+        // Relaxed: the locks of the queues come between. A thread that adds to a queue after this
+        // thread has looked at it sees the flag.
         self.abandoned.store(true, Ordering::Relaxed);
         let mut panics = Panics::default();
         panics.catch(|| self.pool.finish_retired());
@@ -320,8 +322,8 @@ impl Cache {
         panics.go_on();
     }
 
-    /// [`Cache::serve_waiting`], if no other thread will do it, for a thread that has queued a
-    /// future. Returns whether it was done.
+    /// Does [`Cache::serve_waiting`] if no other thread will. Called by a thread that has queued a
+    /// future. Returns whether the work was done here.
     pub(super) fn serve_waiting_if_abandoned(&self) -> bool {
         let wanted = self.abandoned.load(Ordering::Relaxed) && !self.is_served_here();
         if wanted {
@@ -330,19 +332,19 @@ impl Cache {
         wanted
     }
 
-    /// Frees what waits for a grace period, for a caller that has released a file that is not
-    /// cached. No lock is held.
+    /// Frees what waits for a grace period, if there is no service any more. The caller has
+    /// released a file that is not cached, and holds no lock.
     pub(crate) fn flush_if_abandoned(&self) {
         if self.abandoned.load(Ordering::Relaxed) {
             self.pool.flush_retired();
         }
     }
 
-    /// Makes the calls that were deferred if there are no ticks any more: after a call of a store,
-    /// or a closing, where no lock is held.
+    /// Makes the calls that were deferred, if there are no ticks any more. Called after a call of a
+    /// store, or a closing, where no lock is held.
     #[inline]
     pub(super) fn run_deferred_if_abandoned(&self) {
-        // Relaxed: a thread that sees it too late leaves it to the next.
+        // Relaxed: a thread that sees the flag too late leaves the calls to the next one.
         if self.abandoned.load(Ordering::Relaxed) {
             self.run_deferred();
         }
@@ -353,23 +355,23 @@ impl Cache {
         Serving::begin(std::ptr::from_ref(self) as usize)
     }
 
-    /// Whether this thread is doing the work of this cache: waiting for that work here would never
-    /// end.
+    /// Whether this thread is doing the work of this cache, so that waiting for that work here
+    /// would never end.
     pub(super) fn is_served_here(&self) -> bool {
         reentry::is_serving(std::ptr::from_ref(self) as usize)
     }
 
     /// Calls a waker of a future that `payer` pays for. Where locks may be held (in a call of a
-    /// store, below reclaim, with a file locked) another thread calls it. That is so in a job, too:
-    /// an operation that has a file locked and finds no memory runs jobs that free some.
+    /// store, in reclaim, with a file locked), another thread calls it. A job may be such a place,
+    /// too: an operation that has a file locked and finds no memory runs jobs that free some.
     pub(super) fn wake(&self, payer: GroupId, waker: Waker) {
         let may_call = reentry::is_outermost() && !StoreScope::is_any_open();
-        // Nor by a thread of the program's, which has other things to do than wait for a waker that
-        // hangs: it may be that of another tenant, with which it shares a file.
+        // A thread of the program does not call it either, lest it wait for a waker that hangs,
+        // perhaps that of another tenant with which it shares a file.
         if !may_call || self.is_served() && !is_in_job() {
             return self.defer(payer, None, move || waker.wake());
         }
-        // A worker calls it when its job is over: it may take any time then.
+        // A worker calls the waker when its job is over, where the call may take any time.
         let Err(waker) = wake_after(waker) else {
             return;
         };
@@ -390,7 +392,8 @@ impl Cache {
             files.by_identity.insert((identity, number));
         }
         files.entries.insert(number, entry);
-        // Two for each that is added: so there are never many, and no call looks at all of them.
+        // Two are removed for each one added: so there are never many, and no call looks at all of
+        // them.
         for _ in 0..2 {
             let Some(number) = files.lingering.pop_front() else {
                 return;
@@ -399,7 +402,7 @@ impl Cache {
         }
     }
 
-    /// The number of the next file.
+    /// Returns the number of the next file.
     pub(super) fn next_file(&self) -> u64 {
         let mut files = self.files.lock();
         files.next += 1;
@@ -407,21 +410,23 @@ impl Cache {
     }
 
     pub(super) fn remove_file(&self, file: &FileCore) {
-        // A call of the store may be under way: the file is not closed before that releases it.
+        // If a call of the store is under way, the file does not count as closed before that has
+        // ended.
         self.files.lock().remove(file.id.number);
         self.closed.notify_all();
     }
 
     /// Waits until no file on this store is being closed: until then its unwritten data is on the
-    /// way, and its locks are held. For opening the store again after the last handle of the old
-    /// file is gone.
+    /// way, and its locks are held. Used to open the store again after the last handle of the old
+    /// file is dropped.
     pub(crate) fn wait_closed(&self, identity: Identity) {
         loop {
             // The last reference may wait for a grace period, or have been dropped where a file
             // cannot be closed.
             self.pool.finish_retired();
             self.run_deferred();
-            // In a call of a store other files have to wait, but this one is wanted.
+            // `run_deferred` does nothing in a call of a store. But this file has to be closed, so
+            // its own deferred calls are made here.
             let files = self.files.lock();
             let cores = files.open_as(identity).map(|file| file.core.upgrade());
             let cores: Vec<_> = cores.collect();
@@ -446,31 +451,31 @@ impl Cache {
         self.files.lock().open_as(identity).next().is_some()
     }
 
-    /// The open files.
+    /// Returns the open files.
     pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
         let files = self.files.lock();
         let entries = files.entries.values();
         entries.filter_map(|file| file.core.upgrade()).collect()
     }
 
-    /// The threads that run calls that may wait.
+    /// Returns the threads that make calls which may wait.
     pub(super) fn workers(&self) -> &Workers {
         &self.workers
     }
 
-    /// The ring of the memory, if its threads do the work.
+    /// Returns the ring of the memory, if its threads do the work.
     pub(super) fn flights(&self) -> Option<Arc<Flights>> {
         self.is_served().then(|| self.flights.clone())
     }
 
-    /// Queues a job in one of its lanes.
+    /// Queues a job in a lane.
     pub(super) fn push(&self, lane: &Lane, turn: Turn, job: Box<dyn Job>) {
         if lane.push(turn, job) == Served::ByCallers {
             self.leave_jobs_to_service();
         }
     }
 
-    /// Leaves jobs to the service, or the next tick: no thread could be started for them, or one
+    /// Leaves jobs to the service, or to the next tick: no thread could be started for them, or one
     /// had to wait for its turn.
     fn leave_jobs_to_service(&self) {
         self.unserved.store(true, Ordering::Release);
@@ -481,7 +486,7 @@ impl Cache {
         self.in_flight.get_or_make(group.0, || AtomicU64::new(0))
     }
 
-    /// Pages of a group, and of those below it, that requests to stores have.
+    /// Returns how many pages of a group, and of those below it, are in requests to stores.
     pub(super) fn pages_in_flight(&self, group: GroupId) -> u64 {
         self.in_flight_of(group).load(Ordering::Relaxed)
     }
@@ -498,11 +503,11 @@ impl Cache {
             self.in_flight_of(*group)
                 .fetch_sub(pages, Ordering::Relaxed);
         }
-        // Without the mutex: a waiter that misses this waits slightly longer.
+        // The mutex is not taken: a waiter that misses this waits slightly longer.
         self.landed.notify_all();
     }
 
-    /// Waits until a request has landed, or for a moment.
+    /// Waits until a request has landed, but at most [`LANDING_WAIT`].
     pub(super) fn wait_for_landing(&self) {
         let landing = self.landing.lock();
         drop(self.landed.wait_timeout(landing, LANDING_WAIT));
@@ -527,33 +532,34 @@ impl Cache {
     pub(super) fn count_behind(&self, groups: &[GroupId], now: u64, before: u64) {
         for group in groups {
             let behind = self.behind.get_or_make(group.0, || AtomicU64::new(0));
-            // Wraps where there are fewer now.
+            // The addition wraps if there are fewer now.
             behind.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
         }
     }
 
-    /// Pages of the files that `group`, or a group below it, pays for that cannot be evicted before
-    /// a store has been called. A page that is dirty again since it was written counts twice.
+    /// Returns how many pages of the files that `group`, or a group below it, pays for cannot be
+    /// evicted before a store has been called. A page that became dirty again after its write began
+    /// counts twice.
     pub(crate) fn unwritten_pages(&self, group: GroupId) -> PageCount {
         let behind = self.behind.get(group.0);
         let behind = behind.map_or(0, |behind| behind.load(Ordering::Relaxed));
         PageCount(self.dirty_pages(group).0 + behind)
     }
 
-    /// Dirty pages of the files that `group`, or a group below it, pays for.
+    /// Returns the dirty pages of the files that `group`, or a group below it, pays for.
     pub(crate) fn dirty_pages(&self, group: GroupId) -> PageCount {
         PageCount(self.dirty_of(group).load(Ordering::Relaxed))
     }
 
-    /// The files that `group` or one below it pays for.
+    /// Returns the files that `group`, or a group below it, pays for.
     pub(super) fn paid_by(&self, group: GroupId) -> Vec<Arc<FileCore>> {
         let mut files = self.files();
         files.retain(|file| file.id.groups.contains(&group));
         files
     }
 
-    /// Why none of the dirty blocks that `group` pays for can be written. `None` while a write is
-    /// under way, or no store fails.
+    /// Returns the reason why none of the dirty blocks that `group` pays for can be written, or
+    /// `None` while a write is under way, or if no store fails.
     pub(super) fn unwritten_error(&self, group: GroupId) -> Option<FileError> {
         let files = self.paid_by(group);
         if files.iter().any(|file| file.is_writing()) {
@@ -562,8 +568,8 @@ impl Cache {
         files.iter().find_map(|file| file.unwritten_error())
     }
 
-    /// The lane for the calls of futures on the object at `address`, of which `limit` run at a
-    /// time. It lasts as long as one of them.
+    /// Returns the lane for the calls of futures on the object at `address`, of which `limit` run
+    /// at a time. The lane lasts as long as one of them.
     pub(super) fn task_lane(&self, address: usize, payer: GroupId, limit: u32) -> Arc<Lane> {
         let payer = payer.0.into();
         if self.is_foreign() {
@@ -572,7 +578,7 @@ impl Cache {
         self.task_lanes.get(About::Object(address), payer, limit)
     }
 
-    /// Jobs in queues, wanted or not.
+    /// Returns the number of jobs in queues, wanted or not.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn queued(&self) -> usize {
         self.workers.queued()

@@ -1,4 +1,4 @@
-//! The check of the counts that the files of a memory share.
+//! Checks the counts that the files of a memory share.
 
 use crate::cache::core::FileCore;
 use crate::cache::service::Cache;
@@ -15,7 +15,7 @@ impl Cache {
         self.workers.wait_quiet();
     }
 
-    /// Recomputes the counts; the files must not be in use.
+    /// Recomputes the counts. The files must not be in use.
     pub(crate) fn validate(&self) {
         self.wait_quiet();
         let files = self.files();

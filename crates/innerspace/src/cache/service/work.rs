@@ -6,12 +6,13 @@ use crate::reclaim::{FlushRequest, Step, StoreScope};
 use crate::sync::atomic::Ordering;
 use crate::sync::panics::Panics;
 
-/// Rounds of background writes one tick makes.
+/// The most rounds of background writes in one tick.
 const TICK_FLUSHES: usize = 16;
 
 impl Cache {
-    /// Asks for a step that writes dirty blocks of groups that have too many. Cheap if it was asked
-    /// for already, or was no use at this tick: the blocks are held back, or their store fails.
+    /// Requests a step that writes dirty blocks of groups that have too many. The call is cheap if
+    /// the step was already requested, or was futile in this tick because the blocks are held back
+    /// or their store fails.
     #[inline]
     pub(crate) fn want_flush(&self) {
         let futile = self.flush_futile_at.load(Ordering::Relaxed) == self.pool.now() + 1;
@@ -21,8 +22,8 @@ impl Cache {
         }
     }
 
-    /// Makes each file of a group with too much dirty write a run, so that none waits for the
-    /// others.
+    /// Has each file of a group with too many dirty pages write a run, so that no file waits for
+    /// the others.
     fn run_flushes(&self) -> Step {
         if !self.flush_wanted.swap(false, Ordering::Acquire) {
             return Step::Idle;
@@ -33,7 +34,7 @@ impl Cache {
             if !file.has_too_much_dirty() || !file.may_call_unasked() {
                 continue;
             }
-            // A store that hangs does not keep other files from being written.
+            // So a store that hangs does not keep other files from being written.
             match has_threads {
                 true => file.flush_in_its_lane(FlushRequest::ANY),
                 false => written += file.write_some(),
@@ -42,7 +43,8 @@ impl Cache {
         if has_threads {
             return Step::Idle;
         }
-        // In a call of a store, some files are skipped that can be written as soon as it ends.
+        // In a call of a store, some files are skipped that can be written as soon as the call
+        // ends.
         if written == 0 && StoreScope::is_any_open() {
             self.flush_wanted.store(true, Ordering::Release);
             self.pool.kick();
@@ -56,20 +58,20 @@ impl Cache {
         Step::More
     }
 
-    /// There was nothing that could be written at this tick.
+    /// Notes that nothing could be written in this tick.
     pub(crate) fn note_futile_flush(&self) {
         let tick = self.pool.now() + 1;
         self.flush_futile_at.store(tick, Ordering::Relaxed);
     }
 
-    /// Asks for a step that syncs the files that want it.
+    /// Requests a step that syncs the files that need it.
     pub(crate) fn want_syncs(&self) {
         self.syncs_wanted.store(true, Ordering::Release);
         self.pool.kick();
     }
 
-    /// Does a bounded piece of work for the files and for the pool below them. No section is open,
-    /// no lock held. A panic does not keep the rest from being done.
+    /// Does a bounded piece of work for the files and for the pool below them. The caller has no
+    /// section open and holds no lock. A panic does not keep the rest of the work from being done.
     pub(crate) fn step(&self) -> Step {
         if self.is_foreign() {
             return Step::Idle;
@@ -93,7 +95,7 @@ impl Cache {
     }
 
     /// Does everything that is due at a tick of the clock, in the calling thread (P31). A panic
-    /// does not keep the rest from being done.
+    /// does not keep the rest of the work from being done.
     pub(crate) fn tick(&self) {
         if self.is_foreign() {
             return;
@@ -114,7 +116,7 @@ impl Cache {
     }
 
     /// Takes the views and makes the calls that futures wait for, in a thread that waits for one of
-    /// them.
+    /// these futures.
     pub(crate) fn serve_waiting(&self) {
         if self.is_foreign() {
             return;
@@ -126,20 +128,20 @@ impl Cache {
         panics.go_on();
     }
 
-    /// Runs the jobs that are queued now, if no thread does.
+    /// Runs the jobs that are queued now, if no other thread does.
     pub(crate) fn run_jobs(&self) {
         if StoreScope::is_any_open() || reentry::callback_depth() > 0 {
             return;
         }
         let _here = self.serving();
         let mut panics = Panics::default();
-        // Only as many as there are at the beginning: a job may queue more at once.
+        // Only as many as there are at the beginning, since a job may queue more.
         for _ in 0..self.workers.queued() {
             panics.catch(|| {
                 self.workers.run_one();
             });
         }
-        // A job may have had to wait for another of its lane, which has ended since, perhaps in
+        // A job may have had to wait for another of its lane, which has ended meanwhile, perhaps in
         // this thread.
         if self.workers.is_ready() {
             self.leave_jobs_to_service();
@@ -154,7 +156,8 @@ impl Cache {
     }
 
     fn flush_in_rounds(&self) {
-        // Bounded: writers may make blocks dirty as fast as they are written.
+        // The number of rounds is bounded: writers may make blocks dirty as fast as they are
+        // written.
         for _ in 0..TICK_FLUSHES {
             if self.run_flushes() == Step::Idle {
                 break;
@@ -162,8 +165,8 @@ impl Cache {
         }
     }
 
-    /// Makes the syncs that eviction asked for, or has threads make them. A failure is in the
-    /// file's error sequence; a closed file needs none.
+    /// Makes the syncs that eviction requested, or has threads make them. A failure is entered in
+    /// the file's error sequence. A closed file needs no sync.
     fn run_syncs(&self) {
         if !self.syncs_wanted.swap(false, Ordering::Acquire) {
             return;
@@ -179,7 +182,7 @@ impl Cache {
         }
     }
 
-    /// Has those called who watch groups in which something has happened.
+    /// Defers the callbacks of watchers whose groups have counted events.
     fn call_watchers(&self) {
         for (group, call) in self.pool.groups.due_watchers() {
             self.defer(group, None, call);

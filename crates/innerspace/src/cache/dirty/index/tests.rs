@@ -92,7 +92,7 @@ fn held_blocks_are_passed_over_and_explained() {
     );
 }
 
-/// Too many to hold a mutex for one by one.
+/// Too many blocks to hold a mutex for each of them.
 const MANY: u64 = 1 << 40;
 
 #[test]
@@ -113,7 +113,7 @@ fn what_is_said_of_a_run_takes_no_time_for_each_of_its_blocks() {
     index.accept(0..MANY);
     index.begin_write_if(MANY..MANY + 1, &any).unwrap();
     index.doubt_accepted();
-    // Once more: blocks in doubt remain in doubt.
+    // A second failure: blocks in doubt remain in doubt.
     index.accept(8..16);
     index.doubt_accepted();
     let doubted = index.doubted();
