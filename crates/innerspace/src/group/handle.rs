@@ -7,6 +7,7 @@ use super::stall::Pressure;
 use super::tree::{Protection, SharedTree};
 use super::watch::{Callback, GroupWatch};
 use super::{GroupError, GroupId, GroupTree, HeapBytes, LimitError, MayReclaim};
+use crate::stats::tell;
 use crate::sync::Arc;
 use crate::units::PageCount;
 
@@ -132,11 +133,13 @@ impl Group {
         tree.add_heap(self.0.id, heap, MayReclaim::Yes)?;
         let id = tree.create_paid(self.0.id, name, max, heap);
         let id = id.inspect_err(|_| tree.give_heap_back(self.0.id, heap))?;
-        Ok(Group(Arc::new(Shared {
+        let group = Group(Arc::new(Shared {
             tree: self.0.tree.clone(),
             id,
             parent: Some(self.clone()),
-        })))
+        }));
+        tell!(debug, group = %group.path(), "group created");
+        Ok(group)
     }
 
     /// Returns the name that the group was created with; `root` for the whole memory.

@@ -11,6 +11,7 @@ use crate::cache::{
     FileAccess, FileError, FileInner, FileOptions, PagedFile, StoreProbe, WriteOrder,
 };
 use crate::group::{FileBlocks, Group, GroupError, HeapBytes, MayReclaim};
+use crate::stats::tell;
 use crate::store::{self, Store};
 use crate::store::{CacheMode, Create, FileLock, Locked, Opened};
 use crate::sync::Arc;
@@ -228,7 +229,7 @@ impl FileOpener {
             let heap = self.charge(&|| store.name())?;
             let file = FileInner::open(&inner.cache, store, &self.options)?;
             file.core().keep(Box::new(heap));
-            return Ok(file);
+            return Ok(told(file));
         };
         loop {
             let mark = match inner.files.look(&inner.cache, identity, same)? {
@@ -245,7 +246,8 @@ impl FileOpener {
                 let file = FileInner::over(&inner.cache, asked, &self.options);
                 let open = OpenFile::cached(&file);
                 inner.files.note_open(&mut files, identity, open, heap);
-                return Ok(file);
+                drop(files);
+                return Ok(told(file));
             }
         }
     }
@@ -355,7 +357,8 @@ impl FileOpener {
             Ok((file, open, heap))
         };
         let opened = opened.locked_by(self.lock);
-        inner.files.open_once(&inner.cache, opened, same, make)
+        let file = inner.files.open_once(&inner.cache, opened, same, make)?;
+        Ok(told(file))
     }
 
     /// Returns the group that pays.
@@ -441,4 +444,17 @@ pub(super) const OF_ANOTHER_GROUP: &str = "for another group, and not shared by 
 /// Returns whether a group was named, and another one pays.
 pub(super) fn is_another(named: Option<&Group>, payer: &Group) -> bool {
     named.is_some_and(|group| group.id() != payer.id())
+}
+
+/// The file, of which the program's subscriber is told.
+fn told(file: PagedFile) -> PagedFile {
+    tell!(
+        debug,
+        file = file.name(),
+        len = file.len(),
+        block_size = file.block_size(),
+        group = %file.group().path(),
+        "file opened"
+    );
+    file
 }

@@ -10,6 +10,7 @@ use super::{Memory, MemoryInner};
 use crate::cache::Cache;
 use crate::frame::{ArenaError, ArenaOptions, LOOKASIDE_BYTES_PER_FRAME};
 use crate::reclaim::{EvictionPolicy, Pool, PoolOptions, SAMPLER_BYTES, SHADOW_BYTES_PER_FRAME};
+use crate::stats::tell;
 use crate::sync::Arc;
 use crate::sys;
 use crate::units::{KIB, PAGE_SIZE};
@@ -141,6 +142,7 @@ impl MemoryBuilder {
             Threads::Service => Some(Service::start(cache.clone()).map_err(system)?),
             Threads::None => None,
         };
+        tell!(debug, limit, "memory created");
         Ok(Memory(Arc::new(MemoryInner {
             pool,
             cache,

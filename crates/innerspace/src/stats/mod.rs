@@ -11,11 +11,25 @@
 //! **Locking.** None. A sum that is taken while threads count consists of whole events, but not of
 //! one instant.
 //!
+//! **Events for `tracing`** are told by `tell!`, from calls that are not hot.
+//!
 //! **Not here.** Counters of a group are in `group`, of a file in `cache`, and of a space in
 //! `space`.
 
 mod counters;
 mod totals;
+
+/// Tells the program's `tracing` subscriber of an event, with the feature `tracing_0_1`.
+///
+/// A subscriber is foreign code: it may hang, panic and call this library. So the caller holds no
+/// lock and is in no section, and runs in a thread of the program's or in a lane.
+macro_rules! tell {
+    ($level:ident, $($event:tt)*) => {
+        #[cfg(feature = "tracing_0_1")]
+        tracing::$level!(target: "innerspace", $($event)*);
+    };
+}
+pub(crate) use tell;
 
 pub(crate) use counters::{Counters, thread_number};
 pub(crate) use totals::Event;

@@ -1,6 +1,8 @@
 //! Kinds of store failures: [`StoreErrorKind`] sorts any `io::Error`, and [`StoreError`] has the
 //! failures for which std has no word.
 
+use std::error::Error;
+use std::sync::Arc;
 use std::{fmt, io};
 
 use crate::units::{Bytes, Grouped};
@@ -21,6 +23,40 @@ impl fmt::Display for KnownSince {
             KnownSince::Changed => "after it was last changed here",
         })
     }
+}
+
+/// Returns the number of the system's error (`errno` on Unix) behind an error, if there is one.
+///
+/// The errors of this library convert into [`io::Error`] with their text and their kind;
+/// [`io::Error::raw_os_error`] knows nothing of the number inside. This finds it, for a program that
+/// hands numbers on.
+///
+/// ```
+/// use std::io;
+/// use innerspace::{MIB, Memory, store};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Memory::with_limit(MIB)?;
+/// let too_long = "x".repeat(10_000);
+/// let error: io::Error = memory.open(too_long).unwrap_err().into();
+/// # #[cfg(target_os = "linux")]
+/// assert_eq!(store::raw_os_error(&error), Some(36)); // ENAMETOOLONG
+/// # Ok(()) }
+/// ```
+pub fn raw_os_error(error: &(dyn Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let shared = error.downcast_ref::<Arc<io::Error>>();
+        let io = error.downcast_ref().or(shared.map(AsRef::as_ref));
+        if let Some(number) = io.and_then(io::Error::raw_os_error) {
+            return Some(number);
+        }
+        // The source of an `io::Error` is that of the error inside it.
+        next = match io.and_then(io::Error::get_ref) {
+            Some(inside) => Some(inside),
+            None => error.source(),
+        };
+    }
+    None
 }
 
 /// A failure that `io::ErrorKind` cannot express. It is wrapped in an `io::Error`; the layers above

@@ -60,7 +60,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use crate::sync::Arc;
 
-pub use error::{KnownSince, StoreError, StoreErrorKind};
+pub use error::{KnownSince, StoreError, StoreErrorKind, raw_os_error};
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::FaultyStore;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]

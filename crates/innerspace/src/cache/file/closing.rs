@@ -7,6 +7,7 @@ use crate::cache::file::handle::FileInner;
 use crate::cache::lookup::batch::remove_blocks;
 use crate::cache::service::Cache;
 use crate::exec::reentry;
+use crate::stats::tell;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Weak, failpoint};
 
@@ -91,6 +92,9 @@ impl FileCore {
         self.ready.wake_closed(&self.closed(), &mut panics);
         // When this returns to the last user of the file, nothing of the file is charged any more.
         panics.catch(|| self.pool.finish_retired());
+        panics.catch(|| {
+            tell!(debug, file = %self.id.name, "file closed");
+        });
         panics.go_on();
     }
 

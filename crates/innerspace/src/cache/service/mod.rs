@@ -206,6 +206,11 @@ impl Cache {
     }
 
     pub(super) fn log_error(self: &Arc<Cache>, error: FileError) {
+        #[cfg(feature = "tracing_0_1")]
+        self.defer(MEMORY, None, {
+            let error = error.clone();
+            move || tracing::warn!(target: "innerspace", %error, "write lost")
+        });
         if self.hook.lock().is_some() {
             // If a store fails without end and the hook is never called, the list must not grow
             // beyond the log's length.
