@@ -1,8 +1,11 @@
 //! The suite, the lints, the documentation and the other platforms.
 
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::mutants;
 use crate::process::{cargo, output, program, root, step};
@@ -90,19 +93,8 @@ pub(crate) fn test() -> Result<()> {
                 .env("INNERSPACE_ENGINE", engine),
         )?;
     }
-    for name in examples()? {
-        step(
-            &format!("example {name}"),
-            cargo()
-                .args([
-                    "run",
-                    "--quiet",
-                    "--package",
-                    "innerspace",
-                    "--all-features",
-                ])
-                .args(["--example", &name]),
-        )?;
+    for (name, program) in examples()? {
+        step(&format!("example {name}"), &mut Command::new(program))?;
     }
     Ok(())
 }
@@ -118,24 +110,29 @@ pub(crate) fn tenants(seconds: u64) -> Result<()> {
     )
 }
 
-/// The names of the library's examples, one for each file.
-fn examples() -> Result<Vec<String>> {
-    let folder = root().join("crates/innerspace/examples");
-    if !folder.is_dir() {
-        return Ok(Vec::new());
-    }
-    let mut names = Vec::new();
-    for entry in fs::read_dir(&folder).context("cannot list the examples")? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(
-                path.file_stem()
-                    .map(|stem| stem.to_string_lossy().into_owned()),
-            );
+/// Builds the examples of the library and of its adapters, and returns the name and the program of
+/// each. The features are those of the tests, so nothing else is built again.
+fn examples() -> Result<Vec<(String, PathBuf)>> {
+    let messages = output(cargo().args([
+        "build",
+        "--workspace",
+        "--all-features",
+        "--examples",
+        "--message-format=json-render-diagnostics",
+    ]))?;
+    let mut examples = Vec::new();
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line).context("cannot read cargo's messages")?;
+        let target = &message["target"];
+        if target["kind"][0] == "example"
+            && let (Some(name), Some(program)) =
+                (target["name"].as_str(), message["executable"].as_str())
+        {
+            examples.push((name.to_owned(), PathBuf::from(program)));
         }
     }
-    names.sort();
-    Ok(names)
+    examples.sort();
+    Ok(examples)
 }
 
 /// Type-checks the library for every other platform whose standard library is installed or can be.

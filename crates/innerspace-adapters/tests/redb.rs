@@ -1,0 +1,110 @@
+//! redb on the library: what it writes is what redb reads by itself, within the limit.
+
+#![cfg(feature = "redb_4")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
+use innerspace::store::{FaultyStore, MemoryStore};
+use innerspace::{FileAccess, KIB, MIB, Memory};
+use innerspace_adapters::redb::PagedBackend;
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+
+const ROWS: TableDefinition<u64, &[u8]> = TableDefinition::new("rows");
+
+fn open(memory: &Memory, path: &Path) -> Result<Database, DatabaseError> {
+    let backend = PagedBackend::open(memory.options(), path).unwrap();
+    let mut builder = Database::builder();
+    builder
+        .set_cache_size(MIB as usize)
+        .create_with_backend(backend)
+}
+
+fn insert(database: &Database, rows: std::ops::Range<u64>) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    let mut table = write.open_table(ROWS)?;
+    for row in rows {
+        table.insert(row, &*vec![row as u8; 200])?;
+    }
+    drop(table);
+    Ok(write.commit()?)
+}
+
+fn rows(database: &Database) -> Vec<u64> {
+    let read = database.begin_read().unwrap();
+    let table = read.open_table(ROWS).unwrap();
+    let rows = table.iter().unwrap().map(|row| {
+        let (row, bytes) = row.unwrap();
+        assert_eq!(bytes.value(), vec![row.value() as u8; 200]);
+        row.value()
+    });
+    rows.collect()
+}
+
+#[test]
+fn a_database_larger_than_the_limit_is_the_same_to_redb_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.redb");
+    let memory = Memory::with_limit(MIB).unwrap();
+    let database = open(&memory, &path).unwrap();
+    for batch in 0..10 {
+        insert(&database, batch * 1000..(batch + 1) * 1000).unwrap();
+    }
+    assert_eq!(rows(&database), (0..10_000).collect::<Vec<_>>());
+    assert!(path.metadata().unwrap().len() > 2 * MIB);
+    assert!(memory.root_group().usage() <= MIB);
+    drop(database);
+    let by_redb_itself = Database::open(&path).unwrap();
+    assert_eq!(rows(&by_redb_itself), (0..10_000).collect::<Vec<_>>());
+    insert(&by_redb_itself, 10_000..11_000).unwrap();
+    drop(by_redb_itself);
+    assert_eq!(
+        rows(&open(&memory, &path).unwrap()),
+        (0..11_000).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_database_is_open_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.redb");
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let open_already = |opened| matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen));
+    let database = open(&memory, &path).unwrap();
+    insert(&database, 0..10).unwrap();
+    assert!(open_already(open(&memory, &path)), "by the same memory");
+    let another = Memory::with_limit(4 * MIB).unwrap();
+    assert!(open_already(open(&another, &path)), "by another memory");
+    assert!(open_already(Database::open(&path)), "by redb itself");
+    drop(database);
+    let by_redb_itself = Database::open(&path).unwrap();
+    assert!(open_already(open(&memory, &path)));
+    drop(by_redb_itself);
+    assert_eq!(rows(&open(&memory, &path).unwrap()).len(), 10);
+}
+
+#[test]
+fn a_store_that_fails_is_redbs_error_and_loses_no_commit() {
+    let memory = Memory::with_limit(MIB).unwrap();
+    let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+    let open = || {
+        let options = memory.options().access(FileAccess::ReadWrite);
+        let file = options
+            .block_size(4 * KIB)
+            .open_store(store.clone())
+            .unwrap();
+        Database::builder().create_with_backend(PagedBackend::new(file))
+    };
+    let database = open().unwrap();
+    insert(&database, 0..1000).unwrap();
+    let full = Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]);
+    store.add(full.forever());
+    let error = insert(&database, 1000..2000).unwrap_err();
+    assert!(error.to_string().contains("no storage space"), "{error}");
+    store.heal();
+    drop(database);
+    // The second commit is there as a whole, or not at all: that its sync failed does not say which.
+    let rows = rows(&open().unwrap());
+    assert!(rows.iter().copied().eq(0..1000) || rows.iter().copied().eq(0..2000));
+}
