@@ -1,7 +1,6 @@
 //! The frames of one arena: allocation, metadata, addresses, locks, and a check of all of these.
 
 use std::ptr::NonNull;
-use std::task::Waker;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -9,7 +8,7 @@ use thiserror::Error;
 use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
 use super::hold::{Dropped, HoldState};
-use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult, WakeToken};
+use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult};
 use super::lookaside::Lookaside;
 use super::magazine::{Allocator, Source};
 use super::meta::{Kind, Meta};
@@ -18,7 +17,6 @@ use super::singles::{MOST, Singles};
 use super::tag::Tag;
 use super::wait_table::{Bit, DEFAULT_PATIENCE, WaitTable};
 use super::zeroed_array::ZeroedArray;
-use crate::sync::Arc;
 use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
@@ -87,7 +85,7 @@ pub(crate) struct Frames {
     metas: ZeroedArray<Meta>,
     lookaside: Lookaside,
     allocator: Allocator,
-    waits: Arc<WaitTable>,
+    waits: WaitTable,
 }
 
 impl Frames {
@@ -116,7 +114,7 @@ impl Frames {
             metas,
             allocator,
             lookaside: Lookaside::new(all).map_err(map)?,
-            waits: Arc::new(WaitTable::new(patience)),
+            waits: WaitTable::new(patience),
         })
     }
 
@@ -526,19 +524,6 @@ impl Frames {
     pub(crate) fn put_and_wait(&self, id: FrameId, bit: Bit) -> Dropped {
         self.lock_of(id)
             .put_and_wait(bit, || self.meta(id).hold.put())
-    }
-
-    /// Registers `waker` to be called once, when the bit clears. Returns `None` if the bit is clear
-    /// now.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "part of the page lock's specification and models; unused so far"
-        )
-    )]
-    pub(crate) fn wait_waker(&self, id: FrameId, bit: Bit, waker: &Waker) -> Option<WakeToken> {
-        self.lock_of(id).wait_waker(bit, waker)
     }
 
     /// Returns the wait table, for its counters.

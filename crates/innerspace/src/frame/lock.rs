@@ -20,11 +20,11 @@
 //! unlocking does not look. With `patience` 0 the order is strictly first come, first served.
 //!
 //! **A thread that takes the lock, for itself or for the first waiter, wakes none of the waiters
-//! that only want to see the bit clear.** A waker is foreign code, and would run before the caller
-//! knows that it holds the lock. The thread instead notes in the queue, under the mutex, that these
-//! waiters have seen the bit clear. The unlocker that released the lock wakes them. They enqueued
-//! while the bit was set, so the unlocker came after them and saw WAITERS. It has not been to the
-//! queue since, or they would be gone.
+//! that only want to see the bit clear.** Waking many would take long, with the lock held. The
+//! thread instead notes in the queue, under the mutex, that these waiters have seen the bit clear.
+//! The unlocker that released the lock wakes them. They enqueued while the bit was set, so the
+//! unlocker came after them and saw WAITERS. It has not been to the queue since, or they would be
+//! gone.
 //!
 //! **A wake-up is never stale.** The unlocker checks the bit again under the queue's mutex. If the
 //! bit was set again, the next release will see WAITERS and wake the waiters that are not noted. So
@@ -49,13 +49,11 @@
 //! No thread sleeps while it holds a queue's mutex. A thread that finds the lock taken and the
 //! queue empty first spins for a few hundred pause instructions.
 
-use std::fmt;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::flags::{FlagSet, Flags};
 use super::hold::Dropped;
-use super::wait_table::{Bit, Key, Queue, Roused, Shared, SleepEnd, Sleeper, WaitTable, WakeList};
+use super::wait_table::{Bit, Key, Queue, Roused, SleepEnd, Sleeper, WaitTable, WakeList};
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, Backoff, MutexGuard, Rank, order};
@@ -100,7 +98,7 @@ pub(crate) enum ReadEnd {
 pub(crate) struct FrameLock<'a> {
     pub(super) id: FrameId,
     pub(super) flags: &'a Flags,
-    pub(super) waits: &'a Arc<WaitTable>,
+    pub(super) waits: &'a WaitTable,
 }
 
 impl<'a> FrameLock<'a> {
@@ -441,7 +439,7 @@ impl<'a> FrameLock<'a> {
     pub(super) fn wait(&self, bit: Bit, deadline: Option<Instant>) -> WaitResult {
         order::may_wait(Rank::Block);
         let sleeper = Sleeper::new();
-        let Some(ticket) = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone())) else {
+        let Some(ticket) = self.enqueue_shared(bit, &sleeper) else {
             return WaitResult::Cleared;
         };
         if sleeper.sleep(deadline) == SleepEnd::TimedOut
@@ -456,7 +454,7 @@ impl<'a> FrameLock<'a> {
     /// frame may be freed and reused, so nothing here touches it again.
     pub(super) fn put_and_wait(&self, bit: Bit, put: impl FnOnce() -> Dropped) -> Dropped {
         let sleeper = Sleeper::new();
-        let ticket = self.enqueue_shared(bit, || Shared::Thread(sleeper.clone()));
+        let ticket = self.enqueue_shared(bit, &sleeper);
         let dropped = put();
         if ticket.is_some() {
             // The frame is not freed before the entry is out of the queue: see the module.
@@ -466,24 +464,12 @@ impl<'a> FrameLock<'a> {
         dropped
     }
 
-    /// Registers `waker` to be called once, when the bit clears. Returns `None` if the bit is clear
-    /// now.
-    pub(super) fn wait_waker(&self, bit: Bit, waker: &Waker) -> Option<WakeToken> {
-        let ticket = self.enqueue_shared(bit, || Shared::Waker(waker.clone()))?;
-        Some(WakeToken {
-            waits: self.waits.clone(),
-            key: self.key(bit),
-            ticket,
-        })
-    }
-
     /// Enqueues a waiter that wants to see the bit clear. Returns `None` if the bit is clear now.
-    fn enqueue_shared(&self, bit: Bit, waiter: impl FnOnce() -> Shared) -> Option<u64> {
+    pub(super) fn enqueue_shared(&self, bit: Bit, sleeper: &Arc<Sleeper>) -> Option<u64> {
         // Acquire, here and below: pairs with the Release that cleared the bit.
         if !self.flags.load().contains(bit.flag()) {
             return None;
         }
-        let waiter = waiter();
         let mut queue = self.queue();
         self.byte().fetch_or(WAITERS, Ordering::Relaxed);
         if self.byte().load(Ordering::Acquire) & bit.flag().0 == 0 {
@@ -491,7 +477,7 @@ impl<'a> FrameLock<'a> {
             drop(queue);
             return None;
         }
-        Some(queue.push_shared(self.key(bit), waiter))
+        Some(queue.push_shared(self.key(bit), sleeper.clone()))
     }
 }
 
@@ -499,32 +485,4 @@ impl<'a> FrameLock<'a> {
 /// clock.
 pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
-}
-
-/// A waker that is registered for a bit of a frame. Dropping the token withdraws the waker if it
-/// was not called yet.
-#[must_use = "dropping the token withdraws the waker"]
-pub(crate) struct WakeToken {
-    waits: Arc<WaitTable>,
-    key: Key,
-    ticket: u64,
-}
-
-impl Drop for WakeToken {
-    fn drop(&mut self) {
-        // The waker's destructor is foreign code, so it runs after the mutex is released.
-        let removed = self
-            .waits
-            .queue(self.key.0)
-            .remove_shared(self.key, self.ticket);
-        drop(removed);
-    }
-}
-
-impl fmt::Debug for WakeToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WakeToken")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
 }

@@ -25,7 +25,7 @@ use crate::sync::{Arc, thread};
 /// A frame, its bytes, and the table in which its waiters sleep.
 struct World {
     meta: Meta,
-    waits: Arc<WaitTable>,
+    waits: WaitTable,
     bytes: UnsafeCell<u64>,
 }
 
@@ -43,7 +43,7 @@ impl World {
         }
         Arc::new(World {
             meta,
-            waits: Arc::new(WaitTable::new(patience)),
+            waits: WaitTable::new(patience),
             bytes: UnsafeCell::new(0),
         })
     }

@@ -8,29 +8,27 @@
 //! There are two kinds of waiters. An *exclusive* waiter wants to take the lock. It stays queued
 //! until it has the lock or gives up, even while it is awake and tries. So the frame's WAITERS bit
 //! stays set, every unlock meanwhile visits the queue, and no waiter is overlooked. A *shared*
-//! waiter wants to see the bit clear. It is a thread or a `Waker`, and is unlinked when it is
-//! woken.
+//! waiter wants to see the bit clear, and is unlinked when it is woken. Futures do not wait here:
+//! `exec/waker_slot.rs` stores their wakers.
 //!
-//! A sleeping thread is represented by an `Arc<Sleeper>`, which the thread and the queue share. The
-//! waking thread may touch it after the sleeper has gone on, and the last user frees it. Nothing
-//! here points to a stack.
+//! A waiter is a sleeping thread. It is represented by an `Arc<Sleeper>`, which the thread and the
+//! queue share. The waking thread may touch it after the sleeper has gone on, and the last user
+//! frees it. Nothing here points to a stack.
 //!
 //! Invariants, which hold whenever a queue's mutex is free:
 //! - If a frame has an entry in the queue, its WAITERS bit is set.
 //! - The state of a queued exclusive sleeper changes only under the mutex.
 //!
-//! Locks: a queue's mutex, inside which no other lock is taken. Threads are unparked and wakers are
-//! called after it is released.
+//! Locks: a queue's mutex, inside which no other lock is taken. Threads are unparked after it
+//! is released.
 
 use std::collections::BTreeMap;
-use std::task::Waker;
 use std::time::Instant;
 
 use super::flags::FlagSet;
 use crate::FrameId;
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::panics::Panics;
-use crate::sync::{Arc, Mutex, MutexGuard, Rank, may_call_out, thread};
+use crate::sync::{Arc, Mutex, MutexGuard, Rank, thread};
 
 /// The number of queues.
 #[cfg(not(loom))]
@@ -172,34 +170,12 @@ pub(super) struct Exclusive {
     pub(super) passed: u32,
 }
 
-/// A waiter that wants to see the bit clear.
-pub(super) enum Shared {
-    Thread(Arc<Sleeper>),
-    Waker(Waker),
-}
-
-impl Shared {
-    /// Wakes the waiter. The caller holds no lock.
-    pub(super) fn wake(self) {
-        match self {
-            Shared::Thread(sleeper) => {
-                if sleeper.rouse() == Roused::WasAsleep {
-                    sleeper.unpark();
-                }
-            }
-            Shared::Waker(waker) => {
-                may_call_out();
-                waker.wake();
-            }
-        }
-    }
-}
-
 /// The waiters of one key, by ticket.
 #[derive(Default)]
 struct Waiters {
     exclusive: BTreeMap<u64, Exclusive>,
-    shared: BTreeMap<u64, Shared>,
+    /// Those that want to see the bit clear.
+    shared: BTreeMap<u64, Arc<Sleeper>>,
     /// The highest ticket of the shared waiters that had enqueued when the bit was found clear.
     /// Those up to it have yet to be woken.
     cleared: u64,
@@ -232,13 +208,13 @@ impl Queue {
     }
 
     /// Adds a waiter that wants to see the bit clear. Returns its ticket.
-    pub(super) fn push_shared(&mut self, key: Key, waiter: Shared) -> u64 {
+    pub(super) fn push_shared(&mut self, key: Key, sleeper: Arc<Sleeper>) -> u64 {
         let ticket = self.ticket();
         self.keys
             .entry(key)
             .or_default()
             .shared
-            .insert(ticket, waiter);
+            .insert(ticket, sleeper);
         ticket
     }
 
@@ -272,7 +248,7 @@ impl Queue {
     }
 
     /// Takes one shared waiter out, if it was not woken yet.
-    pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Shared> {
+    pub(super) fn remove_shared(&mut self, key: Key, ticket: u64) -> Option<Arc<Sleeper>> {
         let removed = self.keys.get_mut(&key)?.shared.remove(&ticket)?;
         self.forget_if_empty(key);
         Some(removed)
@@ -334,25 +310,21 @@ impl Queue {
 #[derive(Default)]
 #[must_use = "the waiters sleep until `wake`"]
 pub(super) struct WakeList {
-    pub(super) shared: BTreeMap<u64, Shared>,
+    pub(super) shared: BTreeMap<u64, Arc<Sleeper>>,
     pub(super) exclusive: Option<Arc<Sleeper>>,
 }
 
 impl WakeList {
     /// Wakes all of them. The caller holds no lock.
-    ///
-    /// # Panics
-    /// If a waker panics.
     pub(super) fn wake(self) {
         if let Some(sleeper) = self.exclusive {
             sleeper.unpark();
         }
-        let mut panics = Panics::default();
-        for waiter in self.shared.into_values() {
-            // A waker is foreign code. Its panic is resumed once every waiter was woken.
-            panics.catch(|| waiter.wake());
+        for sleeper in self.shared.into_values() {
+            if sleeper.rouse() == Roused::WasAsleep {
+                sleeper.unpark();
+            }
         }
-        panics.go_on();
     }
 }
 
@@ -408,6 +380,13 @@ impl WaitTable {
 #[cfg(test)]
 mod for_tests {
     use super::*;
+
+    impl Sleeper {
+        /// Returns whether the waiter was woken.
+        pub(crate) fn is_woken(&self) -> bool {
+            self.state.load(Ordering::Acquire) == WOKEN
+        }
+    }
 
     impl WaitTable {
         /// Returns the number of entries in the table.

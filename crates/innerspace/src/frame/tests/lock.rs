@@ -2,34 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
-use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use super::super::lock::{LockResult, WaitResult};
-use super::super::wait_table::{DEFAULT_PATIENCE, WaitTable};
+use super::super::wait_table::{DEFAULT_PATIENCE, Sleeper, WaitTable};
 use super::*;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, thread};
 
-/// A waker that counts its calls.
-#[derive(Default)]
-struct Count(AtomicU32);
-
-impl Wake for Count {
-    fn wake(self: std::sync::Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Count {
-    fn new() -> (std::sync::Arc<Count>, Waker) {
-        let count = std::sync::Arc::new(Count::default());
-        (count.clone(), Waker::from(count))
-    }
-
-    fn calls(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
-    }
+/// A waiter for the bit, which is set. The test's thread stands for it, and does not sleep.
+fn waiter(frames: &Frames, id: FrameId, bit: Bit) -> Arc<Sleeper> {
+    let sleeper = Sleeper::new();
+    let ticket = frames.lock_of(id).enqueue_shared(bit, &sleeper);
+    ticket.expect("the bit is set");
+    sleeper
 }
 
 /// Makes an arena of 64 frames, in which a waiter loses the lock at most `patience` times.
@@ -97,17 +83,13 @@ fn frames_in_one_bucket_do_not_wake_each_other() {
         .find_map(|id| Some((seen.insert(WaitTable::bucket(id), id)?, id)))
         .unwrap();
     assert!(frames.try_lock(first) && frames.try_lock(second));
-    let (ours, our_waker) = Count::new();
-    let (others, other_waker) = Count::new();
-    let _a = frames.wait_waker(first, Bit::Locked, &our_waker).unwrap();
-    let _b = frames
-        .wait_waker(second, Bit::Locked, &other_waker)
-        .unwrap();
+    let ours = waiter(&frames, first, Bit::Locked);
+    let others = waiter(&frames, second, Bit::Locked);
     frames.unlock(first);
-    assert_eq!((ours.calls(), others.calls()), (1, 0));
+    assert_eq!((ours.is_woken(), others.is_woken()), (true, false));
     assert!(flags(&frames, second).contains(FlagSet::WAITERS));
     frames.unlock(second);
-    assert_eq!((ours.calls(), others.calls()), (1, 1));
+    assert!(others.is_woken());
     assert_eq!(flags(&frames, second), FlagSet::EMPTY);
 }
 
@@ -118,25 +100,21 @@ fn the_lock_and_writeback_are_waited_for_separately() {
     let id = published(&frames);
     frames.lock(id);
     frames.set_writeback(id);
-    let (lock, lock_waker) = Count::new();
-    let (writeback, writeback_waker) = Count::new();
-    let _a = frames.wait_waker(id, Bit::Locked, &lock_waker).unwrap();
-    let _b = frames
-        .wait_waker(id, Bit::Writeback, &writeback_waker)
-        .unwrap();
+    let lock = waiter(&frames, id, Bit::Locked);
+    let writeback = waiter(&frames, id, Bit::Writeback);
     frames.unlock(id);
-    assert_eq!((lock.calls(), writeback.calls()), (1, 0));
+    assert_eq!((lock.is_woken(), writeback.is_woken()), (true, false));
     assert!(
         flags(&frames, id).contains(FlagSet::WAITERS),
         "one still waits"
     );
     frames.lock(id);
-    let (again, again_waker) = Count::new();
-    let _c = frames.wait_waker(id, Bit::Locked, &again_waker).unwrap();
+    let again = waiter(&frames, id, Bit::Locked);
     frames.end_writeback(id);
-    assert_eq!((lock.calls(), writeback.calls(), again.calls()), (1, 1, 0));
+    assert_eq!((writeback.is_woken(), again.is_woken()), (true, false));
     frames.unlock(id);
-    assert_eq!((again.calls(), flags(&frames, id)), (1, FlagSet::EMPTY));
+    assert!(again.is_woken());
+    assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
 
 // An unlocker may take any time between its release and its visit to the queue.
@@ -250,34 +228,6 @@ fn without_patience_the_order_is_that_of_arrival() {
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
 }
 
-// The frame's part of L9, with wakers as waiters. The other part is a model.
-// spec: L9
-#[test]
-fn a_dropped_waker_is_gone() {
-    let frames = arena(64);
-    let id = published(&frames);
-    let (count, waker) = Count::new();
-    assert!(
-        frames.wait_waker(id, Bit::Locked, &waker).is_none(),
-        "nothing to wait for"
-    );
-    frames.lock(id);
-    let kept = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
-    let dropped = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
-    assert_eq!(frames.waits().entries(), 2);
-    drop(dropped);
-    assert_eq!(frames.waits().entries(), 1);
-    frames.unlock(id);
-    assert_eq!((count.calls(), frames.waits().entries()), (1, 0));
-    drop(kept);
-    drop(waker);
-    assert_eq!(
-        std::sync::Arc::strong_count(&count),
-        1,
-        "the table keeps nothing of it"
-    );
-}
-
 // spec: L13
 #[test]
 fn a_stale_waiters_bit_costs_one_slow_unlock() {
@@ -293,6 +243,7 @@ fn a_stale_waiters_bit_costs_one_slow_unlock() {
             frames.wait_timeout(id, Bit::Locked, Duration::ZERO),
             WaitResult::TimedOut
         );
+        assert_eq!(frames.waits().entries(), 0, "they have gone");
         assert!(flags(&frames, id).contains(FlagSet::WAITERS), "stale");
         let before = frames.waits().visits();
         frames.unlock(id);
@@ -313,9 +264,7 @@ fn a_stale_waiters_bit_bars_nobody() {
         let id = published(&frames);
         frames.lock(id);
         frames.set_writeback(id);
-        let (_, waker) = Count::new();
-        drop(frames.wait_waker(id, Bit::Writeback, &waker));
-        let _waiting = frames.wait_waker(id, Bit::Writeback, &waker);
+        let _waiting = waiter(&frames, id, Bit::Writeback);
         frames.unlock(id);
         assert!(flags(&frames, id).contains(FlagSet::WAITERS));
         assert!(
@@ -331,8 +280,8 @@ fn a_lock_for_a_section_leaves_the_wait_table_alone() {
     let frames = arena(64);
     let id = published(&frames);
     assert!(frames.try_lock_alone(id) && !frames.try_lock_alone(id));
-    let (_, waker) = Count::new();
-    drop(frames.wait_waker(id, Bit::Locked, &waker));
+    let gave_up = frames.wait_timeout(id, Bit::Locked, Duration::ZERO);
+    assert_eq!(gave_up, WaitResult::TimedOut);
     frames
         .meta(id)
         .flags
@@ -348,56 +297,25 @@ fn a_lock_for_a_section_leaves_the_wait_table_alone() {
     frames.unlock(id);
 }
 
-/// A waker that counts its calls, and panics.
-struct Panics(AtomicU32);
-
-impl Wake for Panics {
-    fn wake(self: std::sync::Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        panic!("a waker");
-    }
-}
-
 #[test]
-fn a_waker_that_panics_does_not_keep_the_lock() {
+fn a_thread_that_takes_the_lock_leaves_the_waking_to_the_unlocker() {
     let frames = arena(64);
     let id = published(&frames);
-    let panics = std::sync::Arc::new(Panics(AtomicU32::new(0)));
-    let waker = Waker::from(panics.clone());
-    let calls = || panics.0.load(Ordering::Relaxed);
     frames.lock(id);
-    let token = frames.wait_waker(id, Bit::Locked, &waker).unwrap();
+    let waits = waiter(&frames, id, Bit::Locked);
     // The owner releases the lock, and has yet to come to the queue.
     let byte = frames.meta(id).flags.byte();
     byte.fetch_and(!FlagSet::LOCKED.0, Ordering::Release);
     frames.lock(id);
-    assert_eq!(calls(), 0, "who takes the lock calls no foreign code");
-    let later = frames.wait_waker(id, Bit::Locked, &waker);
-    let late = std::panic::AssertUnwindSafe(|| frames.lock_of(id).wake_cleared(Bit::Locked));
-    assert!(std::panic::catch_unwind(late).is_err());
-    assert_eq!(calls(), 1, "who came later has not seen the lock clear");
-    drop((token, later));
-    assert_eq!(frames.waits().entries(), 0);
+    assert!(!waits.is_woken());
+    let later = waiter(&frames, id, Bit::Locked);
+    frames.lock_of(id).wake_cleared(Bit::Locked);
+    assert!(waits.is_woken());
+    assert!(!later.is_woken(), "it has not seen the lock clear");
     frames.unlock(id);
+    assert!(later.is_woken());
+    assert_eq!(frames.waits().entries(), 0);
     assert_eq!(flags(&frames, id), FlagSet::EMPTY);
-}
-
-#[test]
-fn a_waker_that_panics_leaves_nobody_asleep() {
-    let frames = arena(64);
-    let id = published(&frames);
-    frames.lock(id);
-    let (good, good_waker) = Count::new();
-    let bad = std::sync::Arc::new(Panics(AtomicU32::new(0)));
-    let bad_waker = Waker::from(bad.clone());
-    let wakers = [&good_waker, &bad_waker, &good_waker, &bad_waker];
-    let tokens = wakers.map(|waker| frames.wait_waker(id, Bit::Locked, waker).unwrap());
-    let unlock = std::panic::AssertUnwindSafe(|| frames.unlock(id));
-    let panicked = std::panic::catch_unwind(unlock).unwrap_err();
-    assert_eq!(panicked.downcast_ref::<&str>(), Some(&"a waker"));
-    assert_eq!((good.calls(), bad.0.load(Ordering::Relaxed)), (2, 2));
-    assert_eq!(flags(&frames, id), FlagSet::EMPTY);
-    drop(tokens);
 }
 
 // spec: L14
@@ -407,12 +325,7 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
     let frames = arena(64);
     let id = published(&frames);
     frames.lock(id);
-    let counts: Vec<_> = (0..all)
-        .map(|_| {
-            let (count, waker) = Count::new();
-            (count, frames.wait_waker(id, Bit::Locked, &waker).unwrap())
-        })
-        .collect();
+    let waiters: Vec<_> = (0..all).map(|_| waiter(&frames, id, Bit::Locked)).collect();
     let before = frames.waits().visits();
     frames.unlock(id);
     assert_eq!(
@@ -420,7 +333,7 @@ fn thousands_of_waiters_in_one_bucket_are_each_woken_once() {
         before + 1,
         "one short hold of the queue for them all"
     );
-    assert!(counts.iter().all(|(count, _)| count.calls() == 1));
+    assert!(waiters.iter().all(|waiter| waiter.is_woken()));
     assert_eq!(frames.waits().entries(), 0);
 }
 
