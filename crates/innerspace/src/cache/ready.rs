@@ -207,8 +207,7 @@ impl Future for Ready {
                 (Request::new(&core.cache, group, blocks.clone()), true)
             }
         };
-        // A waker is foreign code, so it is cloned with no lock held.
-        if let Some(result) = request.look(context.waker().clone()) {
+        if let Poll::Ready(result) = request.look(context) {
             self.forget_request();
             return Poll::Ready(result);
         }

@@ -17,16 +17,16 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::errors::FileError;
 use super::service::Cache;
 use super::waiting::{TimedOut, wait_for};
 use crate::exec::reentry;
-use crate::exec::{Job, Lane, Turn};
+use crate::exec::{Job, Lane, Turn, WakerSlot};
 use crate::group::{Group, GroupId, HeapBytes, LimitError, MayReclaim};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Weak};
 
 type Work<T, E> = Box<dyn FnOnce() -> Result<T, E> + Send>;
 
@@ -38,17 +38,17 @@ enum Stage<T, E> {
     Taken,
 }
 
-struct State<T, E> {
-    stage: Stage<T, E>,
-    waker: Option<Waker>,
+impl<T, E> Stage<T, E> {
+    fn replace(&mut self, next: Stage<T, E>) -> Stage<T, E> {
+        std::mem::replace(self, next)
+    }
 }
 
-/// One call, shared by its task and, weakly, its job. The lock is an innermost lock, held neither
-/// while the call runs nor while a waker is called.
+/// One call, shared by its task and, weakly, its job.
 struct Call<T, E> {
     /// The group that pays for the file or space of the call.
     payer: GroupId,
-    state: Mutex<State<T, E>>,
+    stage: WakerSlot<Stage<T, E>>,
 }
 
 /// A call of any type, as its job uses it.
@@ -79,17 +79,14 @@ impl Job for Queued {
 
 impl<T: Send, E: Send> Run for Call<T, E> {
     fn run(&self, cache: &Cache) {
-        let stage = std::mem::replace(&mut self.state.lock().stage, Stage::UnderWay);
-        let Stage::New(work) = stage else {
+        let Stage::New(work) = self.stage.change(|stage| stage.replace(Stage::UnderWay)) else {
             unreachable!("a call is queued once");
         };
         // The poll that takes the result panics in turn, as a plain call would.
         let result = catch_unwind(AssertUnwindSafe(work));
-        let waker = {
-            let mut state = self.state.lock();
-            state.stage = Stage::Done(result);
-            state.waker.take()
-        };
+        let (_, waker) = self
+            .stage
+            .settle(|stage| stage.replace(Stage::Done(result)));
         if let Some(waker) = waker {
             cache.wake(self.payer, waker);
         }
@@ -99,26 +96,15 @@ impl<T: Send, E: Send> Run for Call<T, E> {
 impl<T, E> Call<T, E> {
     /// Takes the result, or stores the waker to be called when there is one.
     fn look(&self, context: &mut Context<'_>) -> Poll<Result<T, E>> {
-        // A waker is foreign code, so it is cloned and dropped with the lock released.
-        let waker = context.waker().clone();
-        let before = {
-            let mut state = self.state.lock();
-            match std::mem::replace(&mut state.stage, Stage::Taken) {
-                Stage::Done(Ok(result)) => return Poll::Ready(result),
-                Stage::Done(Err(panic)) => {
-                    drop(state);
-                    resume_unwind(panic);
-                }
-                Stage::Taken => {
-                    drop(state);
-                    panic!("polled after it was done");
-                }
-                stage => state.stage = stage,
-            }
-            state.waker.replace(waker)
+        let take = |stage: &mut Stage<T, E>| match stage {
+            Stage::New(_) | Stage::UnderWay => Poll::Pending,
+            Stage::Done(_) | Stage::Taken => Poll::Ready(stage.replace(Stage::Taken)),
         };
-        drop(before);
-        Poll::Pending
+        self.stage.poll(context, take).map(|stage| match stage {
+            Stage::Done(Ok(result)) => result,
+            Stage::Done(Err(panic)) => resume_unwind(panic),
+            _ => panic!("polled after it was done"),
+        })
     }
 }
 
@@ -126,11 +112,11 @@ impl<T: Send, E: Send> Call<T, E> {
     /// Makes the call here, in a child of fork(2): no other thread would, and the call itself
     /// reports that it is refused.
     fn refuse(&self, cache: &Cache, context: &mut Context<'_>) -> Poll<Result<T, E>> {
-        let is_new = match &self.state.lock().stage {
+        let is_new = self.stage.change(|stage| match stage {
             Stage::New(_) => true,
             Stage::UnderWay => panic!("under way in the process that made the memory"),
             Stage::Done(_) | Stage::Taken => false,
-        };
+        });
         if is_new {
             self.run(cache);
         }
@@ -214,7 +200,7 @@ impl<T, E: From<LimitError>> Task<T, E> {
             is_queued: false,
             call: std::sync::Arc::new(Call {
                 payer: payer.id(),
-                state: Mutex::new(State { stage, waker: None }),
+                stage: WakerSlot::new(stage),
             }),
             heap,
         }
@@ -293,10 +279,8 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Future for Task<T,
                     Ok(more) => Some((heap.clone(), more)),
                     Err(full) => {
                         // The call is dropped with the lock released.
-                        let mut state = self.call.state.lock();
-                        let call = std::mem::replace(&mut state.stage, Stage::Taken);
-                        drop(state);
-                        drop(call);
+                        let taken = self.call.stage.change(|stage| stage.replace(Stage::Taken));
+                        drop(taken);
                         return Poll::Ready(Err(full.into()));
                     }
                 },

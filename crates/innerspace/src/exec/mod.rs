@@ -15,6 +15,7 @@
 //! - `payers`: the number of running jobs of each payer
 //! - `keyed`: [`Lanes`]: lanes by the subject of their jobs
 //! - `deferred`: [`Deferred`]: calls of foreign code, deferred by threads that could not make them
+//! - `waker_slot`: [`WakerSlot`]: the waker of a future, stored with the state that it waits for
 //! - `after`: wakers that a job leaves behind, called when its share of the lane is free again
 //! - `reentry`: the guard against re-entry: the callbacks, store calls and file locks in which a
 //!   thread is
@@ -22,8 +23,8 @@
 //! **Locking.** One innermost mutex guards all lanes of a memory. No job runs under it, no job is
 //! dropped under it, and no waker is called under it. `in_flight` has mutexes of its own.
 //!
-//! **Neighbours.** Below: `sync`. Above: `cache` makes the jobs. This layer knows no file, no store
-//! and no future.
+//! **Neighbours.** Below: `sync`. Above: `cache` makes the jobs. This layer knows no file and no
+//! store.
 
 mod after;
 #[cfg(not(loom))]
@@ -37,6 +38,8 @@ mod loom_models;
 mod payers;
 #[cfg(not(loom))]
 pub(crate) mod reentry;
+#[cfg(not(loom))]
+mod waker_slot;
 
 pub(crate) use after::run_with_wakers;
 pub(crate) use after::{is_in_job, wake_after};
@@ -46,3 +49,5 @@ pub(crate) use in_flight::{Entry, InFlight, Stage};
 #[cfg(not(loom))]
 pub(crate) use keyed::{About, Lanes};
 pub(crate) use lanes::{Job, Lane, Served, Turn, Workers};
+#[cfg(not(loom))]
+pub(crate) use waker_slot::WakerSlot;

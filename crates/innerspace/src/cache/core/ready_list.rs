@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use crate::cache::errors::FileError;
 use crate::cache::read::view::{MAX_COPY, View};
 use crate::cache::service::Cache;
+use crate::exec::WakerSlot;
 use crate::group::GroupId;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crate::sync::due::Due;
@@ -26,25 +27,40 @@ pub(crate) struct Request {
     blocks: Range<u64>,
     /// Set when the next operation that ends has to wake the future.
     due: Due,
-    /// `None` once the future is dropped. Nothing is left here then, because the last reference may
+    answer: WakerSlot<Answer>,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+enum Answer {
+    /// None yet, or it was taken.
+    None,
+    Some(Result<View, FileError>),
+    /// The future is dropped. Nothing is left here then, because the last reference to the request may
     /// be dropped with a block locked.
-    state: Mutex<Option<State>>,
+    Unwanted,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    result: Option<Result<View, FileError>>,
-    waker: Option<Waker>,
-}
-
-impl State {
+impl Answer {
     /// Keeps the first result, and returns any later one.
     fn settle(&mut self, result: Result<View, FileError>) -> Option<Result<View, FileError>> {
-        if self.result.is_some() {
-            return Some(result);
+        match self {
+            Answer::None => {
+                *self = Answer::Some(result);
+                None
+            }
+            Answer::Some(_) | Answer::Unwanted => Some(result),
         }
-        self.result = Some(result);
-        None
+    }
+
+    fn take(&mut self) -> Option<Result<View, FileError>> {
+        match std::mem::replace(self, Answer::None) {
+            Answer::Some(result) => Some(result),
+            other => {
+                *self = other;
+                None
+            }
+        }
     }
 }
 
@@ -55,51 +71,35 @@ impl Request {
             payer,
             blocks,
             due: Due::default(),
-            state: Mutex::new(Some(State::default())),
+            answer: WakerSlot::new(Answer::None),
         })
     }
 
     pub(crate) fn settle(&self, result: Result<View, FileError>) {
-        let (waker, _unwanted) = match &mut *self.state.lock() {
-            Some(state) => (state.waker.take(), state.settle(result)),
-            None => (None, Some(result)),
-        };
+        let (_unwanted, waker) = self.answer.settle(|answer| answer.settle(result));
         self.call(waker);
     }
 
     pub(crate) fn take_result(&self) -> Option<Result<View, FileError>> {
-        let mut state = self.state.lock();
-        state.as_mut().and_then(|state| state.result.take())
+        self.answer.change(Answer::take)
     }
 
-    /// Takes the result if there is one. Otherwise stores a waker.
-    pub(crate) fn look(&self, waker: Waker) -> Option<Result<View, FileError>> {
-        let before = {
-            let mut state = self.state.lock();
-            let known = state.as_mut().expect("its future is here");
-            if let Some(result) = known.result.take() {
-                return Some(result);
-            }
-            known.waker.replace(waker)
-        };
-        // A waker is foreign code, so it is dropped with the lock released.
-        drop(before);
-        None
+    /// Takes the result if there is one. Otherwise stores the waker.
+    pub(crate) fn look(&self, context: &Context<'_>) -> Poll<Result<View, FileError>> {
+        let take = |answer: &mut Answer| answer.take().map_or(Poll::Pending, Poll::Ready);
+        self.answer.poll(context, take)
     }
 
     /// Drops the result and the waker, because the future is dropped.
     pub(crate) fn forget(&self) {
         // The result is a view, and dropping a waker may run any code: so both are dropped here,
         // with nothing locked.
-        let state = self.state.lock().take();
-        drop(state);
+        let forget = |answer: &mut Answer| std::mem::replace(answer, Answer::Unwanted);
+        drop(self.answer.settle(forget));
     }
 
     fn wake(&self) {
-        let waker = match &mut *self.state.lock() {
-            Some(state) => state.waker.take(),
-            None => None,
-        };
+        let ((), waker) = self.answer.settle(|_| {});
         self.call(waker);
     }
 
@@ -203,11 +203,9 @@ impl ReadyList {
             return;
         }
         for request in self.live_in(block..block + 1) {
-            let unwanted = match &mut *request.state.lock() {
-                Some(state) if request.blocks.contains(&block) => state.settle(Err(error.clone())),
-                _ => None,
-            };
-            drop(unwanted);
+            if request.blocks.contains(&block) {
+                drop((request.answer).change(|answer| answer.settle(Err(error.clone()))));
+            }
         }
         self.filled(block..block + 1);
     }
