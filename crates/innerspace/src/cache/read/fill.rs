@@ -16,22 +16,14 @@ use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get};
 use crate::cache::read::holes::Content;
-use crate::cache::read::read_ahead::{Ahead, Reading, Stream, Tuning};
+use crate::cache::read::read_ahead::{Ahead, Reading, Stream};
+use crate::cache::read::window::{self, Tuning};
 use crate::cache::wait::Wait;
 use crate::frame::{Fills, Uses};
 use crate::stats::Event;
 use crate::store::{Batch, Store, short_read_error};
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
-use crate::units::{KIB, MIB};
-
-/// The largest window of read-ahead is this part of the nearest limit, but at most [`MOST_WINDOW`];
-/// more if that is less than twice the store's preferred size, or less than Linux's own, as far as
-/// the larger part allows.
-const WINDOW_PART: u64 = 16;
-const MOST_WINDOW: u64 = 8 * MIB;
-const LEAST_WINDOW: u64 = 128 * KIB;
-const LARGE_PART: u64 = 8;
 
 /// The greatest part of every limit that is used for blocks which are read together, and used one
 /// after the other when all of them are there: more would evict one another.
@@ -160,23 +152,17 @@ impl FileCore {
         self.read_ahead(stream, ahead, get, &mut keep);
     }
 
-    /// The bounds of read-ahead windows.
+    /// The bounds of read-ahead windows at this moment.
     pub(crate) fn tuning(&self) -> Tuning {
-        let limit = self.nearest_limit();
-        let preferred = 2 * (self.store.request_blocks() << self.block_shift());
-        let usual = (limit / WINDOW_PART).min(MOST_WINDOW);
-        let least = LEAST_WINDOW.min(limit / LARGE_PART);
-        let large = preferred.min(limit / (LARGE_PART * 2));
-        let window = usual.max(least).max(large);
+        let request = self.store.request_blocks() << self.block_shift();
         Tuning {
-            most: window >> self.block_shift(),
+            most: window::largest(self.nearest_limit(), request) >> self.block_shift(),
             room: self.room_in_flight(),
             wasted: self.counters.unused.load(Ordering::Relaxed),
         }
     }
 
-    /// Whether the block is absent, and stays so while nobody punches or truncates, because it is
-    /// known to be a hole. Does not wait.
+    /// Whether the block is absent because it is known to be a hole. Does not wait.
     fn is_absent_hole(&self, block: u64) -> bool {
         let Some(_steady) = self.locks.try_shared() else {
             return false;

@@ -1,5 +1,12 @@
 //! Bytes from the store to readers: holes, fills and requests in flight, read-ahead, views,
 //! copies, and reads that leave nothing in the cache.
+//!
+//! - `holes`, `content`: what is known of the store's holes; asking for it
+//! - `window`, `read_ahead`: the size of the read-ahead window; which blocks are in it
+//! - `requests`, `fill`: reads in flight; a miss, from the charge to the bytes
+//! - `view`, `take_view`: a view; taking one, with the inlined hit
+//! - `copy`, `block_reader`, `uncached`: `read_at` and scans; a reader that remembers blocks; reads
+//!   that leave nothing in the cache
 
 mod as_bytes;
 pub(crate) mod block_reader;
@@ -13,3 +20,4 @@ pub(crate) mod scatter;
 mod take_view;
 pub(crate) mod uncached;
 pub(crate) mod view;
+mod window;

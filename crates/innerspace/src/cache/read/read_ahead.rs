@@ -1,4 +1,5 @@
-//! Read-ahead: which blocks to put in flight before they are asked for.
+//! Read-ahead: which blocks to put in flight before they are asked for, and when. `window` has the
+//! size of the windows.
 //!
 //! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
 //! flight. A stream is recognised by its misses: neighbours upwards or downwards at the second, a
@@ -11,6 +12,7 @@
 
 use std::ops::Range;
 
+use super::window::{FIRST_WINDOW, Tuning};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// How the pages of a mapping are going to be read.
@@ -33,20 +35,6 @@ const MOST_STRIDE: u64 = 512;
 
 /// How many blocks may have been cached already after those asked for, without ending the stream.
 const SLACK: u64 = 8;
-
-/// The first window of a stream, in blocks; less if the largest is less.
-const FIRST_WINDOW: u64 = 4;
-
-/// The bounds of a file's windows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tuning {
-    /// The largest window, in blocks.
-    pub(crate) most: u64,
-    /// Blocks that may be put in flight now.
-    pub(crate) room: u64,
-    /// Blocks of the file that were read ahead and evicted unused, so far.
-    pub(crate) wasted: u64,
-}
 
 /// Blocks to put in flight: `count` of them, `step` apart, from `first` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -274,15 +262,9 @@ impl One {
         Ahead { first, step, count }
     }
 
-    /// The window after this one.
+    /// The size of the window after this one.
     fn next_window(&self, tuning: &Tuning) -> u64 {
-        let window = get(&self.window);
-        let wasted = tuning.wasted.wrapping_sub(get(&self.wasted));
-        let next = match wasted * 2 > window {
-            true => window / 2,
-            false => (window * 2).max(FIRST_WINDOW),
-        };
-        next.min(tuning.most)
+        tuning.next(get(&self.window), get(&self.wasted))
     }
 }
 

@@ -22,9 +22,9 @@ use crate::cache::lookup::get::Get;
 use crate::cache::read::fill::{Filled, Miss, Present};
 use crate::cache::read::read_ahead::Stream;
 use crate::cache::read::view::View;
+use crate::cache::read::window::MOST_UNCACHED_WINDOW;
 use crate::cache::wait::Wait;
 use crate::sync::Arc;
-use crate::units::MIB;
 
 impl PagedFile {
     /// Like [`PagedFile::read_at`] for bytes that are wanted once: a block that was not cached
@@ -73,9 +73,6 @@ impl PagedFile {
     }
 }
 
-/// The largest window of a read that caches nothing, in bytes.
-const MOST_WINDOW: u64 = MIB;
-
 /// A read of some bytes, in order, that caches nothing.
 struct UncachedRead<'f> {
     file: &'f FileCore,
@@ -86,7 +83,7 @@ struct UncachedRead<'f> {
 
 impl<'f> UncachedRead<'f> {
     fn new(file: &'f FileCore, bytes: Range<u64>) -> UncachedRead<'f> {
-        let stream = Stream::with_windows_up_to(MOST_WINDOW >> file.block_shift());
+        let stream = Stream::with_windows_up_to(MOST_UNCACHED_WINDOW >> file.block_shift());
         stream.expect(file.blocks_of(bytes), &file.tuning());
         UncachedRead {
             file,
