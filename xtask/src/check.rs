@@ -19,8 +19,9 @@ const OTHER_PLATFORMS: [&str; 4] = [
     "wasm32-unknown-unknown",
 ];
 
-/// The engines that `FileStore` falls back to, by their names in `INNERSPACE_ENGINE`.
-const ENGINES: [&str; 3] = ["pool", "dontcache", "dropped"];
+/// The ways to read a file that `FileStore` falls back to, by their names in
+/// `INNERSPACE_FALLBACK`.
+const FALLBACKS: [&str; 3] = ["pool", "dontcache", "dropped"];
 
 /// Runs everything but the models and the mutants, which have commands of their own.
 pub(crate) fn all() -> Result<()> {
@@ -83,14 +84,14 @@ pub(crate) fn test() -> Result<()> {
             .args(["--lib", "--tests"])
             .env("INNERSPACE_BARRIER", "fences"),
     )?;
-    for engine in ENGINES {
+    for fallback in FALLBACKS {
         step(
-            &format!("tests with the file engine {engine}"),
+            &format!("tests with the fallback {fallback} of files"),
             cargo()
                 .args(["test", "--workspace", "--all-features"])
                 .args(["--lib", "--tests"])
                 .args(["--", "store", "cache", "memory"])
-                .env("INNERSPACE_ENGINE", engine),
+                .env("INNERSPACE_FALLBACK", fallback),
         )?;
     }
     for (name, program) in examples()? {

@@ -1,4 +1,6 @@
-//! Loops that repeat a store's short transfers, for the cache and for tools on a store.
+//! What happens when a store returns too few bytes: loops that repeat its short transfers, for the
+//! cache and for tools on a store, and the error of a read that stays short ([`short_read_error`]).
+//! A request in flight that comes back short goes on in `cache/read/requests.rs`, `take_result`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 

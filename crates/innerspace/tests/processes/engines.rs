@@ -297,7 +297,7 @@ fn with_each_engine_all_is_right_and_the_kernel_keeps_nothing() {
         let folder = disk_folder();
         let path = folder.path().join("data.bin");
         let mut child = other(&[], "leave nothing", &path);
-        let child = child.env("INNERSPACE_ENGINE", engine).spawn().unwrap();
+        let child = child.env("INNERSPACE_FALLBACK", engine).spawn().unwrap();
         assert!(ends_well(child), "{engine}: see above");
     }
 }

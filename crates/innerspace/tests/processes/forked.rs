@@ -12,7 +12,7 @@ use innerspace::{FileAccess, LimitReason, MIB, Ready, Space, SpaceError, WriteOr
 
 use super::*;
 
-/// The engine that reads a file, by its name in `INNERSPACE_ENGINE`.
+/// The engine that reads a file, by its name in `INNERSPACE_FALLBACK`.
 pub(super) const ENGINES: [&str; 4] = ["ring", "pool", "dontcache", "dropped"];
 
 /// A time longer than anything here takes.
@@ -337,7 +337,7 @@ fn with_each_engine(part: &str) {
         let folder = disk_folder();
         let path = folder.path().join("data.bin");
         let mut child = other(&[], part, &path);
-        let child = child.env("INNERSPACE_ENGINE", engine).spawn().unwrap();
+        let child = child.env("INNERSPACE_FALLBACK", engine).spawn().unwrap();
         ends_in_time(child, &format!("{part} with {engine}"));
     }
 }
@@ -412,7 +412,7 @@ fn the_tests_have_the_engine_that_they_ask_for() {
     std::fs::write(&path, pattern()).unwrap();
     let told = |engine| {
         let mut child = other(&[], "engine", &path);
-        let mut child = child.env("INNERSPACE_ENGINE", engine).spawn().unwrap();
+        let mut child = child.env("INNERSPACE_FALLBACK", engine).spawn().unwrap();
         let told = said(&mut child).last().expect("it says so");
         assert!(child.wait().unwrap().success());
         told

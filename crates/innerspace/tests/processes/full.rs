@@ -103,7 +103,7 @@ fn a_disk_that_is_full_in_the_middle_of_a_batch_loses_nothing() {
         let Some(mut way) = on_a_disk(MOUNT_EXT4, "fill in a batch", &disk) else {
             return;
         };
-        let child = way.env("INNERSPACE_ENGINE", engine).spawn().unwrap();
+        let child = way.env("INNERSPACE_FALLBACK", engine).spawn().unwrap();
         assert!(ends_well(child), "{engine}: see above");
     }
 }

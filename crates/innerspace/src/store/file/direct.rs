@@ -213,7 +213,7 @@ impl AlignedBytes {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use super::super::engine::{Cached, DirectWrites, Engine};
+    use super::super::file_io::{Cached, DirectWrites, FileIo};
     use super::*;
 
     #[cfg(unix)]
@@ -237,8 +237,8 @@ mod tests {
         let refuse = |_: &File, _, _| Err(io::ErrorKind::Unsupported.into());
         let written = direct.write_edge_and(&file, b"edge", 5, refuse);
         assert_eq!(written.unwrap(), 4);
-        let engine = Engine::new(Cached::Dropped).with_direct(direct, true, DirectWrites::All);
-        engine.sync_with(&file, File::sync_data).unwrap();
+        let file_io = FileIo::new(Cached::Dropped).with_direct(direct, true, DirectWrites::All);
+        file_io.sync_with(&file, File::sync_data).unwrap();
     }
 
     #[test]

@@ -36,7 +36,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    use super::super::engine::{Cached, DirectWrites, Engine};
+    use super::super::file_io::{Cached, DirectWrites, FileIo};
     use super::*;
     use crate::store::{
         CacheMode, Create, FileOptions, FileStore, Store, SyncWhat, read_exact_or_eof,
@@ -218,8 +218,8 @@ mod tests {
         if write_long(&direct, &bufs, 100).is_some() {
             eprintln!("the file system takes what is not aligned");
         }
-        let engine = Engine::new(Cached::Nothing).with_direct(direct, false, DirectWrites::Long);
-        let count = engine.write_vectored_at(&file, &bufs, 100).unwrap();
+        let file_io = FileIo::new(Cached::Nothing).with_direct(direct, false, DirectWrites::Long);
+        let count = file_io.write_vectored_at(&file, &bufs, 100).unwrap();
         assert_eq!(count, LONG);
         let read = std::fs::read(&path).unwrap();
         assert_eq!((&read[..100], read.len()), (&[0; 100][..], 100 + LONG));

@@ -11,10 +11,10 @@
 //! | `watch.rs` | notices that the file shrank, or changed from outside |
 //! | `direct.rs` | direct I/O, and transfers that are not aligned |
 //! | `long.rs` | long writes, which bypass the page cache |
-//! | `engine.rs` | one read or write in each cache mode, and which mode is fastest |
-//! | `ring/` | reads in flight by io_uring(7) |
+//! | `file_io.rs` | one read or write in each cache mode, and which mode is fastest |
+//! | `ring/` | reads in flight by io_uring(7); which engine a file uses (`in_flight.rs`) |
 //! | `store.rs` | [`FileStore`] as a [`Store`](super::Store) |
-//! | `opening.rs` | the steps of opening a file; choosing the engine |
+//! | `opening.rs` | the steps of opening a file; choosing the cache mode |
 //! | `open.rs` | the order of the steps: the file is identified, locked, and emptied last |
 //!
 //! **Locks between processes.** A writable open takes an exclusive advisory lock (flock) before it
@@ -32,7 +32,7 @@
 //! the page cache have a mutex each. All of these are innermost. Reads take none.
 
 mod direct;
-mod engine;
+mod file_io;
 mod lock;
 mod long;
 mod name;

@@ -1,16 +1,16 @@
 //! A stand-in for [`ring`](super::ring) where there is no io_uring(7): every request is done by
 //! calls.
 
-use super::engine::Engine;
+use super::file_io::FileIo;
 use super::watch::Watch;
 use crate::store::Batch;
 use crate::sync::Arc;
 
-pub(super) fn takes_reads(_: &Engine, _: &Watch) -> bool {
+pub(super) fn takes_reads(_: &FileIo, _: &Watch) -> bool {
     false
 }
 
-pub(super) fn launch(_: &Engine, _: &Arc<Watch>, batch: Batch) -> Batch {
+pub(super) fn launch(_: &FileIo, _: &Arc<Watch>, batch: Batch) -> Batch {
     batch
 }
 

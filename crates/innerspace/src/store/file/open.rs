@@ -310,11 +310,11 @@ impl Locked<'_> {
             emptying,
         } = self;
         let opening = &emptying.opening;
-        let engine = opening.engine(&file, &metadata, cache)?;
+        let file_io = opening.file_io(&file, &metadata, cache)?;
         emptying.run(&file)?;
         let metadata = opening.examine(&file)?;
         Ok(FileStore {
-            engine,
+            file_io,
             access: opening.access,
             identity: identity_of(&metadata),
             name: opening.path.to_string_lossy().into_owned(),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::direct::{DIRECT_ALIGNMENT, Direct};
-use super::engine::{Cached, DirectWrites, Engine};
+use super::file_io::{Cached, DirectWrites, FileIo};
 use super::options::{Access, CacheMode, Create, FileLock, OpenError};
 use crate::sys::file as sys;
 
@@ -136,28 +136,28 @@ impl Opening<'_> {
                 .is_ok_and(|now| sys::identity(&now) == sys::identity(metadata))
     }
 
-    /// Makes the engine for the mode asked for.
-    pub(super) fn engine(
+    /// Makes the file's I/O for the mode asked for.
+    pub(super) fn file_io(
         &self,
         file: &File,
         metadata: &Metadata,
         cache: CacheMode,
-    ) -> Result<Engine, OpenError> {
+    ) -> Result<FileIo, OpenError> {
         if cache == CacheMode::Auto
             && let Some(forced) = forced_mode()
-            && let Ok(engine) = self.engine_in(file, metadata, forced)
+            && let Ok(file_io) = self.file_io_in(file, metadata, forced)
         {
-            return Ok(engine);
+            return Ok(file_io);
         }
-        self.engine_in(file, metadata, cache)
+        self.file_io_in(file, metadata, cache)
     }
 
-    fn engine_in(
+    fn file_io_in(
         &self,
         file: &File,
         metadata: &Metadata,
         cache: CacheMode,
-    ) -> Result<Engine, OpenError> {
+    ) -> Result<FileIo, OpenError> {
         let refused = || OpenError::CacheMode {
             path: self.path.to_owned(),
             mode: cache,
@@ -175,7 +175,7 @@ impl Opening<'_> {
         if cached != Cached::Kept {
             sys::expect_random(file);
         }
-        let engine = Engine::new(cached);
+        let file_io = FileIo::new(cached);
         let writes = match (cache, cached) {
             (CacheMode::Direct, _) => DirectWrites::All,
             (CacheMode::Auto | CacheMode::DontCache, Cached::Nothing) => DirectWrites::Long,
@@ -191,9 +191,9 @@ impl Opening<'_> {
         // A direct write that is refused goes through the page cache instead, so only reads need a
         // probe.
         match direct.filter(|direct| !reads || direct.probe().is_ok()) {
-            Some(direct) => Ok(engine.with_direct(direct, reads, writes)),
+            Some(direct) => Ok(file_io.with_direct(direct, reads, writes)),
             None if cache == CacheMode::Direct => Err(refused()),
-            None => Ok(engine),
+            None => Ok(file_io),
         }
     }
 
@@ -217,11 +217,11 @@ impl Opening<'_> {
     }
 }
 
-/// Returns whether a test forces this engine where there is a choice. `INNERSPACE_ENGINE` names the
-/// engine at which the fallback begins.
-fn is_forced(engine: &str) -> bool {
+/// Returns whether a test forces this fallback where there is a choice. `INNERSPACE_FALLBACK` names
+/// the one that is tried first.
+fn is_forced(fallback: &str) -> bool {
     cfg!(any(test, feature = "test-util"))
-        && std::env::var_os("INNERSPACE_ENGINE").is_some_and(|forced| forced == engine)
+        && std::env::var_os("INNERSPACE_FALLBACK").is_some_and(|forced| forced == fallback)
 }
 
 /// Returns the mode that a test forces in place of [`CacheMode::Auto`], if there is one.
@@ -230,7 +230,7 @@ fn forced_mode() -> Option<CacheMode> {
         ("dontcache", CacheMode::DontCache),
         ("dropped", CacheMode::DropAfterUse),
     ];
-    let forced = modes.into_iter().find(|(engine, _)| is_forced(engine));
+    let forced = modes.into_iter().find(|(fallback, _)| is_forced(fallback));
     forced.map(|(_, mode)| mode)
 }
 

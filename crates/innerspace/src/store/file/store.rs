@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 
-use super::engine::Engine;
+use super::file_io::FileIo;
 use super::lock::LockedFile;
 use super::options::{Access, CacheMode, FileEngine};
 use super::ring;
@@ -24,7 +24,7 @@ pub struct FileStore {
     /// The file, which has the lock if it is to be locked. It is used for everything except direct
     /// transfers.
     pub(super) file: LockedFile,
-    pub(super) engine: Engine,
+    pub(super) file_io: FileIo,
     pub(super) access: Access,
     pub(super) identity: Option<Identity>,
     /// The path as given.
@@ -37,13 +37,13 @@ impl FileStore {
     /// the mode that reads use. If the file system refuses a read in mode [`CacheMode::Direct`]
     /// after all, reads use another mode from then on.
     pub fn cache_mode(&self) -> CacheMode {
-        self.engine.mode()
+        self.file_io.mode()
     }
 
     /// Returns how several reads are in flight at the same time. If the kernel refuses a read by
     /// [`FileEngine::IoUring`], the store uses [`FileEngine::Calls`] from then on.
     pub fn engine(&self) -> FileEngine {
-        match ring::takes_reads(&self.engine, &self.watch) {
+        match ring::takes_reads(&self.file_io, &self.watch) {
             true => FileEngine::IoUring,
             false => FileEngine::Calls,
         }
@@ -77,7 +77,7 @@ impl Store for FileStore {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-        let count = self.engine.read_vectored_at(&self.file, bufs, offset)?;
+        let count = self.file_io.read_vectored_at(&self.file, bufs, offset)?;
         if count == 0 {
             let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
             if wanted > 0 {
@@ -94,7 +94,7 @@ impl Store for FileStore {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.check_writable()?;
         let _own = self.watch.own_change();
-        let count = self.engine.write_vectored_at(&self.file, bufs, offset)?;
+        let count = self.file_io.write_vectored_at(&self.file, bufs, offset)?;
         self.watch.grew_to(offset + count as u64);
         Ok(count)
     }
@@ -108,7 +108,7 @@ impl Store for FileStore {
 
     fn sync(&self, what: SyncWhat) -> io::Result<()> {
         self.file.sync_name()?;
-        self.engine.sync_with(&self.file, |file| match what {
+        self.file_io.sync_with(&self.file, |file| match what {
             SyncWhat::Data => file.sync_data(),
             SyncWhat::All => file.sync_all(),
         })
@@ -141,7 +141,7 @@ impl Store for FileStore {
     }
 
     fn submit(&self, batch: Batch) {
-        ring::launch(&self.engine, &self.watch, batch).call(self);
+        ring::launch(&self.file_io, &self.watch, batch).call(self);
     }
 
     fn fills_as_told(&self, _: Own) -> bool {
@@ -157,7 +157,7 @@ impl Store for FileStore {
     }
 
     fn limits(&self) -> Limits {
-        self.engine.limits().prefer(PREFERRED_SIZE)
+        self.file_io.limits().prefer(PREFERRED_SIZE)
     }
 
     fn writable(&self) -> bool {

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use crate::store::file::direct::Direct;
-use crate::store::file::engine::Engine;
+use crate::store::file::file_io::FileIo;
 use crate::store::file::watch::Watch;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -39,9 +39,10 @@ pub(crate) struct Source {
     watch: Arc<Watch>,
 }
 
-/// Returns the descriptor of direct reads, if reads go by a ring now.
-pub(super) fn direct_reads<'e>(engine: &'e Engine, watch: &Watch) -> Option<&'e Arc<Direct>> {
-    let direct = engine.direct_reads()?;
+/// Decides which engine a file uses now: returns the descriptor of its direct reads if they go by a
+/// ring, and `None` if they are calls.
+pub(super) fn direct_reads<'e>(file_io: &'e FileIo, watch: &Watch) -> Option<&'e Arc<Direct>> {
+    let direct = file_io.direct_reads()?;
     (!watch.fell_back.load(Ordering::Relaxed) && available()).then_some(direct)
 }
 
@@ -54,12 +55,12 @@ impl Source {
     /// Makes a read into this memory that a ring can take. Returns the memory as an error if none
     /// can. The caller keeps the source, which has the descriptor, until the read has completed.
     pub(super) fn of_read(
-        engine: &Engine,
+        file_io: &FileIo,
         watch: &Arc<Watch>,
         offset: u64,
         iovecs: Vec<iovec>,
     ) -> Result<(Transfer, Source), Vec<iovec>> {
-        let Some(direct) = direct_reads(engine, watch) else {
+        let Some(direct) = direct_reads(file_io, watch) else {
             return Err(iovecs);
         };
         let is_aligned = |piece: &iovec| {
@@ -165,7 +166,7 @@ mod tests {
         let mut source = None;
         let transfer_for = |pieces| {
             let (transfer, of) =
-                Source::of_read(&case.store.engine, &case.store.watch, offset, pieces).ok()?;
+                Source::of_read(&case.store.file_io, &case.store.watch, offset, pieces).ok()?;
             source = Some(of);
             Some(transfer)
         };
@@ -225,7 +226,7 @@ mod tests {
         let mut takes = |offset, at, len| {
             let whole = piece(&mut memory, begin, PAGE);
             let pieces = vec![whole, piece(&mut memory, begin + at, len)];
-            match Source::of_read(&case.store.engine, &case.store.watch, offset, pieces) {
+            match Source::of_read(&case.store.file_io, &case.store.watch, offset, pieces) {
                 Ok((transfer, _)) => transfer.iovecs.len() == 2,
                 Err(pieces) => {
                     assert_eq!(pieces.len(), 2, "the memory comes back");
@@ -240,7 +241,7 @@ mod tests {
         let buffered = FileOptions::new().cache_mode(CacheMode::Kernel);
         let store = buffered.open(&case.path).unwrap();
         assert_eq!(store.engine(), FileEngine::Calls);
-        assert!(Source::of_read(&store.engine, &store.watch, 0, Vec::new()).is_err());
+        assert!(Source::of_read(&store.file_io, &store.watch, 0, Vec::new()).is_err());
     }
 
     // spec: R15
@@ -250,7 +251,7 @@ mod tests {
         for number in refused {
             let Some(case) = case(2 * PAGE) else { return };
             let (_, source) =
-                Source::of_read(&case.store.engine, &case.store.watch, 0, Vec::new()).unwrap();
+                Source::of_read(&case.store.file_io, &case.store.watch, 0, Vec::new()).unwrap();
             let complete = |number| {
                 let error = io::Error::from_raw_os_error(number);
                 source.completed(0, PAGE as u64, Err(error))

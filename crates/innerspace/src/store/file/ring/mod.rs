@@ -1,5 +1,5 @@
-//! Reads by io_uring(7). [`in_flight`] says which reads can go by a ring; [`flights`] has the ring
-//! and its thread.
+//! Reads by io_uring(7). [`in_flight`] decides which engine a file uses and which reads go by a
+//! ring; [`flights`] has the ring and its thread.
 
 mod flights;
 mod in_flight;
@@ -7,19 +7,19 @@ mod in_flight;
 pub(crate) use flights::Flights;
 use in_flight::{Source, direct_reads};
 
-use super::engine::Engine;
+use super::file_io::FileIo;
 use super::watch::Watch;
 use crate::store::{Batch, Operation};
 use crate::sync::Arc;
 
 /// Returns whether reads of this file go by a ring now.
-pub(super) fn takes_reads(engine: &Engine, watch: &Watch) -> bool {
-    direct_reads(engine, watch).is_some()
+pub(super) fn takes_reads(file_io: &FileIo, watch: &Watch) -> bool {
+    direct_reads(file_io, watch).is_some()
 }
 
 /// Puts the reads that a ring can take in flight. Returns the other requests.
-pub(super) fn launch(engine: &Engine, watch: &Arc<Watch>, mut batch: Batch) -> Batch {
-    if !takes_reads(engine, watch) {
+pub(super) fn launch(file_io: &FileIo, watch: &Arc<Watch>, mut batch: Batch) -> Batch {
+    if !takes_reads(file_io, watch) {
         return batch;
     }
     let mut reads = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn launch(engine: &Engine, watch: &Arc<Watch>, mut batch: Batch) -> B
             rest.push(request);
             continue;
         };
-        match Source::of_read(engine, watch, request.offset(), request.iovecs()) {
+        match Source::of_read(file_io, watch, request.offset(), request.iovecs()) {
             Ok((transfer, source)) => {
                 reads.push((transfer, request, source));
                 flights = Some(ring);

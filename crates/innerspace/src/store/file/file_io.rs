@@ -1,7 +1,8 @@
-//! The engine of a [`FileStore`](super::FileStore): one read or write in each cache mode.
+//! One read or write in each cache mode. (Which engine makes the reads in flight, io_uring or
+//! threads, is decided in `ring/in_flight.rs`.)
 //!
-//! An engine has a way through the page cache that leaves nothing there ([`Cached`]). Where it
-//! works, the engine also has a second descriptor that bypasses the page cache ([`Direct`]), for
+//! A [`FileIo`] has a way through the page cache that leaves nothing there ([`Cached`]). Where it
+//! works, it also has a second descriptor that bypasses the page cache ([`Direct`]), for
 //! the reads, the long writes or all writes. In mode `Auto` reads bypass the page cache, and short
 //! writes go through it. These measurements are the reason (Linux 6.18, ext4, virtio disk, two
 //! processors, file of 2 GiB, none of it cached):
@@ -60,7 +61,7 @@ pub(super) enum DirectWrites {
 
 /// The ways in which a file's transfers are done.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct FileIo {
     cached: Cached,
     written: Written,
     /// The descriptor that bypasses the page cache. Reads in flight share it.
@@ -71,10 +72,10 @@ pub(super) struct Engine {
     direct_writes: DirectWrites,
 }
 
-impl Engine {
-    /// Makes an engine that does everything through the page cache.
-    pub(super) fn new(cached: Cached) -> Engine {
-        Engine {
+impl FileIo {
+    /// Does everything through the page cache.
+    pub(super) fn new(cached: Cached) -> FileIo {
+        FileIo {
             cached,
             written: Written::default(),
             direct: None,
@@ -83,9 +84,9 @@ impl Engine {
         }
     }
 
-    /// Returns the same engine with a descriptor that bypasses the page cache.
-    pub(super) fn with_direct(self, direct: Direct, reads: bool, writes: DirectWrites) -> Engine {
-        Engine {
+    /// Returns the same with a descriptor that bypasses the page cache.
+    pub(super) fn with_direct(self, direct: Direct, reads: bool, writes: DirectWrites) -> FileIo {
+        FileIo {
             direct: Some(Arc::new(direct)),
             direct_reads: AtomicBool::new(reads),
             direct_writes: writes,
@@ -335,18 +336,18 @@ impl Written {
 mod tests {
     use super::*;
 
-    fn write_at(engine: &Engine, file: &File, bytes: &[u8]) -> io::Result<usize> {
-        engine.write_vectored_at(file, &[IoSlice::new(bytes)], 0)
+    fn write_at(file_io: &FileIo, file: &File, bytes: &[u8]) -> io::Result<usize> {
+        file_io.write_vectored_at(file, &[IoSlice::new(bytes)], 0)
     }
 
     #[test]
     fn a_write_out_that_failed_unseen_comes_out_of_the_next_sync_once() {
         let file = tempfile::tempfile().unwrap();
-        let engine = Engine::new(Cached::Dropped);
-        let written = &engine.written;
+        let file_io = FileIo::new(Cached::Dropped);
+        let written = &file_io.written;
         written.unsaid.note(Err(io::ErrorKind::TimedOut.into()));
         written.unsaid.note(Err(io::ErrorKind::StorageFull.into()));
-        let sync = || engine.sync_with(&file, File::sync_data);
+        let sync = || file_io.sync_with(&file, File::sync_data);
         assert_eq!(sync().unwrap_err().kind(), io::ErrorKind::TimedOut);
         sync().unwrap();
     }
@@ -354,15 +355,15 @@ mod tests {
     #[test]
     fn an_error_that_a_wait_has_taken_is_found_by_the_sync_beside_it() {
         let file = tempfile::tempfile().unwrap();
-        let engine = Engine::new(Cached::Dropped);
-        let written = &engine.written;
+        let file_io = FileIo::new(Cached::Dropped);
+        let written = &file_io.written;
         let waited = written.unsaid.by(|| {
             // A sync that ended now would find no error, so it has to wait.
             assert!(written.unsaid.0.try_lock().is_none(), "it does not wait");
             Err(io::ErrorKind::TimedOut.into())
         });
         assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        let sync = || engine.sync_with(&file, File::sync_data);
+        let sync = || file_io.sync_with(&file, File::sync_data);
         assert_eq!(sync().unwrap_err().kind(), io::ErrorKind::TimedOut);
         sync().unwrap();
     }
@@ -370,16 +371,16 @@ mod tests {
     #[test]
     fn one_failure_is_told_once_whoever_met_it() {
         let file = tempfile::tempfile().unwrap();
-        let engines = [Engine::new(Cached::Dropped), Engine::new(Cached::Nothing)];
-        for engine in engines {
-            engine
+        let both = [FileIo::new(Cached::Dropped), FileIo::new(Cached::Nothing)];
+        for file_io in both {
+            file_io
                 .written
                 .unsaid
                 .note(Err(io::ErrorKind::StorageFull.into()));
             let failing = |_: &File| Err(io::ErrorKind::TimedOut.into());
-            let error = engine.sync_with(&file, failing).unwrap_err();
+            let error = file_io.sync_with(&file, failing).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            engine.sync_with(&file, File::sync_data).unwrap();
+            file_io.sync_with(&file, File::sync_data).unwrap();
         }
     }
 
@@ -394,13 +395,13 @@ mod tests {
             .create_new(true)
             .open(path)
             .unwrap();
-        let engine = Engine::new(Cached::Dropped);
-        assert_eq!(write_at(&engine, &file, &[1; 8192]).unwrap(), 8192);
+        let file_io = FileIo::new(Cached::Dropped);
+        assert_eq!(write_at(&file_io, &file, &[1; 8192]).unwrap(), 8192);
         let failing = |file: &File| {
             file.sync_data()?;
             Err(io::ErrorKind::TimedOut.into())
         };
-        engine.sync_with(&file, failing).unwrap_err();
+        file_io.sync_with(&file, failing).unwrap_err();
         let Ok(left) = sys::cached_bytes(&file) else {
             return eprintln!("left out: no word about what is cached");
         };
@@ -455,13 +456,13 @@ mod tests {
         if !sys::enable_dontcache(&file) {
             return eprintln!("left out: no such mode");
         }
-        let engine = Engine::new(Cached::Nothing);
+        let file_io = FileIo::new(Cached::Nothing);
         let bytes = vec![5; DROP_EVERY as usize];
         // The write goes to blocks that the file has already, because the kernel leaves those in
         // the page cache.
         for _ in 0..2 {
-            assert_eq!(write_at(&engine, &file, &bytes).unwrap(), bytes.len());
-            engine.sync_with(&file, File::sync_data).unwrap();
+            assert_eq!(write_at(&file_io, &file, &bytes).unwrap(), bytes.len());
+            file_io.sync_with(&file, File::sync_data).unwrap();
         }
         let Ok(left) = sys::cached_bytes(&file) else {
             return eprintln!("left out: no word about what is cached");
@@ -483,20 +484,24 @@ mod tests {
         };
         // The alignment of 1 makes every transfer count as aligned.
         let direct = Direct::new(refusing, 1);
-        let engine = Engine::new(Cached::Dropped).with_direct(direct, true, DirectWrites::Never);
+        let file_io = FileIo::new(Cached::Dropped).with_direct(direct, true, DirectWrites::Never);
         let read = |offset| {
             let mut byte = [0];
-            let count = engine.read_vectored_at(&file, &mut [IoSliceMut::new(&mut byte)], offset);
+            let count = file_io.read_vectored_at(&file, &mut [IoSliceMut::new(&mut byte)], offset);
             count.map(|count| byte[..count].to_vec())
         };
         read(u64::MAX).unwrap_err();
-        assert_eq!(engine.mode(), CacheMode::Direct, "the request was at fault");
+        assert_eq!(
+            file_io.mode(),
+            CacheMode::Direct,
+            "the request was at fault"
+        );
         assert_eq!(read(1).unwrap(), b"b");
-        if engine.mode() == CacheMode::Direct {
+        if file_io.mode() == CacheMode::Direct {
             return eprintln!("left out: the file system takes what is not aligned");
         }
-        assert_eq!(engine.mode(), CacheMode::DropAfterUse);
-        assert_eq!(engine.limits().alignment, 1);
+        assert_eq!(file_io.mode(), CacheMode::DropAfterUse);
+        assert_eq!(file_io.limits().alignment, 1);
         assert_eq!(read(2).unwrap(), b"c");
     }
 }
