@@ -415,7 +415,8 @@ impl Pool {
         }
     }
 
-    /// Whether the retire queue has grown so long that [`Pool::safe_point`] would flush it.
+    /// Whether the retire queue has grown so long that [`Pool::flush_retired_if_due`] would flush
+    /// it.
     #[inline]
     pub(crate) fn is_flush_due(&self) -> bool {
         self.retired.is_flush_due()
@@ -424,7 +425,7 @@ impl Pool {
     /// Flushes the retire queue if it has grown long. The caller is outside every section and holds
     /// no lock that a section may take.
     #[inline]
-    pub(crate) fn safe_point(&self) {
+    pub(crate) fn flush_retired_if_due(&self) {
         if self.is_flush_due() {
             self.flush_retired();
         }

@@ -103,7 +103,7 @@ impl FileCore {
     /// more. A write that fails leaves this work to the next operation, and to the service.
     #[inline]
     pub(crate) fn end_operation(&self) {
-        self.pool.safe_point();
+        self.pool.flush_retired_if_due();
         self.ready.wake_due();
     }
 

@@ -410,18 +410,18 @@ fn a_request_that_is_tried_again_is_refused_once() {
 }
 
 #[test]
-fn a_long_queue_is_flushed_at_the_next_safe_point() {
+fn a_long_queue_is_flushed_at_the_next_flush_retired_if_due() {
     let pool = pool_of(100, 0);
     let (sender, receiver) = std::sync::mpsc::channel();
     for number in 0..64 {
-        pool.safe_point();
+        pool.flush_retired_if_due();
         let sender = sender.clone();
         pool.retire(Retired::Call(Box::new(move |_| {
             sender.send(number).unwrap()
         })));
         assert!(receiver.try_recv().is_err(), "not before the queue is long");
     }
-    pool.safe_point();
+    pool.flush_retired_if_due();
     assert_eq!(
         receiver.try_iter().collect::<Vec<_>>(),
         (0..64).collect::<Vec<_>>()

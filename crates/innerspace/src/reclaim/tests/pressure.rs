@@ -63,7 +63,7 @@ fn threads_under_pressure_stay_under_every_limit_and_lose_nothing() {
                         _ => file.read(index).unwrap(),
                     }
                     if round % 64 == 0 {
-                        file.pool.safe_point();
+                        file.pool.flush_retired_if_due();
                     }
                 }
             })

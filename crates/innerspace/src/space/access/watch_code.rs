@@ -7,14 +7,14 @@ use crate::space::code::{Code, CodePage};
 use crate::space::core::address::{page_start, slot_index};
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
 use crate::space::core::space::SpaceInner;
-use crate::space::table::pte::{self, VALID_W};
+use crate::space::table::pte;
 use crate::space::vma::area::MappedFile;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::{PAGE_SIZE, VirtAddr};
 
 impl SpaceInner {
-    /// Takes the write validity of the page away, and returns whether it had any. The gate is
+    /// Takes the write validity of the page, and returns whether it had any. The gate is
     /// closed on the page.
     fn end_writes(&self, page: u64) -> bool {
         let nodes = self.nodes();
@@ -22,7 +22,7 @@ impl SpaceInner {
             let leaf = nodes.find(tables.root, page);
             leaf.is_some_and(|leaf| {
                 let word = &nodes.words(leaf.frame)[slot_index(page, 0)];
-                pte::take_valid(word, VALID_W).has(VALID_W)
+                pte::take_write_validity(word)
             })
         })
     }

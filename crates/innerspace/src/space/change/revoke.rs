@@ -110,9 +110,9 @@ impl SpaceMapper {
     }
 }
 
-/// Returns whether the file may take the word: it may not if the word is empty or leads to a
-/// private copy.
-fn may_be_taken(page: pte::Pte) -> bool {
+/// Returns whether the word shows the file: its page, its device, or the zeros of its hole. If the
+/// word is empty or leads to a private copy, the revoker leaves it alone.
+fn shows_file(page: pte::Pte) -> bool {
     matches!(page.holds(), Holds::File | Holds::Direct | Holds::Zero)
 }
 
@@ -156,7 +156,7 @@ impl SpaceInner {
         for (vma, addresses) in tables.vmas.showing(file, pages) {
             let mut each = |at, word: &AtomicU64| {
                 let page = pte::load(word);
-                if !may_be_taken(page) {
+                if !shows_file(page) {
                     return;
                 }
                 let before = pte::take_valid_of_file(word, page, VALID);
@@ -193,7 +193,7 @@ impl SpaceInner {
 
     fn revoke_word(&self, vma: &Vma, at: u64, word: &AtomicU64, how: Revoke) {
         let pte = pte::load(word);
-        if !may_be_taken(pte) {
+        if !shows_file(pte) {
             return;
         }
         match how {
@@ -204,7 +204,7 @@ impl SpaceInner {
                 // Meanwhile aging may change the word, a write fault may install a private copy,
                 // and a read fault may install the page that ends a hole.
                 let mut now = pte;
-                while self.takes(vma, at, now, how) {
+                while self.may_empty(vma, at, now, how) {
                     if pte::replace(word, now, pte::Pte::EMPTY) {
                         self.code.changed(&(at..at + 1));
                         // A fork may share the word, and its own mapper then finds the word empty.
@@ -225,7 +225,7 @@ impl SpaceInner {
     /// Returns whether the revoker may empty the word at `at`, in a range that was a mapping of its
     /// file when its section began. If the word leads to a page of a cached file, only the revoker
     /// that has locked the page's block may empty it: see `change`.
-    fn takes(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
+    fn may_empty(&self, vma: &Vma, at: u64, now: pte::Pte, how: Revoke) -> bool {
         match now.holds() {
             Holds::File | Holds::Direct if how == Revoke::Holes => false,
             Holds::File => {

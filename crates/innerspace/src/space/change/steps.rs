@@ -391,6 +391,6 @@ impl SpaceInner {
             self.cache
                 .released(files.filter_map(FileUse::unregister).collect());
         }
-        self.pool.safe_point();
+        self.pool.flush_retired_if_due();
     }
 }

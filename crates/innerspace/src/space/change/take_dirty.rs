@@ -97,15 +97,14 @@ impl SpaceInner {
         }
     }
 
-    /// Takes write validity away from the pages that were taken, and returns whether any had it.
+    /// Takes the write validity of the pages that were taken, and returns whether any had it.
     /// The gate is closed on them.
     fn end_writes_of(&self, taken: &Taken) -> bool {
         let nodes = self.nodes();
         let mut leaves: Vec<u64> = Vec::new();
         self.inside(|tables| {
             let mut each = |at, word: &AtomicU64| {
-                let ended =
-                    pte::load(word).has(VALID_W) && pte::take_valid(word, VALID_W).has(VALID_W);
+                let ended = pte::load(word).has(VALID_W) && pte::take_write_validity(word);
                 let leaf = at - at % LEAF_BYTES;
                 if ended && leaves.last() != Some(&leaf) {
                     leaves.push(leaf);

@@ -60,7 +60,7 @@ impl SpaceInner {
             self.grace();
             self.nodes().release(taken);
         }
-        self.pool.safe_point();
+        self.pool.flush_retired_if_due();
         Ok(())
     }
 

@@ -148,7 +148,7 @@ pub(crate) fn handle(
         fault.run(translator, vmas)
     };
     if wait == Wait::Yes {
-        space.pool.safe_point();
+        space.pool.flush_retired_if_due();
     }
     end
 }

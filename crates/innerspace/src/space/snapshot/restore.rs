@@ -86,7 +86,7 @@ impl Space {
         space.check_no_pins(&mut writer, "restore")?;
         if space.changes.is_since(is) && space.restore_in_place(image, &mut writer) {
             drop(writer);
-            space.pool.safe_point();
+            space.pool.flush_retired_if_due();
         } else {
             self.restore_by_dropping(image, writer)?;
         }
@@ -274,13 +274,13 @@ impl<'a> Walk<'a> {
             self.nodes.overwrite(page, image);
             self.copied += 1;
             if known.streak < STEADY {
-                pte::take_valid(word, VALID_W);
+                pte::take_write_validity(word);
             }
             return true;
         }
         known.streak = 0;
         known.idle += 1;
-        pte::take_valid(word, VALID_W);
+        pte::take_write_validity(word);
         known.idle < IDLE || !self.give_back(known, word, image)
     }
 

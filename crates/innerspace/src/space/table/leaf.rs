@@ -1,7 +1,7 @@
 //! Copying shared nodes, and the pages that a copied leaf borrows: see the parent module.
 
-use super::nodes::{MAX_DEPTH, Nodes, child_word};
-use super::pte::{self, Holds, Pte, VALID_W};
+use super::nodes::{MAX_BORROW_DEPTH, Nodes, child_word};
+use super::pte::{self, Holds, Pte};
 use super::shadow::Borrower;
 use crate::FrameId;
 use crate::reclaim::PoolFrame;
@@ -43,7 +43,7 @@ impl Nodes<'_> {
         let _section = self.pool.domain.reader();
         while self.collapse_shadow(old, Borrower::Shared) {}
         let depth = self.shadow(old).map_or(1, |(_, depth)| depth + 1);
-        match depth > MAX_DEPTH {
+        match depth > MAX_BORROW_DEPTH {
             true => self.copy_flat(old, frame),
             false => self.copy_borrowing(old, depth, frame),
         }
@@ -90,7 +90,7 @@ impl Nodes<'_> {
         self.publish_leaf(frame, None)
     }
 
-    /// Takes away the write validity of the leaf in this chain that owns a page. The frame is about
+    /// Takes the write validity of the leaf in this chain that owns a page. The frame is about
     /// to have two owners, and a leaf that became exclusive again would store to it without a
     /// fault.
     ///
@@ -102,7 +102,7 @@ impl Nodes<'_> {
         loop {
             let word = &self.words(leaf)[index];
             if pte::load(word).holds() == Holds::Own {
-                pte::take_valid(word, VALID_W);
+                pte::take_write_validity(word);
                 return;
             }
             match self.shadow(leaf) {

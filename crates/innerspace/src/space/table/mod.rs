@@ -12,8 +12,8 @@
 //! any other change the path is made the space's own, from the top (`Nodes::own_path`). A copied
 //! upper node takes one more ref on each child. A copied leaf *borrows* the anonymous pages of the
 //! leaf that it was copied from, its shadow (`shadow`). If a chain of shadows would be longer than
-//! `MAX_DEPTH`, the copy takes a ref on each frame instead. `docs/protocols/borrowing.md` explains
-//! sharing and borrowing.
+//! `MAX_BORROW_DEPTH`, the copy takes a ref on each frame instead. `docs/protocols/borrowing.md`
+//! explains sharing and borrowing.
 //!
 //! Locking: words change by compare-exchange, or by plain stores where no other thread can change
 //! them (`pte::take_alone`; child words under `paths`, or of a range in which no fault works). The

@@ -10,8 +10,9 @@ use crate::sync::domain::Post;
 use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{failpoint, interleave};
 
-/// The greatest number of shadows that a leaf borrows through; a longer chain is cut.
-pub(crate) const MAX_DEPTH: u64 = 8;
+/// How many forks deep a leaf may borrow: the greatest number of shadows that it borrows through. A
+/// longer chain is cut.
+pub(crate) const MAX_BORROW_DEPTH: u64 = 8;
 /// The greatest number of new nodes that the path to one leaf can need.
 pub(crate) const PATH_NODES: usize = LEVELS as usize - 1;
 

@@ -29,8 +29,31 @@
 //! accessed bit, and aging clears them (with VALID_W). VALID_W says that a store needs nothing
 //! more: the page is recorded as dirty, or is anonymous and this leaf's alone. Every change is a
 //! compare-exchange or a read-modify-write, because accessors, faults and revokers change the same
-//! words without a lock. The exception is a page of the leaf's own that a structural change takes,
-//! with the gate closed on it ([`take_alone`]).
+//! words without a lock. Two plain stores are the exceptions: a structural change empties the word
+//! of a page of the leaf's own, with the gate closed on it ([`take_alone`]); and a borrowed page
+//! becomes the leaf's own in a leaf that others share ([`own_in_shared`]). Words of a leaf that no
+//! other thread can find yet are stored plainly, too.
+//!
+//! # Who may give and take a page's write right: its write validity, VALID_W
+//!
+//! Faults alone give it: `space/fault/driver.rs` for the page of a cached file,
+//! `space/fault/direct.rs` for that of a direct-access file, `space/fault/anonymous.rs` for a page
+//! of the leaf's own. It is taken, without the page, in these places and no others:
+//!
+//! | taken by | before | against accesses under way |
+//! |---|---|---|
+//! | `change/revoke.rs`, `revoke_word` | writeback of a file's block | a grace period |
+//! | `change/revoke.rs`, `age_part`, `sample_use` | (aging: all validity) | none: the page stays |
+//! | `change/advise.rs` | (`Advice::Cold`: the same) | none: the page stays |
+//! | `table/edit.rs`, `edit_slot` | less protection | the closed gate |
+//! | `snapshot/restore.rs`, `bring_back` | a store that a restore has to see | the closed gate |
+//! | `access/watch_code.rs`, `end_writes` | a fetch of code | the closed gate |
+//! | `change/take_dirty.rs`, `end_writes_of` | a store that the log has to note | the closed gate |
+//! | `table/leaf.rs`, `end_writes_in_place` | a second owner of the frame | none: it is shared |
+//!
+//! All of them go through [`take_write_validity`], or through [`take_valid`] and
+//! [`take_valid_of_file`] when other validity goes with it. The words of a copied leaf are made
+//! without it ([`Pte::borrowed`], [`Pte::owned`]).
 //!
 //! # The copy of a page that others share
 //!
@@ -226,6 +249,11 @@ pub(crate) fn replace(slot: &AtomicU64, old: Pte, new: Pte) -> bool {
 pub(crate) fn take_valid(slot: &AtomicU64, valid: u64) -> Pte {
     interleave();
     Pte(slot.fetch_and(!valid, Ordering::AcqRel))
+}
+
+/// Takes write validity alone, and returns whether the page had it.
+pub(crate) fn take_write_validity(slot: &AtomicU64) -> bool {
+    take_valid(slot, VALID_W).has(VALID_W)
 }
 
 /// Takes validity from a slot that had `old` a moment ago. Returns the old word if the slot still

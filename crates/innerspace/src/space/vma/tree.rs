@@ -28,7 +28,7 @@ const QUARTER: usize = WIDTH / 4;
 /// The fewest ranges or children in a node other than the root.
 const LEAST: usize = if WIDTH / 2 > 2 { WIDTH / 2 - 1 } else { 2 };
 /// More levels than a tree of 2^36 pages can have.
-const MAX_DEPTH: usize = 24;
+const MAX_TREE_DEPTH: usize = 24;
 
 /// The type of the ends of ranges.
 pub(crate) trait Key: Copy + Ord + std::fmt::Debug {
@@ -536,7 +536,7 @@ impl<T: Ranged> Row<T> {
 /// Iterates over the ranges from some place on.
 pub(crate) struct Iter<'a, V: Ranged> {
     /// For each level above the leaf, the children still to visit.
-    above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_DEPTH>,
+    above: ArrayVec<std::slice::Iter<'a, Child<V>>, MAX_TREE_DEPTH>,
     leaf: std::slice::Iter<'a, V>,
 }
 
