@@ -1,5 +1,5 @@
-//! mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds. Over any store, in
-//! safe Rust.
+//! mmap with a hard limit, errors instead of SIGBUS, and a fork in microseconds. Over any store,
+//! with a safe API.
 //!
 //! A [`Memory`] is a memory manager of your own inside the process. It has page frames, a page
 //! cache, groups with limits, address spaces with faults and copy-on-write, and reclaim.
@@ -29,12 +29,12 @@
 //!
 //! # Caveats
 //!
-//! - **An address is a number.** The bytes of a mapping are reached through an [`Accessor`], not
-//!   through pointers, and not by other processes, foreign code or system calls. Each access costs
-//!   a translation. If your files fit in memory on a machine of your own, mmap reads them faster.
+//! - **An address is a number.** Only an [`Accessor`] reaches the bytes of a mapping. Pointers,
+//!   other processes, foreign code and system calls do not. Each access costs a translation. If
+//!   your files fit in memory on a machine of your own, mmap reads them faster.
 //! - **The limit covers what a `Memory` uses**: file contents, anonymous pages, page tables, index
 //!   nodes, metadata. It does not limit the process. Small bookkeeping on the heap (lists of
-//!   mappings, of dirty blocks, of waiting futures; tens of bytes each) is outside it, and so are
+//!   mappings, of dirty blocks; tens of bytes each) is outside it, and so are
 //!   the bytes of a [`MemoryStore`](store::MemoryStore).
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
 //!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
@@ -46,27 +46,27 @@
 //!   [`Memory::take_errors`] reports a failure of that write. Call [`PagedFile::sync_all`] and
 //!   check its result. Data whose write failed stays dirty, and the next sync tries again. Each
 //!   handle reports each failure once.
-//! - **Only views are stable.** [`PagedFile::read_at`], the copy behind a view over several blocks,
-//!   and loads run beside the writes of other threads and may see part of one. Loads and stores of
-//!   up to 8 bytes, at addresses that are multiples of their size, are never torn.
+//! - **Only a view of one block is stable.** A [`PagedFile::read_at`], a load, and the copy made
+//!   for a view of several blocks may see part of a concurrent write. Loads and stores of up to 8
+//!   bytes, at addresses that are multiples of their size, are never torn.
 //! - **Changes that others make to a file are not followed.** What is cached stays as it was read.
-//!   A read of the rest fails with an error that says the file shrank or changed.
+//!   A read of blocks that are not cached yet fails, and says that the file shrank or changed.
 //!   [`PagedFile::invalidate`] makes the cache look again. The lock that keeps other processes away
 //!   from a writable file is advisory.
 //! - **A direct access file over a host file can end the process.** If another process cuts the
 //!   host file short, the bytes under our mapping go away, and the next access to them is a SIGBUS.
 //!   [`OnShrink::Error`] turns that into an error, at the price of a system call per access. A
-//!   [`DaxDevice`] of memory or memfd cannot be cut. A store on a full disk is an error too, with
-//!   two exceptions where it can be a SIGBUS: on file systems that copy on write, and on a page
-//!   that was stored to, then written out by the system, and then read in again by another program.
+//!   [`DaxDevice`] of memory or memfd cannot be cut. On a full disk a store is an error, too.
+//!   It can be a SIGBUS in two cases: on a copy-on-write file system; and on a page that was stored
+//!   to, written out by the system, and read in again by another program.
 //! - **A write beyond `ulimit -f`** raises the kernel's SIGXFSZ, which ends the process. If you
 //!   ignore that signal, the write fails with an error instead.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
 //!   of the program reads the disk again. [`store::CacheMode`] has the other choices.
 //! - **A [`Session`] makes others wait.** Eviction, unmap, fork and truncation wait for its next
 //!   access or its end. Do not block in one.
-//! - **A dropped fork parent can stay charged** in part: what its children still share is freed
-//!   with the last of them.
+//! - **A dropped fork parent can stay charged** in part. Memory that it shares with its children
+//!   stays charged until the last of them is gone.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
 //!   threads; use a `Memory` only in the process that made it. Calls in the child return errors
 //!   ([`FileError::OtherProcess`] and its like), drops there leave everything as it is, and no file
@@ -80,29 +80,30 @@
 //!
 //! - set the limit, and choose who does the background work: [`Memory`], [`MemoryBuilder`],
 //!   [`Threads`]
-//! - divide it among tenants: [`Group`]: a tree; a scan in one evicts nothing of another
+//! - divide it among tenants with a tree of [`Group`]s: a scan in one evicts nothing of another
 //! - read and write a file: [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan),
 //!   [`array`](PagedFile::array), [`read_at`](PagedFile::read_at),
 //!   [`block_reader`](PagedFile::block_reader), [`chunks`](PagedFile::chunks),
 //!   [`scatter`](PagedFile::scatter), [`write_at`](PagedFile::write_at),
 //!   [`cursor`](PagedFile::cursor)
 //! - never wait: the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime
-//! - make any call in the background: [`PagedFile::defer`], [`Space::defer`], [`DaxFile::defer`]: a
-//!   [`Task`], which is a future
+//! - make any call in the background: [`PagedFile::defer`], [`Space::defer`], [`DaxFile::defer`]:
+//!   each returns a [`Task`], which is a future
 //! - decide when blocks are written: [`WriteOrder`], [`PagedFile::set_barrier`],
 //!   [`PagedFile::release_through`], the `sync_` calls
-//! - map bytes that are addressable themselves: [`DaxFile`] on a [`DaxDevice`], and [`Map::direct`]
-//! - keep bytes elsewhere: [`store::Store`]: two methods to read, and a few more to write
+//! - map memory that needs no cache: a [`DaxFile`] on a [`DaxDevice`], with [`Map::direct`]
+//! - keep bytes elsewhere by implementing [`store::Store`]: two methods to read, and a few more to
+//!   write
 //! - have address spaces: [`Space`] and [`Map`]; an [`Accessor`] for each thread, a [`Session`] for
 //!   a run of accesses
-//! - copy one in microseconds: [`Space::fork`]
-//! - freeze one, restore it, see what has changed: [`Space::freeze`], [`Space::restore`],
+//! - copy a space in microseconds: [`Space::fork`]
+//! - freeze a space, restore it, see what has changed: [`Space::freeze`], [`Space::restore`],
 //!   [`Space::changed_since`], [`Snapshot`]
-//! - hand its pages to a device or a system call: [`Space::pin`], [`Pinned`]
+//! - hand a space's pages to a device or a system call: [`Space::pin`], [`Pinned`]
 //! - understand a failed access: [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] gives the
 //!   full story
 //! - see what is going on: [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`],
-//!   [`Space::stats`]: structs that print themselves
+//!   [`Space::stats`]; the structs print themselves
 //!
 //! Below them are layers that import only downwards: `space`, `dax`, `cache`, `store`, `reclaim`,
 //! `group`, `frame`, `exec`, `sync` and `sys`. `ARCHITECTURE.md` in the repository shows how a call
@@ -114,7 +115,7 @@
 //! |---|---|---|
 //! | limit of a memory | 256 KiB ([`MINIMUM_LIMIT`]) | what the machine or the container has |
 //! | limit of a group | 8 pages, and 2 more for each accessor | its parent's limit holds too |
-//! | groups | | 65,536, nested 8 deep ([`MAX_DEPTH`]); 4,096 below one other than the root |
+//! | groups | | 65,536, 8 deep ([`MAX_DEPTH`]); at most 4,096 below any group except the root |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
 //! | address | 4 KiB; 0 on request | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |

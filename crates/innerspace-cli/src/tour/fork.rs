@@ -59,7 +59,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     }
     bar.finish_and_clear();
     findings.here(format!(
-        "{} forks of a space with {}, {} alive at a time: {} each, {} to write",
+        "{} forks of {}, {} alive at a time: {} to fork, {} for a first write",
         Grouped(FORKS),
         ByteSize(resident),
         Grouped(alive),

@@ -64,7 +64,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let (size, limit) = (ByteSize(len), ByteSize(limit));
     let (done, failed) = (Grouped(done), Grouped(failed_writes));
     findings.here(format!(
-        "{done} updates of {size} in {limit}; the store failed {failed} writes"
+        "{done} updates to a file of {size} in a memory of {limit}; the store failed {failed} writes"
     ));
     if let Some(refusal) = refusal {
         findings.here(format!("then: {refusal}"));
@@ -74,13 +74,14 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         None => findings.fail("a sync of what could not be written said that all is well"),
     }
     match count_lost(&path, &expected)? {
-        0 => findings.here("store well again, sync, plain read: every update is in the file"),
+        0 => findings
+            .here("with the store repaired, a sync and a plain read find every update in the file"),
         lost => findings.fail(format!("{} updates are not in the file", Grouped(lost))),
     }
     // Only a broken disk could show this.
     findings.kernel(
-        "not measured: Linux counts pages as clean once their write has failed, so that the next \
-         fsync(2) succeeds without them",
+        "not measured: Linux marks a page clean even if its write fails, so the next fsync(2) \
+         succeeds although the data is lost",
     );
     Ok(findings)
 }

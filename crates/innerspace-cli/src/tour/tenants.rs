@@ -27,15 +27,15 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let file = options.open_path(&tour.file)?;
     let evicted = scan_between_reads(tour, &set, &file)?;
 
-    let (set_size, scanned) = (ByteSize(working_set), ByteSize(file.len()));
+    let scanned = ByteSize(file.len());
     let (pages, evicted_b) = (Grouped(working_set / PAGE), Grouped(file.stats().evicted));
     findings.here(format!(
         "tenant-b scanned {scanned} in {} and evicted {evicted_b} blocks of its own",
         ByteSize(b.stats().peak.bytes())
     ));
     findings.here(format!(
-        "tenant-a kept {set_size} ({pages} pages) in {}: {} evicted, {} read again",
-        ByteSize(a.stats().peak.bytes()),
+        "tenant-a has {pages} pages and a limit of {}: {} evicted, {} read again",
+        ByteSize(max),
         evicted.blocks,
         evicted.reads
     ));

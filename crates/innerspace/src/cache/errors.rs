@@ -255,7 +255,7 @@ pub enum FileError {
     /// Too much data is unwritten, and the store refuses to take it. Nothing was written. The
     /// unwritten data is kept, and written again now and then, and by each sync.
     #[error(
-        "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until it is: sync again, or discard it",
+        "{file}: {} of unwritten data cannot be written ({source}); new writes are refused until that data is written. Sync again, or discard it",
         ByteSize(*dirty)
     )]
     Unwritten {

@@ -208,7 +208,7 @@ fn dirty_pages_that_cannot_be_written_refuse_new_ones_and_are_not_dropped() {
     assert!(text.contains("(data.bin: write of "), "{text}");
     assert!(
         text.ends_with(
-            " at 0 failed: no storage space); new writes are refused until it is: sync again, or discard it"
+            " at 0 failed: no storage space); new writes are refused until that data is written. Sync again, or discard it"
         ),
         "{text}"
     );
