@@ -125,6 +125,66 @@ fn the_code_map_has_every_layer_and_no_room_that_does_not_exist() {
     assert!(missing.is_empty(), "no such rooms: {missing:?}");
 }
 
+/// The names of functions, types and constants that a source defines.
+fn defined(source: &str) -> BTreeSet<&str> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words: Vec<_> = source.split(|c| !is_word(c)).collect();
+    let kinds = ["fn", "struct", "enum", "trait", "const", "type"];
+    let pairs = words.windows(2).filter(|pair| kinds.contains(&pair[0]));
+    pairs.map(|pair| pair[1]).collect()
+}
+
+/// The faults in the rows of "Where to change what": a file that does not exist, a name that its
+/// file does not define, a row without a name.
+fn faults_of_rows(section: &str, library: &Path) -> Vec<String> {
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let mut faults = Vec::new();
+    for row in rows.skip(1) {
+        let (mut source, mut named) = (None, 0);
+        for name in row.split('`').skip(1).step_by(2) {
+            if name.ends_with(".rs") {
+                source = fs::read_to_string(library.join(name)).ok();
+                if source.is_none() {
+                    faults.push(format!("no file {name}"));
+                }
+                continue;
+            }
+            named += 1;
+            if source
+                .as_deref()
+                .is_some_and(|text| !defined(text).contains(name))
+            {
+                faults.push(format!("{name} is not defined there: {row}"));
+            }
+        }
+        if named == 0 {
+            faults.push(format!("names nothing: {row}"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn every_place_to_change_something_exists() {
+    let library = root().join("crates/innerspace/src");
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a document");
+    let (_, rest) = text
+        .split_once("## Where to change what\n")
+        .expect("a section");
+    let section = rest.split("\n## ").next().expect("its text");
+    let faults = faults_of_rows(section, &library);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let rows = section
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .count();
+    assert!(rows > 20, "{rows} rows");
+
+    let wrong = "| question | where |\n|---|---|\n| a | `reclaim/nowhere.rs`: `pass` |\n\
+                 | b | `reclaim/uses.rs`: `mark_accessed`, `unused` |\n| c | `reclaim/uses.rs` |";
+    assert_eq!(faults_of_rows(wrong, &library).len(), 3);
+}
+
 #[test]
 fn every_document_that_a_comment_names_exists() {
     let root = root();

@@ -1,4 +1,5 @@
-//! The errors of groups: which group refused, how full it was, and what holds its memory.
+//! The errors of groups, and their texts: which group refused, how full it was, and what holds its
+//! memory.
 
 use std::fmt;
 use std::io;

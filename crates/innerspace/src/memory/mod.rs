@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `error` | [`MemoryError`] |
 //! | `limit` | [`Limit`]: bytes, or a share of the container or machine |
-//! | `files` | the table of open files: one file for each store identity (P27), cached or direct |
+//! | `files` | the table of open files: one for each identity of a store (P27), cached or direct |
 //! | `service` | the service thread, and `tick()` in its place |
 //! | `options` | [`MemoryBuilder`]: limit, threads; creating a memory |
 //! | `open` | opening files |

@@ -1,4 +1,19 @@
-//! Uses of blocks: marks for reclaim, and the sample for the miss curve.
+//! Uses of blocks: marks for reclaim, and the sample for the miss curve. `lists/accessed.rs` has
+//! the effect of a use on the lists.
+//!
+//! # When a block counts as used
+//!
+//! - a view: `cache/read/take_view.rs`, `take_found`
+//! - a read that does not go on where the last one in the block ended: `cache/read/copy.rs`,
+//!   `is_new_use`; a read through a `BlockReader`: `cache/read/block_reader.rs`
+//! - a write, or a store over a hole: `cache/lookup/get.rs`, for lookups with `Get::ACCESSED`; a
+//!   block that is new as a whole: `cache/write/new_blocks.rs`, which makes it with REFERENCED
+//! - accesses through a mapping: together one use for each look of reclaim at the page. They set
+//!   the accessed bit (VALID_R or VALID_X, `space/table/pte.rs`). Reclaim collects it by
+//!   `Owner::age`, and calls [`Pool::used_through_mapping`].
+//!
+//! None of these is a use: read-ahead, fault-around, a prefetch, an uncached read. A
+//! block that comes back soon after its eviction may be made active at once: `lists/refault.rs`.
 
 use std::time::Instant;
 

@@ -16,8 +16,8 @@
 //! | `domain` | sections and grace periods |
 //! | `gate` | a lock over addresses that readers pass without a shared write |
 //! | `rcu_cell` | a value that writers replace as a whole |
-//! | `per_thread` | slots that one thread uses with plain accesses, and others may empty |
-//! | `pending` | a short list that one thread fills, and others may drain |
+//! | `per_thread` | slots that one thread uses with plain accesses, and others can drain |
+//! | `pending` | a short list that one thread fills, and others can drain |
 //! | `members` | members that come and go, found by tickets |
 //! | `self_ref` | a reference of a shared object to itself |
 //! | `due` | a flag that a future is due to be woken |

@@ -1,5 +1,13 @@
 //! The state of one cached file, in components, and the small steps from which every operation is
 //! made.
+//!
+//! - `locks`: the locks that an operation may sleep on
+//! - `store_handle`, `store_probe`, `store_version`, `version_check`: the store; its answers before
+//!   it is a file; whether others have changed it
+//! - `requests`, `ready_list`: reads in flight; futures that wait for bytes
+//! - `gate`: calls of the store, and what a thread inside one may do with the file
+//! - `handle`, `closing`: the state of one handle; how far the closing has come
+//! - `counters`, `validate`: figures, and their recount
 
 pub(crate) mod closing;
 pub(crate) mod counters;

@@ -1,4 +1,12 @@
 //! Bytes that the store does not have yet: the dirty index, writeback, and syncs.
+//!
+//! - `runs`, `index`: sets of blocks; which blocks are dirty, and which may be written when
+//! - `state`: flushes, and barriers between blocks
+//! - `limits`: how much may be unwritten, for each group, and which thread writes it then
+//! - `writeback`, `write_depth`: writing one run; writing several at once
+//! - `write_backoff`: how often a failing store is tried again
+//! - `sync_turns`, `sync`: the order of syncs; one sync, and what a failed one costs
+//! - `punched`, `punch`: punches that a failed sync may have undone; making them again
 
 pub(crate) mod index;
 mod limits;

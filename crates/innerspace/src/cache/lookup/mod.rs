@@ -1,5 +1,5 @@
-//! From the number of a block to the block: the lookup, the guards on the block found, and batches
-//! of locked blocks.
+//! From the number of a block to the block: the lookup, which also makes and inserts blocks
+//! (`get`), the guards on the block found (`block`), and batches of locked blocks (`batch`).
 
 pub(crate) mod batch;
 pub(crate) mod block;

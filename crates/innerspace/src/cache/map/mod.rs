@@ -1,5 +1,9 @@
 //! The blocks of a file in address spaces: page faults, fault-around, revoking translations,
 //! eviction.
+//!
+//! - `mappers`: the upcall by which a file's pages lose their translations
+//! - `fault`, `fault_around`: the block for a page fault; the blocks that are mapped with it
+//! - `evict`: what reclaim asks of a file: age, clean, evict, flush
 
 pub(crate) mod evict;
 pub(crate) mod fault;

@@ -13,8 +13,8 @@
 //! The states of a request, and the argument for waiting without threads, are in
 //! `docs/protocols/requests.md`.
 //!
-//! Locking: the table's mutex is a leaf; so is the place of a queued request. A completion takes
-//! the mutex of the index, for blocks that could not be filled, and nothing outside it.
+//! Locking: the table's mutex is innermost; so is that of a queued request's place. A completion
+//! takes the mutex of the index, for blocks that could not be filled, and nothing outside it.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -106,8 +106,8 @@ impl Fill {
         self.request.blocks().end - self.first()
     }
 
-    /// Takes the store's answer. Missing bytes are left to a thread that makes the store's calls:
-    /// the store may hold its own locks here.
+    /// Takes the store's answer. If it has too few bytes, the missing ones are left to a thread
+    /// that makes the store's calls: the store may hold its own locks here.
     fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
         match result {
             Ok(count) if count == self.wanted => {

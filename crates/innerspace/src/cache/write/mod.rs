@@ -1,4 +1,5 @@
-//! Brings bytes from writers into the cache: writes, appends, and new blocks made many at a time.
+//! Brings bytes from writers into the cache: writes (`write_at`), appends (`append`), and new
+//! blocks made many at a time (`new_blocks`).
 
 pub(crate) mod append;
 pub(crate) mod new_blocks;
