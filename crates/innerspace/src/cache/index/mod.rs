@@ -7,19 +7,19 @@
 //! | shadow of an evicted block | 2 | when it was evicted, in evictions (60 bits) | |
 //! | node | 3 | height: 1 for a node of block words, one more for each level above | frame |
 //!
-//! So the upper bits of a block's or node's word are the offset of its bytes in the arena
+//! So the upper bits of the word of a block or node are the offset of its bytes in the arena
 //! ([`FrameOffset`]).
 //!
-//! The root word is a node, or the word of block 0 itself: a file of one block needs no node.
+//! The root word is that of a node, or of block 0 itself: a file of one block needs no node.
 //!
-//! **Readers** walk inside a section and take no lock: a node is unlinked, then a grace period
-//! passes, then its frame is reused. A block that a reader finds can be gone a moment later, so the
-//! reader takes a reference on the frame and reads the same slot again (I10). **Writers** hold the
-//! index mutex ([`Index::write`]); the nodes an insertion may need are allocated before. They keep
-//! the tags of the frames in step with the words, for readers that guess where a block is
-//! (`frame::tag`). A node goes when its last block goes, with the shadows left in it: shadows never
-//! cost a node of their own. The memory keeps a fixed number of shadows for all its files, and the
-//! oldest go first (`Pool::shadows_left`).
+//! **Readers** walk inside a section and take no lock: a node is first unlinked, then a grace
+//! period passes, then its frame is reused. A block that a reader finds may be removed a moment
+//! later, so the reader takes a reference to the frame and reads the same slot again (I10).
+//! **Writers** hold the index mutex ([`Index::write`]); nodes that an insertion may need are
+//! allocated before. Writers keep the tags of the frames in step with the words, for readers that
+//! guess where a block is (`frame::tag`). A node is removed with its last block, and the shadows
+//! left in it are dropped: shadows never cost a node of their own. The memory keeps a fixed number
+//! of shadows for all its files, and drops the oldest first (`Pool::shadows_left`).
 
 pub(crate) mod spare_nodes;
 mod writer;
@@ -34,9 +34,9 @@ use crate::sync::raw::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, Rank};
 use crate::units::FrameId;
 
-/// log2 of the words in a node.
+/// log2 of the number of words in a node.
 const NODE_SHIFT: u32 = 9;
-/// The words in a node.
+/// The number of words in a node.
 pub(crate) const NODE_WORDS: usize = 1 << NODE_SHIFT;
 /// The height that covers every block number of the largest file.
 const MAX_HEIGHT: u32 = 6;
@@ -45,21 +45,21 @@ const TAG_BLOCK: u64 = 1;
 const TAG_SHADOW: u64 = 2;
 const TAG_NODE: u64 = 3;
 
-/// A word of the index, taken apart.
+/// A decoded word of the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Word {
-    /// Nothing is cached there.
+    /// Nothing is cached for the block.
     Empty,
-    /// A cached block; the frame is its first.
+    /// A cached block, whose first frame this is.
     Block(FrameId),
-    /// A block was evicted at this count of evictions. Reads as absent.
+    /// The count of evictions at which a block was evicted. The block counts as absent.
     Shadow(u64),
-    /// A node with the given height.
+    /// A node with this height.
     Node(FrameId, u32),
 }
 
 impl Word {
-    /// Takes a word apart.
+    /// Decodes a word.
     #[inline]
     pub(crate) fn decode(word: u64) -> Word {
         let frame = FrameOffset::in_word(word).id();
@@ -71,7 +71,7 @@ impl Word {
         }
     }
 
-    /// Puts a word together.
+    /// Encodes a word.
     #[inline(always)]
     pub(crate) fn encode(self) -> u64 {
         match self {
@@ -84,34 +84,34 @@ impl Word {
         }
     }
 
-    /// The first frame of the block that a word names; if it names none, an offset outside every
-    /// arena.
+    /// Returns the offset of the first frame of the block that a word names. For other words,
+    /// returns an offset outside every arena.
     #[inline(always)]
     pub(crate) fn block_at(word: u64) -> FrameOffset {
         FrameOffset::in_form(word, TAG_BLOCK)
     }
 }
 
-/// The memory in which nodes live.
+/// The memory in which the nodes of an index are kept.
 pub(crate) trait Nodes {
-    /// The words of a node.
+    /// Returns the words of a node.
     #[inline]
     fn words(&self, node: FrameId) -> &[AtomicU64; NODE_WORDS] {
         let words = self.words_at(FrameOffset::of(node));
         words.unwrap_or_else(|| panic!("node {node:?} is outside the arena"))
     }
-    /// The same, for a node that a word names; `None` if there can be none.
+    /// Like [`Nodes::words`], for an offset from a word. Returns `None` if no node can be there.
     fn words_at(&self, node: FrameOffset) -> Option<&[AtomicU64; NODE_WORDS]>;
-    /// The node's count of words that are blocks or nodes. Touched under the index mutex only.
+    /// Returns how many of the node's words are blocks or nodes. Called under the index mutex only.
     fn live(&self, node: FrameId) -> u32;
-    /// Sets the count.
+    /// Sets the number that [`Nodes::live`] returns.
     fn set_live(&self, node: FrameId, live: u32);
     /// Sets the tag of a block's frame.
     fn set_tag(&self, frame: FrameId, tag: Tag);
 }
 
-/// See the module. Its mutex also guards a `T`: state that changes with the index, and would need a
-/// mutex of its own.
+/// The index of a file. Its mutex also guards a `T`: state that changes with the index, and would
+/// otherwise need a mutex of its own.
 #[derive(Debug)]
 pub(crate) struct Index<T = ()> {
     root: AtomicU64,
@@ -119,7 +119,7 @@ pub(crate) struct Index<T = ()> {
     writer: Mutex<Guarded<T>>,
 }
 
-/// What the mutex of an [`Index`] guards; dereferences to the `T`.
+/// The state that the mutex of an [`Index`] guards. Dereferences to the `T`.
 #[derive(Debug, Default)]
 pub(crate) struct Guarded<T> {
     counts: Counts,
@@ -159,36 +159,37 @@ pub(crate) struct Counts {
 /// The result of an insertion.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// The block is in. Has the shadow that it replaced.
+    /// The block was inserted. This is the shadow that it replaced.
     Done(Option<u64>),
-    /// A block is there already; nothing was changed.
+    /// Another block is there already, at this frame. Nothing was changed.
     Occupied(FrameId),
-    /// More spare nodes are needed, this many in all; nothing was changed.
+    /// Spare nodes are missing: this many are needed in all. Nothing was changed.
     NeedNodes(usize),
 }
 
 /// The result of the insertion of a run of blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunInserted {
-    /// Blocks that are in, from the first on.
+    /// The number of blocks that were inserted, from the first on.
     pub(crate) blocks: usize,
-    /// The next block needs more spare nodes, this many in all. If it needs none and blocks are
-    /// left, there is a block already.
+    /// The number of spare nodes that the next block needs, if some are missing. If this is `None`
+    /// and blocks are left, another block is already in the next one's place.
     pub(crate) need_nodes: Option<usize>,
 }
 
-/// The node of the given height that a word names; if it names none, an offset outside every arena.
+/// Returns the offset of the node of this height that a word names. For other words, returns an
+/// offset outside every arena.
 #[inline(always)]
 fn node_of_height(word: u64, height: u32) -> FrameOffset {
     FrameOffset::in_form(word, Word::Node(FrameId(0), height).encode())
 }
 
-/// Levels needed for a block number.
+/// Returns how many levels a tree with this block number needs.
 fn height_for(block: u64) -> u32 {
     (u64::BITS - block.leading_zeros()).div_ceil(NODE_SHIFT)
 }
 
-/// The word of a node of `height` that leads to `block`.
+/// Returns the position, in a node of `height`, of the word that leads to `block`.
 fn position(block: u64, height: u32) -> usize {
     (block >> ((height - 1) * NODE_SHIFT)) as usize & (NODE_WORDS - 1)
 }
@@ -198,7 +199,7 @@ fn is_live(word: u64) -> bool {
     matches!(Word::decode(word), Word::Block(_) | Word::Node(..))
 }
 
-/// The height of the subtree under a word; 0 for a word that is no node.
+/// Returns the height of the subtree under a word: 0 for a word that is no node.
 fn height_of(word: u64) -> u32 {
     match Word::decode(word) {
         Word::Node(_, height) => height,
@@ -207,7 +208,7 @@ fn height_of(word: u64) -> u32 {
 }
 
 impl<T: Default> Index<T> {
-    /// An empty index whose mutex has this place in the lock order, and whose blocks get these
+    /// Creates an empty index. Its mutex has this place in the lock order, and its blocks get these
     /// tags.
     pub(crate) fn ranked(rank: Rank, tags: Tags) -> Index<T> {
         Index {
@@ -219,15 +220,15 @@ impl<T: Default> Index<T> {
 }
 
 impl<T> Index<T> {
-    /// The slot where the word of `block` is, if nodes lead there. Valid while the caller's section
-    /// is open.
+    /// Returns the slot with the word of `block`, if nodes lead there. Valid while the caller's
+    /// section is open.
     #[inline(always)]
     pub(crate) fn slot<'a>(&'a self, nodes: &'a impl Nodes, block: u64) -> Option<&'a AtomicU64> {
-        // Acquire, here and below: pairs with the release stores of `IndexWriter`; a node's words
-        // were written before its link.
+        // Acquire, here and below, pairs with the release stores of `IndexWriter`: the words of a
+        // node were written before the link to it.
         let root = self.root.load(Ordering::Acquire);
-        // The usual size, 2 MiB to 1 GiB in small blocks, without a loop: the instructions of a hit
-        // are counted.
+        // The usual size, 2 MiB to 1 GiB in small blocks, is handled without a loop, since every
+        // instruction of a hit counts.
         let Some(top) = nodes.words_at(node_of_height(root, 2)) else {
             cold_path();
             return self.slot_at_any_height(nodes, root, block);
@@ -237,7 +238,7 @@ impl<T> Index<T> {
         Some(&nodes.words_at(bottom)?[block as usize & (NODE_WORDS - 1)])
     }
 
-    // Inlined: with a call, the caller would have to save registers around it.
+    // Inlined, since around a call the caller would have to save registers.
     #[inline(always)]
     fn slot_at_any_height<'a>(
         &'a self,
@@ -249,7 +250,7 @@ impl<T> Index<T> {
             return (block == 0).then_some(&self.root);
         };
         let mut shift = (height - 1) * NODE_SHIFT;
-        // None: the tree is not so high.
+        // `None` if the tree is not as high as the block number needs.
         let words = nodes.words_at(FrameOffset::in_word(root))?;
         let mut slot = words.get((block >> shift) as usize)?;
         while shift > 0 {
@@ -264,18 +265,18 @@ impl<T> Index<T> {
         Some(slot)
     }
 
-    /// The tags of its blocks.
+    /// Returns the tags of the index's blocks.
     #[inline(always)]
     pub(crate) fn tags(&self) -> &Tags {
         &self.tags
     }
 
-    /// The word of `block` now.
+    /// Returns the word of `block`.
     #[inline]
     pub(crate) fn load(&self, nodes: &impl Nodes, block: u64) -> Word {
         let slot = self.slot(nodes, block);
         slot.map_or(Word::Empty, |slot| {
-            // The root word may have become a node since it was chosen as a slot.
+            // The root word may have become that of a node since it was chosen as a slot.
             match Word::decode(slot.load(Ordering::Acquire)) {
                 Word::Node(..) => Word::Empty,
                 word => word,
@@ -283,8 +284,8 @@ impl<T> Index<T> {
         })
     }
 
-    /// The first block at or after `from` and before `to`. Needs a section, as [`Index::slot`]
-    /// does.
+    /// Returns the first block at or after `from` and before `to`. The caller is in a section, as
+    /// for [`Index::slot`].
     pub(crate) fn next_block(
         &self,
         nodes: &impl Nodes,
@@ -298,7 +299,7 @@ impl<T> Index<T> {
         next_below(nodes, root, 0, &(from..to))
     }
 
-    /// Starts a change; other writers wait.
+    /// Begins a change. Other writers wait until it ends.
     #[inline]
     #[track_caller]
     pub(crate) fn write(&self) -> IndexWriter<'_, T> {
@@ -316,13 +317,13 @@ impl<T> Index<T> {
         self.writer.lock()
     }
 
-    /// Blocks, shadows and nodes in the index.
+    /// Returns how many blocks, shadows and nodes are in the index.
     pub(crate) fn counts(&self) -> Counts {
         self.writer.lock().counts
     }
 
-    /// Recounts everything, and panics if a count or the form of the tree is wrong. Nobody may be
-    /// changing it.
+    /// Recounts everything, and panics if a count or the form of the tree is wrong. No other thread
+    /// may be changing the index.
     pub(crate) fn validate(&self, nodes: &impl Nodes) {
         let writer = self.write();
         let mut found = Counts::default();
@@ -331,7 +332,7 @@ impl<T> Index<T> {
     }
 }
 
-/// The first block of `range`, which is not empty, in the subtree under `word`, whose first block
+/// Returns the first block in `range` (not empty) of the subtree under `word`, whose first block
 /// number is `base`.
 fn next_below(
     nodes: &impl Nodes,

@@ -1,12 +1,12 @@
-//! Nodes for an index, allocated before they are needed: a thread that holds an index's lock, or is
-//! in a section, cannot allocate.
+//! Nodes for an index, allocated before they are needed: a thread that holds the mutex of an index,
+//! or is in a section, cannot allocate.
 
 use crate::frame::{Dropped, HoldState, Kind};
 use crate::group::{GroupId, LimitError};
 use crate::reclaim::{AllocMode, Pool};
 use crate::units::FrameId;
 
-/// Nodes that are charged and zeroed, and linked nowhere. The rest is freed when it is dropped.
+/// Nodes that are charged, zeroed, and not linked yet. Dropping this frees those that are left.
 #[derive(Debug)]
 pub(crate) struct SpareNodes<'p> {
     pool: &'p Pool,
@@ -15,7 +15,7 @@ pub(crate) struct SpareNodes<'p> {
 }
 
 impl<'p> SpareNodes<'p> {
-    /// Creates a supply without nodes. They will be charged to `group`.
+    /// Creates a supply without nodes. Its nodes will be charged to `group`.
     pub(crate) fn new(pool: &'p Pool, group: GroupId) -> SpareNodes<'p> {
         SpareNodes {
             pool,
@@ -24,7 +24,8 @@ impl<'p> SpareNodes<'p> {
         }
     }
 
-    /// Makes nodes until there are `count`. No leaf lock is held, and no section open.
+    /// Allocates nodes until there are `count`. The caller holds no innermost lock, and no section
+    /// is open.
     pub(crate) fn ensure(&mut self, count: usize, mode: AllocMode) -> Result<(), LimitError> {
         while self.nodes.len() < count {
             let mut node = self.pool.alloc(self.group, 0, mode)?;
@@ -35,7 +36,7 @@ impl<'p> SpareNodes<'p> {
         Ok(())
     }
 
-    /// The nodes. An insertion takes out those that it links.
+    /// Returns the nodes. An insertion takes out those that it links.
     pub(crate) fn nodes(&mut self) -> &mut Vec<FrameId> {
         &mut self.nodes
     }
@@ -44,7 +45,7 @@ impl<'p> SpareNodes<'p> {
 impl Drop for SpareNodes<'_> {
     fn drop(&mut self) {
         for node in self.nodes.drain(..) {
-            // No other thread can know the node.
+            // No other thread can have found the node.
             if self.pool.frames.meta(node).hold.put() == Dropped::Last {
                 self.pool.free(node);
             }

@@ -1,9 +1,9 @@
-//! The index against plain maps, and the forms a tree takes.
+//! Compares the index with plain maps, and checks the forms that a tree takes.
 
 use super::*;
 use std::collections::BTreeMap;
 
-/// Nodes on the heap; numbers from 1.
+/// Nodes on the heap, with numbers from 1.
 struct TestNodes {
     words: Vec<Box<[AtomicU64; NODE_WORDS]>>,
     live: Vec<AtomicU64>,
@@ -23,7 +23,7 @@ impl TestNodes {
         }
     }
 
-    /// The frames that have tags, with these.
+    /// Returns the frames that have tags, with these tags.
     fn tagged(&self) -> BTreeMap<FrameId, u64> {
         let tags = self.tags.lock().unwrap();
         let tagged = tags.iter().filter(|(_, tag)| **tag != Tag::NONE);
@@ -147,7 +147,7 @@ fn a_shadow_reads_as_absent_and_a_create_replaces_it() {
         }
     );
     index.validate(&nodes);
-    // The last block of a node takes the shadows with it.
+    // The shadows in a node are dropped with its last block.
     remove(&index, &mut nodes, 3, 31, Some(100));
     remove(&index, &mut nodes, 4, 40, Some(101));
     assert_eq!(index.counts(), Counts::default());
@@ -228,7 +228,7 @@ fn a_run_goes_in_as_its_blocks_would_and_ends_at_one_that_is_there() {
         random = random
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        // Around the borders of nodes, and where the tree grows.
+        // These places are around the borders of nodes, and where the tree grows.
         let near = [0, 505, 1_015, 5_000][(random >> 61) as usize % 4];
         let first = near + (random >> 8) % 20;
         if step % 5 == 4 {

@@ -1,4 +1,4 @@
-//! Changing an index: insertion with the nodes it needs, replacement, removal.
+//! Changes an index: inserts blocks with the nodes that they need, replaces and removes blocks.
 
 use super::{
     Guarded, Inserted, MAX_HEIGHT, NODE_SHIFT, Nodes, RunInserted, Word, height_for, height_of,
@@ -18,14 +18,14 @@ pub(crate) struct IndexWriter<'a, T = ()> {
 }
 
 impl<'a, T> IndexWriter<'a, T> {
-    /// The `T` that the index's mutex guards.
+    /// Returns the `T` that the index's mutex guards.
     #[inline]
     pub(crate) fn guarded(&mut self) -> &mut T {
         &mut self.guarded
     }
 
-    /// Puts `frame` at `block`, unless a block is there. Takes the nodes it needs from `spares`:
-    /// zeroed, not yet linked.
+    /// Puts `frame` at `block`, unless another block is there. Takes the nodes that it needs from
+    /// `spares`, in which they are zeroed and not linked yet.
     pub(crate) fn insert(
         &mut self,
         nodes: &impl Nodes,
@@ -90,8 +90,8 @@ impl<'a, T> IndexWriter<'a, T> {
         true
     }
 
-    /// Puts `frames` at `first` and after it, as far as no block is there, with one walk down for
-    /// each node. The shadows that they replace are added to `shadows`.
+    /// Puts `frames` at `first` and after it, up to the first place where a block is already, with
+    /// one walk down for each node. The shadows that they replace are added to `shadows`.
     pub(crate) fn insert_run(
         &mut self,
         nodes: &impl Nodes,
@@ -105,7 +105,7 @@ impl<'a, T> IndexWriter<'a, T> {
         while blocks < frames.len() {
             let (block, rest) = (first + blocks as u64, &frames[blocks..]);
             let Some(node) = self.bottom(nodes, block) else {
-                // Nodes are missing, or the file has block 0 alone.
+                // Nodes are missing, or the file has at most block 0.
                 match self.insert(nodes, block, rest[0], spares) {
                     Inserted::Done(shadow) => shadows.extend(shadow),
                     Inserted::Occupied(_) => break,
@@ -151,7 +151,7 @@ impl<'a, T> IndexWriter<'a, T> {
         });
     }
 
-    /// The node that has the word of `block`, if nodes lead there.
+    /// Returns the node that has the word of `block`, if nodes lead there.
     fn bottom(&self, nodes: &impl Nodes, block: u64) -> Option<FrameId> {
         let mut word = self.root.load(Ordering::Relaxed);
         if height_for(block) > height_of(word) {
@@ -168,7 +168,7 @@ impl<'a, T> IndexWriter<'a, T> {
         }
     }
 
-    /// Puts `new` where `old` is.
+    /// Puts `new` in the place of `old`.
     pub(crate) fn replace(&mut self, nodes: &impl Nodes, block: u64, old: FrameId, new: FrameId) {
         let slot = self
             .find(nodes, block)
@@ -186,9 +186,9 @@ impl<'a, T> IndexWriter<'a, T> {
         );
     }
 
-    /// Takes `frame` out of `block`, leaving a shadow if one is given and a node remains to hold
-    /// it. Nodes that became empty are added to `freed`: unlinked, but to be reused after a grace
-    /// period only.
+    /// Takes `frame` out of `block`, and leaves the given shadow if a node remains to hold it.
+    /// Nodes that became empty are unlinked and added to `freed`; they may be reused only after a
+    /// grace period.
     pub(crate) fn remove(
         &mut self,
         nodes: &impl Nodes,
@@ -230,7 +230,7 @@ impl<'a, T> IndexWriter<'a, T> {
         }
     }
 
-    /// Forgets all shadows at or after `from`, where the file ends now.
+    /// Forgets all shadows at or after `from`, where the file now ends.
     pub(crate) fn drop_shadows(&mut self, nodes: &impl Nodes, from: u64) {
         let root = self.root.load(Ordering::Relaxed);
         if matches!(Word::decode(root), Word::Shadow(_)) && from == 0 {
@@ -241,7 +241,7 @@ impl<'a, T> IndexWriter<'a, T> {
         }
     }
 
-    /// The slot of `block`, if nodes lead there.
+    /// Returns the slot of `block`, if nodes lead there.
     fn find<'n>(&self, nodes: &'n impl Nodes, block: u64) -> Option<&'n AtomicU64>
     where
         'a: 'n,
@@ -261,7 +261,7 @@ impl<'a, T> IndexWriter<'a, T> {
         Some(slot)
     }
 
-    /// Nodes an insertion of `block` has to add.
+    /// Returns how many nodes an insertion of `block` has to add.
     fn missing_nodes(&self, nodes: &impl Nodes, block: u64) -> usize {
         let root = self.root.load(Ordering::Relaxed);
         let (wanted, present) = (height_for(block), height_of(root));
@@ -269,7 +269,8 @@ impl<'a, T> IndexWriter<'a, T> {
             return wanted as usize;
         }
         if wanted > present {
-            // Puts new roots above the old one, then makes a path of its own below the top.
+            // The insertion puts new roots above the old one, and then makes a separate path below
+            // the top.
             return (wanted - present + wanted - 1) as usize;
         }
         let mut word = root;
@@ -281,7 +282,7 @@ impl<'a, T> IndexWriter<'a, T> {
             word = nodes.words(node)[position(block, height)].load(Ordering::Relaxed);
             height -= 1;
         }
-        // `height` levels are missing, unless the walk ended at the block's own word.
+        // At this point `height` levels are missing, unless the walk ended at the block's own word.
         match Word::decode(word) {
             Word::Node(..) => 0,
             _ => height as usize,
@@ -298,7 +299,7 @@ impl<'a, T> IndexWriter<'a, T> {
                 return;
             }
             if !is_live(root) {
-                // A shadow is not worth a node.
+                // The root is a shadow, which is not worth a node.
                 self.root.store(0, Ordering::Release);
                 self.guarded.counts.shadows -= 1;
                 return;
@@ -311,7 +312,8 @@ impl<'a, T> IndexWriter<'a, T> {
         }
     }
 
-    /// The slot of `block` with the nodes on the way made, and the node it is in.
+    /// Makes the missing nodes on the way to `block`. Returns its slot, and the node that the slot
+    /// is in.
     fn make_path<'n>(
         &mut self,
         nodes: &'n impl Nodes,
@@ -354,7 +356,7 @@ impl<'a, T> IndexWriter<'a, T> {
         spares.pop().expect("missing_nodes counted them")
     }
 
-    /// Takes the word of `block` out of its node's count, and unlinks the nodes above that became
+    /// Takes the word of `block` out of its node's count. Unlinks the nodes on the path that became
     /// empty.
     fn prune(&mut self, nodes: &impl Nodes, block: u64, freed: &mut Vec<FrameId>) {
         let mut path: [(Option<FrameId>, &AtomicU64); MAX_HEIGHT as usize + 1] =

@@ -1,5 +1,4 @@
-//! Models of the cache: operations from two or three threads. `pairs` runs under real scheduling as
-//! well.
+//! Models of the cache: operations from two or three threads. `pairs` also runs on real threads.
 
 #[cfg(shuttle)]
 mod operations;

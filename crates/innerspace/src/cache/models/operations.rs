@@ -1,7 +1,7 @@
 //! Whole operations on one file from two or three threads, under shuttle's random scheduler.
 //!
-//! Each model ends with the recount of every layer. Names contain `shuttle`, so that one command
-//! finds them all.
+//! Each model ends with a recount of every layer. The names contain `shuttle`, so that one command
+//! runs them all.
 
 mod requests;
 
@@ -69,10 +69,10 @@ impl Store for SlowStore {
     }
 }
 
-/// Schedules tried for each model.
+/// The number of schedules tried for each model.
 const ROUNDS: usize = 300;
 
-/// A file of `pages` pages full of ones, in a memory of `frames` frames.
+/// Creates a file of `pages` pages full of ones, in a memory of `frames` frames.
 fn file(frames: u32, pages: u64) -> (Arc<Cache>, Arc<MemoryStore>, PagedFile) {
     over(
         frames,
@@ -104,7 +104,7 @@ fn page(number: u64) -> Range<u64> {
     number * PAGE..(number + 1) * PAGE
 }
 
-/// The one value of all bytes.
+/// Returns the value of the bytes, which is the same for all.
 fn value(bytes: &[u8]) -> u8 {
     assert!(
         bytes.iter().all(|byte| *byte == bytes[0]),
@@ -141,14 +141,14 @@ fn shuttle_a_read_beside_a_punch() {
     });
 }
 
-// The index and the tags are changed one after the other: nobody sees a block again that was seen
-// to be gone.
+// The index and the tags are changed one after the other. After a thread has seen that a block is
+// gone, no thread may see it again.
 // spec: P15
 #[test]
 fn shuttle_a_block_that_is_gone_is_not_guessed() {
     model(|| {
         let (cache, _store, file) = file(64, 1);
-        // The second finds it cached, and notes where.
+        // The second view finds the block cached, and enters it in the lookaside table.
         for _ in 0..2 {
             assert_eq!(value(&file.view(page(0)).unwrap()), 1);
         }
@@ -169,13 +169,13 @@ fn shuttle_a_block_that_is_gone_is_not_guessed() {
     });
 }
 
-// An append keeps no cut away: others see it as one step.
+// An append does not exclude a cut: to other threads it is one step.
 // spec: P15
 #[test]
 fn shuttle_an_append_beside_a_cut_is_before_or_after_it() {
     model(|| {
         let (cache, _store, file) = file(64, 2);
-        // This makes a node: without one the append takes the long way.
+        // The view makes a node, without which the append would not be one step.
         drop(file.view(page(1)).unwrap());
         let cutter = {
             let file = file.clone();
@@ -355,7 +355,7 @@ fn shuttle_writes_beside_syncs_reach_the_store() {
 #[test]
 fn shuttle_long_writes_over_each_other_beside_a_sync() {
     model(|| {
-        // Large enough for pages to be allocated together.
+        // The memory is large enough for pages to be allocated many at a time.
         let (cache, store, file) = over(1_024, MemoryStore::new());
         let group = cache.root_group().id();
         assert!(
@@ -417,7 +417,7 @@ fn shuttle_two_writers_of_a_hole_lose_nothing() {
         let other = {
             let file = file.clone();
             thread::spawn(move || {
-                // A whole life of the block: made, written, evicted.
+                // The block is made, written and evicted, all during the other thread's operation.
                 file.write_at(&[3; 100], 200).unwrap();
                 file.sync_all().unwrap();
                 file.evict(..).unwrap();
@@ -434,7 +434,7 @@ fn shuttle_two_writers_of_a_hole_lose_nothing() {
 
 #[test]
 fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
-    // One thread has to get far while the other pauses.
+    // One thread has to get far while the other pauses, which this scheduler tries.
     let body = || {
         let (cache, _store, file) = file(16, 1);
         let told = Arc::new(AtomicU32::new(0));
@@ -445,7 +445,7 @@ fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
         let error = file.inner().core().closed();
         let closing = {
             let cache = cache.clone();
-            // The end of a close that has lost something.
+            // This is the end of a close that has lost data.
             thread::spawn(move || {
                 cache.log_error(error);
                 cache.run_deferred_if_abandoned();
@@ -461,12 +461,12 @@ fn shuttle_what_a_close_loses_is_told_beside_the_end_of_the_memory() {
 
 #[test]
 fn shuttle_what_a_close_retires_is_freed_when_it_ends_whoever_frees_it() {
-    // As above.
+    // See the model before this one for the scheduler.
     let body = || {
         let (cache, _store, file) = file(16, 1);
         let closing = {
             let cache = cache.clone();
-            // The end of a close that has left something for a grace period.
+            // This is the end of a close that has left an entry for a grace period.
             thread::spawn(move || {
                 let freed = Arc::new(AtomicU32::new(0));
                 let frees = freed.clone();
@@ -497,7 +497,7 @@ fn wait_for<F: Future>(mut future: std::pin::Pin<&mut F>) -> F::Output {
     }
 }
 
-/// What a waker notifies.
+/// A flag that a waker sets, with its waiters.
 #[derive(Default)]
 struct Bell(Mutex<bool>, Condvar);
 
@@ -509,7 +509,7 @@ impl Wake for Bell {
 }
 
 impl Bell {
-    /// Waits until it was notified since the last wait.
+    /// Waits until the flag is set, and clears it.
     fn wait(&self) {
         let mut rung = self.0.lock();
         while !std::mem::take(&mut *rung) {
@@ -520,7 +520,7 @@ impl Bell {
 
 #[test]
 fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
-    // One thread has to get far while the other pauses.
+    // One thread has to get far while the other pauses, which this scheduler tries.
     let body = || {
         let (cache, _store, file) = file(16, 1);
         let ended = Arc::new(AtomicBool::new(false));
@@ -528,7 +528,7 @@ fn shuttle_a_service_sleeps_on_no_call_whoever_ticks_meanwhile() {
             let (cache, ended) = (cache.clone(), ended.clone());
             thread::spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
-                    // No time passes here: only a kick ends the wait.
+                    // No time passes under shuttle: only a kick ends the wait.
                     cache.pool().wait_for_work(Duration::from_secs(1));
                     while cache.step() == Step::More {}
                 }

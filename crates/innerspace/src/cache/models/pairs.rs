@@ -1,8 +1,8 @@
-//! Each operation beside each other one, from two threads: the file must end as if one had come
-//! after the other.
+//! Runs each operation concurrently with each other one, from two threads. The file must end as if
+//! one operation had come after the other.
 //!
-//! The results of the two orders are found by running them one after the other. Real threads run
-//! each pair a few times, shuttle's scheduler in many interleavings.
+//! The results of the two orders are found by running the operations one after the other. Real
+//! threads run each pair a few times, shuttle's scheduler in many interleavings.
 
 use crate::cache::core::FileCore;
 use crate::cache::{
@@ -16,8 +16,8 @@ use crate::units::PageCount;
 
 const PAGE: usize = 4096;
 
-/// One operation on a file of three pages of ones, of which the first has twos that are unwritten,
-/// the second is cached and the third is not.
+/// One operation on a file of three pages of ones. The first page has unwritten twos, the second is
+/// cached, and the third is not.
 #[derive(Clone, Copy)]
 struct Operation {
     name: &'static str,
@@ -107,7 +107,8 @@ fn core(file: &PagedFile) -> &FileCore {
     file.inner().core()
 }
 
-/// Reads all of the file: each page shows whole states, never a mixture of bytes that nobody wrote.
+/// Reads all of the file. Each page must be in one whole state, never a mixture that no thread
+/// wrote.
 fn read(file: &PagedFile) {
     let mut bytes = vec![9; 3 * PAGE];
     let got = file.read_at(&mut bytes, 0).unwrap();
@@ -130,12 +131,12 @@ fn view(file: &PagedFile) {
     assert_eq!(*seen, *before, "a view changed");
 }
 
-/// Appends after the third page, or, if the file was cut, in the first and on; without waiting, as
-/// soon as that is possible.
+/// Appends after the third page, or where a cut has left the end. Does not wait, but tries again
+/// until the append succeeds.
 fn append(file: &PagedFile) {
     while let Err(error) = file.try_append(&[4; 1000]) {
         assert!(error.would_block(), "{error}");
-        // Reads the last block; by now there may be another.
+        // Reads the last block. The file may have grown meanwhile.
         let last = file.len().saturating_sub(1);
         drop(file.view(last..last + 1));
         thread::yield_now();
@@ -156,7 +157,7 @@ fn write_back(file: &PagedFile) {
     });
 }
 
-/// As reclaim does it: writes, syncs, evicts.
+/// Acts as reclaim does: writes, syncs, evicts.
 fn evict(file: &PagedFile) {
     let frames: Vec<_> = (0..3)
         .filter_map(|block| Some(core(file).lookup(block)?.frame))
@@ -184,8 +185,8 @@ impl World {
         World { cache, store, file }
     }
 
-    /// The content of the file in the end, which must be the store's after a sync. Checks that
-    /// everything is given back.
+    /// Returns the content of the file at the end, which must be the store's after a sync. Checks
+    /// that all memory is given back.
     fn end(self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let file = self.file;
@@ -250,8 +251,8 @@ fn side_by_side(first: Operation, second: Operation) {
 fn pairs() -> impl Iterator<Item = (Operation, Operation)> {
     let all = OPERATIONS.iter().enumerate();
     let pairs = all.flat_map(|(at, first)| OPERATIONS[at..].iter().map(|second| (*first, *second)));
-    // The append documents that it may be overwritten in this pair: it does not keep others from
-    // making the file longer.
+    // In this pair the append may be overwritten, as its documentation says: it does not keep other
+    // threads from making the file longer.
     pairs.filter(|(first, second)| [first.name, second.name] != ["write a new block", "append"])
 }
 

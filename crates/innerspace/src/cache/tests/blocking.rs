@@ -53,7 +53,7 @@ fn what_would_block_says_so_and_the_future_gets_it_from_a_tick() {
     assert_eq!(file.try_read_at(&mut [0; 10], 4000).unwrap(), 10);
     file.try_write_at(&[7; 10], 4000).unwrap();
     assert_eq!(file.view(4000..4010).unwrap()[..], [7; 10]);
-    // Across blocks, and errors.
+    // A range over several blocks, and errors.
     let mut ready = pin!(file.ready(4090..8200));
     assert!(poll(ready.as_mut(), &bell).is_pending());
     cache.tick();
@@ -75,7 +75,7 @@ fn a_view_that_needs_a_copy_waits_for_no_eviction_to_make_room_for_it() {
     let cache = memory(256);
     let group = cache.root_group().child("tenant", 16 * 4096).unwrap();
     let file = open(&cache, &patterned(1 << 20), &options(4096).group(&group));
-    // The last reads are cached, and the group is full of pages that could be evicted.
+    // The blocks read last are cached, and the group is full of pages that could be evicted.
     let read = |block: u64| file.read_exact_at(&mut [0; 10], block * 4096).unwrap();
     (0..64).for_each(read);
     (0..16)
@@ -168,7 +168,7 @@ fn a_future_that_is_polled_by_who_serves_futures_is_ready_at_once() {
         let mut ready = pin!(above.ready(0..10));
         assert!(poll(ready.as_mut(), &bell).is_pending());
         if polled_before {
-            // Its turn would come after that of the file above.
+            // The turn of this future would come after that of the file above.
             assert!(poll(pin!(&mut *store.0.lock()), &bell).is_pending());
         }
         cache.tick();
@@ -230,7 +230,7 @@ fn try_forms_do_not_wait_for_a_store_that_hangs() {
     }
 }
 
-/// Panics instead of waking anybody.
+/// A waker that panics.
 pub(super) struct Alarm;
 
 impl Wake for Alarm {

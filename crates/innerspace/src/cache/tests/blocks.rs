@@ -1,11 +1,11 @@
-//! Lookups of blocks that remember the last 16.
+//! Readers that remember the last 16 blocks.
 
 use super::*;
 use crate::cache::{BlockReader, FileError};
 use crate::frame::FlagSet;
 
-/// Whether the block is marked referenced, and active; and how often it is held beside the index
-/// and this look.
+/// Returns whether the block is referenced, whether it is active, and how many times it is held
+/// beside the index and this lookup.
 fn state(file: &PagedFile, block: u64) -> (bool, bool, u32) {
     let held = core(file).lookup(block).expect("it is cached");
     let flags = held.meta().flags.load();
@@ -34,7 +34,7 @@ fn a_lookup_is_one_mark_on_a_hit_and_on_a_miss() {
     assert_eq!(state(&file, 100), (false, true, 1));
     file.prefetch(200 * 4096..201 * 4096).unwrap();
     assert_eq!(state(&file, 200), (false, false, 0));
-    touch(&mut blocks, 200); // a miss in the reader alone
+    touch(&mut blocks, 200); // a miss in the reader only
     assert_eq!(state(&file, 200), (true, false, 1));
     drop(blocks.view(200).unwrap());
     assert_eq!(state(&file, 200), (false, true, 1));
@@ -58,10 +58,10 @@ fn a_hit_moves_to_the_front_and_the_seventeenth_evicts_the_oldest() {
     order.pop();
     order.insert(0, 99);
     assert_eq!(blocks.remembered(), order);
-    // Each of them is held once, and the block that fell out not at all.
+    // Each of these blocks is held once, and the block that fell out is not held.
     assert!(order.iter().all(|block| state(&file, *block).2 == 1));
     assert_eq!(state(&file, 1).2, 0);
-    // Blocks that were read ahead land.
+    // The tick lands blocks that were read ahead.
     cache.tick();
     file.evict(..).unwrap();
     assert_eq!(file.stats().cached.0, 16, "what is held stays");
@@ -114,10 +114,10 @@ fn readers_fill_a_small_memory_with_what_they_hold_and_it_says_so() {
     let mut readers: Vec<_> = (0..4).map(|_| file.block_reader()).collect();
     for block in 0..64 {
         let reader = &mut readers[block as usize / 16];
-        // The last one forgets blocks to make room for the one it is asked for.
+        // The last reader forgets blocks to make room for the one that it needs.
         assert_eq!(reader.read_at(&mut [0], block * 4096).unwrap(), 1);
     }
-    // A reader with nothing to give up is refused.
+    // A reader without blocks to forget is refused.
     let error = file.read_at(&mut [0], 100 * 4096).unwrap_err();
     assert!(
         error.to_string().contains("220.0 locked or in use"),
@@ -137,12 +137,12 @@ fn what_readers_remember_is_right_at_rest() {
     let mut others = file.block_reader();
     (2..6).for_each(|block| touch(&mut others, block));
     cache.validate();
-    // Still remembered, but no longer in the file.
+    // The reader still remembers the block, which is no longer in the file.
     file.punch(3 * 4096..4 * 4096).unwrap();
     cache.validate();
     cache.pool().validate();
     drop((blocks, others));
-    // Only the index can hold one now.
+    // Only the index can hold a block now.
     let held = core(&file).lookup(4).unwrap();
     let validated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.validate()));
     validated.unwrap_err();

@@ -1,4 +1,4 @@
-//! The last handle is dropped: which blocks are written then, and which are lost.
+//! Drops of the last handle: which blocks are written then, and which are lost.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,7 +75,7 @@ fn a_file_that_loses_several_blocks_says_so_once() {
         cache.take_errors().iter().map(offset).collect::<Vec<_>>()
     };
     assert!(lost(&[]).is_empty());
-    // The same if blocks after it are written.
+    // The same, with a write of later blocks that succeeds.
     assert_eq!(lost(&[1]), [1]);
     assert_eq!(lost(&[1, 3, 5]), [5]);
     assert_eq!(lost(&[1, 3, 5, 7]), [7]);
@@ -124,8 +124,8 @@ fn of_losses_that_nobody_hears_of_the_oldest_are_counted() {
     );
 }
 
-/// Begins a write in the background, which hangs. The returned closure makes it fail, and waits for
-/// its end.
+/// Begins a write in the background, which hangs. The returned closure makes the write fail, and
+/// waits for its end.
 fn hanging_write(core: &Arc<FileCore>, store: &Arc<Faulty>) -> impl FnOnce() + 'static {
     let flush = hanging_flush(core, store);
     let store = store.clone();
@@ -135,8 +135,8 @@ fn hanging_write(core: &Arc<FileCore>, store: &Arc<Faulty>) -> impl FnOnce() + '
     }
 }
 
-/// Begins a write in the background, which fails when this thread is about to wait for it; then
-/// `meanwhile` is called.
+/// Begins a write in the background, which fails when this thread is about to wait for it.
+/// `meanwhile` is called after that.
 fn beside_a_failing_write(
     file: &PagedFile,
     store: &Arc<Faulty>,
@@ -176,7 +176,7 @@ fn the_last_drop_outlasts_the_failures_of_others() {
         let others = core(&file).clone();
         let again = Rc::new(RefCell::new(None));
         let there = beside_a_failing_write(&file, &store, || {});
-        // The close is about to try again, but others are writing, and fail again.
+        // The close is about to try again, but another thread writes, and fails again.
         let begun = failpoint::on("OthersWritten", {
             let (store, others, again) = (store.clone(), others.clone(), again.clone());
             move || {
@@ -186,7 +186,7 @@ fn the_last_drop_outlasts_the_failures_of_others() {
         });
         let last = failpoint::on("Closing", move || {
             assert_eq!(others.dirty_blocks(), 1);
-            // Whatever they try now must not be relied on.
+            // The close must not rely on these attempts.
             for _ in 0..3 {
                 let tried = others.flush(&EVERYTHING);
                 assert_eq!((tried.written.0, tried.errors), (0, 0));
@@ -288,8 +288,8 @@ fn a_file_that_is_being_closed_is_waited_for_and_then_opened_afresh() {
     }
 }
 
-/// A file with unwritten bytes over a store that panics in so many writes, and then perhaps when it
-/// is dropped.
+/// Creates a file with unwritten bytes over a store that panics in this many writes, and then
+/// perhaps when it is dropped.
 fn panicking_file(cache: &Arc<Cache>, store: &Arc<Faulty>, writes: u32, drops: u32) -> PagedFile {
     let times = Times {
         writes,
@@ -301,7 +301,8 @@ fn panicking_file(cache: &Arc<Cache>, store: &Arc<Faulty>, writes: u32, drops: u
     file
 }
 
-/// Nothing is left of a file whose store panicked, and its data is written, or reported as lost.
+/// Checks that nothing is left of a file whose store panicked, and that its data was written, or
+/// reported as lost.
 fn assert_closed(cache: &Cache, store: &Faulty, is_lost: bool) {
     assert!(cache.files().is_empty());
     cache.wait_closed(store.identity().unwrap());
@@ -348,14 +349,14 @@ fn a_file_is_closed_on_the_way_out_of_a_panic_whatever_its_store_does() {
     }
 }
 
-// Its number is not reused as long as somebody can look for blocks by it.
+// The number of a closed file is not reused as long as a handle can look for blocks by it.
 #[test]
 fn a_handle_that_outlives_its_file_sees_no_other_file() {
     let ones = Arc::new(MemoryStore::from_bytes(&[1; 4 * 4096]));
     let twos = Arc::new(MemoryStore::from_bytes(&[2; 4 * 4096]));
     let cache = memory(64);
     let file = open(&cache, &ones, &options(4096));
-    // A handle like the one in a future.
+    // The future of a view has such a handle.
     let handle = file.handle().clone();
     drop(file);
     let other = open(&cache, &twos, &options(4096));
@@ -370,7 +371,7 @@ fn a_handle_that_outlives_its_file_sees_no_other_file() {
     assert_empty(&cache);
 }
 
-// A block that enters a file after it was emptied would stay for ever.
+// A block that entered a file after it was emptied would stay for ever.
 #[test]
 fn a_request_that_is_served_beside_a_close_fills_nothing() {
     let cache = memory(64);

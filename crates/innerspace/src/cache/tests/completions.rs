@@ -1,4 +1,4 @@
-//! Completions of requests: what they may do, and which waiters they find.
+//! Completions of requests: what they may do, and which waiters they wake.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use crate::frame::FlagSet;
 use crate::store::{Batch, Limits, Request};
 use crate::sync::Mutex;
 
-/// A store in whose `submit` another thread comes between.
+/// A store that lets another thread run inside `submit`.
 struct Between {
     bytes: Vec<u8>,
     /// Called once, with the offset of the next request.
@@ -69,14 +69,15 @@ fn who_came_before_the_request_was_queued_is_not_left_asleep() {
     };
     *store.meanwhile.lock() = Some(Box::new(move |offset| {
         begin.send(offset).unwrap();
-        // Preempted here, until the other one sleeps.
+        // This thread pauses here, as if preempted, until the other one sleeps.
         std::thread::sleep(Duration::from_millis(300));
     }));
-    // A stream: the next blocks are put in flight, and this thread needs none of them.
+    // The reads form a stream: the next blocks are put in flight, and this thread needs none of
+    // them.
     file.view(4096..4097).unwrap();
     let result = over.recv_timeout(Duration::from_secs(5));
     let asleep = result.is_err();
-    // Let it go, so that the test ends.
+    // The tick wakes the other thread, so that the test ends.
     cache.tick();
     reader.join().unwrap();
     assert!(!asleep, "it slept until somebody ticked");
@@ -98,12 +99,12 @@ impl Keeping {
         }
     }
 
-    /// The oldest request that nobody has answered.
+    /// Takes the oldest request that is not answered yet.
     pub(super) fn take(&self) -> Option<Request> {
         self.requests.lock().pop_front()
     }
 
-    /// From now on requests are dropped as they come.
+    /// Drops requests as they come, from now on.
     pub(super) fn drop_from_now_on(&self) {
         self.drops.store(true, Ordering::SeqCst);
     }
@@ -179,7 +180,8 @@ fn a_reader_asleep_on_a_request_that_is_dropped_gets_what_a_plain_call_gives() {
     }
 }
 
-/// A store with a completion form whose plain calls may not be made by a thread that completes.
+/// A store with a completion form. A thread that is completing a request may not make its plain
+/// calls.
 #[derive(Default)]
 struct Locks {
     requests: Mutex<VecDeque<Request>>,
@@ -254,7 +256,7 @@ fn what_a_completion_lacks_is_read_when_the_memory_is_gone() {
     assert!(matches!(poll(future.as_mut(), &bell), Poll::Ready(Ok(_))));
 }
 
-/// A store with a completion form, and one place for plain calls, in which it hangs.
+/// A store with a completion form, whose plain calls run one at a time and hang.
 #[derive(Default)]
 struct Slow {
     requests: Mutex<VecDeque<Request>>,
@@ -300,7 +302,7 @@ fn who_waits_for_what_has_landed_is_woken_beside_a_call_that_hangs() {
     assert!(poll(second.as_mut(), &bell).is_pending());
     let (open_gate, gate) = mpsc::channel();
     *store.gate.lock() = Some(gate);
-    // The request is short: the rest is read by a plain call, which hangs.
+    // The request is answered with too few bytes. The rest is read by a plain call, which hangs.
     let (one, mut two) = {
         let mut requests = store.requests.lock();
         (requests.pop_front().unwrap(), requests.pop_front().unwrap())
@@ -321,7 +323,7 @@ fn who_waits_for_what_has_landed_is_woken_beside_a_call_that_hangs() {
     assert_eq!(rung, 1, "its bytes are there");
 }
 
-/// Reports when it is dropped; its requests are kept elsewhere.
+/// A store that reports when it is dropped. Its requests are kept elsewhere.
 #[derive(Default)]
 struct Leaving {
     requests: Arc<Mutex<VecDeque<Request>>>,

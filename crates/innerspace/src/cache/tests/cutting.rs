@@ -96,7 +96,7 @@ fn a_punched_range_reads_as_zeros_in_cache_and_store() {
         file.scan(.., |piece| bytes.extend_from_slice(piece))
             .unwrap();
         assert!(bytes == expected);
-        // The whole blocks are holes again, without frames.
+        // The whole blocks are holes again, and need no frames.
         file.sync_all().unwrap();
         assert!(store.inner().to_vec() == expected);
         file.punch(10..10).unwrap();
@@ -141,7 +141,7 @@ fn a_read_that_began_before_a_punch_leaves_no_old_bytes() {
 fn a_cut_through_a_viewed_block_needs_no_memory() {
     let size = 2 << 20;
     for is_dirty in [false, true] {
-        // Room for two blocks, and then for none to move to.
+        // There is room for two blocks, but then for none that one could move to.
         let cache = memory(4 * 512 - 64);
         let store = patterned(2 * size);
         let file = open(&cache, &store, &options(size));
@@ -171,7 +171,7 @@ fn a_cut_through_a_viewed_block_needs_no_memory() {
 #[test]
 fn a_cut_takes_the_memory_that_it_needs_from_what_it_frees() {
     let size = 2 << 20;
-    // Room for four blocks, of which the store takes none.
+    // There is room for four blocks. The store takes none of them.
     let cache = memory(5 * 512 - 64);
     let store = patterned(4 * size);
     let file = open(&cache, &store, &options(size));
@@ -181,7 +181,7 @@ fn a_cut_takes_the_memory_that_it_needs_from_what_it_frees() {
     let refuse = Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]);
     store.add(refuse.forever());
     file.set_len(size + 100).unwrap();
-    // The block has moved: nothing is left to do before the file grows.
+    // The block has moved, so nothing is left to do before the file grows.
     file.set_len(2 * size).unwrap();
     want.truncate(2 * size as usize);
     want[size as usize + 100..].fill(0);
@@ -199,7 +199,7 @@ fn a_punch_takes_the_memory_that_it_needs_from_what_it_frees() {
     let file = open(&cache, &store, &options(size));
     let refuse = Rule::new(Fault::Fail(Failure::NoSpace)).on(&[OperationKind::Write]);
     store.add(refuse.forever());
-    // As much as may be dirty, and views of the rest.
+    // As many blocks as may be dirty are written, and the rest is viewed.
     let dirty = (2..8).find(|block| file.write_at(&[7; 10], block * size).is_err());
     assert!(dirty.is_some_and(|block| block > 3), "{dirty:?}");
     let views: Vec<_> = (0..2)
@@ -256,7 +256,7 @@ fn a_punch_takes_away_what_a_write_that_failed_has_left_in_the_store() {
         let found = store.inner().to_vec()[start as usize..].to_vec();
         assert_eq!(found[..100], pattern(start..start + 100), "it was torn");
         file.punch(start..start + block_size).unwrap();
-        // Now the store has the bytes after it.
+        // The store now has the bytes after the block.
         file.sync_all().unwrap();
         let view = file.view(start..start + 100).unwrap();
         assert_eq!(view[..], [0; 100], "what was punched is back");
@@ -273,7 +273,7 @@ fn a_refused_cut_loses_nothing_beside_it() {
         let file = open(&cache, &store, &options(size));
         let twos = vec![2; 3 * size as usize];
         file.write_at(&twos, 0).unwrap();
-        // The first block may be stored to through a mapping, too.
+        // A mapping may store to the first block as well.
         let fault =
             core(&file).fault_block(0, FaultKind::Write, &(0..1), Reading::Normal, Wait::Yes);
         drop(fault.unwrap());
@@ -300,7 +300,7 @@ fn a_refused_cut_loses_nothing_beside_it() {
             })
         };
         let synced = syncer.join();
-        // A sync that did not wait would end here.
+        // A sync that did not wait for the cut would end here.
         store.release(Release::Fail(Failure::Io));
         cutter.join().unwrap().unwrap_err();
         synced.unwrap();
@@ -323,8 +323,8 @@ fn a_write_back_beside_a_cut_brings_nothing_back() {
         let file = open(&cache, &store, &options(size));
         file.write_at(&vec![2; size as usize], 2 * size).unwrap();
         let cutter = Rc::new(Cell::new(None));
-        // The write back knows its length: the store is cut now, and the cache as soon as the block
-        // is unlocked.
+        // The writeback has read its length. The store is cut now, and the cache as soon as the
+        // block is unlocked.
         let there = failpoint::on("WriteBeginning", {
             let (file, store, cutter) = (file.clone(), store.clone(), cutter.clone());
             move || {
@@ -372,7 +372,7 @@ fn a_cut_waits_for_writes_that_had_begun() {
                 drop(there);
             })
         };
-        // Leaves time for a wrong cut, which does not wait, to become visible.
+        // This gives a wrong cut, one that does not wait, time to become visible.
         for _ in 0..1000 {
             if passed.load(Ordering::Acquire) {
                 break;
@@ -415,7 +415,7 @@ fn what_was_punched_costs_no_frame_when_it_is_read() {
     let size = 64 << 10;
     let store = patterned(4 * size);
     let file = open(&cache, &store, &options(4096));
-    // It is known where the data is.
+    // The view makes the file learn where the store's data is.
     file.view(0..8).unwrap();
     file.punch(size..3 * size).unwrap();
     file.evict(..).unwrap();
@@ -433,7 +433,7 @@ fn what_a_punch_that_failed_half_way_may_have_taken_is_written_again() {
         let file = open(&cache, &store, &options(size));
         file.write_at(&[7; 100], size).unwrap();
         core(&file).flush(&EVERYTHING);
-        // No sync has covered the second block; the third is durable, and the last unwritten.
+        // No sync has covered the second block. The third is durable, and the last unwritten.
         file.view(2 * size..2 * size + 1).unwrap();
         file.write_at(&[9; 100], 3 * size).unwrap();
         store.inner().punch(size, size).unwrap();
@@ -460,10 +460,11 @@ fn what_was_cut_off_costs_no_frame_when_the_file_is_long_again() {
     let cache = memory(2048);
     let size = 64 << 10;
     let file = open(&cache, &patterned(4 * size), &options(4096));
-    // It is known where the data is.
+    // The view makes the file learn where the store's data is.
     file.view(0..8).unwrap();
     file.set_len(size).unwrap();
-    // The write extends the file, because a change of the length would also forget what is known.
+    // A write extends the file, because a change of the length would also make it forget where data
+    // is.
     file.write_at(&[1], 4 * size - 1).unwrap();
     file.sync_all().unwrap();
     file.evict(..).unwrap();

@@ -1,4 +1,4 @@
-//! Blocks that the store had accepted, and a failed sync may have dropped.
+//! Blocks that the store has accepted and a failed sync may have dropped.
 
 use super::panicking::{Panicking, Times};
 use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
@@ -34,7 +34,7 @@ fn what_a_failed_sync_may_have_dropped_is_written_again() {
         file.sync_all().unwrap();
         let stored = store.inner().to_vec();
         assert_eq!((stored[0], stored[2 * size as usize]), (1, 2));
-        // A block that a good sync has covered is in doubt no more.
+        // A block that a successful sync has covered is no longer in doubt.
         file.write_at(&[3; 100], 0).unwrap();
         lose(&store, 1);
         store.add(fail_sync());
@@ -61,7 +61,7 @@ fn what_no_sync_has_covered_is_not_evicted() {
     assert_eq!(core(&file).dirty_blocks(), 0, "clean, as the store says");
     assert_eq!(file.evict(..).unwrap().0, 0, "it is the only copy");
     store.add(fail_sync().forever());
-    // Reads five times as many bytes as the memory holds.
+    // The scan reads five times as many bytes as the memory holds.
     other.scan(.., |_| {}).unwrap();
     assert_eq!(file.stats().cached.0, 20);
     assert_eq!(file.view(..).unwrap()[..], [7; 20 * 4096]);
@@ -100,7 +100,7 @@ fn a_write_on_the_way_while_a_sync_fails_is_in_doubt_too() {
     }
 }
 
-/// A file with one block that the store has lost, and that is in doubt.
+/// Creates a file with one block that the store has lost, and that is in doubt.
 fn doubted_file(cache: &Arc<Cache>, faulty: &Arc<Faulty>) -> PagedFile {
     let times = Times {
         syncs: 1,
@@ -127,7 +127,7 @@ fn an_invalidation_keeps_what_is_in_doubt() {
     let _ = file.sync_all();
     assert_eq!(faulty.inner().to_vec()[4096], 1);
     core(&file).validate();
-    // Another sync has failed, and the blocks it leaves in doubt are not dirty yet.
+    // Another sync has failed, and the blocks that it leaves in doubt are not dirty yet.
     file.write_at(&[2; 100], 4096).unwrap();
     core(&file).flush(&EVERYTHING);
     faulty.add(fail_sync());
@@ -149,7 +149,7 @@ fn an_invalidation_keeps_what_a_sync_for_eviction_has_left_in_doubt() {
         lose(&store, 1);
         core(&file).flush(&EVERYTHING);
         store.add(fail_sync());
-        // The sync does not wait for the lock: the block stays as it is.
+        // The sync does not wait for the lock, so the block stays in doubt.
         let locked = core(&file).find_lock(1).unwrap().unwrap();
         core(&file).sync_before_eviction(&[locked.frame()], true);
         drop(locked);
@@ -221,7 +221,7 @@ fn doubt_ends_with_the_block() {
             lose(&store, 5);
             core(&file).flush(&EVERYTHING);
         };
-        // Blocks that were cut off, punched or given up are not written again.
+        // Blocks that were cut off, punched or discarded are not written again.
         doubt(1);
         file.set_len(3 * size).unwrap();
         file.punch(size..2 * size).unwrap();
@@ -235,7 +235,7 @@ fn doubt_ends_with_the_block() {
         assert_eq!(contents(&file), expected, "as the store has it");
         file.sync_all().unwrap();
         assert_eq!(store.inner().to_vec(), expected);
-        // Invalidated: it is synced first, and stays if that fails.
+        // An invalidated block is first synced, and stays if that fails.
         doubt(2);
         store.add(fail_sync());
         assert_eq!(file.invalidate(..).unwrap().0, 0);
@@ -281,7 +281,7 @@ fn what_a_failed_sync_has_left_in_doubt_is_held_back_by_no_later_barrier() {
     store.add(fail_sync());
     file.sync_all().unwrap_err();
     assert_eq!(core(&file).dirty_blocks(), 1, "dirty again");
-    // Its bytes were in the store before, with a number that is released.
+    // These bytes were in the store before, with a number that is released.
     file.sync_all().unwrap();
     assert_eq!(store.inner().to_vec()[4096], 1);
     core(&file).validate();

@@ -1,4 +1,4 @@
-//! Stores that fail: what the caller hears, and which data stays.
+//! Stores that fail: which errors the caller gets, and which data stays.
 
 use std::io;
 
@@ -85,7 +85,7 @@ fn a_failed_write_is_counted_once_whoever_asked_for_it() {
     let file = open(&cache, &store, &options(4096));
     store.add(fail(OperationKind::Write).forever());
     file.write_at(&[1; 100], 0).unwrap();
-    // All bytes of one block.
+    // Counts the write calls. All unwritten bytes are in one block.
     let calls = || {
         let log = store.log();
         let writes = log.iter().filter(|one| one.kind == OperationKind::Write);
@@ -128,7 +128,7 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
         while core(&file).requests.waiting() == 0 {
             thread::yield_now();
         }
-        // A reader after the failure reads for itself, and fails by itself.
+        // A reader that comes after the failure makes a call of its own, which also fails.
         store.add(fail(OperationKind::Read).forever());
         store.release(Release::Fail(Failure::Io));
         for reader in readers {
@@ -152,8 +152,8 @@ fn a_failed_read_wakes_everybody_and_leaves_nothing() {
     }
 }
 
-/// A thread that found a frame by an old word, of this file or another, may hold it for a moment
-/// after it was reused, and be the last to release it.
+/// A thread that found a frame by an old word, of this file or another, may hold the frame for a
+/// moment after its reuse, and be the last to release it.
 // spec: P20
 #[test]
 fn the_error_of_a_fill_goes_with_the_block_whoever_held_it_last() {
@@ -216,7 +216,7 @@ fn a_store_that_was_cut_short_is_told_from_one_that_fails() {
     assert_eq!(*file.view(8192..12_288).unwrap(), *pattern(8192..12_288));
     file.write_at(&[5; 4096], 8192).unwrap();
     store.add(Rule::new(Fault::Short).on(&[OperationKind::Write]).times(3));
-    // The cut is a change by others, of which the handle hears once.
+    // The cut is a change by another process, which is reported to the handle once.
     let changed = file.sync_all();
     assert!(matches!(changed, Err(FileError::ChangedInPlace { .. })));
     file.sync_all().unwrap();
@@ -270,7 +270,7 @@ fn torn_writes_and_full_disks_lose_nothing() {
 #[test]
 fn a_sync_that_cannot_hold_a_block_for_its_views_says_so() {
     if cfg!(miri) {
-        return; // too many
+        return; // too many failures
     }
     let cache = memory(64);
     let store = patterned(2 * 4096);
@@ -305,7 +305,8 @@ fn a_write_that_hangs_holds_up_only_those_who_want_that_block() {
             thread::spawn(move || file.sync_all())
         };
         store.wait_hanging(1);
-        // Stable while it is written: readers read, other blocks are written, this one would block.
+        // While it is written, the block is stable: it can be read, other blocks can be written,
+        // and a write to this one would block.
         assert_eq!(file.try_view(0..size).unwrap()[..], vec![1; size as usize]);
         file.write_at(&vec![2; size as usize], size).unwrap();
         assert!(file.try_write_at(&[3; 10], 0).unwrap_err().would_block());
@@ -347,7 +348,7 @@ fn a_failed_punch_leaves_unwritten_data() {
     }
 }
 
-/// A store that comes back to its file from inside a call.
+/// A store that calls its own file inside a call.
 struct Rude {
     inner: MemoryStore,
     file: Mutex<Option<PagedFile>>,
@@ -359,7 +360,7 @@ impl Rude {
         let Some(file) = self.file.lock().clone() else {
             return;
         };
-        // Cached bytes can be viewed, and evicted.
+        // Cached bytes can be viewed and evicted.
         assert_eq!(file.view(8192..8200).unwrap()[..], [7; 8]);
         let mut byte = [0; 1];
         assert_eq!((file.read_at(&mut byte, 8192).unwrap(), byte), (1, [7]));
@@ -437,7 +438,7 @@ fn a_store_that_comes_back_to_its_file_gets_what_is_cached_and_is_told_off() {
             outcomes[0].to_string(),
             "data.bin: its store made a call of the file that would wait for the store"
         );
-        // No lock is held: from outside, all of it works.
+        // Outside the store's calls, all of these calls work, since no lock is held.
         file.write_at(&[1; 10], 0).unwrap();
         file.sync_all().unwrap();
         drop((own, file));
@@ -468,7 +469,7 @@ fn a_handle_that_its_store_drops_last_is_closed_later() {
     assert_empty(&cache);
 }
 
-/// If the retry succeeds, it is no failure.
+/// A refusal whose retry succeeds is not counted as a failure.
 #[test]
 fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
     let cache = memory(256);

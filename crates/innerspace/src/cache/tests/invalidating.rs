@@ -69,7 +69,7 @@ fn invalidate_shows_what_others_did_and_keeps_what_is_unwritten() {
     assert_eq!(file.view(0..4).unwrap()[..], [9; 4]);
     assert_eq!(file.view(4096..4104).unwrap()[..4], [7; 4]);
     assert_eq!(file.view(12_288..12_292).unwrap()[..], *b"more");
-    // The store is shorter, too, but not shorter than the unwritten data.
+    // The store is now shorter as well, but the file keeps the unwritten data.
     store.inner().set_len_externally(100).unwrap();
     file.invalidate(..).unwrap();
     assert_eq!(file.len(), 8192);
@@ -89,7 +89,7 @@ fn invalidate_of_a_part_shows_what_others_put_behind_the_end() {
         inner.change_externally(&pattern(old..new), old).unwrap();
         file.invalidate(0..1).unwrap();
         assert!(contents(&file) == pattern(0..new));
-        // Unwritten data stays.
+        // Unwritten data at the end stays.
         file.write_at(&[7; 10], new - 10).unwrap();
         inner.change_externally(&[9; 50], new).unwrap();
         file.invalidate(0..1).unwrap();
@@ -110,7 +110,7 @@ fn a_sync_beside_a_discard_does_not_write_what_is_given_up() {
         file.append(&vec![2; size as usize]).unwrap();
         store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
         let syncer = Rc::new(Cell::new(None));
-        // Nothing is being written; next the discard looks for dirty blocks.
+        // Nothing is being written at this point. The discard looks for dirty blocks next.
         let there = failpoint::on("Cutting", {
             let (file, store, syncer) = (file.clone(), store.clone(), syncer.clone());
             move || {
@@ -183,7 +183,7 @@ fn invalidate_keeps_what_is_being_written() {
             let file = file.clone();
             thread::spawn(move || file.invalidate(0..1))
         };
-        // It need not wait. If it cut the file, it would have to wait for the write.
+        // The invalidation need not wait. If it cut the file, it would have to wait for the write.
         while !invalidator.is_finished() && file.len() == 2 * size {
             thread::yield_now();
         }
@@ -205,7 +205,7 @@ fn invalidate_shows_what_others_put_into_a_hole() {
     let store = patterned(size);
     store.inner().set_len(8 * size).unwrap();
     let file = open(&cache, &store, &options(4096));
-    // It is known where the hole is.
+    // The view makes the file learn where the hole is.
     assert_eq!(file.view(2 * size..2 * size + 8).unwrap()[..], [0; 8]);
     crate::store::write_all_at(store.inner(), &pattern(0..100), 5 * size).unwrap();
     file.invalidate(..).unwrap();
@@ -221,14 +221,14 @@ fn a_file_that_others_change_in_place_is_read_no_more_until_that_is_accepted() {
         let store = patterned(8 * size);
         let file = open(&cache, &store, &options(size));
         let other = file.clone();
-        // No two neighbours, so that nothing is read ahead.
+        // No two blocks are neighbours, so that nothing is read ahead.
         let seen = |block: u64| {
             let view = file.view(block * size..block * size + 4).unwrap();
             assert_eq!(view[..], *pattern(block * size..block * size + 4));
         };
         seen(6);
         store.inner().change_externally(&[9; 10], 4 * size).unwrap();
-        // Asked once in a tick.
+        // The store is called for its version once in a tick.
         seen(2);
         cache.tick();
         let changed = |result: Result<(), FileError>| match result {
@@ -249,7 +249,7 @@ fn a_file_that_others_change_in_place_is_read_no_more_until_that_is_accepted() {
         changed(file.scan_uncached(2 * size.., |piece| bytes += piece.len()));
         changed(file.write_at(&[1; 4], 4 * size));
         assert_eq!(bytes as u64, size, "what is cached is the old contents");
-        // A whole block needs no old bytes. Each handle hears of the change once.
+        // A write of a whole block needs no old bytes. The change is reported to each handle once.
         file.write_at(&vec![3; size as usize], 7 * size).unwrap();
         for handle in [&file, &other] {
             changed(handle.sync_all());
@@ -290,7 +290,7 @@ fn a_sync_sees_a_change_in_place_and_a_scan_asks_once_a_tick() {
     );
 }
 
-/// Counts how often it is asked for its version.
+/// A store that counts how many times it is called for its version.
 #[derive(Default)]
 struct Asked {
     bytes: MemoryStore,

@@ -1,4 +1,4 @@
-//! Writes of many pages: taking memory for several at once, and ending half-way.
+//! Writes of many pages: taking memory for several pages together, and ending half-way.
 
 use super::*;
 use crate::cache::{FileError, HeldReason, WriteOrder};
@@ -21,8 +21,8 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     let cache = memory(16_384);
     let store = patterned(600 * PAGES);
     let file = open(&cache, &store, &options(4096));
-    // Evicted pages, cached ones clean and dirty, a viewed one, and a boundary between two nodes of
-    // the index.
+    // The range has evicted pages, cached pages that are clean and dirty, a viewed page, and a
+    // boundary between two nodes of the index.
     file.read_exact_at(&mut vec![0; 8 * PAGE], 490 * PAGES)
         .unwrap();
     file.evict(..).unwrap();
@@ -34,7 +34,7 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     let view = file.view(531 * PAGES..532 * PAGES).unwrap();
     let before = (reads(&store), file.stats());
     assert_eq!(before.1.shadows, 5);
-    // Unaligned at both ends, longer than the file.
+    // The write is unaligned at both ends, and longer than the file.
     let (from, to) = (480 * PAGES + 100, 1_100 * PAGES + 7);
     let bytes: Vec<u8> = (from..to).map(|at| (at % 251) as u8).collect();
     file.write_at(&bytes, from).unwrap();
@@ -48,7 +48,7 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
     );
     assert_eq!(stats.dirty, PageCount(1_101 - 480));
     assert_eq!(*view, *pattern(531 * PAGES..532 * PAGES));
-    // The blocks are referenced from the beginning.
+    // The new blocks are referenced from the beginning.
     for block in [600, 601, 1_099] {
         let flags = core(&file).lookup(block).unwrap().meta().flags.load();
         assert!(flags.contains(crate::frame::FlagSet::REFERENCED), "{block}");
@@ -90,7 +90,7 @@ fn a_long_write_stops_at_the_dirty_limit_as_short_ones_do() {
             ),
             "{error}"
         );
-        // More than half of the limit is dirty, not one page more and not one less.
+        // The dirty pages are more than half of the limit by exactly one page.
         assert_eq!(file.len(), 51 * PAGES, "calls of {pages_a_call} pages");
         assert_eq!(core(&file).dirty_blocks(), 51);
         assert!(contents(&file).iter().all(|byte| *byte == 7));
@@ -131,7 +131,7 @@ fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
             }
         };
         assert!(matches!(error, FileError::Limit(_)), "{error}");
-        // All pages but those of the views and a node of the index.
+        // All pages fit, except those of the views and a node of the index.
         let fits = 64 - 40 - 1;
         assert_eq!(group.usage(), 64 * PAGES, "{error}");
         assert_eq!(file.len(), fits * PAGES, "calls of {pages_a_call} pages");
@@ -163,7 +163,7 @@ fn what_is_had_together_goes_back_together() {
     assert_eq!(pool.totals().usage, 1);
     drop(first);
     assert_empty(&cache);
-    // Near a limit there is no memory for this, and nobody was refused.
+    // Near a limit there is no memory for several pages, but that counts as no refusal.
     let tenant = cache.root_group().child("tenant", 10 * PAGES).unwrap();
     assert!(pool.alloc_some(tenant.id(), 8).is_none());
     assert_eq!(pool.totals().charge_refused, 0);

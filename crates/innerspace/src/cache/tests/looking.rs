@@ -32,7 +32,7 @@ fn refs(file: &PagedFile, block: u64) -> u32 {
         - 1
 }
 
-/// A block that was found or made.
+/// A block that a lookup found or made.
 #[derive(Debug)]
 enum Made<'f> {
     Found,
@@ -77,7 +77,7 @@ fn of_two_creates_at_one_index_the_second_finds_the_first() {
         cache.pool().frames.free_frames(),
     );
     assert!(core.create(300, Get::NONE).unwrap().is_none());
-    // The loser's frame and charge are back, to the last page.
+    // The frame and the charge of the second create are given back, to the last page.
     assert_eq!(cache.pool().totals().usage, usage);
     assert_eq!(cache.pool().frames.free_frames(), free);
     let second = {
@@ -113,7 +113,7 @@ fn a_lock_that_comes_after_a_truncation_is_no_lock_of_the_file() {
         while !locked.meta().flags.load().contains(FlagSet::WAITERS) {
             thread::yield_now();
         }
-        // As a truncation does, with the waiter between its lookup and its lock.
+        // The lock does what a truncation does, with the waiter between its lookup and its lock.
         core.unlink(0, locked.frame(), None);
         let dropped = core.pool.uncache(locked.frame());
         assert_eq!(dropped, crate::frame::Dropped::Held);
@@ -141,7 +141,7 @@ fn nowait_answers_at_once_and_leaks_nothing() {
         drop(locked);
         assert_eq!(refs(&file, 0), 1);
         assert!(matches!(grab_nowait(core, 0).unwrap(), Made::Found));
-        // A full group: views keep all of it.
+        // The group is full: views keep all of it.
         let mut views = Vec::new();
         while let Ok(view) = file.view(views.len() as u64 * size..views.len() as u64 * size + 1) {
             views.push(view);
@@ -167,7 +167,7 @@ fn create_locks_and_a_plain_look_does_not() {
             .expect("nothing is there");
         let state = flags(&file, 0);
         assert!(state.contains(FlagSet::LOCKED) && !state.contains(FlagSet::UPTODATE));
-        drop(new); // given up: nothing is left
+        drop(new); // given up: the block is taken out again
         assert!(core.lookup(0).is_none());
         file.view(size..size + 1).unwrap();
         let Got::Held(held) = core.get_page(1, Get::NONE).unwrap() else {
@@ -196,7 +196,8 @@ fn grab_nowait_is_no_use_of_the_page() {
         assert!(!flags(&file, 0).contains(FlagSet::REFERENCED));
         drop(find_or_create(core(&file), 0).unwrap());
         assert!(flags(&file, 0).contains(FlagSet::REFERENCED));
-        // New blocks are referenced before anybody can see them; one more use makes them active.
+        // New blocks are referenced before other threads can see them. One more use makes them
+        // active.
         let Made::New(new) = grab_for_write(core(&file), 1).unwrap() else {
             panic!("not made")
         };
@@ -230,7 +231,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
                 .count()
         };
         // The states are: referenced, active, active and referenced; or referenced, and used again.
-        // After that there is nothing to mark.
+        // After these, there is nothing to mark.
         let rounds = match policy {
             EvictionPolicy::S3Fifo => [0, 32, 32, 32],
             _ => [0, 0, 32, 32],
@@ -239,13 +240,13 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
             view_all();
             assert_eq!(count_hot(), hot, "{policy:?}");
         }
-        // Marks are taken away, and some blocks evicted.
+        // Marks are taken away, and some blocks are evicted.
         let group = core.id.group.id();
         assert!(cache.pool().reclaim(group, PageCount(4)).0 >= 4);
         assert!(count_hot() < 28, "{policy:?}");
         (0..4).for_each(|_| view_all());
         assert_eq!(count_hot(), 32, "{policy:?}");
-        // A writer finds it like any block.
+        // A writer finds it like any other block.
         file.write_at(&[1], 0).unwrap();
         assert_eq!((file.view(0..1).unwrap()[0], count_hot()), (1, 32));
     }
@@ -256,7 +257,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
 fn a_refault_for_a_write_is_no_activation() {
     let cache = memory(64);
     let file = open(&cache, &patterned(1 << 20), &options(4096));
-    // Puts something on the active list, to compete with.
+    // Puts other blocks on the active list, which the returned block competes with.
     for block in 20..30u64 {
         for _ in 0..3 {
             file.view(block * 4096..block * 4096 + 1).unwrap();
@@ -325,7 +326,7 @@ fn a_moved_block_keeps_its_place_on_the_lists() {
     }
 }
 
-/// The frame that a block is guessed to be in, if it can be.
+/// Returns the frame in which a lookup guesses a block to be, if it guesses.
 fn guess(core: &FileCore, block: u64) -> Option<FrameId> {
     let tag = core.blocks.index.tags().sought(block);
     tag.is_somewhere().then(|| core.frames().guess_frame(tag))
@@ -400,7 +401,7 @@ fn a_wrong_run_is_found_out_and_mended() {
     let tag = |block| core.blocks.index.tags().sought(block);
     let first = (0..16).find(|block| tag(*block).number().is_multiple_of(16));
     let first = first.expect("one in sixteen");
-    // The note says that the first block is one frame lower: each block is then guessed to be its
+    // The lookaside table has the first block one frame lower. So each block is guessed to be its
     // neighbour.
     let wrong = FrameId(frame(core, first).0 - 1);
     core.frames().note_found(tag(first), wrong);
@@ -484,7 +485,7 @@ fn a_block_that_went_or_moved_is_not_guessed_where_it_was() {
     assert_empty(&cache);
 }
 
-// Each file gets the number of the one before.
+// Each file gets the number of the file before it.
 #[test]
 fn files_one_after_the_other_do_not_guess_each_others_blocks() {
     let cache = memory(64);
@@ -537,7 +538,7 @@ fn a_file_of_larger_blocks_or_that_grew_too_long_is_found_by_its_index() {
     assert_empty(&cache);
 }
 
-// I10: the frame is another block's by the time it is viewed.
+// I10: by the time it is viewed, the frame is another block's.
 #[test]
 fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
     let cache = memory(64);
@@ -549,7 +550,7 @@ fn a_view_is_of_the_block_that_the_index_has_when_it_was_taken() {
     let reused = Arc::new(AtomicU32::new(0));
     let there = failpoint::on("WordRead", {
         let (file, other, reused) = (file.clone(), other.clone(), reused.clone());
-        // On another thread: this one is in a section.
+        // The frame is reused on another thread, because this one is in a section.
         let reuse = move || {
             file.punch(0..4096).unwrap();
             other.prefetch(..).unwrap();

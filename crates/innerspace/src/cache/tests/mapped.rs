@@ -1,4 +1,4 @@
-//! A mapper with a table of its own, as a stand-in for a space.
+//! A mapper with a table of its own, which stands in for a space.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,14 +9,14 @@ use crate::frame::Dropped;
 use crate::sync::{Mutex, Weak};
 use crate::units::FrameId;
 
-/// The table: page of the file to its block's first frame, page, and rights.
+/// The page table: for each mapped page of the file, its entry.
 pub(super) struct Table {
     pub(super) pool: Arc<Pool>,
     pub(super) pages: Mutex<BTreeMap<u64, Entry>>,
 }
 
 pub(super) struct Entry {
-    /// None: the zero frame.
+    /// The first frame of the page's block; `None` for the zero frame.
     pub(super) head: Option<FrameId>,
     pub(super) host: u64,
     pub(super) writable: bool,
@@ -128,7 +128,7 @@ impl Mapped {
             .map(|entry| entry.writable)
     }
 
-    /// Stores through the translation, as an accessor would.
+    /// Stores through the translation, as an accessor does.
     pub(super) fn store(&self, page: u64, byte: u8) {
         let table = self.table.pages.lock();
         let entry = &table[&page];

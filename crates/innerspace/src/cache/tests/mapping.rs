@@ -84,7 +84,7 @@ fn what_ends_holes_leaves_the_counts_of_blocks_alone() {
         let mapped = Mapped::new(&cache, &file);
         let last = 2 * size / PAGE as u64 - 1;
         mapped.map(last, FaultKind::Read);
-        // No lock of the block is held: eviction goes by the count.
+        // No lock of the block is held: eviction decides by the count of mapped pages.
         file.invalidate(0..size).unwrap();
         core(&file).end_hole(0..2);
         assert_eq!(mapped.rights(last), Some(false));
@@ -110,7 +110,7 @@ fn mapped_streams_are_read_ahead_also_when_they_mix() {
         "{} reads of the store",
         stats.store_reads
     );
-    // Jumps read only their own block.
+    // Reads that jump about read only their own block.
     cache.tick();
     let before = file.stats().filled;
     for page in [250, 105, 230, 118] {
@@ -133,7 +133,7 @@ fn a_view_of_a_writable_page_takes_the_right_to_store_away_first() {
         assert_eq!(view[..8], [0x55; 8]);
         assert_eq!(mapped.rights(0), Some(false));
         assert!(cache.pool().domain.grace_periods() > grace);
-        // A store moves the page away from the view.
+        // A store fault moves the page away from the view.
         mapped.map(0, FaultKind::Write);
         mapped.store(0, 0x66);
         assert_eq!(view[..8], [0x55; 8]);
@@ -155,7 +155,7 @@ fn stores_through_a_mapping_reach_the_store() {
         let store = patterned(2 * size);
         let file = open(&cache, &store, &options(size));
         let mapped = Mapped::new(&cache, &file);
-        let page = size / PAGE as u64; // the first of the second block
+        let page = size / PAGE as u64; // the first page of the second block
         mapped.map(page, FaultKind::Write);
         assert_eq!(core(&file).dirty_blocks(), 1);
         mapped.store(page, 1);
@@ -172,7 +172,7 @@ fn stores_through_a_mapping_reach_the_store() {
         assert_eq!(core(&file).dirty_blocks(), 0);
         mapped.map(page, FaultKind::Write);
         mapped.store(page, 2);
-        // The same for a write call.
+        // A write call does the same.
         file.write_at(&[3; 4], size + 100).unwrap();
         assert_eq!(mapped.rights(page), Some(true));
         file.sync_all().unwrap();
@@ -209,7 +209,7 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
         mapped.map(size / PAGE as u64, FaultKind::Write);
         assert_eq!(core(&file).dirty_blocks(), 2);
         mapped.store(size / PAGE as u64, 9);
-        // Written back and evicted, it is no hole any more.
+        // A block that was written back and evicted is no longer a hole.
         file.sync_all().unwrap();
         file.evict(..).unwrap();
         assert!(matches!(
@@ -220,7 +220,7 @@ fn a_mapped_hole_is_the_zero_frame_until_somebody_writes() {
     }
 }
 
-/// Writeback takes the right length.
+/// Checks that writeback takes the right length.
 // spec: P16
 #[test]
 fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole() {
@@ -240,8 +240,8 @@ fn a_block_over_a_mapped_hole_that_makes_the_file_longer_is_written_as_a_whole()
     }
 }
 
-/// A hole comes with the neighbours that are known to be holes as well: the store is asked from the
-/// page on.
+/// A hole is returned with the neighbours that are known to be holes as well. The store is called
+/// for data from the page on.
 // spec: P23
 #[test]
 fn a_hole_ends_at_data_at_a_cached_block_and_at_the_end_of_the_file() {
@@ -250,8 +250,8 @@ fn a_hole_ends_at_data_at_a_cached_block_and_at_the_end_of_the_file() {
     let file = open(&cache, &store, &options(PAGE as u64));
     file.write_at(&[1; PAGE], 30 * PAGE as u64).unwrap();
     file.sync_all().unwrap();
-    file.evict(..).unwrap(); // data that only the store knows of
-    file.write_at(&[1; PAGE], 4 * PAGE as u64).unwrap(); // and some that is cached
+    file.evict(..).unwrap(); // data that only the store has
+    file.write_at(&[1; PAGE], 4 * PAGE as u64).unwrap(); // and data that is cached
     let mapped = Mapped::new(&cache, &file);
     let usage = cache.pool().totals().usage;
     let hole = |page, around: Range<u64>| match mapped.fault_around(page, FaultKind::Read, &around)
@@ -295,7 +295,7 @@ fn truncation_and_punching_take_translations_away() {
         file.punch(size..2 * size).unwrap();
         assert_eq!(mapped.rights(per_block), None);
         assert!(mapped.rights(0).is_some() && mapped.rights(2 * per_block).is_some());
-        // The file ends in the first page of block 2 now.
+        // The file now ends in the first page of block 2.
         file.set_len(2 * size + 10).unwrap();
         assert!(mapped.rights(2 * per_block).is_some());
         assert_eq!(mapped.rights(3 * per_block), None);
@@ -306,7 +306,8 @@ fn truncation_and_punching_take_translations_away() {
                 "past the end, in the last block"
             );
         }
-        // Bytes stored past the end through the last page do not show up when the file grows.
+        // Bytes stored past the end through the last page must not become visible when the file
+        // grows.
         mapped.map(2 * per_block, FaultKind::Write);
         mapped.store(2 * per_block, 7);
         file.set_len(2 * size + 4).unwrap();
@@ -330,8 +331,8 @@ fn stores_past_the_end_are_gone_when_their_mapping_is() {
         mapped.map(0, FaultKind::Write);
         let head = core(&file).lookup(0).unwrap().frame;
         cache.pool().frames.store_for_test(head, 2_000, &[7; 8]);
-        // Cleaned by a writeback, or by a view, and then unmapped: no record is left that a mapping
-        // could store there.
+        // The block is cleaned by a writeback, or by a view, and then unmapped. After that, nothing
+        // records that a mapping could store there.
         if round == 0 {
             file.sync_all().unwrap();
         } else {
@@ -406,8 +407,8 @@ fn a_store_beside_writeback_is_never_lost() {
             let file = file.clone();
             crate::sync::thread::spawn(move || file.sync_all())
         };
-        // The access goes on with the translation it has, until the flusher waits for it (or fails
-        // to).
+        // The access continues with its translation, until the flusher waits for it (or wrongly
+        // does not).
         while !accessor.has_mail() && !syncer.is_finished() {
             crate::sync::thread::yield_now();
         }

@@ -51,20 +51,20 @@ const EVERYTHING: FlushRequest = FlushRequest {
     pages: PageCount(1 << 20),
 };
 
-/// The block sizes every scenario that takes one runs at.
+/// The block sizes at which the scenarios run.
 const SIZES: [u64; 3] = [4 << 10, 64 << 10, 2 << 20];
 
-/// A memory of `frames` frames.
+/// Creates a memory of `frames` frames.
 fn memory(frames: u32) -> Arc<Cache> {
     Cache::new(&Pool::new(&PoolOptions::new(frames)).expect("small arenas can be had"))
 }
 
-/// A memory with frames for this many blocks of `size` bytes, and for their index.
+/// Creates a memory with frames for this many blocks of `size` bytes, and for their index.
 fn memory_of(blocks: u64, size: u64) -> Arc<Cache> {
     memory((blocks * size / PAGE as u64) as u32)
 }
 
-/// Bytes that are different at each offset, more or less.
+/// Returns bytes that differ from offset to offset, more or less.
 fn pattern(range: Range<u64>) -> Vec<u8> {
     range.map(byte_at).collect()
 }
@@ -73,7 +73,7 @@ fn byte_at(offset: u64) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)) as u8 | 1
 }
 
-/// Reads all bytes of a file, which may be longer than a view.
+/// Reads all bytes of a file, which may be longer than a view can be.
 fn contents(file: &PagedFile) -> Vec<u8> {
     let mut bytes = vec![0; file.len() as usize];
     file.read_exact_at(&mut bytes, 0).expect("it can be read");
@@ -82,7 +82,7 @@ fn contents(file: &PagedFile) -> Vec<u8> {
 
 type Faulty = FaultyStore<MemoryStore>;
 
-/// A store with a pattern of `len` bytes, behind a device that fails on demand.
+/// Creates a store with a pattern of `len` bytes, on a device that fails on demand.
 fn patterned(len: u64) -> Arc<Faulty> {
     Arc::new(FaultyStore::new(MemoryStore::from_bytes(&pattern(0..len))))
 }
@@ -103,24 +103,24 @@ fn core(file: &PagedFile) -> &Arc<FileCore> {
     file.inner().core()
 }
 
-/// Another thread writes the dirty blocks, and its write hangs in the store.
+/// Starts a thread that writes the dirty blocks, and whose write hangs in the store.
 fn hanging_flush(core: &Arc<FileCore>, store: &Faulty) -> thread::JoinHandle<()> {
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Write]));
     let core = core.clone();
-    // A store that has failed is tried ever more rarely.
+    // A store that has failed is called less and less often.
     let flush = move || while core.flush(&EVERYTHING) == CleanCount::default() {};
     let flush = thread::spawn(flush);
     store.wait_hanging(1);
     flush
 }
 
-/// The next call of this kind fails.
+/// Returns a rule by which the next call of this kind fails.
 fn fail(kind: OperationKind) -> Rule {
     Rule::new(Fault::Fail(Failure::Io)).on(&[kind])
 }
 
-/// Checks that everything is given back: no page is charged but those in retirement, and no frame
-/// is missing.
+/// Checks that all memory is given back: no page is charged but retired ones, and no frame is
+/// missing.
 fn assert_empty(cache: &Cache) {
     let pool = cache.pool();
     pool.flush_retired();

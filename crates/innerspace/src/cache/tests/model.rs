@@ -8,7 +8,7 @@ use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 struct Random(u64);
 
 impl Random {
-    /// A number below `bound` (xorshift64*).
+    /// Returns a number below `bound` (xorshift64*).
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// The file, its expected bytes, and views with their bytes when they were taken.
+/// The file, its expected bytes, and views with the bytes that they must keep.
 struct World {
     cache: Arc<Cache>,
     store: Arc<Faulty>,
@@ -87,7 +87,7 @@ impl World {
         let bytes: Vec<u8> = (0..len).map(|at| value.wrapping_add(at as u8)).collect();
         match self.file.write_at(&bytes, offset) {
             Ok(()) => {}
-            // Views hold most of the memory: drop them.
+            // Views hold most of the memory, so they are dropped.
             Err(FileError::Limit(_)) => {
                 self.views.clear();
                 self.file
@@ -159,7 +159,7 @@ impl World {
         assert_eq!(self.file.len(), len);
     }
 
-    /// A sync that meets a failing store loses nothing.
+    /// Makes the store fail, and checks that a sync then loses nothing.
     fn failing(&mut self) {
         let kinds = [OperationKind::Write];
         let rule = match self.random.below(2) {

@@ -31,7 +31,7 @@ fn ordered_blocks_wait_for_their_barrier() {
         file.write_at(&vec![2; size as usize], size).unwrap();
         file.set_barrier(9);
         file.write_at(&vec![3; size as usize], 2 * size).unwrap();
-        // Neither the flusher, nor reclaim, nor a sync.
+        // Neither the flusher, nor reclaim, nor a sync writes the blocks.
         core(&file).flush(&EVERYTHING);
         let frame = core(&file).lookup(1).unwrap().frame;
         assert_eq!(
@@ -52,7 +52,7 @@ fn ordered_blocks_wait_for_their_barrier() {
         );
         assert_eq!(store.inner().to_vec()[size as usize], byte_at(size));
         file.release_through(5);
-        // Written again under a later number: it waits for that one now.
+        // A block written again under a later number now waits for that number.
         file.write_at(&[4; 10], size).unwrap();
         file.sync_all().unwrap_err();
         assert_eq!((written(&store), core(&file).dirty_blocks()), (1, 2));
@@ -140,7 +140,7 @@ fn a_page_is_never_in_the_store_before_its_log() {
         log.append(&number.to_le_bytes()).unwrap();
         pages.set_barrier(number);
         pages.write_at(&number.to_le_bytes(), page * 4096).unwrap();
-        // All background writers run, after every single write.
+        // All background writers run after every single write.
         core(&pages).flush(&EVERYTHING);
         if number % 10 == 0 {
             log.sync_data().unwrap();
@@ -240,7 +240,7 @@ fn a_writer_at_the_hard_limit_writes_what_others_of_its_group_have_dirty() {
         block += 1;
     }
     assert_eq!(stores.each_ref().map(|store| written(store)), [0; 3]);
-    // It has no block of its own that may be written.
+    // The second file has no block of its own that may be written.
     second.write_at(&[2; 4096], 0).unwrap();
     assert!(written(&stores[0]) > 0);
     assert_eq!((written(&stores[1]), written(&stores[2])), (0, 0));
@@ -271,7 +271,7 @@ fn a_group_with_much_dirty_is_written_in_the_background_and_others_are_not() {
         [0, 5, 30],
         "young, but more than a fifth of the group's limit"
     );
-    // A block that is written again and again keeps none behind it waiting.
+    // A block that is written again and again does not keep the others waiting.
     for round in 0..60u64 {
         first.write_at(&[9; 4096], 0).unwrap();
         first.write_at(&[9; 4096], (round + 1) * 2 * 4096).unwrap();

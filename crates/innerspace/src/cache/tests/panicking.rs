@@ -6,13 +6,13 @@ use super::Faulty;
 use crate::store::{Identity, Store, SyncWhat};
 use crate::sync::Arc;
 
-/// How many of the next calls panic, and whether the drop does.
+/// The numbers of calls that are to panic.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Times {
     pub(super) writes: u32,
     pub(super) syncs: u32,
     pub(super) drops: u32,
-    /// These jobs are done first.
+    /// The number of panicking calls that first do their work.
     pub(super) cuts: u32,
 }
 

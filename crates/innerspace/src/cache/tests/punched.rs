@@ -7,12 +7,13 @@ use crate::cache::{FileError, StoreAction};
 use crate::reclaim::Owner;
 use crate::sync::failpoint;
 
-/// The next sync fails, and writes accepted since the last good one are gone.
+/// Returns a rule: the next sync fails, and writes accepted since the last successful one are gone.
 fn forget() -> Rule {
     Rule::new(Fault::Forget(Failure::Io))
 }
 
-/// A file of eight blocks of a pattern, in which the punch of the third to the sixth is lost.
+/// Creates a file of eight blocks of a pattern, in which the punch of the third to the sixth is
+/// lost.
 fn lost(size: u64) -> (Arc<Cache>, Arc<Faulty>, PagedFile) {
     let cache = memory_of(64, size);
     let store = patterned(8 * size);
@@ -54,7 +55,7 @@ fn what_a_failed_sync_has_brought_back_is_punched_again() {
 fn zeros_that_were_written_for_a_punch_are_written_again() {
     let cache = memory(64);
     let faulty = patterned(8 * 4096);
-    // The store has no punch of its own.
+    // This store has no punch of its own.
     let store = Panicking::new(&faulty, Times::default());
     let file = open(&cache, &store, &options(4096));
     file.punch(2 * 4096..6 * 4096).unwrap();
@@ -70,7 +71,8 @@ fn zeros_that_were_written_for_a_punch_are_written_again() {
 #[test]
 fn what_was_written_since_is_not_punched() {
     for size in SIZES {
-        // Before and after the sync that fails; dirty, and accepted by the store.
+        // The write comes before or after the sync that fails, and is dirty or accepted by the
+        // store.
         for (before, flushed) in [(true, false), (true, true), (false, false), (false, true)] {
             let cache = memory_of(64, size);
             let store = patterned(8 * size);
@@ -167,7 +169,7 @@ fn a_sync_that_cannot_punch_again_fails() {
         expected[..100].fill(7);
         assert!(contents(&file) == expected);
     }
-    // A good sync for another caller does not make up for it.
+    // A successful sync for another caller does not make up for it.
     core(&file).sync_store(crate::store::SyncWhat::All).unwrap();
     store.add(fail(OperationKind::Punch).forever());
     drop(file);
@@ -240,7 +242,7 @@ fn an_invalidation_shows_what_others_wrote_where_a_punch_was() {
     let mut expected = punched(4096);
     expected[3 * 4096..4 * 4096].fill(5);
     assert!(contents(&file) == expected);
-    // Bytes that a failed sync has brought back are not changes by others.
+    // Bytes that a failed sync has brought back do not count as changes by others.
     file.punch(3 * 4096..4 * 4096).unwrap();
     store.add(forget());
     file.invalidate(..).unwrap();

@@ -1,4 +1,4 @@
-//! Reads, views, scans, arrays: what they return and what they cost.
+//! Reads, views, scans and arrays: what they return and what they cost.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
@@ -38,7 +38,8 @@ fn a_view_inside_a_block_is_the_frame_and_one_over_several_is_a_copy() {
         let across = file.view(size - 10..size + 10).unwrap();
         assert_eq!(*across, *pattern(size - 10..size + 10));
         assert_eq!(file.stats().copied_views, 1);
-        // The second block, the index node that two blocks need, and one page for the copy.
+        // These pages are the second block, the index node that two blocks need, and one page for
+        // the copy.
         assert_eq!(cache.pool().totals().usage - usage, size / PAGE as u64 + 2);
         drop((first, second, across, file));
         assert_empty(&cache);
@@ -97,7 +98,7 @@ fn many_readers_of_one_block_make_one_read() {
             })
             .collect();
         store.wait_hanging(1);
-        // The block is in the index: readers that come now wait for the one read.
+        // The block is in the index, so readers that come now wait for this one read.
         let held = core(&file).lookup(0);
         let held = held.expect("the block is published while it is read");
         assert!(held.is_being_filled());
@@ -145,12 +146,12 @@ fn many_small_reads_in_a_row_mark_a_page_once() {
     let file = open(&cache, &patterned(8192), &options(4096));
     let flags = || core(&file).lookup(0).unwrap().meta().flags.load();
     let mut buf = [0; 64];
-    file.view(4096..4097).unwrap(); // another page: the stream begins at 0
+    file.view(4096..4097).unwrap(); // another page, so that the stream begins at 0
     for offset in (0..4096).step_by(64) {
         file.read_at(&mut buf, offset).unwrap();
     }
-    // The miss makes it referenced, and the first read marks it at most once; 63 more would have
-    // made it active in any case, so begin again with a clean page.
+    // The miss marks the page referenced, and the first read marks it at most once more. 63 more
+    // marks would have made it active in any case, so the test begins again with an unmarked page.
     core(&file)
         .lookup(0)
         .unwrap()
@@ -197,7 +198,7 @@ fn a_miss_is_one_use_as_a_hit_is() {
             };
             once(&file, size);
             assert_eq!(state(), (true, false), "{name}: the first use");
-            file.read_exact_at(&mut [0; 1], 0).unwrap(); // elsewhere: what follows is no continuation
+            file.read_exact_at(&mut [0; 1], 0).unwrap(); // elsewhere, to end the stream
             once(&file, size);
             assert_eq!(state(), (false, true), "{name}: the second");
         }
@@ -288,7 +289,7 @@ fn an_array_reads_elements_across_blocks() {
 fn a_cursor_reads_writes_and_seeks_like_a_file() {
     let cache = memory(64);
     let file = open(&cache, &Arc::new(MemoryStore::with_len(0)), &options(4096));
-    // MemoryStore is writable, and empty.
+    // The `MemoryStore` is writable, and empty.
     let mut cursor = file.cursor();
     cursor.write_all(b"hello, ").unwrap();
     cursor.write_all(b"world").unwrap();
@@ -319,7 +320,7 @@ fn prefetch_reads_what_fits() {
     file.prefetch(..).unwrap();
 }
 
-/// Prefetch does not go block by block: there are 2^34 of them.
+/// Prefetch must not go over holes block by block: here are 2^34 of them.
 #[test]
 fn prefetch_goes_over_holes_as_one() {
     let data = 1 << 45;
@@ -334,7 +335,7 @@ fn prefetch_goes_over_holes_as_one() {
         assert!(file.try_view(at..at + 4096).is_ok());
     }
     assert_eq!(reads(&store).len(), before);
-    // Nor where the store ends before its file.
+    // Nor must it do so where the store ends before its file.
     file.set_len(4 * data).unwrap();
     file.prefetch(..).unwrap();
 }
@@ -369,7 +370,7 @@ fn the_memory_goes_with_the_last_of_the_views_that_outlived_it() {
     let store = patterned(4 * 4096);
     let file = open(&cache, &store, &options(4096));
     let moved = file.view(0..4096).unwrap();
-    file.write_at(&[9; 4096], 0).unwrap(); // moves away from the view
+    file.write_at(&[9; 4096], 0).unwrap(); // moves the block away from the view
     let cut = file.view(3 * 4096..).unwrap();
     file.set_len(3 * 4096).unwrap();
     let copied = file.view(4000..5000).unwrap();
@@ -394,7 +395,7 @@ fn a_hole_remembered_beside_unwritten_data_does_not_hide_it() {
     let store = Arc::new(MemoryStore::with_len(4 * 4096));
     let file = open(&cache, &store, &options(4096));
     file.write_at(b"data", 2 * 4096).unwrap();
-    // The store reports a hole up to the end. It does not know about the block in the cache yet.
+    // The store reports a hole up to the end. It does not know of the block in the cache yet.
     let mut bytes = [9; 4];
     file.read_exact_at(&mut bytes, 4096).unwrap();
     assert_eq!(bytes, [0; 4]);
@@ -477,10 +478,10 @@ fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
         (sum, stream.stats().store_reads)
     });
     slow.wait_hanging(1);
-    // All blocks that the stream has read ahead are locked now.
+    // All blocks that the stream has read ahead are now locked.
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
-    // First the wanted block, then each time as many as fit in an eighth of the group.
+    // The reads are for the wanted block, then for as many blocks as fit in an eighth of the group.
     let (sum, reads) = streaming.join().unwrap();
     assert_eq!(sum, 100 * 4096);
     assert!((33..=50).contains(&reads), "{reads} reads");
@@ -507,8 +508,8 @@ fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     slow.wait_hanging(1);
     assert_eq!(contents(&other), pattern(0..8 * 4096));
     slow.release(Release::Proceed);
-    // The windows have an eighth of the group at a time, and half of it in total, so that no block
-    // is evicted before it is used.
+    // A window uses at most an eighth of the group, and all windows together half of it, so that no
+    // block is evicted before its use.
     assert_eq!(gathering.join().unwrap(), (12, 12));
     drop((other, options, group));
     assert_empty(&cache);

@@ -1,4 +1,4 @@
-//! Files in a memory that is too small for them.
+//! Files in a memory that is too small for all their blocks.
 
 use super::*;
 use crate::cache::core::gate::ROOMS;
@@ -57,7 +57,7 @@ fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
         .iter()
         .map(|file| file.view(255 * 4096..256 * 4096).unwrap())
         .collect();
-    // The files take turns, in an order that nobody reads ahead.
+    // The files take turns, in an order for which no blocks are read ahead.
     let block_of = |turn: u64| turn / 2 * 101 % 251;
     let evict = |turn: u64| {
         let (file, start) = (&files[turn as usize % 2], block_of(turn) * 4096);
@@ -89,7 +89,7 @@ fn shadows_are_bounded_and_the_oldest_is_dropped_first() {
     evict(2 * most + MORE - 1);
     assert!(!is_left(MORE), "the bound counts evictions");
     cache.validate();
-    // A file that closes leaves entries in the queue.
+    // A file that closes leaves entries in the queue of shadows.
     drop(kept);
     let [first, second] = files;
     drop(first);
@@ -149,7 +149,7 @@ fn a_stream_leaves_what_was_used_twice() {
         ("views", |file, pages| {
             (0..pages).for_each(|page| drop(file.view(page * 4096..(page + 1) * 4096).unwrap()));
         }),
-        // No two pages in a row, so nothing is read ahead: each is a miss.
+        // No two pages are in a row, so nothing is read ahead, and each read is a miss.
         ("far apart", |file, pages| {
             (0..pages).for_each(|turn| {
                 let page = turn * 1789 % pages;
@@ -217,11 +217,11 @@ fn dirty_pages_that_cannot_be_written_refuse_new_ones_and_are_not_dropped() {
         (28..=30).contains(&accepted),
         "half of 56 pages: {accepted}"
     );
-    // A writer elsewhere in the memory is refused, too; reading continues.
+    // A writer of another file in this memory is refused as well. Reading continues.
     let error = other.write_at(&[1; 4096], 0).unwrap_err();
     assert!(error.to_string().starts_with("data.bin: "), "{error}");
     other.scan(.., |_| {}).unwrap();
-    // Thousands of writers make the store fail only a few times more.
+    // Thousands of writes make the store fail only a few more times.
     store.clear_log();
     for turn in 0..4_300u64 {
         file.write_at(&[0; 4096], turn % 200 * 4096).unwrap_err();
@@ -234,7 +234,7 @@ fn dirty_pages_that_cannot_be_written_refuse_new_ones_and_are_not_dropped() {
             [page as u8; 8]
         );
     }
-    // It heals, and the next tick finds out.
+    // The store works again, which the next tick finds out.
     store.heal();
     cache.tick();
     file.write_at(&[99; 4096], accepted * 4096).unwrap();
@@ -262,7 +262,7 @@ fn a_bad_stretch_of_a_store_does_not_hold_up_the_rest() {
         57,
         "what is bad, and nothing else"
     );
-    // Background writes get past it, too.
+    // Background writes get past the bad block as well.
     file.write_at(&[2; 4096], 80 * 4096).unwrap();
     for _ in 0..100 {
         cache.tick();
@@ -280,8 +280,8 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
         .map(|number| {
             let file = file.clone();
             thread::spawn(move || {
-                // Each thread has a quarter of the file to itself; they share memory, index and
-                // dirty state.
+                // Each thread has a quarter of the file to itself. The threads share memory, index
+                // and dirty state.
                 let base = number * 64;
                 for round in 0..300u64 {
                     let page = base + round * 17 % 64;
@@ -316,8 +316,8 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
     assert_empty(&cache);
 }
 
-/// A store may tick: files above it are skipped there, and not taken for files that cannot be
-/// written.
+/// A store may call `tick`: files above it are then skipped, and do not count as files that cannot
+/// be written.
 #[test]
 fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     let cache = memory(1024);
@@ -325,7 +325,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     core(&file).store.note_use();
-    // More than the background limit, and less than the hard one.
+    // The dirty pages are above the background limit and below the hard one.
     file.write_at(&[1; 20 * PAGE], 0).unwrap();
     let dirty = || cache.dirty_pages(group.id());
     assert_eq!(dirty(), PageCount(20));
@@ -344,7 +344,7 @@ fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     assert_empty(&cache);
 }
 
-/// The same for blocks that reclaim wants written.
+/// The same, for blocks that reclaim needs written.
 #[test]
 fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
     let cache = memory(1024);
@@ -406,7 +406,7 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
             |()| Some(GroupId::ROOT),
             || {
                 times += 1;
-                // Refused on the way, though it may succeed in the end.
+                // A refusal inside the operation, which may still succeed in the end.
                 pool.charge(full.id(), PageCount(17), AllocMode::Wait)
                     .unwrap_err();
                 StoreScope::note_skipped();

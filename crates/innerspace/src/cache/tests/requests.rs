@@ -1,5 +1,6 @@
 //! Requests in flight: which ones reach the store, in what order they may complete, and which
 //! callers they delay.
+//! callers they delay.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +19,7 @@ use crate::store::faulty::Release;
 use crate::store::{Batch, Limits, Request};
 use crate::sync::Mutex;
 
-/// A bound for failures: no test waits so long otherwise.
+/// A bound that only a failing test reaches.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// A store with a completion form, which keeps its requests until the test releases them.
@@ -26,7 +27,7 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 struct Holding {
     bytes: Vec<u8>,
     requests: Mutex<VecDeque<Request>>,
-    /// Offset and length of each request, and of each plain call.
+    /// The offset and length of each request, and of each plain call.
     submitted: Mutex<Vec<(u64, usize)>>,
     called: Mutex<Vec<(u64, usize)>>,
 }
@@ -39,13 +40,13 @@ impl Holding {
         })
     }
 
-    /// The bytes of a range.
+    /// Returns the store's bytes of a range.
     fn stored(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset as usize).min(self.bytes.len());
         &self.bytes[start..(start + len).min(self.bytes.len())]
     }
 
-    /// Completes the oldest request, or the latest. Returns whether there was one.
+    /// Completes the request that `which` takes from the queue. Returns whether there was one.
     fn complete(&self, which: fn(&mut VecDeque<Request>) -> Option<Request>) -> bool {
         let taken = which(&mut self.requests.lock());
         let Some(mut request) = taken else {
@@ -112,7 +113,7 @@ fn neighbours_that_one_call_wants_are_one_request() {
     assert_eq!(reads(OperationKind::Read), 1);
     assert_eq!(store.log().last().unwrap().len, 1 << 20);
     assert_eq!(file.stats().filled, 256, "nothing besides");
-    // Around a cached block: two requests, neither of which has it.
+    // Around a cached block, there are two requests, neither of which covers it.
     file.evict(..).unwrap();
     file.read_exact_at(&mut [0; 10], (3 << 20) + (512 << 10))
         .unwrap();
@@ -125,8 +126,8 @@ fn neighbours_that_one_call_wants_are_one_request() {
     assert_empty(&cache);
 }
 
-/// Reads pages 0 to `pages` in order by `read`; before each, the store answers all its requests.
-/// Returns how many times the reader had to call the store itself.
+/// Reads pages 0 to `pages` in order by `read`. Before each read, the store answers all its
+/// requests. Returns how many times the reader had to call the store itself.
 fn misses(pages: u64, mut read: impl FnMut(u64), store: &Holding) -> usize {
     for page in 0..pages {
         store.complete_all();
@@ -220,7 +221,7 @@ fn what_is_read_ahead_for_nothing_is_counted() {
     assert_eq!(unused, stats.read_ahead - 1, "one of them was page 2");
 }
 
-/// A block of a file of 2,048 blocks: a different one for each number, in no order.
+/// Returns a block of a file of 2,048 blocks: a different one for each number, in no order.
 fn scattered(number: u64) -> u64 {
     (number * 7_919) % 2_039
 }
@@ -232,7 +233,7 @@ fn completions_come_in_any_order_and_from_any_thread() {
     let store = Holding::new(8 << 20);
     let file = open(&cache, &store, &read_only(4096));
     let bell = Arc::new(Bell::default());
-    // It is known what the store has.
+    // The view makes the file learn where the store's data is.
     file.view(0..1).unwrap();
     let places = || (1..500u64).map(|at| scattered(at) * 4096 + 7);
     let mut futures: Vec<_> = places()
@@ -246,7 +247,7 @@ fn completions_come_in_any_order_and_from_any_thread() {
         let store = store.clone();
         let last = thread::spawn(move || store.complete(VecDeque::pop_back));
         assert!(last.join().unwrap());
-        // Wakers that completions left are called.
+        // The tick calls the wakers that completions left.
         cache.tick();
     }
     for (future, at) in futures.iter_mut().zip(places()) {
@@ -266,7 +267,7 @@ fn ten_thousand_futures_have_no_thread_and_leave_nothing() {
     cache.begin_service();
     let store = Holding::new(10_001 * 4096);
     let file = open(&cache, &store, &read_only(4096));
-    // It is known what the store has.
+    // The view makes the file learn where the store's data is.
     file.view(0..1).unwrap();
     let bell = Arc::new(Bell::default());
     let mut futures: Vec<_> = (1..10_001u64)
@@ -276,7 +277,7 @@ fn ten_thousand_futures_have_no_thread_and_leave_nothing() {
         assert!(poll(future.as_mut(), &bell).is_pending());
     }
     assert_eq!((store.held(), cache.workers().threads()), (10_000, 0));
-    // Half of them are not wanted any more, but stay the store's until it has completed them.
+    // Half of the requests are no longer wanted, but the store keeps them until it completes them.
     futures.truncate(5_000);
     store.complete_all();
     let woken = || futures.len() == bell.rung();
@@ -345,7 +346,7 @@ fn a_request_that_nobody_has_begun_goes_with_its_file() {
 #[test]
 fn of_a_request_that_fails_the_bad_blocks_alone_are_errors() {
     let cache = memory(1_000);
-    /// Reads of this byte fail.
+    /// A store whose reads of this byte fail.
     struct Bad(Arc<Holding>, u64);
     impl Store for Bad {
         fn len(&self) -> io::Result<u64> {
@@ -386,8 +387,7 @@ fn what_a_request_in_flight_lacks_is_read_again() {
     }
     cache.tick();
     let take = || store.requests.lock().pop_front().unwrap();
-    // The store reads less than all, reports an error, drops a block, or reports more than there
-    // is.
+    // The store reads only a part, reports an error, drops a block, or reports more than there is.
     let mut short = take();
     short.fill(store.stored(short.offset(), 5_000));
     short.complete(Ok(5_000));
@@ -512,7 +512,7 @@ fn without_threads_whoever_waits_makes_the_calls() {
     let reads = || store.log().len();
     let before = reads();
     assert_eq!(core(&file).requests.in_flight(), 1);
-    // The reader meets the queued request, and makes the call.
+    // The reader meets the queued request, and makes its call.
     file.view(2 * 4096..2 * 4096 + 1).unwrap();
     assert_eq!(reads(), before + 1);
     // The request that the reader has just put in flight waits for a tick.
@@ -556,7 +556,7 @@ fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
         left = futures.len();
     }
     drop((futures, file, group));
-    // The last blocks read ahead were the store's until now.
+    // The store had the last blocks read ahead until now.
     store.complete_all();
     assert_empty(&cache);
 }
@@ -583,7 +583,7 @@ fn a_store_that_fills_nothing_shows_nothing_old() {
     drop(secret);
     let (looked, looks) = mpsc::channel();
     let file = open(&cache, &Arc::new(Empty(looked)), &read_only(4096));
-    // The first alone, several together, and a request in flight.
+    // The blocks are read alone, several together, and by a request in flight.
     assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);
     let mut bytes = vec![1; 31 * 4096];
     file.read_exact_at(&mut bytes, 4096).unwrap();
@@ -613,7 +613,7 @@ fn a_punch_and_a_cut_wait_for_what_is_in_flight() {
             let file = file.clone();
             thread::spawn(move || work(&file))
         };
-        // It gets no further than to the request.
+        // The cut gets no further than to its wait for the request.
         while core(&file).locks.try_shared().is_some() {
             thread::yield_now();
         }
@@ -654,7 +654,7 @@ fn a_panic_as_a_window_is_put_in_flight_is_no_business_of_its_reader() {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 0).unwrap();
     file.read_exact_at(&mut byte, 4096).unwrap();
-    // Blocks read ahead land.
+    // The tick lands blocks that were read ahead.
     cache.tick();
     store.0.store(true, Ordering::Relaxed);
     for page in 2..100u64 {

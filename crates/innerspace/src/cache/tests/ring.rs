@@ -13,7 +13,7 @@ fn read_only() -> FileOptions {
     FileOptions::new().block_size(4096).name("data.bin")
 }
 
-/// A store over a file of so many pages full of `A`, if its reads can go by a ring.
+/// Creates a store over a file of this many pages full of `A`, if its reads can use a ring.
 fn file_of(pages: u64) -> Option<(tempfile::TempDir, FileStore)> {
     let dir = disk_dir();
     let path = dir.path().join("A");
@@ -26,8 +26,8 @@ fn file_of(pages: u64) -> Option<(tempfile::TempDir, FileStore)> {
     None
 }
 
-/// A store that opens a file for each batch, and then others: a closed descriptor is soon another
-/// file's.
+/// A store that opens a file for each batch of reads, and then other files: a descriptor that is
+/// closed is soon another file's.
 struct Opens {
     dir: PathBuf,
     kept: Mutex<Vec<FileStore>>,
@@ -42,7 +42,7 @@ impl Store for Opens {
         Ok(buf.len())
     }
     fn submit(&self, batch: Batch) {
-        // Its bytes are in the file A, which it closes again at once.
+        // The bytes are in file A, which this store closes again before it returns.
         let file = FileStore::open(self.dir.join("A"), Access::ReadOnly).unwrap();
         file.submit(batch);
         drop(file);
@@ -75,7 +75,7 @@ fn a_read_in_flight_keeps_the_descriptor_it_goes_by() {
     }
 }
 
-/// Hands its batches on to a file.
+/// A store that passes its batches on to a file.
 struct Around(Arc<FileStore>);
 
 impl Store for Around {

@@ -1,5 +1,5 @@
-//! Syncs at once, syncs that fail, and syncs of a part. Blocks in doubt after a failed sync:
-//! [`doubt`](super::doubt).
+//! Concurrent syncs, syncs that fail, and syncs of a part of a file. Blocks in doubt after a failed
+//! sync: [`doubt`](super::doubt).
 
 use std::sync::mpsc;
 
@@ -19,7 +19,7 @@ use crate::sync::failpoint;
 use crate::sync::thread;
 use crate::units::MIB;
 
-/// The store takes the next `writes` writes, and drops them.
+/// Has the store take the next `writes` writes, and drop them.
 pub(super) fn lose(store: &Faulty, writes: u64) {
     let rule = Rule::new(Fault::Lose).on(&[OperationKind::Write]);
     store.add(rule.times(writes));
@@ -44,7 +44,7 @@ pub(super) fn is_failed_sync(error: &FileError) -> bool {
     )
 }
 
-/// A file of four blocks, a hundred bytes of the second written.
+/// Creates a file of four blocks, with a hundred unwritten bytes in the second.
 pub(super) fn written(size: u64) -> (Arc<Cache>, Arc<Faulty>, PagedFile) {
     let cache = memory_of(64, size);
     let store = patterned(4 * size);
@@ -159,7 +159,7 @@ fn a_sync_on_the_way_makes_room() {
     }
     core(&file).flush(&EVERYTHING);
     other.scan(.., |_| {}).unwrap();
-    // Read-ahead may not call a store; it has asked for a sync that it needs.
+    // Read-ahead may not call a store, so it has requested a sync that it needs.
     cache.tick();
     other.scan(.., |_| {}).unwrap();
     assert!(file.stats().cached.0 == 0, "{}", file.stats());
@@ -201,8 +201,8 @@ fn who_comes_during_a_sync_takes_part_in_the_next() {
         syncs
             .into_iter()
             .for_each(|sync| sync.join().unwrap().unwrap());
-        // The one that hung, and one or two for the three that came too late for it: one of Data
-        // does not do for All.
+        // The syncs are the one that hung, and one or two for the three callers that came too late
+        // for it: a sync of Data does not do for All.
         let syncs = count(&store, OperationKind::Sync);
         assert!((2..=3).contains(&syncs), "{syncs} syncs");
     }
@@ -296,7 +296,7 @@ fn a_sync_waits_for_the_writes_of_others() {
         let own = failpoint::on("OwnWritten", {
             let (store, passed) = (store.clone(), passed.clone());
             move || {
-                // Leaves time for a wrong sync, which does not wait, to become visible.
+                // This gives a wrong sync, one that does not wait, time to become visible.
                 thread::spawn(move || {
                     for _ in 0..1000 {
                         if passed.load(Ordering::Acquire) {
@@ -339,7 +339,7 @@ fn a_sync_waits_for_no_write_that_began_after_it() {
         thread::spawn(move || {
             let there = failpoint::on("Awaiting", move || {
                 tell.send(()).unwrap();
-                // It may check again, and then it still waits.
+                // The sync may check again, and must then still wait.
                 std::mem::forget(failpoint::on("Awaiting", move || tell.send(()).unwrap()));
             });
             std::mem::forget(there);
@@ -427,7 +427,7 @@ fn what_is_read_ahead_makes_no_room_by_a_sync() {
         &patterned(16 * 4096),
         &options(4096).name("other.bin"),
     );
-    // Its index is there, and its data ranges are known.
+    // The index node of this file exists, and its data ranges are known.
     other.view(15 * 4096..16 * 4096).unwrap();
     let pool = cache.pool();
     let group = pool.root_group();

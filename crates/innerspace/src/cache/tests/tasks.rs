@@ -1,4 +1,4 @@
-//! Calls as futures.
+//! Calls made as futures.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use crate::exec::Turn;
 use crate::store::faulty::{Failure, Fault, OperationKind, Release, Rule};
 use crate::sync::thread;
 
-/// The store's bytes.
+/// Returns the store's bytes.
 fn stored(store: &Faulty) -> Vec<u8> {
     let mut bytes = vec![0; store.inner().len().expect("it tells its length") as usize];
     let got = store.inner().read_at(&mut bytes, 0);
@@ -97,7 +97,7 @@ fn futures_that_are_dropped_leave_no_queue_behind() {
     let cache = memory(64);
     let file = open(&cache, &patterned(65_536), &options(4096));
     let bell = Arc::new(Bell::default());
-    // Some of them live on and get their turn.
+    // Some of the futures live on and get their turn.
     let mut reads = Vec::new();
     let mut views = Vec::new();
     for number in 0..10_000 {
@@ -257,7 +257,7 @@ fn a_read_for_which_there_is_no_memory_is_an_error() {
     );
 }
 
-/// A store whose reads use a file of the same memory, by futures, and one whose reads panic.
+/// A store whose reads use a file of the same memory by futures, and a store whose reads panic.
 #[derive(Debug)]
 struct Odd(Option<PagedFile>);
 
@@ -379,7 +379,7 @@ fn only_one_thread_makes_calls_at_a_time() {
     let file = open(&cache, &store, &options(4096));
     let bell = Arc::new(Bell::default());
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
-    // This waits for the rest of its block.
+    // This write waits for the rest of its block.
     let mut write = pin!(file.defer(move |file| file.write_at(&[9; 10], 0)));
     let mut sync = pin!(file.defer(|file| file.sync_all()));
     assert!(poll(write.as_mut(), &bell).is_pending());
@@ -448,7 +448,7 @@ fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
     let ticking = {
         let cache = cache.clone();
         std::thread::spawn(move || {
-            // Made before the thread's own values, so dropped after them.
+            // This value is created before the thread's other locals, so it is dropped after them.
             AT_THE_END.with_borrow_mut(|last| last.0 = Some(cache.clone()));
             cache.tick();
             begun.send(()).unwrap();
@@ -459,7 +459,7 @@ fn a_thread_that_is_ending_can_tick_and_leaves_calls_to_others() {
     assert!(poll(cut.as_mut(), &bell).is_pending());
     end.send(()).unwrap();
     ticking.join().unwrap();
-    // The thread does not know any more whether it is in a call of a store.
+    // The ending thread does not know any more whether it is in a call of a store.
     assert!(poll(cut.as_mut(), &bell).is_pending());
     cache.tick();
     assert!(matches!(poll(cut.as_mut(), &bell), Poll::Ready(Ok(()))));
@@ -473,7 +473,7 @@ fn a_job_for_which_no_thread_could_be_started_gets_one_from_a_tick() {
     cache.begin_service();
     let file = open(&cache, &patterned(4096), &options(4096));
     let (done, over) = mpsc::channel();
-    // The other threads hang.
+    // The other threads of the memory hang.
     let (begun, begins) = mpsc::channel();
     let (let_go, hangs) = mpsc::channel::<()>();
     let hanging = cache.task_lane(0, crate::group::GroupId::ROOT, 1);

@@ -1,4 +1,4 @@
-//! The `try_` forms: what they do at once, and what would block.
+//! The `try_` forms: which of them succeed without waiting, and which would block.
 
 use std::pin::pin;
 
@@ -18,7 +18,7 @@ fn would_block<T: std::fmt::Debug>(result: Result<T, FileError>, offset: u64) {
     }
 }
 
-/// Another thread reads the block, and hangs in the store.
+/// Starts a thread that reads the block, and hangs in the store.
 fn hanging_read(file: &PagedFile, store: &Faulty, block: u64) -> thread::JoinHandle<()> {
     store.add(Rule::new(Fault::Hang).on(&[OperationKind::Read]));
     let file = file.clone();
@@ -66,11 +66,12 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
         assert_eq!(blocks.try_read_at(&mut bytes, at).unwrap(), 12);
         assert_eq!(bytes, *wanted);
         assert_eq!(blocks.try_view(2).unwrap()[..12], *wanted);
-        // The range goes on into a block that is not there, or past the end, or begins in a hole.
+        // The range continues into a block that is not cached, or past the end, or begins in a
+        // hole.
         would_block(file.try_read_exact_at(&mut bytes, 3 * size - 6), 3 * size);
         would_block(blocks.try_read_at(&mut bytes, 3 * size - 6), 3 * size);
         file.set_len(10 * size).unwrap();
-        // A range that the store has not reported is no hole yet.
+        // A range that the store has not reported does not count as a hole yet.
         would_block(file.try_view(9 * size..9 * size + 12), 9 * size);
         file.view(9 * size..9 * size + 12).unwrap();
         file.try_read_exact_at(&mut bytes, 9 * size).unwrap();
@@ -100,7 +101,7 @@ fn reads_wait_for_no_cut() {
         thread::spawn(move || file.set_len(70_000).unwrap())
     };
     store.wait_hanging(1);
-    // A hole: whether it stays one is not known.
+    // This is a hole, but a running cut may end it.
     would_block(file.try_read_at(&mut [0; 10], 65_536), 65_536);
     would_block(blocks.try_read_at(&mut [0; 10], 65_536), 65_536);
     store.release(Release::Proceed);
@@ -127,7 +128,7 @@ fn elements_are_set_at_once_in_a_block_that_is_there_and_not_viewed() {
         let mut numbers = [0; 4];
         array.try_read(index, &mut numbers).unwrap();
         assert_eq!(numbers, [7, 8, 8, 8]);
-        // The range goes on into another block, which is there too, or is longer than a block.
+        // The range continues into another block, which is cached too, or is longer than a block.
         file.view(2 * size..2 * size + 1).unwrap();
         would_block(array.try_write(2 * index - 1, &[9; 2]), 2 * size - 4);
         let many = vec![9; index as usize + 1];
@@ -154,8 +155,8 @@ fn an_append_goes_where_nothing_has_to_be_waited_for() {
         store.clear_log();
         assert_eq!(file.try_append(&[]).unwrap(), at);
         assert_eq!(file.try_append(&[1; 10]).unwrap(), at);
-        // The write may not go on into a new block, but may reach up to its beginning, and may
-        // begin there.
+        // The append may not continue into a new block. It may reach up to the block's beginning,
+        // and may begin there.
         would_block(file.try_append(&[2; 41]), at + 10);
         assert_eq!(file.try_append(&[2; 40]).unwrap(), at + 10);
         assert_eq!(file.try_append(&vec![3; size as usize]).unwrap(), 2 * size);
@@ -203,7 +204,8 @@ fn an_append_that_would_block_has_changed_nothing() {
             assert_eq!(behind, [0; 50]);
             assert!(core(&file).lookup(3).is_none());
         };
-        // The lock of the last block, a view of it, another append, a cut.
+        // Each of these is in the way: the lock of the last block, a view of it, another append, a
+        // cut.
         let locked = core(&file).find_lock(2).unwrap().unwrap();
         would_block(file.try_append(&[7; 50]), 2 * size);
         drop(locked);
@@ -220,11 +222,11 @@ fn an_append_that_would_block_has_changed_nothing() {
         drop(alone);
         unchanged();
         assert_eq!(file.try_append(&[7; 50]).unwrap(), at);
-        // The place behind is taken.
+        // The place of the next block is taken.
         let new = core(&file).create(3, Get::NONE).unwrap().unwrap();
         would_block(file.try_append(&[8; 100]), 3 * size);
         drop(new);
-        // A full group.
+        // The group is full.
         let (pool, order) = (cache.pool(), core(&file).id.order);
         let mut taken = Vec::new();
         while let Ok(frame) = pool.alloc(group.id(), order, AllocMode::NoWait) {
@@ -296,7 +298,7 @@ fn a_sync_with_nothing_to_do_is_done_and_any_other_would_block() {
         would_block(file.try_sync_range(2 * size..), 2 * size);
         file.try_sync_range(..2 * size).unwrap();
         assert!(store.log().is_empty());
-        // Written in the background, and not durable.
+        // The data was written in the background, and is not durable.
         core(&file).flush(&EVERYTHING);
         assert_eq!(core(&file).dirty_blocks(), 0);
         would_block(file.try_sync_data(), 0);
@@ -307,7 +309,7 @@ fn a_sync_with_nothing_to_do_is_done_and_any_other_would_block() {
         cache.tick();
         file.try_sync_all().unwrap();
         file.try_sync_range(size..2 * size).unwrap();
-        // Other changes of the store.
+        // Other calls that change the store.
         file.set_len(3 * size).unwrap();
         would_block(file.try_sync_all(), 0);
         file.sync_all().unwrap();

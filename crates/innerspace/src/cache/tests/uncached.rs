@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 use crate::frame::FlagSet;
 
-/// Which of the first blocks are cached.
+/// Returns which of the first blocks are cached.
 fn cached(file: &PagedFile) -> Vec<u64> {
     let end = file.len().div_ceil(file.block_size());
     (0..end)
@@ -32,7 +32,7 @@ fn what_was_not_there_before_is_not_there_afterwards() {
         let store = patterned(8 * size - 100);
         let file = open(&cache, &store, &options(size));
         file.view(3 * size..3 * size + 10).unwrap();
-        // Read ahead, and not used yet.
+        // These blocks are read ahead, and not used yet.
         file.prefetch(5 * size..6 * size).unwrap();
         let before = [marks(&file, 3), marks(&file, 5)];
         assert!(scanned(&file, 10..8 * size - 100) == pattern(10..8 * size - 100));
@@ -61,7 +61,7 @@ fn what_somebody_wants_meanwhile_stays() {
     let mut at = 0;
     file.scan_uncached(.., |piece| {
         match at {
-            // The piece's own block, and some that were read ahead with it.
+            // The piece's own block is cached, and some blocks that were read ahead with it.
             0 => {
                 file.read_at(&mut [0; 10], 0).unwrap();
                 file.write_at(&[7; 4096], 3 * 4096).unwrap();
@@ -86,7 +86,7 @@ fn what_somebody_wants_meanwhile_stays() {
 fn what_comes_back_soon_is_no_less_unwanted() {
     let cache = memory(64);
     let file = open(&cache, &patterned(1 << 20), &options(4096));
-    // Puts something on the active list, to compete with.
+    // Puts other blocks on the active list, which the returned blocks compete with.
     for block in 20..30u64 {
         for _ in 0..3 {
             file.view(block * 4096..block * 4096 + 1).unwrap();

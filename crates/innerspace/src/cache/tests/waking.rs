@@ -1,4 +1,4 @@
-//! A waker may run any code: it may use the same file, whichever thread wakes it, and wherever.
+//! Wakers may run any code. They may use the same file, whichever thread calls them, and wherever.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::group::{GroupId, Reclaimer};
 use crate::reclaim::AllocMode;
 use crate::store::faulty::{Failure, Fault, OperationKind, Rule};
 
-/// A waker that acts at once, like an executor that polls in `wake`.
+/// A waker that acts inside `wake`, like an executor that polls there.
 struct AtOnce<F> {
     work: F,
     woken: AtomicUsize,
@@ -35,7 +35,7 @@ impl<F: Fn() + Send + Sync + 'static> AtOnce<F> {
     }
 }
 
-/// Takes each lock of the file that a call may wait for.
+/// Makes calls that together take each lock of the file that a call may wait for.
 fn use_in_every_way(file: &PagedFile) {
     let len = file.append(b"more").expect("there is room");
     file.set_len(len).expect("as it was");
@@ -43,7 +43,7 @@ fn use_in_every_way(file: &PagedFile) {
     let _ = file.view(len - 1..len);
 }
 
-/// The last block is not whole.
+/// The length of the file, whose last block is not whole.
 const LEN: u64 = 8 * 4096 - 100;
 
 fn a_file(cache: &Arc<Cache>) -> (Arc<Faulty>, PagedFile) {
@@ -52,7 +52,7 @@ fn a_file(cache: &Arc<Cache>) -> (Arc<Faulty>, PagedFile) {
     (store, file)
 }
 
-/// A future for bytes of block `block` is woken once by `work`, and then uses the file.
+/// Has a future for bytes of block `block` woken once by `work`. Its waker then uses the file.
 fn woken_by(block: u64, work: impl FnOnce(&Faulty, &PagedFile)) {
     let cache = memory(64);
     let (store, file) = a_file(&cache);
@@ -208,7 +208,7 @@ fn who_needs_memory_closes_no_file_and_wakes_nobody() {
     let mut ready = pin!(closed.ready(0..10));
     let mut context = Context::from_waker(&waker);
     assert!(ready.as_mut().poll(&mut context).is_pending());
-    // As a mapping does that is the last to keep it open.
+    // A mapping holds such a reference. Here it is the last one that keeps the file open.
     let last = closed.inner().clone();
     drop(closed);
     drop(last);
@@ -242,7 +242,7 @@ fn a_future_that_goes_takes_its_waker_and_its_view_along() {
         let mut ready = Box::pin(file.ready(4096..4106));
         let polled = ready.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
-        // As an operation that fills a block has them, with the block locked.
+        // An operation that fills a block holds such a list, with the block locked.
         let held = core(&file).ready.live();
         if comes_late {
             drop(ready);
@@ -270,7 +270,7 @@ fn a_call_that_is_queued_late_in_a_tick_is_made_by_the_next() {
     ));
     let at_once = AtOnce::new({
         let late = late.clone();
-        // On a thread of its own: on this one it would be made at once.
+        // This runs on a thread of its own, since on this one the call would be made in the poll.
         move || {
             let late = late.clone();
             let polls = move || {
@@ -324,12 +324,13 @@ fn a_job_that_is_run_with_a_file_locked_wakes_nobody() {
     let cache = memory(64);
     let (_store, file) = a_file(&cache);
     let (_other_store, other) = a_file(&cache);
-    // It is known what the store has.
+    // The view makes the file learn where the store's data is.
     drop(file.view(0..10));
     let at_once = AtOnce::new(|| {});
     let waker = Waker::from(at_once.clone());
     let mut context = Context::from_waker(&waker);
-    // As an append that finds no memory does, and a call of another file's store.
+    // An append that finds no memory runs jobs in this way, and so does a call of another file's
+    // store.
     let run = || while core(&file).requests.store_calls.run_one() {};
     let runs: [&dyn Fn(); 2] = [
         &|| {

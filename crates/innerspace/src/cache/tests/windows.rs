@@ -1,4 +1,4 @@
-//! Faults in the middle of a window of read-ahead.
+//! Failures in the middle of a window of read-ahead.
 
 use std::io;
 use std::sync::mpsc;
@@ -20,13 +20,12 @@ fn bytes_of(block: u64) -> Range<u64> {
     block * 4096..(block + 1) * 4096
 }
 
-/// Reads of the bad block fail until the store heals.
+/// Makes reads of the bad block fail until the store heals.
 fn break_a_block(store: &Faulty) {
     store.add(fail(OperationKind::Read).within(bytes_of(BAD)).forever());
 }
 
-/// A file whose first blocks were read one after the other, and the window behind them, which is in
-/// flight.
+/// Creates a file whose first blocks were read in a row, and whose next window is in flight.
 fn with_a_window<S: Store>(store: &Arc<S>) -> (Arc<Cache>, PagedFile, Range<u64>) {
     let cache = memory(256);
     let file = open(&cache, store, &read_only(4096));
@@ -57,7 +56,8 @@ fn assert_is_bad(error: &FileError) {
     );
 }
 
-/// Reads the file from front to back; the blocks that could not be read are errors of their own.
+/// Reads the file from front to back. The errors returned are those of the blocks that could not be
+/// read.
 fn read_on(file: &PagedFile) -> Vec<FileError> {
     let mut errors = Vec::new();
     for block in 0..BLOCKS {
@@ -69,7 +69,7 @@ fn read_on(file: &PagedFile) -> Vec<FileError> {
     errors
 }
 
-/// Reads on past the bad block, and again when the store has healed.
+/// Reads on past the bad block, and reads it again when the store has healed.
 fn read_on_and_heal(cache: &Arc<Cache>, file: PagedFile, store: &Faulty) {
     let errors = read_on(&file);
     assert_eq!(errors.len(), 1, "{errors:?}");
@@ -83,7 +83,7 @@ fn read_on_and_heal(cache: &Arc<Cache>, file: PagedFile, store: &Faulty) {
     assert_empty(cache);
 }
 
-/// The window has landed: all of it but the bad block is there, and counted.
+/// Checks a window that has landed: all of it but the bad block is cached, and counted.
 fn assert_bad_block_alone_is_missing(file: &PagedFile, window: &Range<u64>) {
     assert_eq!(core(file).requests.in_flight(), 0);
     let stats = file.stats();
@@ -93,7 +93,8 @@ fn assert_bad_block_alone_is_missing(file: &PagedFile, window: &Range<u64>) {
         (2 + landed, landed, 0),
         "{stats}"
     );
-    // The first two blocks, the window, and each block of it.
+    // There was one call for each of the first two blocks, one for the window, and one for each of
+    // its blocks.
     assert_eq!(stats.store_reads, 2 + 1 + landed + 1, "{stats}");
     for block in window.clone().filter(|block| *block != BAD) {
         let view = file.try_view(bytes_of(block)).unwrap();
@@ -226,7 +227,7 @@ fn a_short_read_of_a_window_and_then_an_error_cost_the_bad_block_alone() {
 // spec: R7, R8
 #[test]
 fn a_window_that_a_store_completes_badly_costs_the_bad_block_alone() {
-    /// Fills the blocks before the bad one, and half of that.
+    /// Fills the blocks before the bad one, and half of the bad one.
     fn fill_half(request: &mut Request) {
         let start = request.offset();
         let len = request.fill(&pattern(start..BAD * 4096 + 2_048));

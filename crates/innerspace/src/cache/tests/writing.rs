@@ -1,4 +1,4 @@
-//! Writes: what they read, where they go, what views see of them.
+//! Writes: what they read, where they go, and what views see of them.
 
 use super::*;
 use crate::cache::FileError;
@@ -23,8 +23,8 @@ fn only_a_partial_write_of_stored_bytes_reads_first() {
         let cache = memory(4_096);
         let store = patterned(2 * size + 100);
         let file = open(&cache, &store, &options(size));
-        // A whole block, the short last block as a whole, and a block past the end: nothing to
-        // read.
+        // These writes need no read: a whole block, the short last block as a whole, and a block
+        // past the end.
         file.write_at(&vec![7; size as usize], 0).unwrap();
         file.write_at(&[8; 100], 2 * size).unwrap();
         file.write_at(&[9; 10], 3 * size + 5).unwrap();
@@ -63,7 +63,7 @@ fn writers_move_away_from_views() {
         assert_eq!(new[60..], old[60..]);
         assert_ne!(old.as_ptr(), new.as_ptr());
         assert_eq!(file.stats().moved, 1);
-        // The new frame is charged, and the old one stays so as long as it is viewed.
+        // The new frame is charged, and the old one stays charged as long as it is viewed.
         assert_eq!(cache.pool().totals().usage - usage, size / PAGE as u64);
         drop(old);
         assert_eq!(cache.pool().totals().usage, usage);
@@ -82,7 +82,8 @@ fn writers_move_away_from_views() {
 
 #[test]
 fn appends_of_many_threads_do_not_overlap() {
-    // Over several pages, so that an append in between finds the file longer, and not at its end.
+    // The write covers several pages. So an append in between finds the file longer than before,
+    // but not yet at its new end.
     const LEN: usize = 100_000;
     const EACH: usize = 50;
     let cache = memory(8_192);
@@ -127,7 +128,7 @@ fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
         };
         array.set(len - 1, 0x1122_3344_5566_7788).unwrap();
         put(len - 1, &[0x1122_3344_5566_7788]);
-        // From one block into another, with whole blocks in between.
+        // The numbers go from one block into another, with whole blocks in between.
         let numbers: Vec<u64> = (0..2 * size / 8 + 15)
             .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             .collect();
@@ -150,7 +151,7 @@ fn an_array_writes_elements_across_blocks_and_never_past_its_end() {
             array.set(len, 1),
             Err(FileError::NoSuchElement { .. })
         ));
-        // A file that was cut since then stays short, and one that grew stays long.
+        // A file that was cut since then stays short, and a file that grew stays long.
         file.set_len(size).unwrap();
         for error in [
             array.set(size / 8, 1).unwrap_err(),
@@ -302,7 +303,7 @@ fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
                 other.join().unwrap();
             }
         };
-        // The block is made and evicted during the one write.
+        // The block is made and evicted while the one write runs.
         let made = failpoint::on(
             "NotCached",
             beside(|file, size| file.write_at(&vec![3; size as usize], 0).unwrap()),
@@ -330,7 +331,7 @@ fn an_append_that_has_written_nothing_is_tried_again_though_the_file_is_longer()
     let group = cache.root_group().child("both", 32 * 4096).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
-    // If a file is locked, reclaim skips both.
+    // Reclaim skips both files while one is locked.
     for file in [&file, &other] {
         core(file).store.note_use();
     }

@@ -1,10 +1,12 @@
-//! Requests in flight beside operations that take away their blocks, their file or their memory.
+//! Requests in flight, concurrent with operations that take away their blocks, their file or their
+//! memory.
 //!
-//! Each model runs over a store of each kind: one that completes its requests itself, late, from a
-//! thread of its own; one whose plain calls the memory's threads make; one whose plain calls are
-//! made by the threads that wait. The late one reads when it is asked and fills when it completes,
-//! so a cut that did not wait for it would bring old bytes back. It also marks the memory that it
-//! was lent, and checks at the end that the mark is whole: the frame had no other user meanwhile.
+//! Each model runs over three kinds of store: one that completes its requests itself, late, from a
+//! thread of its own; one whose plain calls the memory's threads make; and one whose plain calls
+//! are made by the threads that wait. The late one reads when it gets a request and fills when it
+//! completes it, so a cut that did not wait for the request would bring old bytes back. It also
+//! marks the memory that it was lent, and checks at the end that the mark is intact: the frame had
+//! no other user meanwhile.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,35 +18,35 @@ use crate::cache::Ready;
 use crate::store::{Batch, Request, SyncWhat};
 use crate::sync::thread::JoinHandle;
 
-/// Schedules of each sort that are tried for a model and a kind of store.
+/// The number of schedules of each sort that are tried for a model and a kind of store.
 const ROUNDS: usize = 150;
 
-/// Pages of the file; page `n` is full of `n + 1`.
+/// The number of pages of the file. Page `n` is full of `n + 1`.
 const PAGES: u64 = 8;
 
-/// The content of a request's memory until it is completed.
+/// The bytes in a request's memory until it is completed.
 const MARK: u8 = 0xee;
 
-/// The threads that make the calls of a store.
+/// Which threads make the calls of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// The store itself completes its requests, in no order.
+    /// The store itself completes its requests, in any order.
     Late,
-    /// Threads of the memory.
+    /// Threads of the memory make them.
     Threads,
-    /// The callers that wait for the blocks.
+    /// The callers that wait for the blocks make them.
     Callers,
 }
 
 const KINDS: [Kind; 3] = [Kind::Late, Kind::Threads, Kind::Callers];
 
-/// How a store answers.
+/// How a store answers requests and calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answers {
-    /// Completes with all bytes.
+    /// With all bytes.
     Whole,
-    /// In turn with all of it, a part, an error, and not at all; plain calls: with a part, an error
-    /// and a panic.
+    /// In turn with all bytes, with a part, with an error, and not at all. Plain calls are answered
+    /// with a part, an error and a panic.
     Mixed,
 }
 
@@ -52,9 +54,9 @@ enum Answers {
 #[derive(Default)]
 struct LateRequests {
     requests: VecDeque<(Request, Vec<u8>)>,
-    /// It does not answer for now.
+    /// Whether the store does not answer for now.
     is_paused: bool,
-    /// No more requests will come.
+    /// Whether no more requests will come.
     is_over: bool,
 }
 
@@ -80,13 +82,14 @@ impl Device {
         }
     }
 
-    /// The number of the answer, while they are mixed.
+    /// Returns the number of the answer, if answers are mixed.
     fn turn(&self) -> Option<u32> {
         let number = self.number.fetch_add(1, Ordering::SeqCst);
         self.is_mixed.load(Ordering::SeqCst).then_some(number)
     }
 
-    /// Delays, or not: with the scheduler alone each request would land before others get far.
+    /// Delays for a random time: with the scheduler alone, each request would land before other
+    /// threads get far.
     fn dawdle(&self) {
         let most = [0, 30, 300][shuttle::rand::thread_rng().gen_range(0..3)];
         (0..most).for_each(|_| thread::yield_now());
@@ -96,7 +99,7 @@ impl Device {
         self.is_mixed.store(false, Ordering::SeqCst);
     }
 
-    /// Completes what comes, the oldest and the latest in turn, until nothing more will.
+    /// Completes requests, the oldest and the latest in turn, until no more will come.
     fn complete_all(&self) {
         for number in 0.. {
             let mut asked = self.asked.lock();
@@ -197,12 +200,12 @@ impl Store for Device {
     }
 }
 
-/// The content of a page before anybody writes to it.
+/// Returns the bytes of a page before a thread writes to it.
 fn first_value(page: u64) -> u8 {
     page as u8 + 1
 }
 
-/// A file over a store of one kind, with the threads that go with it.
+/// A file over a store of one kind, with the threads that this kind needs.
 struct World {
     cache: Arc<Cache>,
     device: Arc<Device>,
@@ -247,12 +250,13 @@ impl World {
         self.file.as_ref().expect("not closed")
     }
 
-    /// Waits for a future; if nobody else makes the calls, it does.
+    /// Waits for a future. If no other thread makes the calls, this one makes them.
     fn wait<F: Future>(&self, future: Pin<&mut F>) -> F::Output {
         wait_or(future, || self.tick())
     }
 
-    /// Does what a program without a service does now and then. Returns whether it is one.
+    /// Does the work that a program without a service does now and then. Returns whether this is
+    /// one.
     fn tick(&self) -> bool {
         let is_alone = self.device.kind != Kind::Threads;
         if is_alone {
@@ -269,7 +273,7 @@ impl World {
         if let Some(service) = self.service.take() {
             service.join().unwrap();
         }
-        // Files that the model has opened itself are closed by now.
+        // Files that the model has opened itself are already closed.
         self.cache.validate();
         drop(self.file.take());
         self.device.end();
@@ -314,13 +318,13 @@ fn model(answers: Answers, frames: u32, pages: u64, body: fn(World)) {
     for kind in KINDS {
         let run = move || body(World::new(kind, answers, frames, pages));
         shuttle::check_random(run, ROUNDS);
-        // One thread gets far while another pauses.
+        // This scheduler lets one thread get far while another pauses.
         shuttle::check_pct(run, ROUNDS, 3);
     }
 }
 
-/// Views pages one after the other. Each has its first bytes, or zeros if `may_be_zero` allows it,
-/// or is past the end of the file.
+/// Views pages one after the other. Each must have its first value, or be zeros if `may_be_zero`
+/// allows that, or be past the end of the file.
 fn read_pages(file: &PagedFile, pages: impl Iterator<Item = u64>, may_be_zero: bool) {
     for number in pages {
         match file.view(page(number)) {
@@ -342,7 +346,7 @@ fn spawn_with(file: &PagedFile, run: impl FnOnce(&PagedFile) + Send + 'static) -
     thread::spawn(move || run(&file))
 }
 
-/// Checks all of the file: zeros in `zeros`, and first values before and after it.
+/// Checks the whole file: zeros in `zeros`, and first values before and after.
 fn assert_zeros_in(file: &PagedFile, zeros: Range<u64>) {
     for number in 0..PAGES {
         let wanted = match zeros.contains(&number) {
@@ -439,7 +443,7 @@ fn shuttle_a_closed_file_leaves_no_write_into_a_frame_of_others() {
     });
 }
 
-/// A future of the first byte of a page.
+/// Creates a future of the first byte of a page.
 fn ready(file: &PagedFile, page: u64) -> Pin<Box<Ready>> {
     Box::pin(file.ready(page * PAGE..page * PAGE + 1))
 }
@@ -448,7 +452,7 @@ fn ready(file: &PagedFile, page: u64) -> Pin<Box<Ready>> {
 #[test]
 fn shuttle_futures_beside_dropped_ones_and_a_cut_all_end() {
     model(Answers::Whole, 64, PAGES, |world| {
-        // From here on the file knows what the store has.
+        // From here on, the file knows which ranges the store has.
         read_pages(world.file(), 0..1, false);
         let dropper = spawn_with(world.file(), |file| {
             for number in [3, 4] {
@@ -513,7 +517,7 @@ fn shuttle_a_file_is_closed_while_its_store_does_not_answer() {
         drop(futures);
         world.end();
     };
-    // One thread has to get far while the other pauses.
+    // One thread has to get far while the other pauses, which this scheduler tries.
     shuttle::check_pct(body, 1000, 3);
 }
 
@@ -563,7 +567,8 @@ fn shuttle_failures_and_panics_of_a_store_end_every_wait() {
             spawn_with(world.file(), move |file| {
                 for number in from..from + 4 {
                     let view = || file.view(page(number));
-                    // A panic of the caller's own call of the store is the caller's.
+                    // A panic in a call of the store that the caller itself makes is passed on to
+                    // the caller.
                     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(view)) {
                         Ok(Ok(view)) => assert_eq!(value(&view), first_value(number)),
                         Ok(Err(error)) => {
