@@ -1,4 +1,4 @@
-//! What a dropped fork leaves behind: nothing that is charged, and no stale code.
+//! What a dropped fork leaves behind: no charged pages, and no stale code.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ enum Sharer {
     Fork,
 }
 
-/// Anonymous pages in use after 256 were stored to and dropped again.
+/// Returns how many anonymous pages are in use after 256 were stored to and dropped again.
 fn left_after_dropping(
     sharer: Sharer,
     drop_them: impl Fn(&innerspace::Space, innerspace::VirtAddr),
@@ -70,8 +70,8 @@ fn borrowed_pages_that_are_unmapped_after_the_fork_has_ended_are_given_back() {
     );
 }
 
-/// Each fork keeps the leaf that the space had when it was made. The space's leaf borrows from the
-/// second fork's, and that from the first's.
+/// Each fork keeps the leaf that the space had when the fork was made. The space's leaf borrows
+/// from the leaf of the second fork, and that one from the leaf of the first.
 #[test]
 fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() {
     enum First {
@@ -99,8 +99,8 @@ fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() 
     }
 }
 
-/// Two leaves have lost their other users, and the second has the page: it is taken over, not
-/// copied.
+/// Two leaves have lost their other users, and the second of them has the page: it is taken over,
+/// not copied.
 #[test]
 fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
     let memory = memory_of(16 * MIB);
@@ -123,7 +123,7 @@ fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
     memory.validate();
 }
 
-/// What the program sees: its group is full of pages that it has given back.
+/// To the program, its group is full of pages that it has given back.
 #[test]
 fn a_group_has_room_for_what_was_unmapped() {
     let memory = memory_of(16 * MIB);
@@ -143,7 +143,7 @@ fn a_group_has_room_for_what_was_unmapped() {
     assert!(filled.is_ok(), "{}", a.explain(filled.unwrap_err()));
 }
 
-/// The last pages that a leaf borrows are moved elsewhere, and nothing is borrowed any more.
+/// The last pages that a leaf borrows are moved elsewhere, and the leaf borrows no page any more.
 #[test]
 fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() {
     use innerspace::Remap;
@@ -151,7 +151,7 @@ fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() 
         let memory = memory_of(16 * MIB);
         let space = memory.space().unwrap();
         let at = space.map(Map::anonymous(4 * MIB).writable()).unwrap();
-        // The second half of the first leaf stays, and belongs to nothing.
+        // The second half of the first leaf stays, and belongs to neither mapping.
         let (first, second) = (VirtAddr(at.0.next_multiple_of(2 * MIB)), 2 * MIB);
         let mut a = space.accessor().unwrap();
         a.store(first + second - PAGE, 9_u8).unwrap();
@@ -173,8 +173,8 @@ fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() 
     assert_eq!(tables(true), tables(false), "anonymous pages and tables");
 }
 
-/// A page of a file is watched in two spaces that share the leaf, and taken away; then the file is
-/// written to.
+/// A page of a file is watched in two spaces that share the leaf, and is taken away. Then the file
+/// is written to.
 #[test]
 fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
     let evicted = |file: &innerspace::PagedFile| {
@@ -212,8 +212,8 @@ fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
     }
 }
 
-/// A page of a file is watched; a store beside it copies the leaf, which leaves the file's page
-/// out; the fork that kept the old leaf ends. Now nobody maps the page, and the file is written to.
+/// A page of a file is watched. A store next to it copies the leaf without the file's page, and the
+/// fork that kept the old leaf ends. So no space maps the page when the file is written to.
 #[test]
 fn code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied() {
     let memory = memory_of(8 * MIB);
@@ -228,7 +228,7 @@ fn code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied() {
     let mut a = space.accessor().unwrap();
     a.store(data, 1_u8).unwrap();
     let watched = a.watch_code(at).unwrap();
-    assert_eq!(a.fetch::<u8>(at), Ok(7)); // and what is made of it, which is current
+    assert_eq!(a.fetch::<u8>(at), Ok(7)); // the code made of this is current
     let child = space.fork().unwrap();
     a.store(data, 2_u8).unwrap();
     drop(child);

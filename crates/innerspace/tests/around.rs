@@ -1,4 +1,4 @@
-//! What a load maps beside its own page, and that it is taken away with the rest.
+//! Pages that a load maps around its own, and that are taken away like any others.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,13 +18,13 @@ fn memory() -> Memory {
     options.build().unwrap()
 }
 
-/// A store whose page n is full of n + 1.
+/// Creates a store whose page n is full of n + 1.
 fn numbers(pages: u64) -> MemoryStore {
     let bytes: Vec<u8> = (0..pages * PAGE).map(|at| (at / PAGE) as u8 + 1).collect();
     MemoryStore::from_bytes(&bytes)
 }
 
-/// A file of such a store, all of it cached.
+/// Creates a file of such a store, with all of it cached.
 fn cached(memory: &Memory, pages: u64, block: u64) -> PagedFile {
     let options = memory.options().access(FileAccess::ReadWrite);
     let file = options.block_size(block).open(numbers(pages)).unwrap();
@@ -44,7 +44,7 @@ fn around(memory: &Memory) -> u64 {
     memory.stats().totals.pgmap_around
 }
 
-/// A load by an accessor that remembers nothing.
+/// Loads by an accessor that remembers no translation.
 fn load(space: &Space, at: VirtAddr) -> Result<u8, FaultKind> {
     load_by(&mut space.accessor().unwrap(), at)
 }
@@ -53,7 +53,7 @@ fn load_by(accessor: &mut Accessor, at: VirtAddr) -> Result<u8, FaultKind> {
     accessor.load::<u8>(at).map_err(|fault| fault.kind())
 }
 
-/// A mapping of all of a file, in whose middle one page was loaded from.
+/// Maps all of a file, and loads one page in its middle.
 fn with_neighbours(memory: &Memory, file: &PagedFile) -> (Space, VirtAddr) {
     let space = memory.space().unwrap();
     let at = space.map(Map::file(file).shared().writable()).unwrap();
@@ -76,7 +76,7 @@ fn a_load_maps_the_cached_pages_around_it_and_uses_its_own_alone() {
     let now = pages(&space);
     assert_eq!((now.file, now.referenced), (16, 16));
     assert_eq!((around(&memory), file.stats().store_reads), (15, reads));
-    // The marks of use are cleared, the mappings stay.
+    // The marks of use are cleared, and the mappings stay.
     space.advise(at, 40 * PAGE, Advice::Cold).unwrap();
     assert_eq!(load(&space, at + 17 * PAGE), Ok(18));
     let now = pages(&space);
@@ -219,7 +219,7 @@ fn a_neighbour_goes_with_its_mapping() {
     };
     assert_eq!(figures(&space), (16, 5));
 
-    // A page that was used, and one that was not.
+    // One page that was used, and one that was not.
     for page in [21, 25] {
         space.unmap(at + page * PAGE, PAGE).unwrap();
         let gone = Err(FaultKind::NotMapped);
@@ -249,13 +249,13 @@ fn a_neighbour_goes_with_its_mapping() {
         assert_eq!(load_by(&mut b, at + page * PAGE), gone, "page {page}");
         assert_eq!(load(&child, at + page * PAGE), gone, "page {page}");
     }
-    // A leaf of the child's own begins without pages of files; the parent's is as it was.
+    // The child's own leaf begins without pages of files; the parent's leaf is unchanged.
     assert_eq!((figures(&child).0, figures(&space).0), (0, 14));
     for page in [23, 27] {
         assert_eq!(load_by(&mut a, at + page * PAGE), Ok(page as u8 + 1));
         assert_eq!(load(&space, at + page * PAGE), Ok(page as u8 + 1));
     }
-    // A store through the neighbour's word is recorded as any other.
+    // A store through the neighbour's word is recorded like any other.
     a.store(at + 24 * PAGE, 200u8).unwrap();
     assert_eq!(file.stats().dirty.0, 1);
     assert_eq!(load(&child, at + 24 * PAGE), Ok(200));
@@ -287,7 +287,7 @@ fn a_neighbour_in_a_private_mapping_is_copied_by_a_store() {
     assert_eq!(bytes, [22]);
 }
 
-/// A store of page numbers that reports when it is asked for page 21, and then waits.
+/// A store of page numbers that reports a read of page 21, and then waits.
 struct Slow {
     numbers: MemoryStore,
     asked: Mutex<Sender<()>>,
@@ -402,7 +402,7 @@ fn advice_says_what_is_read_ahead_and_mapped_around() {
 
     let empty = space.advise(at + 200 * PAGE, PAGE, Advice::Random);
     assert!(empty.is_err(), "nothing is mapped there");
-    // It has no effect on anonymous memory.
+    // The advice has no effect on anonymous memory.
     let own = space.map(Map::anonymous(4 * PAGE)).unwrap();
     space.advise(own, 4 * PAGE, Advice::Random).unwrap();
     space.accessor().unwrap().store(own, 1u8).unwrap();

@@ -1,5 +1,4 @@
-//! Accesses that never wait: what they can do, what they refuse, and that a refusal changes
-//! nothing.
+//! Accesses that never wait: which succeed, which are refused, and that a refusal changes nothing.
 
 use std::cmp::Ordering::Equal;
 use std::io;
@@ -20,12 +19,12 @@ fn memory(limit: u64) -> Memory {
     options.build().unwrap()
 }
 
-/// Bytes of pages, page n full of n + 1.
+/// Returns the bytes of pages, with page n full of n + 1.
 fn numbers(pages: u64) -> Vec<u8> {
     (0..pages * PAGE).map(|at| (at / PAGE + 1) as u8).collect()
 }
 
-/// A file of 16 such pages, of which the first 8 are cached, and a shared mapping of it.
+/// Creates a file of 16 such pages, of which the first 8 are cached, and a shared mapping of it.
 fn half_cached(memory: &Memory) -> (PagedFile, Space, VirtAddr) {
     let options = memory.options().access(FileAccess::ReadWrite);
     let file = options.open(MemoryStore::from_bytes(&numbers(16))).unwrap();
@@ -66,7 +65,7 @@ fn what_takes_no_waiting_is_done() {
     assert_eq!(b.try_load::<u64>(own + 8), Ok(5));
     assert_eq!(b.try_load::<u8>(at + 4 * PAGE), Ok(50));
     assert_eq!(file.stats().store_reads, reads);
-    // The store's content is unknown until it was asked.
+    // The store's content is unknown until the store was called.
     assert_would_block(a.try_load::<u8>(hole), hole);
     holes.prefetch(..).unwrap();
     assert_eq!(a.try_load::<u8>(hole), Ok(0), "a known hole");
@@ -236,7 +235,7 @@ fn a_copy_between_spaces_ends_where_either_would_block() {
         Ok(Equal)
     );
     assert_eq!(here.load::<u8>(own + 5 + 2 * PAGE), Ok(0), "and no more");
-    // It may not be the target either.
+    // An uncached page may not be the target either.
     let copied = there.try_copy_from(at + 7 * PAGE, &mut here, own + 5, 2 * PAGE_SIZE);
     let fault = copied.unwrap_err();
     assert_eq!(
@@ -289,11 +288,11 @@ fn a_full_group_would_block_and_is_not_reclaimed_from() {
     memory.validate();
 }
 
-/// A store whose calls of one kind are held until they are released.
+/// A store that holds calls of one kind until they are released.
 struct Held {
     store: MemoryStore,
     holds: Holds,
-    /// Whether calls are held, and how many are.
+    /// Whether calls are held, and how many are held now.
     state: Mutex<(bool, usize)>,
     changed: Condvar,
 }
@@ -415,7 +414,7 @@ fn what_waits_for_other_accessors_would_block() {
     assert_would_block(a.try_store(at, 9_u8), at);
     a.store(at, 9_u8).unwrap();
     assert_eq!((view[0], a.try_load::<u8>(at)), (1, Ok(9)));
-    // A hole that is stored to is taken from all mappings.
+    // A hole that is stored to is taken away from all mappings.
     let options = memory.options().access(FileAccess::ReadWrite);
     let holes = options.open(MemoryStore::with_len(PAGE)).unwrap();
     holes.prefetch(..).unwrap();
@@ -482,7 +481,7 @@ fn of_a_direct_access_file_is_had_what_it_knows_without_asking() {
     file.sync_all().unwrap();
     assert_eq!(b.try_load::<u8>(there), Ok(10));
     assert_would_block(b.try_store(there, 11_u8), there);
-    // A hole, and what is cut off.
+    // A hole, and a page that is cut off.
     let hole = 2 * PAGE;
     assert_would_block(a.try_load::<u8>(at + hole), at + hole);
     assert_eq!(a.load::<u8>(at + hole), Ok(0));

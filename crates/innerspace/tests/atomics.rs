@@ -1,5 +1,5 @@
-//! Atomic accesses: each operation beside the standard library's, on every width; misalignment;
-//! orders between threads.
+//! Atomic accesses: compares each operation with the standard library's at every width, and tests
+//! misalignment and orders between threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -19,8 +19,8 @@ fn space() -> (Space, VirtAddr) {
     (space, at)
 }
 
-/// Applies each operation to `old` with `operand` and returns what it leaves behind. It must return
-/// `old`.
+/// Applies each operation to `old` with `operand`, checks that it returns `old`, and returns the
+/// values that it leaves behind.
 fn after_each<T: AtomicScalar + std::fmt::Debug>(
     a: &mut Accessor,
     at: VirtAddr,
@@ -116,7 +116,8 @@ fn an_atomic_access_asks_for_the_rights_it_needs() {
     }
 }
 
-/// An invalid order panics, as in the standard library, and leaves nobody waiting for the accessor.
+/// An invalid order panics, as in the standard library, and leaves no thread waiting for the
+/// accessor.
 // spec: A10
 #[test]
 fn an_order_that_there_is_not_leaves_no_section_open() {
@@ -158,7 +159,7 @@ fn what_is_released_in_a_space_is_acquired_from_it() {
                     while a.load_atomic::<u64>(turn, Acquire).unwrap() % 2 != number {
                         std::thread::yield_now();
                     }
-                    // Plain accesses, ordered by the atomic turn alone.
+                    // These are plain accesses, ordered by the atomic turn alone.
                     let value = a.load::<u64>(data).unwrap();
                     assert_eq!(value, 2 * round + number);
                     a.store(data, value + 1).unwrap();

@@ -1,4 +1,4 @@
-//! Ranges whose accesses are calls, and pages that code is fetched from.
+//! Ranges whose accesses are calls of a device, and pages that code is fetched from.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ fn space() -> Space {
     memory.space().unwrap()
 }
 
-/// Writes down each call; answers loads with the low bytes of the offset.
+/// A device that notes each call, and answers loads with the low bytes of the offset.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -72,7 +72,7 @@ fn each_access_is_one_call_with_its_width_and_place() {
         "store [01, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00, 00] at 0x18",
     ];
     assert_eq!(calls.take(), want, "never cached");
-    // A session, and bulk accesses in pieces that are aligned.
+    // A session, and bulk accesses, which are split into aligned pieces.
     a.session(|a| a.load::<u16>(at + 2)).unwrap();
     assert_eq!(calls.take(), ["load 2 at 0x2"]);
     let mut bytes = [0; 11];
@@ -94,7 +94,7 @@ fn each_access_is_one_call_with_its_width_and_place() {
     a.store_atomic(at + 16, 0x1234_u16, Ordering::Release)
         .unwrap();
     assert_eq!(calls.take(), ["load 4 at 0x8", "store [34, 12] at 0x10"]);
-    // A part unmapped: the rest keeps its offsets.
+    // After a part is unmapped, the rest keeps its offsets.
     space.unmap(at, PAGE).unwrap();
     a.load::<u8>(at + PAGE + 5).unwrap();
     assert_eq!(calls.take(), ["load 1 at 0x1005"]);
@@ -106,7 +106,7 @@ fn each_access_is_one_call_with_its_width_and_place() {
     space.validate();
 }
 
-/// The fault of an access that goes beyond the end of a device of 20 bytes.
+/// Checks the fault of an access that goes beyond the end of a device of 20 bytes.
 #[track_caller]
 fn check_past_device(a: &innerspace::Accessor, fault: Fault, at: VirtAddr, access: AccessKind) {
     let told = (fault.kind(), fault.address(), fault.access());
@@ -146,7 +146,7 @@ fn a_device_is_never_asked_beyond_its_length() {
     let exchange = a.fetch_add(end, 1_u32, acquire).unwrap_err();
     check_past_device(&a, exchange, end, AccessKind::Exchange);
     assert!(calls.take().is_empty());
-    // Runs of bytes end where the device does.
+    // Bulk accesses of bytes end where the device does.
     let fault = a.read(at, &mut [0; 32]).unwrap_err();
     check_past_device(&a, fault, end, AccessKind::Load);
     let inside = ["load 8 at 0x0", "load 8 at 0x8", "load 4 at 0x10"];
@@ -167,7 +167,7 @@ fn a_device_is_never_asked_beyond_its_length() {
     let fault = a.copy(at + 16, memory, 16).unwrap_err();
     check_past_device(&a, fault, end, AccessKind::Store);
     calls.take();
-    // A fork has the same device, and so have the pages that a remap has moved.
+    // A fork has the same device, and so have pages that a remap has moved.
     let mut fork = space.fork().unwrap().accessor().unwrap();
     let fault = fork.load::<u32>(end).unwrap_err();
     check_past_device(&fork, fault, end, AccessKind::Load);
@@ -194,7 +194,7 @@ fn a_device_has_its_pages_for_itself() {
     assert_eq!(across.kind(), FaultKind::PastDevice);
 }
 
-/// The end of a device lies in its second page, and so do the last bytes of the value.
+/// The end of the device is in its second page, and so are the last bytes of the value.
 // spec: V24
 #[test]
 fn a_store_beyond_the_end_of_a_device_stores_nothing() {
@@ -274,7 +274,7 @@ fn a_store_across_the_end_of_a_device_is_whole_or_none() {
         .unwrap();
     assert_eq!(calls.take(), ["store [05, 06, 07, 08] at 0x0"]);
     assert_eq!(a.load::<u32>(at + (PAGE - 4)), Ok(0x0403_0201));
-    // When the device refuses, the memory before it is unchanged too.
+    // If the device refuses, the memory before it is unchanged too.
     let refusing = space.map(Map::device(Refusing, PAGE).replacing(at + PAGE));
     refusing.unwrap();
     for at in [at + (PAGE - 4), across] {
@@ -347,7 +347,7 @@ impl Device for Nosy {
         let (space, warm, at) = own.as_mut().unwrap();
         let reentered = FaultKind::Reentered;
         for _ in 0..2 {
-            // An accessor that has the page's translation, and one that has nothing.
+            // One accessor has the page's translation, and another has none.
             assert_eq!(warm.load::<u64>(*at).unwrap_err().kind(), reentered);
             assert_eq!(warm.store(*at, 1_u64).unwrap_err().kind(), reentered);
         }
@@ -473,7 +473,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
     );
 }
 
-/// The usual layout of a JIT: one file, mapped once for writing and once for execution.
+/// The usual layout of a JIT compiler: one file, mapped once for writing and once for execution.
 // spec: V11
 #[test]
 fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
@@ -524,7 +524,7 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
     }
 }
 
-/// As when a debugger sets a breakpoint in the file that is executed.
+/// A debugger does this when it sets a breakpoint in the file that is executed.
 // spec: V11
 #[test]
 fn a_write_by_a_call_of_the_file_counts() {
@@ -581,7 +581,7 @@ fn a_write_by_a_call_of_the_file_counts() {
     check(at, &punch, "a part of a direct file is punched");
 }
 
-/// What a file, or a change of mappings, takes away makes code stale.
+/// Code becomes stale when a file operation or a change of mappings takes its page away.
 // spec: V11
 #[test]
 fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
@@ -621,7 +621,7 @@ fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
     assert!(!there.is_current(), "replaced by what was moved");
 }
 
-/// A translator that runs beside a writer never takes old bytes for current.
+/// A translator that runs concurrently with a writer never takes old bytes for current ones.
 // spec: V11
 #[test]
 fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
@@ -651,7 +651,7 @@ fn a_translation_beside_a_writer_is_current_or_known_to_be_stale() {
     writing.join().unwrap();
 }
 
-/// Neither watching nor advice invalidates what a restore in place relies on.
+/// Neither watching nor advice breaks a later restore in place.
 #[test]
 fn a_restore_brings_back_a_page_that_is_watched_or_cold() {
     let space = space();

@@ -1,4 +1,4 @@
-//! Direct access files through the public calls: what is refused, and how.
+//! Direct access files through the public calls: which calls are refused, and with which errors.
 
 use std::future::Future;
 use std::pin::pin;
@@ -22,7 +22,7 @@ fn a_host_files_device_has_no_blocks_to_give() {
     assert!(matches!(error, DaxError::Unsupported { .. }), "{error}");
 }
 
-/// Files of sysfs are regular, and cannot be mapped.
+/// Files of sysfs are regular files, but cannot be mapped.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_file_system_without_shared_mappings_is_named() {
@@ -167,7 +167,7 @@ fn a_file_that_was_closed_with_its_mappings_can_be_opened_the_other_way() {
     let memory = options.build().unwrap();
     let space = memory.space().unwrap();
     for _ in 0..3 {
-        // Nothing waits for a grace period by itself: unmapped pages are released some time later.
+        // No thread waits for a grace period unasked: unmapped pages are released some time later.
         let direct = memory.open_direct(&path).unwrap();
         let at = space.map(Map::direct(&direct).shared()).unwrap();
         assert_eq!(space.accessor().unwrap().load::<u8>(at), Ok(7));
@@ -187,7 +187,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
     let folder = tempfile::tempdir().unwrap();
     let [path, aside, other] =
         ["data.bin", "aside.bin", "other.bin"].map(|n| folder.path().join(n));
-    // All of it is full of one number.
+    // Returns the number of which all of the file is full.
     let content = |file: &DaxFile| {
         let mut bytes = [0; 4096];
         file.read_exact_at(&mut bytes, 0).unwrap();
@@ -199,7 +199,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
     let memory = Memory::with_limit(MIB).unwrap();
     std::thread::scope(|scope| {
         let renames = scope.spawn(|| {
-            // The two change names, again and again.
+            // The two files change names again and again.
             for _ in 0..2_000 {
                 std::fs::rename(&path, &aside).unwrap();
                 std::fs::rename(&other, &path).unwrap();
@@ -208,7 +208,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
         });
         while !renames.is_finished() {
             let files = [&path, &other].map(|path| memory.open_direct(path));
-            // The same file has one state: a second one would meet the lock of the first.
+            // There is one state for the same file: a second one would meet the lock of the first.
             for file in files {
                 match file {
                     Ok(file) => assert!([1, 2].contains(&content(&file))),
@@ -217,7 +217,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
             }
         }
     });
-    // The same while it is open by its earlier name.
+    // The same holds while the file is open by its earlier name.
     let held = [&path, &other].map(|path| memory.open_direct(path).unwrap());
     let had = held.each_ref().map(content);
     assert!(had == [1, 2] || had == [2, 1], "{had:?}");
@@ -228,7 +228,7 @@ fn a_path_that_comes_to_name_another_file_names_that_one() {
         assert_eq!(std::fs::read(path).unwrap(), [byte; 4096]);
         assert_eq!(content(&memory.open_direct(path).unwrap()), byte);
     }
-    // It is the state that was open.
+    // Both handles are of the state that was open.
     held[0].write_at(&[3; 4096], 0).unwrap();
     assert_eq!(content(&memory.open_direct(&other).unwrap()), 3);
     assert_eq!(held.each_ref().map(content), [3, had[1]]);
@@ -259,7 +259,7 @@ fn what_another_process_put_into_a_hole_is_seen_after_an_invalidation() {
     assert_eq!(bytes, [7; 8]);
 }
 
-/// How many descriptors the process may have.
+/// Returns how many descriptors the process may have.
 #[cfg(target_os = "linux")]
 fn descriptors() -> u64 {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
@@ -281,7 +281,7 @@ fn descriptors() -> u64 {
 fn several_hundred_host_files_are_open_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let memory = Memory::with_limit(16 * MIB).unwrap();
-    // Other tests that run at the same time need some, too.
+    // Other tests that run at the same time need some descriptors, too.
     let open: Vec<_> = (0..400.min(descriptors() / 2))
         .map(|number| {
             let path = folder.path().join(number.to_string());
@@ -433,7 +433,7 @@ fn calls_are_made_by_a_tick() {
     assert_eq!(device.free_pages(), 15);
     let long = after_a_tick(&memory, file.defer(move |file| file.set_len(1 << 60))).unwrap_err();
     assert!(matches!(long, DaxError::TooLong { .. }), "{long}");
-    // It keeps the file open.
+    // The call keeps the file open.
     let last = file.defer(move |file| file.read_to_vec(3..8));
     drop(file);
     assert_eq!(after_a_tick(&memory, last).unwrap(), b"hello");
@@ -449,7 +449,7 @@ fn ranges_of_calls_reach_what_was_written_by_calls_before_them() {
     let device = DaxDevice::memory(16 * PAGE).unwrap();
     let file = memory.direct_file(&device, "data.bin").unwrap();
     let mut context = Context::from_waker(Waker::noop());
-    // It is made while the file has no bytes.
+    // The call is made while the file has no bytes.
     let mut write = pin!(file.defer(move |file| file.write_at(b"hello", 0)));
     let mut read = pin!(file.defer(move |file| file.read_to_vec(1..PAGE)));
     let mut sync = pin!(file.defer(move |file| file.sync_range(0..5)));
@@ -522,7 +522,7 @@ fn the_service_thread_makes_the_calls_of_a_file_whose_memory_is_gone() {
     assert_eq!(bytes, [7; 100]);
 }
 
-/// The part of a large block that was never stored to is a hole to a host with tmpfs.
+/// The part of a large block that was never stored to is a hole on a host with tmpfs.
 #[test]
 fn what_is_stored_to_a_large_block_is_read_by_call() {
     let memory_files = std::path::Path::new("/dev/shm");
@@ -542,7 +542,7 @@ fn what_is_stored_to_a_large_block_is_read_by_call() {
     let mut a = space.accessor().unwrap();
     a.store(at, 7_u64).unwrap();
     assert_eq!(file.stats().allocated, 512, "what this is about");
-    file.invalidate(..).unwrap(); // it is dirty: it stays
+    file.invalidate(..).unwrap(); // dirty blocks stay
     let mut bytes = [9; 3];
     file.read_exact_at(&mut bytes, MIB - 1).unwrap();
     assert_eq!(bytes, [0; 3]);

@@ -1,5 +1,5 @@
-//! Which pages were stored to since they were last taken, beside plain sets and copies of the
-//! bytes.
+//! Compares the pages that were stored to since they were last taken with plain sets and with
+//! copies of the bytes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -30,7 +30,7 @@ fn pages_of(named: &[Range<VirtAddr>]) -> BTreeSet<u64> {
 #[derive(Clone, Debug)]
 enum Op {
     Store(usize, u64),
-    /// The last bytes of a page and the first ones of the next.
+    /// A store to the last bytes of a page and the first ones of the next.
     StoreAcross(usize, u64),
     Load(usize),
     Unmap(usize),
@@ -46,7 +46,7 @@ enum Op {
     Take(usize, usize),
 }
 
-/// Pages 0..8 are in two adjacent leaves and two further off; 8..12 map a file.
+/// Pages 0..8 are in two adjacent leaves and in two that are further away; 8..12 map a file.
 const PLACES: usize = 12;
 const OF_FILE: usize = 8;
 
@@ -86,10 +86,10 @@ struct World {
     file: PagedFile,
     forks: Vec<Space>,
     snapshot: Option<Snapshot>,
-    /// Pages that have to be named, and pages that may be.
+    /// The pages that have to be named. `allowed` has those that may be named.
     required: BTreeSet<usize>,
     allowed: BTreeSet<usize>,
-    /// A copy, kept up to date with the named pages alone.
+    /// A copy that is kept up to date by the named pages alone.
     copy: [Option<[u64; 2]>; PLACES],
 }
 
@@ -121,7 +121,7 @@ impl World {
         self.allowed.insert(page);
     }
 
-    /// First and last word, if it is mapped.
+    /// Returns the first and the last word of a page, if it is mapped.
     fn bytes(&mut self, page: usize) -> Option<[u64; 2]> {
         let last = PAGE - 8;
         let words = [0, last].map(|at| self.accessor.load(place(page) + at).ok());
@@ -141,7 +141,7 @@ impl World {
                     self.changed(page);
                     self.changed(page + 1);
                 } else {
-                    // One of the two pages may have been made ready for it.
+                    // The fault may have made one of the two pages writable.
                     self.allowed.extend([page, page + 1]);
                 }
             }
@@ -188,7 +188,8 @@ impl World {
             Op::Restore => {
                 if let Some(snapshot) = &self.snapshot {
                     self.space.restore(snapshot).unwrap();
-                    // A page that differs has to be named, and the copy shows whether it was.
+                    // A page that differs has to be named; the comparison with the copy shows
+                    // whether it was.
                     self.allowed.extend(0..PLACES);
                 }
             }
@@ -238,7 +239,7 @@ proptest! {
         world.space.validate();
         drop(world);
         memory.validate();
-        memory.validate(); // what the first one's flush retired
+        memory.validate(); // of entries that the first flush retired
         prop_assert_eq!(memory.root_group().usage(), 0);
     }
 }
@@ -312,12 +313,12 @@ fn a_take_names_only_its_range_and_leaves_the_rest() {
         taken,
         [at + PAGE..at + 2 * PAGE, at + 6 * PAGE..at + 7 * PAGE]
     );
-    // A store that changes nothing is a store; an exchange that is refused may have been one.
+    // A store of the same value is a store. An exchange that is refused may count as one.
     a.store(at, 0_u8).unwrap();
     assert_eq!(space.take_dirty(at, PAGE).unwrap(), [at..at + PAGE]);
 }
 
-/// Returns its argument.
+/// A device whose calls do nothing.
 struct Sink;
 
 impl Device for Sink {
@@ -417,7 +418,7 @@ fn pages_of_a_direct_access_file_that_a_store_made_writable_are_named() {
     let code = a.watch_code(at + 5 * PAGE).unwrap();
     let mut copy = vec![0_u8; 2 * LARGE as usize];
     for round in 1..4_u64 {
-        // Pages beside the first store, in the same block, may be writable with no further fault.
+        // Pages near the first store, in the same block, may be writable without another fault.
         for page in [0, 5, 511, 600] {
             a.store(at + page * PAGE + 8, (round + page) as u8).unwrap();
         }

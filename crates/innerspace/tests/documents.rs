@@ -1,10 +1,11 @@
-//! The documents name files that exist, and the tests cite cases that the specification has.
+//! Checks that the documents name files that exist, and that the tests cite cases of the
+//! specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Pages of the specification about what is not built yet.
+/// Pages of the specification for features that are not built yet.
 const NOT_BUILT: [&str; 2] = ["swap.md", "tenants.md"];
 
 /// Names that stand for several files.
@@ -20,7 +21,7 @@ fn root() -> PathBuf {
     manifest.join("../..").canonicalize().expect("a checkout")
 }
 
-/// The files below `folder` whose names end in `ending`.
+/// Returns the files below `folder` whose names end in `ending`.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -40,7 +41,7 @@ fn sources() -> Vec<PathBuf> {
     files(&root().join("crates"), ".rs")
 }
 
-/// The words of a text that may be names of files.
+/// Returns the words of a text that may be names of files.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let is_other = |c: char| !(c.is_ascii_alphanumeric() || "_-./*".contains(c));
     text.split(is_other).map(|word| word.trim_end_matches('.'))
@@ -52,7 +53,7 @@ fn is_file_name(word: &str) -> bool {
     endings.iter().any(|ending| word.ends_with(ending)) && !word.contains('*')
 }
 
-/// A text without its links, and the targets of those that lead to files.
+/// Returns a text without its links, and the targets of the links to files.
 fn part_links(text: &str) -> (String, Vec<&str>) {
     let (mut rest, mut targets) = (String::new(), Vec::new());
     for (number, piece) in text.split("](").enumerate() {
@@ -199,7 +200,7 @@ fn every_document_that_a_comment_names_exists() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// The number of a case (`P18`) that a text begins with.
+/// Returns the number of the case (`P18`) with which a text begins.
 fn case(text: &str) -> Option<&str> {
     let letter = text.chars().next().filter(char::is_ascii_uppercase)?;
     let digits = text[letter.len_utf8()..].find(|c: char| !c.is_ascii_digit());
@@ -207,7 +208,7 @@ fn case(text: &str) -> Option<&str> {
     (end > 1).then(|| &text[..end])
 }
 
-/// The cases that a line cites: `// spec: L3, L4`.
+/// Returns the cases that a line cites: `// spec: L3, L4`.
 fn cited(line: &str) -> impl Iterator<Item = &str> {
     let list = line.split_once("// spec: ").map_or("", |(_, list)| list);
     list.split(", ").map_while(case)

@@ -1,5 +1,5 @@
 //! Every error becomes an `io::Error` of the nearest kind. Errors that a full group may cause say
-//! whether one did.
+//! whether it did.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -11,7 +11,8 @@ fn memory() -> Memory {
     options.build().unwrap()
 }
 
-/// The kind of the `io::Error` that `error` becomes, which has `error` inside and reads like it.
+/// Returns the kind of the `io::Error` that `error` becomes, and checks that it has `error` inside
+/// and prints the same text.
 fn kind_of<E: Into<io::Error> + Error + 'static>(error: E) -> ErrorKind {
     let text = error.to_string();
     let error: io::Error = error.into();

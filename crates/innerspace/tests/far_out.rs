@@ -1,12 +1,12 @@
-//! Files of a few bytes that lie far apart, up to the largest offset there is, against a map of
-//! their pages: random operations near powers of two, where an index grows a level, tags of blocks
+//! Compares files of a few bytes that are far apart, up to the largest offset, with a map of their
+//! pages. Random operations are near powers of two, where an index grows a level, tags of blocks
 //! end, and sums may overflow. A store may fail now and then.
 //!
 //! An operation may fail if it needs memory, or calls a store that fails. A write that failed has
-//! written a beginning, a punch has left zeros here and there.
+//! written a beginning of its bytes. A punch that failed has left zeros in parts of its range.
 //!
-//! [`RUNS`] programs with fixed seeds; `INNERSPACE_FAR_RUNS=100000` runs as many with other seeds,
-//! and `INNERSPACE_FAR_SEED=7` that one again.
+//! There are [`RUNS`] programs with fixed seeds. `INNERSPACE_FAR_RUNS=100000` runs that many with
+//! other seeds, and `INNERSPACE_FAR_SEED=7` runs a single one again.
 #![cfg(feature = "test-util")]
 
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{FileAccess, FileError, KIB, MIB, Map, Memory, PagedFile, Threads, View};
 
-/// Programs of a run unless the environment asks for more.
+/// The number of programs in a run, unless the environment sets another.
 const RUNS: u64 = 100;
 const STEPS: u64 = 60;
 const PAGE: u64 = innerspace::PAGE_SIZE as u64;
-/// The largest file.
+/// The length of the largest file.
 const MOST: u64 = i64::MAX as u64;
 
 /// SplitMix64.
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// A file's bytes: the pages that were written. All else is zeros.
+/// The bytes of a file: the pages that were written. All others are zeros.
 #[derive(Default)]
 struct Bytes {
     len: u64,
@@ -52,7 +52,7 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// Splits a range by pages: each page, and the part of it in the range.
+    /// Splits a range by pages: returns each page, and the part of it in the range.
     fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
         pages.map(move |page| {
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Somewhere near the file's end, or a power of two.
+    /// Returns an offset near the file's end, or near a power of two.
     fn place(&mut self) -> u64 {
         let (len, shift) = (self.now.len, self.random.below(64));
         let at = self
@@ -145,14 +145,14 @@ impl World {
         }
     }
 
-    /// Checks that the error is one that may happen.
+    /// Checks that the error is an allowed one.
     fn may_fail(&self, error: &FileError) {
         let by_store = matches!(error, FileError::Store { .. } | FileError::Unwritten { .. });
         let allowed = matches!(error, FileError::Limit(_)) || self.faulty && by_store;
         assert!(allowed, "an error out of nowhere: {error}");
     }
 
-    /// The bytes of the file, with failures switched off.
+    /// Reads bytes of the file, with failures switched off.
     fn look_at(&mut self, range: Range<u64>) -> Vec<u8> {
         self.store.heal();
         let mut back = vec![0xa5; (range.end - range.start) as usize];
@@ -163,7 +163,7 @@ impl World {
         back
     }
 
-    /// The pages that were written, as the file reads them.
+    /// Reads the pages that were written.
     fn look_at_pages(&mut self) -> Vec<(u64, Vec<u8>)> {
         let pages = self
             .now
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// A write came to an end: all of it, or a beginning.
+    /// Records the end of a write: of all bytes, or of a beginning of them.
     fn wrote(&mut self, at: u64, bytes: &[u8], result: Result<(), FileError>) {
         let len = self.now.len;
         match result {
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Loads from and stores to eight pages that are mapped for this.
+    /// Maps eight pages, and loads from and stores to them.
     fn store_by_mapping(&mut self, first: u64, byte: u8) {
         if first + 8 > MOST / PAGE {
             return;
@@ -310,7 +310,7 @@ impl World {
             if let Ok(got) = accessor.load::<u8>(place) {
                 assert!(!is_inside || [got] == self.now.get(at..at + 1)[..]);
             }
-            // Past the end, nobody sees the store.
+            // A store past the end cannot be read back.
             if accessor.store(place, byte).is_ok() && is_inside {
                 self.now.put(at, &[byte]);
             }
@@ -325,7 +325,7 @@ impl World {
         self.memory.validate();
     }
 
-    /// Nothing is lost, and nothing stays charged.
+    /// Checks that no data is lost and no page stays charged.
     fn finish(mut self) {
         self.assert_pages();
         self.views.clear();

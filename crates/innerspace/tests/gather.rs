@@ -1,4 +1,5 @@
-//! Many reads at once: the same bytes as with single reads, and the misses in one batch.
+//! Many reads in one call: they return the same bytes as single reads, and put their misses in one
+//! batch.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -9,7 +10,7 @@ use innerspace::{FaultKind, KIB, MIB, Map, Memory, PAGE_SIZE, Space, Threads, Vi
 const PAGE: u64 = PAGE_SIZE as u64;
 const PAGES: u64 = 256;
 
-/// Notes how many requests came together.
+/// A store that notes how many requests came together.
 struct Noting {
     store: MemoryStore,
     together: Mutex<Vec<usize>>,
@@ -53,7 +54,7 @@ fn mapped(limit: u64) -> (Memory, Space, VirtAddr, Arc<Noting>) {
     (memory, space, at, store)
 }
 
-/// Reads a word of each of these pages, and checks it.
+/// Reads a word of each of these pages in one call, and checks it.
 fn gather(space: &Space, at: VirtAddr, pages: &[u64]) {
     let mut words = vec![[0_u8; 8]; pages.len()];
     let buffers = words.iter_mut().map(|word| &mut word[..]);
@@ -88,7 +89,7 @@ fn misses_that_lie_apart_are_one_batch() {
     let all: Vec<u64> = (0..PAGES).collect();
     gather(&space, at, &all);
     let together = store.together.lock().unwrap();
-    // Neighbours are one request; what lies between them is there.
+    // Neighbours are one request, and the pages between two requests are cached.
     assert!(together[1..].iter().sum::<usize>() <= 40, "{together:?}");
 }
 

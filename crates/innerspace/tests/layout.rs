@@ -1,4 +1,4 @@
-//! The translation layout for code generators: accesses that follow its rules, step by step, as
+//! The translation layout for code generators: accesses that follow its rules step by step, as
 //! generated code does.
 #![cfg(all(feature = "layout", not(any(miri, loom, shuttle))))]
 
@@ -19,13 +19,15 @@ fn memory() -> Memory {
     options.build().unwrap()
 }
 
-/// The host address of `size` bytes at `at`, if generated code may access them without a call.
+/// Returns the host address of `size` bytes at `at`, if generated code may access them without a
+/// call.
 ///
 /// # Safety
-/// In a session of the accessor of this layout, and used before anything else is called.
+/// The caller is in a session of this layout's accessor, and uses the address before it makes
+/// another call.
 unsafe fn hit(layout: &Layout, tags: usize, valid: u64, at: u64, size: u64) -> Option<*mut u64> {
     // SAFETY: the addresses are the layout's, whose accessor lives and is in a session of this
-    // thread; the word is one of the leaf that the tag names.
+    // thread. The word is one of the leaf that the tag names.
     unsafe {
         let shown = AtomicPtr::from_ptr(layout.current.cast_mut().cast::<*mut u64>());
         let tags = shown.load(Ordering::Relaxed).byte_add(tags);
@@ -48,8 +50,8 @@ unsafe fn hit(layout: &Layout, tags: usize, valid: u64, at: u64, size: u64) -> O
 }
 
 fn load(layout: &Layout, at: VirtAddr) -> Option<u64> {
-    // SAFETY: called in sessions alone, below; a page that may be loaded from is there for as long
-    // as the session calls nothing.
+    // SAFETY: called in sessions alone, below. A page that may be loaded from stays there until the
+    // session makes a call.
     unsafe {
         let bytes = hit(layout, Layout::READ_TAGS, Layout::VALID_READ, at.0, 8)?;
         Some(bytes.read_volatile())
@@ -72,7 +74,7 @@ fn store(layout: &Layout, at: VirtAddr, value: u64) -> bool {
     }
 }
 
-/// A space of some leaves, anonymous.
+/// Creates a space of a few leaves of anonymous memory.
 fn anonymous(memory: &Memory) -> (Space, VirtAddr, Accessor) {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(8 * MIB)).unwrap();
@@ -103,7 +105,7 @@ fn what_a_session_has_found_is_hit_without_a_call() {
             .unwrap();
         accessor
     });
-    // The addresses are the same ones though the accessor was moved.
+    // The addresses are the same, although the accessor was moved.
     accessor.session(|session| {
         for &place in &places {
             assert_eq!(load(&layout, place), Some(!place.0));
@@ -147,7 +149,7 @@ fn what_was_taken_away_is_not_hit() {
         assert_eq!(session.load(at + PAGE), Ok(1u64));
         assert_eq!(load(&layout, at + PAGE), Some(1));
     });
-    // A store after a fork is seen in this space alone.
+    // A store after a fork is seen in this space only.
     let child = space.fork().unwrap();
     accessor.session(|session| {
         assert!(!store(&layout, at + 2 * PAGE, 7), "the page is shared");
@@ -177,7 +179,7 @@ fn pages_that_lie_in_a_row_are_hit_without_their_words() {
     let layout = accessor.layout();
     let is_coalesced = || {
         let slot = (at.0 >> Layout::LEAF_SHIFT) as usize % Layout::LEAVES;
-        // SAFETY: of a layout whose accessor lives; nothing is called meanwhile.
+        // SAFETY: of a layout whose accessor lives; no call is made meanwhile.
         let place = unsafe { layout.words.add(slot).read_volatile() };
         place.addr() & Layout::COALESCED != 0
     };

@@ -1,4 +1,4 @@
-//! What a limit refuses while a group is over it, and what a cut may take.
+//! Requests that a limit refuses while a group is over it, and pages that a cut may take.
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{Advice, FileAccess, MIB, Map, Memory, PAGE_SIZE, Threads};
@@ -22,7 +22,7 @@ fn requests_are_refused_until_usage_is_under_a_lowered_limit() {
     (0..300).for_each(|page| a.store(own + page * PAGE, 1_u64).unwrap());
     let max = 50 * PAGE;
     assert!(group.set_max(max).is_err(), "nothing can be evicted");
-    // Some of it is given back, page by page: the group is still far over its limit.
+    // Some pages are given back one by one. The group is still far over its limit.
     let give_back = |pages: std::ops::Range<u64>| {
         for page in pages {
             let at = own + page * PAGE;
@@ -33,7 +33,7 @@ fn requests_are_refused_until_usage_is_under_a_lowered_limit() {
     assert!(group.usage() > max);
     let mut store = |page: u64| a.store(own + page * PAGE, 1_u64).is_ok();
     assert_eq!((0..60).take_while(|page| store(*page)).count(), 0);
-    // Under the limit again, exactly as much is granted as the limit says.
+    // Under the limit again, exactly as many pages are granted as the limit allows.
     give_back(60..300);
     let stored = (0..60).take_while(|page| store(*page)).count();
     assert!(stored > 0 && group.usage() <= max, "{stored} stores");

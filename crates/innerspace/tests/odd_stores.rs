@@ -1,5 +1,5 @@
-//! Stores that behave oddly: interrupted, growing, short, failing half-way, looked at in the middle
-//! of a call.
+//! Stores that behave oddly: interrupted, growing, short, failing half-way, or letting other
+//! threads see the file in the middle of a call.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -23,7 +23,7 @@ fn writable(memory: &Memory, store: impl Store) -> PagedFile {
     options.open(store).unwrap()
 }
 
-/// Each read is interrupted once before it is served, as read(2) may be.
+/// A store that interrupts each read once before it serves it, as read(2) may do.
 struct Interrupted(MemoryStore, AtomicBool);
 impl Store for Interrupted {
     fn len(&self) -> io::Result<u64> {
@@ -46,9 +46,9 @@ fn an_interrupted_read_is_tried_again_also_in_a_run() {
     );
     let file = memory.options().open(store).unwrap();
     let mut sum = 0u64;
-    // With one block, the interruption is retried.
+    // The read of one block is retried after its interruption.
     assert_eq!(file.view(60 * KIB..61 * KIB).unwrap()[0], 7);
-    // A run of blocks.
+    // So is the read of a run of blocks.
     let done = file.scan(.., |piece| {
         sum += piece.iter().map(|b| u64::from(*b)).sum::<u64>()
     });
@@ -56,7 +56,7 @@ fn an_interrupted_read_is_tried_again_also_in_a_run() {
     assert_eq!(sum, 7 * 65536);
 }
 
-/// A store that says it has read more than it was asked for.
+/// A store that reports more bytes read than were requested.
 struct TooMuch(MemoryStore);
 impl Store for TooMuch {
     fn len(&self) -> io::Result<u64> {
@@ -96,7 +96,8 @@ fn a_store_that_says_it_did_more_than_it_was_asked_is_an_error() {
     written.discard().unwrap();
 }
 
-/// A log that another process appends to: one byte more at each look at its length, once `grows`.
+/// A log to which another process appends: once `grows` is set, each query finds it one byte
+/// longer.
 struct Growing(Arc<MemoryStore>, Arc<AtomicBool>);
 impl Store for Growing {
     fn len(&self) -> io::Result<u64> {
@@ -139,7 +140,7 @@ fn a_write_ends_in_a_file_whose_store_grew_while_it_was_asked() {
     assert!(stored.to_vec() == vec![1; len as usize]);
 }
 
-/// A store that has fewer bytes than it says.
+/// A store that has fewer bytes than it reports.
 struct Short(MemoryStore);
 impl Store for Short {
     fn len(&self) -> io::Result<u64> {
@@ -172,7 +173,7 @@ fn a_short_read_after_our_own_cut_is_not_a_shrink() {
     assert!(matches!(error, FileError::Short { .. }), "{error}");
 }
 
-/// Fails reads past some offset.
+/// A store that fails reads past some offset.
 struct BadAfter(MemoryStore, u64);
 impl Store for BadAfter {
     fn len(&self) -> io::Result<u64> {
@@ -231,14 +232,14 @@ impl Store for Watched {
     }
 }
 
-/// A file that ends in the middle of its only block, of 2 MiB, and a view of that block taken at
-/// the moment of the cut. There was no memory to move the block, so the bytes that were cut off are
-/// still there.
+/// Creates a file that ends in the middle of its only block, of 2 MiB, and a view of that block
+/// taken at the moment of the cut. There was no memory to move the block, so the bytes that were
+/// cut off are still there.
 fn cut_beside_a_view(memory: &Memory) -> (PagedFile, View) {
     cut_with(memory, |_| ())
 }
 
-/// The same, and calls `before` with the file before it is cut.
+/// The same, but calls `before` with the file before it is cut.
 fn cut_with(memory: &Memory, before: impl FnOnce(&PagedFile)) -> (PagedFile, View) {
     let viewer = Arc::new(Mutex::new(None));
     let store = Watched {
@@ -253,7 +254,7 @@ fn cut_with(memory: &Memory, before: impl FnOnce(&PagedFile)) -> (PagedFile, Vie
     let kept: Arc<Mutex<Option<View>>> = Arc::default();
     let (other, keep) = (file.clone(), kept.clone());
     *viewer.lock().unwrap() = Some(Box::new(move || {
-        // Another thread, which looks at the file at this moment.
+        // Another thread views the file at this moment.
         let view = std::thread::spawn(move || other.view(0..100).unwrap()).join();
         *keep.lock().unwrap() = Some(view.unwrap());
     }));
@@ -298,7 +299,8 @@ fn a_cut_beside_a_view_shows_nothing_through_a_mapping() {
     assert_eq!(a.load::<u8>(tail), Ok(0));
 }
 
-/// Growing the file clears the rest of its last block, even if others append at the same time.
+/// Growing the file clears the rest of its last block, even if other threads append at the same
+/// time.
 #[test]
 fn a_cut_beside_a_view_shows_nothing_behind_an_append() {
     let memory = memory_of(5 * MIB);
@@ -344,7 +346,7 @@ fn a_discard_after_a_cut_by_others_beside_a_view_shows_nothing_of_what_was_cut_o
     let options = memory.options().access(FileAccess::ReadWrite);
     let file = options.block_size(2 * MIB).open(store.clone()).unwrap();
     file.write_at(&vec![9; 2 << 20], 0).unwrap();
-    // Written, and not synced.
+    // These blocks are written, and not synced.
     (0..4).for_each(|_| memory.tick());
     let view = file.view(0..100).unwrap();
     store.0.set_len_externally(MIB).unwrap();
@@ -354,12 +356,12 @@ fn a_discard_after_a_cut_by_others_beside_a_view_shows_nothing_of_what_was_cut_o
     assert_zeros(&file, MIB..2 * MIB);
 }
 
-/// Answers some calls with an error.
+/// A store that answers some calls with an error.
 #[derive(Clone, Default)]
 struct Failing(Arc<MemoryStore>, Arc<AtomicUsize>, Arc<AtomicBool>);
 impl Store for Failing {
     fn len(&self) -> io::Result<u64> {
-        // Counts down to the call that fails; 0: none.
+        // Counts down to the call that fails; 0 for none.
         if self.1.load(SeqCst) > 0 && self.1.fetch_sub(1, SeqCst) == 1 {
             return Err(io::Error::from_raw_os_error(5));
         }
@@ -376,7 +378,7 @@ impl Store for Failing {
     }
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.2.load(SeqCst) {
-            // Punches half of the range.
+            // Punches only half of the range.
             self.0.punch(offset, len / 2)?;
             return Err(io::Error::from_raw_os_error(5));
         }
@@ -395,7 +397,7 @@ fn a_discard_that_fails_leaves_no_bytes_that_no_sync_keeps() {
     file.write_at(&[1; 4096], 0).unwrap();
     file.sync_all().unwrap();
     file.write_at(&[2; 4096], 4096).unwrap();
-    // Fails the second time that it is asked.
+    // The second query fails.
     store.1.store(2, SeqCst);
     file.discard().unwrap();
     let len = file.len();
@@ -418,7 +420,7 @@ fn a_punch_that_fails_half_way_shows_what_the_store_has() {
     file.punch(0..64 * KIB).unwrap_err();
     let mut before = [0; 8];
     file.read_exact_at(&mut before, 0).unwrap();
-    // Nothing is written; memory may be short, for example.
+    // This sync writes nothing.
     file.sync_all().unwrap();
     file.evict(..).unwrap();
     let mut after = [0; 8];
@@ -439,7 +441,7 @@ fn reclaim_frees_what_it_is_asked_for() {
         .unwrap();
     b.scan(.., |_| ()).unwrap();
     a.scan(.., |_| ()).unwrap();
-    a.evict(..).unwrap(); // its index node waits for a grace period
+    a.evict(..).unwrap(); // its index node now waits for a grace period
     let freed = memory.reclaim(128 * KIB);
     assert!(
         freed >= 128 * KIB,
@@ -479,7 +481,7 @@ fn what_is_written_over_is_not_read_again() {
     let file = writable(&memory, MemoryStore::from_bytes(&[7; 1 << 20]));
     for _ in 0..3 {
         file.scan(.., |_| ()).unwrap();
-    } // active
+    } // the blocks are active now
     file.evict(0..64 * KIB).unwrap();
     let before = memory.stats().totals;
     file.write_at(&[1; 64 << 10], 0).unwrap();
@@ -491,7 +493,8 @@ fn what_is_written_over_is_not_read_again() {
     );
 }
 
-/// A sync that fails drops what was written since the last, once it is told to.
+/// A store that can be told to let its next sync fail, and then drops the writes since the last
+/// sync.
 #[derive(Clone, Default)]
 struct Forgetful {
     stored: Arc<MemoryStore>,
@@ -529,7 +532,7 @@ fn what_a_discard_goes_back_to_is_not_lost_by_a_sync_later() {
     let file = writable(&memory, store.clone());
     file.write_at(&[1; 8192], 0).unwrap();
     file.sync_all().unwrap();
-    // The bytes are accepted and not synced; the second block is not overwritten.
+    // The bytes are accepted and not synced. The second block is not overwritten.
     file.write_at(&[2; 8192], 0).unwrap();
     (0..64).for_each(|_| memory.tick());
     assert!(store.stored.to_vec() == [2; 8192]);

@@ -1,4 +1,4 @@
-//! One store, one file: what a second open of the same thing in one memory gives.
+//! One store is one file: what a second open of the same store in one memory returns.
 
 #![cfg(not(target_family = "wasm"))]
 
@@ -31,7 +31,8 @@ fn a_second_open_of_a_path_is_the_same_file() {
     std::fs::write(&path, vec![1; 20_000]).unwrap();
     let first = memory.open_rw(&path).unwrap();
     first.write_at(&[2; 100], 5_000).unwrap();
-    // It may be opened by any name and for any access: the unwritten data is there, in one cache.
+    // The file may be opened by any name and for any access: the unwritten data is there, in one
+    // cache.
     let other_name = folder.path().join("link.bin");
     std::fs::hard_link(&path, &other_name).unwrap();
     for again in [memory.open(&path), memory.open_rw(&other_name)] {
@@ -45,7 +46,7 @@ fn a_second_open_of_a_path_is_the_same_file() {
         assert_eq!(first.view(0..1).unwrap()[..], [3]);
     }
     assert_eq!(memory.stats().files.len(), 1);
-    // It may not be opened in another way, and it is not emptied.
+    // It may not be opened with other options, and is not emptied.
     let larger = memory
         .options()
         .access(FileAccess::ReadWrite)
@@ -80,7 +81,7 @@ fn a_file_that_is_opened_or_made_keeps_what_it_holds() {
     let made = open().unwrap();
     assert!(made.is_empty());
     made.write_at(b"kept", 0).unwrap();
-    // While it is open, and afterwards.
+    // While the file is open, and afterwards.
     assert_eq!(open().unwrap().view(..).unwrap()[..], *b"kept");
     drop(made);
     assert_eq!(open().unwrap().view(..).unwrap()[..], *b"kept");
@@ -165,7 +166,7 @@ fn a_second_open_does_not_promise_an_order_that_the_file_has_not() {
         for other in others {
             assert!(refused(open(other)).contains("is open already with another write order"));
         }
-        // An open that asks for no order takes the one that the file has.
+        // An open that requests no order takes the one that the file has.
         for order in [first, WriteOrder::Background] {
             assert_eq!(open(order).unwrap().write_order(), first);
         }
@@ -191,8 +192,7 @@ fn a_store_that_takes_no_writes_is_not_opened_for_them() {
 
 type Work = Box<dyn FnOnce() + Send + Sync>;
 
-/// A store that does something of its own when it was asked for its length the first time, and when
-/// it is dropped.
+/// A store that makes other calls when it is first called for its length, and when it is dropped.
 struct Busy {
     bytes: Arc<MemoryStore>,
     when_asked: Mutex<Option<Work>>,
@@ -290,7 +290,7 @@ fn a_store_that_was_open_while_it_was_asked_is_asked_again() {
         let file = options.open_store(same).unwrap();
         file.write_at(&[7; 1000], 0).unwrap();
         drop(file);
-        // The table has nothing left of it.
+        // The table has no entry left of the file.
         drop(another(&other));
     });
     let file = memory.options().open(store).unwrap();
@@ -336,7 +336,7 @@ fn who_opens_a_store_waits_for_its_last_drop_though_others_open_others() {
     std::thread::scope(|scope| {
         scope.spawn(move || drop(file));
         began.recv().unwrap();
-        // A file that is entered in the table removes those that are gone.
+        // When a file is entered in the table, those that are gone are removed.
         drop(another(&memory));
         let again = scope.spawn(|| memory.options().open_store(bytes.clone()).unwrap());
         for _ in 0..1000 {
@@ -376,7 +376,7 @@ fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
 }
 
 /// A store call made in the background keeps the file's lock for a moment after the last handle is
-/// gone.
+/// dropped.
 #[test]
 fn a_file_that_is_closed_beside_the_background_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -441,7 +441,7 @@ fn a_file_that_is_given_open_is_checked_and_used() {
         let opened = memory.options().access(access).open_file(file);
         opened.unwrap_err().kind()
     };
-    // The descriptor has to permit what the file is opened for.
+    // The descriptor has to permit the access for which the file is opened.
     assert_eq!(
         kind(readable(), FileAccess::ReadWrite),
         io::ErrorKind::PermissionDenied
@@ -463,7 +463,8 @@ fn a_file_that_is_given_open_is_checked_and_used() {
         io::ErrorKind::IsADirectory
     );
 
-    // It is the file, whatever its name leads to by now, and the same as one opened by path.
+    // The descriptor stands for its file, whatever the name leads to by now, and for the same file
+    // as an open by path.
     let mut both = std::fs::File::options();
     let given = both.read(true).write(true).open(&path).unwrap();
     let moved = folder.path().join("moved.bin");
@@ -477,7 +478,7 @@ fn a_file_that_is_given_open_is_checked_and_used() {
     file.close().unwrap();
     assert_eq!(std::fs::read(&moved).unwrap(), b"now it is");
 
-    // A file without a name.
+    // This file has no name.
     let unnamed = tempfile::tempfile().unwrap();
     let file = options.open_file(unnamed.try_clone().unwrap()).unwrap();
     file.write_at(&[7; 100_000], 50_000).unwrap();
@@ -496,7 +497,7 @@ fn the_lock_is_the_one_that_was_chosen() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
     std::fs::write(&path, b"as it was").unwrap();
-    // Two memories, as two programs have them.
+    // There are two memories, as in two programs.
     let open = |memory: &Memory, access, lock| {
         let options = memory.options().access(access).lock(lock);
         options.open_path(&path)

@@ -1,4 +1,5 @@
-//! Stores and devices that panic in the middle of things: nothing is leaked, locked or forgotten.
+//! Stores and devices that panic in the middle of operations: no memory leaks, no lock stays held,
+//! no work is forgotten.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,7 +74,7 @@ fn a_panic_of_a_store_in_a_fault_that_has_copied_a_leaf_leaks_nothing() {
     assert_eq!(left(true), left(false), "anonymous pages and tables");
 }
 
-/// Panics in a write, if asked to.
+/// A store that panics in a write if told to.
 #[derive(Default)]
 struct PanicsWritten {
     bytes: MemoryStore,
@@ -171,7 +172,7 @@ fn a_panic_of_a_store_in_a_map_keeps_no_file_open() {
     assert_eq!(memory.stats().files.len(), 1, "files that are open");
 }
 
-/// A store that punches as it is asked, and then panics.
+/// A store that punches the range, and then panics.
 struct PunchPanics(MemoryStore);
 
 impl Store for PunchPanics {
@@ -237,7 +238,7 @@ fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
         }
         let _told_once = file.sync_all();
         file.sync_all().unwrap();
-        // All of the group's pages except tables and the like.
+        // These are all of the group's pages except tables and the like.
         (0..512)
             .take_while(|page| a.store(at + page * PAGE, 1_u8).is_ok())
             .count()
@@ -245,7 +246,7 @@ fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
     assert_eq!(room(true), room(false), "pages that can be had");
 }
 
-/// Restoring the memory restores a device, whatever another device does.
+/// Restoring the memory restores a device, even if another device panics.
 #[test]
 fn a_device_that_panics_keeps_no_other_from_being_restored() {
     use innerspace::{Device, DeviceError};

@@ -1,14 +1,14 @@
 //! A plain store to the flags of a published frame must not compile.
 //!
-//! The flags byte's own source is compiled as a part of a small program, in the place it has in the
-//! library, with one line in the place of a layer above. The compiler has to refuse the line for
-//! the reason that is named, and nothing else.
+//! The source file of the flags byte is compiled as a part of a small program, in the same place as
+//! in the library, with one more line that stands for a layer above. The compiler has to refuse
+//! that line, for the stated reason and no other.
 #![cfg(not(any(miri, loom, shuttle)))]
 
 use std::path::Path;
 use std::process::Command;
 
-/// The compiler's error codes for the program with `line` in it; empty when it compiles.
+/// Returns the compiler's error codes for the program with `line` in it; empty if it compiles.
 fn errors_of(line: &str) -> Vec<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let program = format!(

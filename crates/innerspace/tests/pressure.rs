@@ -1,4 +1,5 @@
-//! The behaviour of the whole under pressure: who keeps what, who pays, and where it ends.
+//! The behaviour of the whole library under pressure: which pages stay, which group pays, and that
+//! it ends.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ fn memory(bytes: u64) -> Memory {
     options.build().unwrap()
 }
 
-/// A file of `bytes` stored bytes that are not zeros.
+/// Creates a file of `bytes` stored bytes that are not zeros.
 fn file_in(memory: &Memory, group: &Group, bytes: u64) -> PagedFile {
     let store = MemoryStore::from_bytes(&vec![7; bytes as usize]);
     let options = memory.options().access(FileAccess::ReadWrite).group(group);
@@ -40,7 +41,7 @@ fn a_mapped_hot_set_stays_under_a_mapped_stream_of_ten_times_the_memory() {
     touch_hot(&mut a);
     for page in 0..stream_pages {
         assert_eq!(a.load::<u8>(stream_at + page * PAGE), Ok(7));
-        // The hot set is used once while a tenth of the memory streams by.
+        // The hot set is used once while a tenth of the memory's size streams by.
         if page % 200 == 199 {
             let resident = hot.stats().cached.0;
             assert!(
@@ -65,12 +66,12 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     let at = space.map(Map::file(&file)).unwrap();
     let own = space.map(Map::anonymous(32 * PAGE)).unwrap();
     let mut accessor = space.accessor().unwrap();
-    // The file's group, whoever touches its pages.
+    // The file's group pays, whichever space touches the pages.
     (0..64).for_each(|page| assert_eq!(accessor.load::<u8>(at + page * PAGE), Ok(7)));
     assert!(a.usage() >= 64 * PAGE, "{}", a.usage());
     assert!(b.usage() < 16 * PAGE, "tables alone: {}", b.usage());
-    // The space's group pays for its own pages; a space that shares them pays nothing until it
-    // writes.
+    // A space's group pays for the space's own pages. A space that shares them pays for none until
+    // it writes.
     (0..32).for_each(|page| accessor.store(own + page * PAGE, 1u8).unwrap());
     assert!(b.usage() >= 32 * PAGE);
     let c = memory.group("c", 2 * MIB).unwrap();
@@ -157,7 +158,7 @@ fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
             std::thread::spawn(move || {
                 let mut refused = 0;
                 for round in 0..60 {
-                    // Three of these do not fit together.
+                    // Three of these spaces do not fit together.
                     let space = memory.space_in(&group).unwrap();
                     let at = space.map(Map::anonymous(MIB)).unwrap();
                     let mut a = space.accessor().unwrap();
@@ -168,7 +169,7 @@ fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
                     drop((a, space));
                     let file = file_in(&memory, &group, 100 * PAGE);
                     for page in 0..100 {
-                        // Dirty pages that are written when the file is dropped.
+                        // These dirty pages are written when the file is dropped.
                         let written = file.write_at(&[round as u8; 100], page * PAGE);
                         refused += u64::from(written.is_err());
                     }
@@ -188,9 +189,9 @@ fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
     memory.validate();
 }
 
-/// Shares of uses that miss in an LRU cache of each of these sizes.
+/// Returns the share of uses that miss in an LRU cache of each of these sizes.
 fn simulated(trace: &[u64], sizes: &[u64]) -> Vec<f64> {
-    // A bit for each block, at the time of its last use, in a Fenwick tree.
+    // There is a bit for each block at the time of its last use, in a Fenwick tree.
     let mut used = vec![0i32; trace.len() + 1];
     let add = |used: &mut Vec<i32>, time: usize, change: i32| {
         let mut at = time + 1;
@@ -223,7 +224,7 @@ fn simulated(trace: &[u64], sizes: &[u64]) -> Vec<f64> {
     misses.into_iter().map(share).collect()
 }
 
-/// A memory of 16 MiB with a sample, and a mapping of a file of so many pages.
+/// Creates a memory of 16 MiB with a sample, and a mapping of a file of this many pages.
 fn sampled(pages: u64) -> (Memory, PagedFile, Space, VirtAddr) {
     let options = Memory::builder(16 * MIB).threads(Threads::None);
     let memory = options.sample_misses().build().unwrap();
@@ -280,8 +281,8 @@ fn the_miss_curve_sees_what_is_touched_through_mappings() {
     }
 }
 
-/// While uses are sampled, sessions and accesses across a page end still work, and reclaim sees
-/// both pages as used.
+/// While uses are sampled, sessions and accesses across the end of a page still work, and reclaim
+/// sees both pages as used.
 #[test]
 fn sampled_pages_are_used_like_others() {
     let hot_pages = 1000;
@@ -307,7 +308,7 @@ fn sampled_pages_are_used_like_others() {
     memory.validate();
 }
 
-/// A store with only the required methods; the rest are the trait's defaults.
+/// A store with the required methods only; the others are the trait's defaults.
 struct Plain(MemoryStore);
 
 impl Store for Plain {
@@ -325,7 +326,8 @@ impl Store for Plain {
     }
 }
 
-// The append locks its file, whose blocks are all that can be evicted, and have to be synced first.
+// The append locks its file. All blocks that can be evicted are the file's, and have to be synced
+// first.
 #[test]
 fn appends_to_a_store_that_says_nothing_of_itself_need_little_memory() {
     let memory = memory(MIB);

@@ -1,4 +1,4 @@
-//! Stores that use a space while a change of it waits for memory, and so for them.
+//! Stores that use a space while a change of the space waits for memory, and so for these stores.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,7 +11,7 @@ use innerspace::{
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Where there is a page to fetch from.
+/// The address of a page to fetch from.
 const CODE: VirtAddr = VirtAddr(1 << 40);
 
 /// A store that uses a space whenever it is written to, and notes the answers.
@@ -33,7 +33,7 @@ impl Store for Meddling {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         if let Some((space, a)) = &mut *self.space.lock().unwrap() {
-            // An access waits for no change elsewhere; another change would wait for ever if it
+            // An access waits for no change elsewhere. Another change would wait for ever if it
             // were not refused.
             let kind = a.load::<u8>(VirtAddr(0)).unwrap_err().kind();
             if kind == FaultKind::Reentered {
@@ -57,8 +57,8 @@ impl Store for Meddling {
     }
 }
 
-/// A space in a group of its own, and a file there that is written back to a store which uses the
-/// space.
+/// A space in a group of its own, and a file of that group whose store uses the space when it is
+/// written to.
 struct Crowded {
     memory: Memory,
     space: Space,
@@ -83,8 +83,8 @@ impl Crowded {
         }
     }
 
-    /// Does `change` in the space when there is no memory but for `room` pages, and that of dirty
-    /// pages. Some must be written for it while it keeps others out of the space.
+    /// Makes `change` in the space when the only memory is `room` pages, and pages of dirty blocks.
+    /// Some of these must be written for the change while it keeps others out of the space.
     fn told_during(self, room: u64, change: impl FnOnce(&Space)) {
         let Crowded {
             memory,
@@ -157,7 +157,7 @@ fn a_take_that_notes_what_it_watches() {
     });
 }
 
-/// Uses a space in each load, and notes how that is refused.
+/// A device that uses a space in each load, and notes how that is refused.
 #[derive(Default)]
 struct Prying {
     space: Mutex<Option<Accessor>>,
@@ -182,7 +182,7 @@ impl Device for Prying {
     }
 }
 
-/// Does something when it is dropped.
+/// A value that does some work when it is dropped.
 struct AtEnd(RefCell<Option<Box<dyn FnOnce()>>>);
 
 impl Drop for AtEnd {
@@ -207,7 +207,8 @@ fn a_device_that_comes_back_at_the_end_of_a_thread_is_refused_too() {
     *device.space.lock().unwrap() = Some(space.accessor().unwrap());
     let mut a = space.accessor().unwrap();
     let thread = std::thread::spawn(move || {
-        // Before the thread uses the library: it is dropped after what that has for the thread.
+        // Created before the thread uses the library, so dropped after the library's own thread
+        // locals.
         AT_END.with(|_| ());
         a.load::<u8>(at).unwrap();
         let work = Box::new(move || {

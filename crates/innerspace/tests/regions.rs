@@ -1,4 +1,4 @@
-//! Regions whose end moves, and locks that fail, while others change the mappings.
+//! Regions whose end moves, and locks that fail, while other threads change the mappings.
 
 use std::io;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ fn a_region_does_not_take_what_is_mapped_where_its_reserve_was() {
     assert_eq!(a.load::<u64>(other), Ok(7));
 }
 
-/// A file that fails to be read, and has a part of what is being locked unmapped meanwhile by
-/// another thread.
+/// A file that fails to be read. During the read, another thread unmaps a part of the range that is
+/// being locked.
 #[derive(Default)]
 struct UnmapsWhenRead {
     space: std::sync::Mutex<Option<(innerspace::Space, innerspace::VirtAddr)>>,
@@ -157,7 +157,8 @@ fn a_region_with_locked_pages_grows_over_what_it_was_protected_from() {
     heap.set_len(2 * PAGE).unwrap();
 }
 
-/// A space in a group of its own, with so many mappings of a page of a file each, and a region.
+/// Creates a space in a group of its own, with this many mappings of one page of a file each, and a
+/// region.
 fn space_with_mappings(memory: &Memory, mappings: u64) -> (Space, Region) {
     let group = memory.root_group().child("full", 64 * PAGE).unwrap();
     let options = SpaceOptions::new().group(&group);
@@ -171,7 +172,7 @@ fn space_with_mappings(memory: &Memory, mappings: u64) -> (Space, Region) {
     (space, heap)
 }
 
-/// Leaves nothing of the group for as long as what is returned lives.
+/// Uses up the group's memory until the result is dropped.
 fn fill(space: &Space) -> Accessor {
     let filler = space.map(Map::anonymous(128 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -193,9 +194,9 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
             let part = heap.start() + page * PAGE;
             space.protect(part, PAGE, Protection::READ).unwrap();
         }
-        // Keeps the nodes that a change replaces.
+        // The snapshot keeps the nodes that a change replaces.
         let _snapshot = space.freeze().unwrap();
-        // The room of one accessor is left, by which the lock comes to its pages.
+        // The room of one accessor is left, which lets the lock reach its pages.
         drop(fill(&space));
         let error = space.lock(heap.start() + 8 * PAGE, 80 * PAGE).unwrap_err();
         came_to_pages += u32::from(matches!(error, SpaceError::Access { .. }));
@@ -208,7 +209,7 @@ fn a_lock_that_fails_in_a_full_group_locks_nothing() {
 }
 
 /// There are three forms: grown into the reserve, in a table that a fork shares, and in place of a
-/// range protected from every access.
+/// range that is protected from every access.
 #[test]
 fn a_region_that_cannot_grow_in_a_full_group_is_as_it_was() {
     for kept in [0, 4] {

@@ -1,5 +1,5 @@
-//! Spaces that share: forks over many generations, protections, holes that are filled, sessions of
-//! several threads.
+//! Spaces that share pages: forks over many generations, protections, holes that are filled,
+//! sessions of several threads.
 
 use std::sync::{Arc, Barrier, mpsc};
 
@@ -117,8 +117,8 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
     }
 }
 
-/// One fault maps the known holes of 16 pages, aligned, in its mapping; what is written ends each
-/// by itself.
+/// One fault maps the known holes of the aligned 16 pages around it, inside its mapping. A write
+/// ends each of these holes separately.
 // spec: P23
 #[test]
 fn a_load_of_a_hole_maps_the_holes_around_it() {
@@ -195,7 +195,7 @@ fn two_threads_fork_with_sessions_open() {
             let space = memory.space().unwrap();
             let at = space.map(Map::anonymous(PAGE)).unwrap();
             let mut a = space.accessor().unwrap();
-            start.wait(); // not in the session: nobody but this library knows that it waits
+            start.wait(); // not in the session: the library does not see this wait
             a.session(|a| {
                 a.store(at, 7u64).unwrap();
                 for round in 0..200u64 {
@@ -260,7 +260,7 @@ fn what_happens_in_a_space_is_counted() {
     a.store(at + 3 * MIB, 1u64).unwrap();
     b.load::<u64>(at + PAGE).unwrap();
     let child = space.fork().unwrap();
-    // The nodes above, then a leaf below them that is copied alone.
+    // The upper nodes are copied first, then a leaf below them alone.
     a.store(at + PAGE, 2u64).unwrap();
     a.store(at + 3 * MIB, 2u64).unwrap();
     drop(child);
@@ -310,7 +310,7 @@ thread_local! {
     static KEPT: std::cell::RefCell<Option<Kept>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Uses its accessor once more when it is dropped, after the other locals are gone.
+/// A value that uses its accessor once more when it is dropped, after the other locals.
 struct Kept {
     file: PagedFile,
     space: innerspace::Space,
@@ -338,7 +338,7 @@ fn what_the_locals_of_a_thread_keep_works_to_its_end() {
     let store = Arc::new(MemoryStore::new());
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // This is the first of its locals, so it is dropped last.
+            // This is the thread's first local, so it is dropped last.
             KEPT.with_borrow(|kept| assert!(kept.is_none()));
             let file = writable(&memory, &store);
             file.write_at(b"kept", 0).unwrap();

@@ -1,10 +1,10 @@
-//! A long mixed run under limits: usage is at or under every limit whenever it is looked at, and
-//! the process never has more resident memory than the limit and a constant.
+//! A long mixed run under limits. Usage is at or under every limit whenever it is checked, and the
+//! process never has more resident memory than the limit and a constant.
 //!
-//! Short in the suite. Ten minutes:
-//! `INNERSPACE_SOAK_SECONDS=600 cargo test --release --test soak -- --nocapture`. Alone in its
-//! file, because resident memory is the process's. Where a control group can be had, it runs in
-//! one, too; else that is left out and says why.
+//! The run is short in the suite. For ten minutes:
+//! `INNERSPACE_SOAK_SECONDS=600 cargo test --release --test soak -- --nocapture`. The test is alone
+//! in its file, because resident memory is the process's. If a control group can be had, the test
+//! runs in one as well; otherwise it leaves that part out and prints why.
 #![cfg(target_os = "linux")]
 
 use std::io;
@@ -20,20 +20,20 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// The limit of the memory.
 const LIMIT: u64 = 48 * MIB;
 
-/// Memory that the process may have beyond the limit: stacks and heaps of the threads, lists of
+/// The memory that the process may have beyond the limit: stacks and heaps of the threads, lists of
 /// mappings and of dirty blocks, code that is paged in.
 const BESIDE: u64 = 8 * MIB;
 
 /// Whether resident memory can be compared with the limit. ThreadSanitizer, whose build is the one
-/// with `portable`, keeps a shadow of several times all that is touched.
+/// with `portable`, keeps a shadow several times as large as the memory touched.
 const WITHOUT_SHADOW: bool = cfg!(not(portable));
 
-/// Rounds of each thread in the suite.
+/// The number of rounds of each thread in the suite.
 const ROUNDS: u64 = 400;
 
 const SOAK: &str = "resident_memory_stays_under_the_limit_and_a_constant";
 
-/// Bytes that are computed; what is written is thrown away. So the store has no memory of its own.
+/// A store of computed bytes, which drops written ones, and so has no memory of its own.
 struct Computed(u64);
 
 impl Store for Computed {
@@ -56,7 +56,7 @@ impl Store for Computed {
     }
 }
 
-/// A size from /proc/self/status, in bytes.
+/// Returns a size from /proc/self/status, in bytes.
 fn status(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find(|line| line.starts_with(field)).unwrap();
@@ -75,7 +75,8 @@ impl Random {
     }
 }
 
-/// One tenant's thread: it does everything that takes memory, and accepts errors of the limit.
+/// The thread of one tenant. It makes every kind of call that takes memory, and accepts errors of
+/// the limit.
 struct Tenant {
     memory: Memory,
     group: Group,
@@ -111,7 +112,7 @@ impl Tenant {
         }
     }
 
-    /// Some operations of each kind.
+    /// Makes some operations of each kind.
     fn round(&mut self) {
         for _ in 0..4 {
             self.files_and_views();
@@ -172,8 +173,8 @@ impl Tenant {
     }
 }
 
-/// Usage is at or under the limit, here and everywhere; over it by no more than the reserve where
-/// requests had to be granted.
+/// Checks that usage is at or under the limit, in every group. It may be over it by the reserve
+/// where requests had to be granted.
 fn assert_under(memory: &Memory) -> u64 {
     let stats = memory.stats();
     let mut forced = 0;
@@ -195,7 +196,7 @@ fn assert_under(memory: &Memory) -> u64 {
 fn resident_memory_stays_under_the_limit_and_a_constant() {
     let seconds = std::env::var("INNERSPACE_SOAK_SECONDS").ok();
     let until = seconds.map(|text| Instant::now() + Duration::from_secs(text.parse().unwrap()));
-    // The peak from here on; the memory of the test harness from before does not count.
+    // The peak is measured from here on: earlier memory of the test harness does not count.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let start = status("VmRSS");
     let memory = Memory::builder(LIMIT).build().unwrap();
@@ -251,22 +252,22 @@ enum Version {
     Two,
 }
 
-/// A control group made for one process; gone with this.
+/// A control group made for one process, and removed when this is dropped.
 struct Cage {
     path: PathBuf,
     version: Version,
 }
 
 impl Cage {
-    /// Makes one with this limit, of whichever version there is, or says why it cannot.
+    /// Creates one with this limit, of whichever version the system has, or returns why it cannot.
     fn new(limit: u64) -> Result<Cage, String> {
         let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
         Cage::of_version_two(&own, limit)
             .or_else(|two| Cage::of_version_one(&own, limit).map_err(|one| format!("{two}; {one}")))
     }
 
-    /// Below the group of this process, or beside it: only groups without processes can share
-    /// memory out.
+    /// Creates it below the group of this process, or next to it: only groups without processes can
+    /// share memory out.
     fn of_version_two(own: &str, limit: u64) -> Result<Cage, String> {
         let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
         let own = own.ok_or("this process is in no control group of version 2")?;
@@ -289,7 +290,7 @@ impl Cage {
         Err(reason)
     }
 
-    /// Below the group that this process is in for memory.
+    /// Creates it below the group that this process is in for memory.
     fn of_version_one(own: &str, limit: u64) -> Result<Cage, String> {
         let own = own.lines().find_map(|line| {
             let (_, line) = line.split_once(':')?;
@@ -323,7 +324,7 @@ impl Cage {
         Ok(cage)
     }
 
-    /// The group's counts of killed processes: lines that begin with `oom`.
+    /// Returns the group's counts of killed processes: lines that begin with `oom`.
     fn events(&self) -> io::Result<String> {
         std::fs::read_to_string(self.path.join(match self.version {
             Version::One => "memory.oom_control",
@@ -338,7 +339,7 @@ impl Drop for Cage {
     }
 }
 
-/// The same run in a process that is killed for a page too much.
+/// Makes the same run in a process that is killed if it takes one page too many.
 // spec: M18
 #[test]
 fn the_soak_fits_in_a_control_group_of_its_limit_and_a_constant() {

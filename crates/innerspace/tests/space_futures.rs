@@ -1,4 +1,4 @@
-//! Futures of spaces: waiting for pages, and calls that are made later.
+//! Futures of spaces: waits for pages, and deferred calls.
 
 use std::future::Future;
 use std::io;
@@ -41,7 +41,7 @@ fn poll<F: Future>(future: Pin<&mut F>, bell: &Arc<Bell>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(bell.clone())))
 }
 
-/// The result of a future that has to wait for one tick.
+/// Returns the result of a future that has to wait for one tick.
 #[track_caller]
 fn after_a_tick<F: Future>(memory: &Memory, future: F) -> F::Output {
     let bell = Arc::new(Bell::default());
@@ -56,7 +56,7 @@ fn after_a_tick<F: Future>(memory: &Memory, future: F) -> F::Output {
     }
 }
 
-/// The result of a future that need not wait.
+/// Returns the result of a future that need not wait.
 #[track_caller]
 fn at_once<F: Future>(future: F) -> F::Output {
     match poll(pin!(future), &Arc::new(Bell::default())) {
@@ -65,7 +65,7 @@ fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A file of 16 pages, page n full of n + 1, and a shared mapping of it.
+/// Creates a file of 16 pages, page n full of n + 1, and a shared mapping of it.
 fn mapped(memory: &Memory) -> (PagedFile, Space, VirtAddr) {
     let bytes: Vec<u8> = (0..16 * PAGE).map(|at| (at / PAGE) as u8 + 1).collect();
     let options = memory.options().access(FileAccess::ReadWrite);
@@ -123,7 +123,7 @@ fn what_takes_no_waiting_is_had_at_the_first_poll() {
     assert_eq!(space.stats().pages.own, 64);
 }
 
-/// Answers with zeros.
+/// A device whose loads return zeros.
 struct Zeros;
 
 impl Device for Zeros {
@@ -167,19 +167,19 @@ fn whatever_would_block_can_be_waited_for() {
         after_a_tick(&memory, space.ready(at, 1, AccessKind::Store)).unwrap();
         assert_eq!(a.try_store(at, 9_u8), Ok(()));
     };
-    // A block that is viewed.
+    // A store to a viewed block would block.
     let view = file.view(..PAGE).unwrap();
     store(at);
     assert_eq!(view[0], 1);
-    // A hole.
+    // So would a store to a hole.
     let options = memory.options().access(FileAccess::ReadWrite);
     let holes = options.open(MemoryStore::with_len(PAGE)).unwrap();
     store(space.map(Map::file(&holes).shared().writable()).unwrap());
-    // A direct access file.
+    // So would a store to a direct access file.
     let options = memory.direct_options().access(FileAccess::ReadWrite);
     let direct = options.open(&path).unwrap();
     store(space.map(Map::direct(&direct).shared().writable()).unwrap());
-    // A file's page to be copied.
+    // So would a store to a page that has to be copied.
     store(space.map(Map::file(&file).private().writable()).unwrap() + 3 * PAGE);
     memory.validate();
 }
@@ -213,7 +213,7 @@ fn an_error_comes_with_its_address_and_reason() {
         }
         other => panic!("{other}"),
     };
-    // The first page is there, the last is not mapped.
+    // The first page is there, and the last is not mapped.
     at_once(space.ready(at, 1, AccessKind::Fetch)).unwrap_err();
     let gone = at_once(space.ready(at + 16 * PAGE, 1, AccessKind::Load));
     let (what, address, kind, text) = fault(gone);
@@ -222,7 +222,7 @@ fn an_error_comes_with_its_address_and_reason() {
         ("ready", at + 16 * PAGE, FaultKind::NotMapped)
     );
     assert!(text.contains("nearest mapping"), "{text}");
-    // A page that is cut off while it is waited for.
+    // A page is cut off while it is waited for.
     let mut ready = pin!(space.ready(at + 14 * PAGE, 2 * PAGE_SIZE, AccessKind::Load));
     let bell = Arc::new(Bell::default());
     assert!(poll(ready.as_mut(), &bell).is_pending());
@@ -412,7 +412,7 @@ fn many_reads_and_a_watch_are_made_by_a_tick() {
     assert!(!page.is_current());
 }
 
-/// As [`after_a_tick`], for a future that has to succeed.
+/// Like [`after_a_tick`], for a future that has to succeed.
 #[track_caller]
 fn at_once_after<T, E: std::fmt::Debug>(
     memory: &Memory,
@@ -421,7 +421,7 @@ fn at_once_after<T, E: std::fmt::Debug>(
     after_a_tick(memory, future).unwrap()
 }
 
-/// Unparks its thread.
+/// A waker that unparks its thread.
 struct Thread(std::thread::Thread);
 
 impl Wake for Thread {
@@ -521,7 +521,7 @@ struct Syncs(PagedFile);
 impl Device for Syncs {
     fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         bytes.fill(3);
-        // The bound matters only if it never ends.
+        // Only a wait that never ends reaches the bound.
         let synced = self
             .0
             .defer(|file| file.sync_all())
@@ -552,7 +552,7 @@ fn who_waits_in_a_device_makes_no_calls_of_others() {
     assert!(matches!(poll(unmap, &bell), Poll::Ready(Ok(()))));
 }
 
-/// A device whose handler wants something of its space taken away, and does not wait for it.
+/// A device whose handler defers an unmapping in its own space, and does not wait for it.
 #[derive(Clone, Default)]
 struct Unmaps {
     wanted: Arc<Mutex<Option<(Space, VirtAddr)>>>,

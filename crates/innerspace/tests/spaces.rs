@@ -1,4 +1,5 @@
-//! Spaces over files, through the public API: what a mapping shows, shares, copies and refuses.
+//! Spaces over files, through the public API: which pages a mapping shows, shares, copies and
+//! refuses.
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
@@ -160,7 +161,7 @@ fn truncate_and_punch_take_translations_away() {
         Ok(0),
         "what was cut off does not come back"
     );
-    // A hole that is written by a file call is no hole to the mapping either.
+    // A hole that a file call writes to is no hole to the mapping either.
     assert_eq!(a.load::<u64>(at + 7 * PAGE), Ok(0));
     file.write_at(&7u64.to_le_bytes(), 7 * PAGE).unwrap();
     assert_eq!(a.load::<u64>(at + 7 * PAGE), Ok(7));
@@ -253,8 +254,8 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
 }
 
 // spec: V24
-/// A thread that waits for a section asks it to pass a safepoint, and the accessor may do nothing
-/// for long except accesses that need none.
+/// A thread that waits for a section requests that it pass a safepoint. The accessor may then do
+/// nothing for long but accesses that need none.
 // spec: A15, V24
 #[test]
 fn a_store_across_two_pages_ends_after_somebody_has_waited_for_a_section() {

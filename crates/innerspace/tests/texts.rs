@@ -1,5 +1,5 @@
-//! The library's texts about itself: for people, for Prometheus, for programs that read JSON, and
-//! in refusals.
+//! The texts that the library prints about itself: for people, for Prometheus, for programs that
+//! read JSON, and in refusals.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn a_memory_prints_a_line_for_itself_each_group_and_each_file() {
     assert_eq!(sum + of.reserve + of.metadata + of.fixed, 4 * MIB, "{of}");
     let root = lines.next().unwrap();
     assert!(root.starts_with("group root: "), "{root}");
-    // Eight blocks and the index node above them.
+    // These are eight blocks and the index node above them.
     assert_eq!(
         lines.next().unwrap(),
         "group root/tenant-a: 36.0 KiB of 1.0 MiB, peak 36.0 KiB, 0 refusals"
@@ -71,8 +71,8 @@ fn a_memory_prints_a_line_for_itself_each_group_and_each_file() {
     assert_eq!(stats.limit, 4 * MIB);
 }
 
-/// Checks a Prometheus text line by line, by its format: names, one TYPE for each metric and before
-/// all of its samples, which stand together, and no sample twice. Returns the samples.
+/// Checks a Prometheus text line by line against the format: names, one TYPE for each metric before
+/// all of its samples, which are together, and no sample twice. Returns the samples.
 fn parse_prometheus(text: &str) -> HashMap<String, u64> {
     let mut samples = HashMap::new();
     let mut finished: Vec<String> = Vec::new();
@@ -229,8 +229,8 @@ fn a_group_that_cannot_be_as_asked_says_why() {
     );
     let error = memory.group("tenant-a", MIB).unwrap_err();
     assert_eq!(error.to_string(), "group root already has a group tenant-a");
-    // Neither a cycle nor a second deletion can be asked for: a group is made below one that is
-    // there, stays below it, and is deleted by its last handle.
+    // Neither a cycle nor a second deletion can be expressed: a group is made below an existing
+    // one, stays below it, and is deleted by its last handle.
     drop(tenant);
     let again = memory.group("tenant-a", 256 * KIB).unwrap();
     assert_eq!(again.usage(), 0);

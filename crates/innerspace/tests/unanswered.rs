@@ -11,17 +11,17 @@ use innerspace::{FileAccess, FileError, Grouped, MIB, Memory, PagedFile, Ready, 
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 128;
-/// Futures, each of which waits for a block.
+/// The number of futures, each of which waits for a block.
 const WANTED: u64 = 10;
 /// A time longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Keeps its requests until it is told to answer.
+/// A store that keeps its requests until it is told to answer.
 #[derive(Default)]
 struct Keeping {
     bytes: MemoryStore,
     kept: Mutex<Vec<Request>>,
-    /// Plain calls that read fail.
+    /// Whether plain calls that read fail.
     is_broken: Mutex<bool>,
 }
 
@@ -83,15 +83,15 @@ fn block(number: u64) -> std::ops::Range<u64> {
     number * BLOCK..(number + 1) * BLOCK
 }
 
-/// The block that future `number` waits for: no two of them are neighbours.
+/// Returns the block that future `number` waits for. No two of these blocks are neighbours.
 fn wanted(number: u64) -> u64 {
     10 + number * 7
 }
 
-/// The request that is never answered.
+/// The number of the request that is never answered.
 const NEVER: u64 = 4;
 
-/// A memory and a file of it, and futures for [`WANTED`] blocks, whose requests the store has.
+/// Creates a memory, a file of it, and futures for [`WANTED`] blocks, whose requests the store has.
 fn with_requests(threads: Threads) -> (Memory, PagedFile, Vec<Ready>, Arc<Keeping>) {
     let options = Memory::builder(4 * MIB).threads(threads);
     let memory: Memory = options.build().unwrap();
@@ -126,7 +126,7 @@ fn a_request_that_is_never_answered_holds_nobody_else() {
                 let expected = number_at(wanted(number) * BLOCK);
                 assert_eq!(view.unwrap()[..], [expected; BLOCK as usize]);
             }
-            // Only its own block would block.
+            // Only the block of that request would block.
             let never = block(wanted(NEVER));
             assert!(poll(&mut futures[NEVER as usize]).is_pending());
             let refused = file.try_view(never.clone()).unwrap_err();
@@ -138,7 +138,7 @@ fn a_request_that_is_never_answered_holds_nobody_else() {
             file.sync_all().unwrap();
             file.evict(..).unwrap();
 
-            // Neither the end of the file nor that of the memory waits for it.
+            // Neither the end of the file nor that of the memory waits for the request.
             let mut future = futures.swap_remove(NEVER as usize);
             drop(futures);
             drop(file);
@@ -151,11 +151,11 @@ fn a_request_that_is_never_answered_holds_nobody_else() {
             let mut byte = [0];
             store.bytes.read_at(&mut byte, 0).unwrap();
             assert_eq!(byte, [7]);
-            // The memory of the request belongs to it until the end.
+            // The memory of the request belongs to the request until its end.
             let mut request = store.take();
             assert_eq!(request.fill(&[9; BLOCK as usize]), BLOCK as usize);
             end(request);
-            // This ends the last use of the store at some time.
+            // After this, the last use of the store ends some time later.
             let limit = Instant::now() + LONG;
             while Arc::strong_count(&store) > 1 {
                 assert!(Instant::now() < limit, "the store is kept ({threads:?})");

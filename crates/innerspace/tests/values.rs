@@ -1,4 +1,4 @@
-//! Values of types that `zerocopy` vouches for.
+//! Values of types that `zerocopy` accepts as plain bytes.
 #![cfg(feature = "zerocopy_0_8")]
 
 use innerspace::store::MemoryStore;
@@ -26,7 +26,7 @@ struct Odd {
     rest: [u8; 300],
 }
 
-/// Any bytes are valid, but some are padding: it can be loaded, not stored.
+/// A type for which any bytes are valid, but some are padding: it can be loaded, not stored.
 #[derive(FromBytes, PartialEq, Debug)]
 #[repr(C)]
 struct Padded {

@@ -1,4 +1,4 @@
-//! Views of a file: parts of them, views block by block, and long ones.
+//! Views of a file: slices of views, views block by block, and long ones.
 
 use innerspace::store::MemoryStore;
 use innerspace::{FileAccess, FileError, KIB, MIB, Memory, PagedFile, View};

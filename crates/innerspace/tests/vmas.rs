@@ -1,4 +1,4 @@
-//! Simultaneous faults of one space, also during changes of its mappings, while a store does not
+//! Concurrent faults of one space, also during changes of its mappings, while a store does not
 //! answer.
 
 use std::io;
@@ -11,8 +11,8 @@ use innerspace::{MIB, Map, Memory, PAGE_SIZE, Threads};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A store whose reads of the second page report that they have begun, and wait to be released. Its
-/// bytes are the page's number.
+/// A store whose reads of the second page report that they have begun, and wait to be released.
+/// Each byte is its page's number.
 struct Blocked {
     begun: Mutex<Sender<()>>,
     go: Mutex<Receiver<()>>,
@@ -57,7 +57,7 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
     let mut waiting = space.accessor().unwrap();
     let waiter = thread::spawn(move || waiting.load::<u8>(at + PAGE));
     has_begun.recv().unwrap();
-    // At the same time: faults on the same file and elsewhere, and changes around them.
+    // At the same time, there are faults on the same file and elsewhere, and changes around them.
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 5 * PAGE), Ok(5));
     a.store(own, 1u64).unwrap();
@@ -75,7 +75,7 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
     space.validate();
 }
 
-/// Its mapping is removed while the fault waits: nothing is installed.
+/// The mapping is removed while its fault waits: nothing is installed.
 // spec: V2
 #[test]
 fn a_mapping_that_goes_while_its_fault_waits_is_not_found() {

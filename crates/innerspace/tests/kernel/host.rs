@@ -1,9 +1,9 @@
 //! The kernel's side: each space is a process, forked from that of its parent.
 //!
-//! This process tells them what to do through a pipe each, by the number of the step, and hears one
-//! line back. They access memory by having the kernel copy between it and a pipe, which fails with
-//! EFAULT where an access would be a signal. Which signal it would be, a child finds out that
-//! tries.
+//! This process tells the others what to do through one pipe each, by the number of the step, and
+//! reads one line back. They access memory by having the kernel copy between the memory and a pipe,
+//! which fails with EFAULT where an access would raise a signal. To learn which signal, they fork a
+//! child that makes the access.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::program::{
     bytes, digest, first_bytes, pieces,
 };
 
-/// The number of the step that prints one page, followed by the page.
+/// The flag for the step that prints one page; the page's number is in the other bits.
 const SHOW: u64 = 1 << 32;
 const STOP: u64 = u64::MAX;
 
@@ -26,7 +26,7 @@ struct Pipe {
 
 fn pipe() -> Pipe {
     let mut ends = [0; 2];
-    // SAFETY: two numbers have room there; the numbers that come back are ours alone.
+    // SAFETY: there is room for two numbers, and the descriptors that come back are ours alone.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         Pipe {
@@ -36,14 +36,14 @@ fn pipe() -> Pipe {
     }
 }
 
-/// State that all processes share.
+/// The state that all processes share.
 struct Host<'a> {
     program: &'a Program,
     files: Vec<File>,
-    /// Steps for each space.
+    /// The pipes for steps, one for each space.
     orders: Vec<Pipe>,
     answers: Pipe,
-    /// A process's own, for copying; empty between steps.
+    /// This process's own pipe for copying, empty between steps.
     scratch: Pipe,
 }
 
@@ -105,9 +105,9 @@ impl Host<'_> {
         }
     }
 
-    /// Forks a process that is space `number`, and never comes back there.
+    /// Forks a process that is space `number`, and does not return in it.
     fn spawn(&mut self, number: usize) {
-        // SAFETY: there is one thread; the child goes on with a copy of everything.
+        // SAFETY: there is one thread, and the child continues with a copy of everything.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
         if child == 0 {
@@ -121,7 +121,7 @@ impl Host<'_> {
             let mut step = [0; 8];
             self.orders[number].read.read_exact(&mut step).unwrap();
             let line = match u64::from_le_bytes(step) {
-                // SAFETY: ends this process without running what its parent is to run.
+                // SAFETY: this ends the process without running the code that its parent is to run.
                 STOP => unsafe { libc::_exit(0) },
                 page if page >= SHOW => {
                     let place = Place {
@@ -146,7 +146,7 @@ impl Host<'_> {
                 replace,
             } => self.map(at, pages, source, allowed, replace),
             Op::Unmap { at, pages } => {
-                // SAFETY: the window is this program's alone, and nothing of Rust's is in it.
+                // SAFETY: the window is this program's alone, and no Rust object is in it.
                 told(unsafe { libc::munmap(pointer(at), bytes(at, pages) as usize) })
             }
             Op::Protect { at, pages, allowed } => {
@@ -167,7 +167,7 @@ impl Host<'_> {
                 told(unsafe { libc::msync(pointer(at), bytes(at, pages) as usize, libc::MS_SYNC) })
             }
             Op::Fork => {
-                // The next space that has no process yet.
+                // Finds the next space that has no process yet.
                 let forks = self.program.steps[..step].iter();
                 let number = 1 + forks.filter(|(_, op)| matches!(op, Op::Fork)).count();
                 self.spawn(number);
@@ -182,7 +182,7 @@ impl Host<'_> {
             Op::Punch { file, page, pages } => {
                 let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 let (start, len) = ((page * PAGE) as i64, (pages * PAGE) as i64);
-                // SAFETY: no memory of ours is named.
+                // SAFETY: the call names no memory of ours.
                 told(unsafe { libc::fallocate(self.files[file].as_raw_fd(), how, start, len) })
             }
             Op::WriteFile { file, at, value } => {
@@ -280,7 +280,7 @@ impl Host<'_> {
 fn remap(at: Place, old: u64, new: u64, to: Option<Place>) -> String {
     let (old, new) = (bytes(at, old) as usize, bytes(at, new) as usize);
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the window is this program's alone, and nothing of Rust's is in it.
+    // SAFETY: the window is this program's alone, and no Rust object is in it.
     told_map(unsafe {
         match to {
             None => libc::mremap(pointer(at), old, new, 0),
@@ -341,7 +341,7 @@ const PAST_END: i32 = 103;
 extern "C" fn end(signal: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
     /// SEGV_MAPERR, as in the system's headers.
     const MAPERR: i32 = 1;
-    // SAFETY: the kernel hands a valid one; `_exit` may be called in a handler.
+    // SAFETY: the kernel passes a valid pointer, and `_exit` may be called in a handler.
     unsafe {
         let code = match (signal, (*info).si_code) {
             (libc::SIGBUS, _) => PAST_END,
@@ -352,11 +352,11 @@ extern "C" fn end(signal: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
     }
 }
 
-/// The signal that a failed access would get.
+/// Returns the signal that a failed access would get.
 fn why(at: u64, access: Access) -> &'static str {
     // SAFETY: there is one thread. The child makes the access that the kernel refused, in its own
-    // copy of the memory (of what is shared, nothing is written: it was refused), and ends in its
-    // handler.
+    // copy of the memory, and ends in its handler. It writes nothing to shared memory, since the
+    // access was refused.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.
@@ -374,7 +374,7 @@ fn why(at: u64, access: Access) -> &'static str {
         }
     }
     let mut status = 0;
-    // SAFETY: a number has room there.
+    // SAFETY: there is room for a number.
     unsafe { libc::waitpid(child, &mut status, 0) };
     match libc::WEXITSTATUS(status) {
         NOT_MAPPED => "not mapped",

@@ -1,4 +1,4 @@
-//! The library's side.
+//! The library's side of the comparison.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn fault_name(fault: Fault) -> &'static str {
     }
 }
 
-/// The errno of the kernel for the same error.
+/// Returns the errno that the kernel has for the same error.
 fn errno(error: &SpaceError, not_mapped: &'static str, overlaps: &'static str) -> &'static str {
     match error {
         SpaceError::Empty { .. } | SpaceError::Unaligned { .. } => "EINVAL",
@@ -225,17 +225,17 @@ impl World {
     }
 }
 
-/// What the kernel does when a part is not mapped.
+/// How the kernel treats a range of which a part is not mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stops {
-    /// Does everything up to that part.
+    /// It does everything up to that part.
     AtFirst,
-    /// Does all that is mapped, and then reports the gap.
+    /// It does all mapped parts, and then reports the gap.
     Never,
 }
 
-/// The library does nothing when a part of a range is not mapped, the kernel a part: page by page
-/// both are the same.
+/// Does an operation page by page. If a part of a range is not mapped, the library does nothing and
+/// the kernel a part; for single pages, both are the same.
 fn by_pages(
     place: Place,
     pages: u64,

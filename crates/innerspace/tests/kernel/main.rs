@@ -7,19 +7,19 @@
 //! | files over a `MemoryStore` | files of a temporary folder |
 //! | map, unmap, protect, remap, advise, sync | mmap, munmap, mprotect, mremap, madvise, msync |
 //! | punch | fallocate |
-//! | a load or store that fails | the signal, and its code, that a child of that process dies of |
+//! | a load or store that fails | the signal, with its code, of which a child of that process dies |
 //!
-//! Both sides make the program from the same seed and write down what each step came to: the bytes,
-//! or the kind of error. After the last step both show every page of every space, and the files.
-//! The lines have to be the same.
+//! Both sides make the program from the same seed and print the result of each step: the bytes, or
+//! the kind of error. After the last step, both print every page of every space, and the files. The
+//! lines have to be the same.
 //!
-//! What is left out, because the two differ on purpose or the kernel's answer depends on more than
-//! the program: lengths of zero where the kernel does nothing, writing without reading, executing
-//! alone, a file cut short under private mappings (the kernel takes copied pages with it; here they
-//! stay).
+//! Some cases are left out, because the two sides differ on purpose or the kernel's answer depends
+//! on more than the program: lengths of zero where the kernel does nothing, writing without
+//! reading, executing alone, and a file cut short under private mappings (the kernel removes copied
+//! pages with it; here they stay).
 //!
-//! [`RUNS`] programs with fixed seeds; `INNERSPACE_KERNEL_RUNS=10000` runs as many with other
-//! seeds, and `INNERSPACE_KERNEL_SEED=7` that one again.
+//! There are [`RUNS`] programs with fixed seeds. `INNERSPACE_KERNEL_RUNS=10000` runs that many with
+//! other seeds, and `INNERSPACE_KERNEL_SEED=7` runs a single one again.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod host;
@@ -30,7 +30,7 @@ use std::process::{Command, Stdio};
 
 use program::Program;
 
-/// Programs of a run unless the environment asks for more.
+/// The number of programs in a run, unless the environment sets another.
 const RUNS: u64 = 40;
 /// The number of steps in a program.
 const STEPS: usize = 120;
@@ -43,7 +43,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// The kernel's results for the program of this seed, from a process of its own.
+/// Returns the kernel's results for the program of this seed, from a process of its own.
 fn ask_the_kernel(seed: u64) -> Vec<String> {
     let test = std::env::current_exe().unwrap();
     let output = Command::new(test)
@@ -104,12 +104,12 @@ fn random_programs_end_alike_here_and_on_the_host() {
     }
 }
 
-/// The body of the other process in the test above.
+/// The code of the other process in the test above.
 #[test]
 #[ignore = "run by the test above, in a process of its own"]
 fn the_kernels_side() {
     let seed = number("INNERSPACE_KERNEL_SIDE").expect("run by the test above");
-    println!(); // the harness has begun a line
+    println!(); // ends the line that the harness has begun
     for line in host::run(&Program::new(seed, STEPS)) {
         println!("> {line}");
     }

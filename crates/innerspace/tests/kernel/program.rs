@@ -1,17 +1,17 @@
-//! Programs: their steps, made from a seed.
+//! Programs: sequences of steps, made from a seed.
 
-/// Pages of the window in which everything happens.
+/// The number of pages in the window in which everything happens.
 pub(crate) const WINDOW: u64 = 48;
 /// The address of the window, on both sides.
 pub(crate) const BASE: u64 = 0x2000_0000_0000;
-/// Pages of each file at first.
+/// The number of pages that each file has at first.
 pub(crate) const FILE_PAGES: u64 = 12;
 pub(crate) const PAGE: u64 = 4096;
 /// The greatest number of spaces, forks included.
 pub(crate) const SPACES: usize = 4;
 
-/// The files by number: two that may be written, of which the second may become shorter, and one
-/// that was opened to read.
+/// The number of files. Two may be written, and the second of these may become shorter; the third
+/// is open for reading only.
 pub(crate) const FILES: usize = 3;
 pub(crate) const READ_ONLY: usize = 2;
 const SHRINKS: usize = 1;
@@ -31,7 +31,7 @@ pub(crate) enum Source {
     Shared { file: usize, first: u64 },
 }
 
-/// A place in the window: page, and bytes into it.
+/// A place in the window: a page, and an offset into it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) page: u64,
@@ -62,7 +62,7 @@ pub(crate) enum Op {
         pages: u64,
         allowed: Allowed,
     },
-    /// In place, or moved to another page of the window.
+    /// Resizes a mapping in place, or moves it to another page of the window.
     Remap {
         at: Place,
         old: u64,
@@ -91,7 +91,7 @@ pub(crate) enum Op {
         file: usize,
         pages: u64,
     },
-    /// Whole pages, some of them past the file's end.
+    /// Punches whole pages, some of them past the file's end.
     Punch {
         file: usize,
         page: u64,
@@ -108,7 +108,7 @@ pub(crate) enum Op {
     },
 }
 
-/// Steps, each in one of the spaces there are (the number modulo their count).
+/// A program: steps, each in one of the spaces that exist (the number modulo their count).
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<(usize, Op)>,
@@ -134,7 +134,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Mostly in the first pages, so that operations meet; rarely unaligned.
+    /// Returns a place: mostly in the first pages, so that operations meet, and rarely unaligned.
     fn place(&mut self) -> Place {
         let page = if self.one_in(3) {
             self.below(WINDOW - 8)
@@ -172,7 +172,7 @@ impl Random {
         let first = self.below(FILE_PAGES + 2);
         let (source, allowed) = match self.below(7) {
             0..3 => (Source::Anonymous, self.allowed()),
-            // The file that shrinks is never mapped privately.
+            // The file that becomes shorter is never mapped privately.
             3 => (Source::Private { file: 0, first }, self.allowed()),
             4 => (
                 Source::Private {
@@ -193,7 +193,7 @@ impl Random {
                 self.allowed(),
             ),
         };
-        // Which of two refusals comes first is unspecified.
+        // It is unspecified which of two refusals comes first.
         let two_refusals = matches!(
             source,
             Source::Shared {
@@ -227,7 +227,7 @@ impl Random {
                 let old = 1 + self.below(4);
                 Op::Remap {
                     at,
-                    // A range that grows has to lie in one mapping. One page does, whatever has
+                    // A range that grows has to be in one mapping. One page is, whatever has
                     // merged.
                     old: if old < new { 1 } else { old },
                     new,
@@ -315,7 +315,7 @@ impl Program {
                     length[*file] = *pages;
                 }
                 Op::Truncate { file, pages } => length[*file] = *pages,
-                // Never past the end: that would make lengths that are no multiple of the page.
+                // Never past the end: lengths would then be no multiples of the page.
                 Op::WriteFile { file, at, .. } if *at + WRITTEN > length[*file] * PAGE => {
                     op = Op::ReadFile {
                         file: *file,
@@ -330,7 +330,7 @@ impl Program {
         Program { steps }
     }
 
-    /// The steps up to this one, a line for each.
+    /// Returns the steps up to this one as text, one on each line.
     pub(crate) fn told(&self, last: usize) -> String {
         let steps = self.steps.iter().enumerate().take(last + 1);
         let lines =
@@ -339,17 +339,17 @@ impl Program {
     }
 }
 
-/// Bytes that one `WriteFile` writes.
+/// The number of bytes that one `WriteFile` writes.
 pub(crate) const WRITTEN: u64 = 600;
 
-/// A file's bytes at first.
+/// Returns a file's first bytes.
 pub(crate) fn first_bytes(file: usize) -> Vec<u8> {
     (0..FILE_PAGES * PAGE)
         .map(|at| (at / PAGE * 16 + at % 13 + file as u64 * 5 + 1) as u8)
         .collect()
 }
 
-/// The length in bytes with which to ask for `pages` pages: now and then less than whole pages,
+/// Returns the length in bytes to request for `pages` pages: now and then less than whole pages,
 /// which both sides round up.
 pub(crate) fn bytes(at: Place, pages: u64) -> u64 {
     let fewer = if (at.page * 5 + pages).is_multiple_of(7) {
@@ -360,7 +360,7 @@ pub(crate) fn bytes(at: Place, pages: u64) -> u64 {
     (pages * PAGE).saturating_sub(fewer)
 }
 
-/// The bytes of one page or piece, short.
+/// Returns a short text for the bytes of a page or of a piece of one.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in bytes {
@@ -369,7 +369,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("{}:{hash:016x}", bytes.len())
 }
 
-/// The parts of a range by pages.
+/// Splits a range by pages.
 pub(crate) fn pieces(at: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
     let end = at + len;
     let mut next = at;

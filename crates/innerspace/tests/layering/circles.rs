@@ -1,8 +1,8 @@
-//! Inside a layer, files import each other in no circle but the few that are named here.
+//! Checks that inside a layer, files import each other in no circle except the few named here.
 //!
-//! An import is a path in code: of a `use`, a type or an expression. Where a module re-exports what
-//! another defines, the path counts as one to the definition. Re-exports themselves, and code that
-//! is compiled for tests alone, do not count.
+//! An import is a path in code: in a `use`, a type or an expression. If a module re-exports a name
+//! that another one defines, a path to the name counts as one to the definition. Re-exports
+//! themselves do not count, nor does code that is compiled for tests only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,17 +23,17 @@ const _: () = assert!(CIRCLES.len() <= 5);
 /// A module, as the names that lead to it from the crate's root.
 type Module = Vec<String>;
 
-/// The files of the crate as modules, and who imports whom.
+/// The files of the crate as modules, and which of them import which.
 #[derive(Default)]
 struct Imports {
-    /// What each file refers to, as written.
+    /// The paths that each file refers to, as written.
     paths: BTreeMap<Module, Vec<Written>>,
-    /// What each file re-exports: the name and where it comes from.
+    /// The names that each file re-exports, each with its origin.
     reexports: BTreeMap<(Module, String), Written>,
 }
 
 impl Imports {
-    /// Reads files, given as paths below `src` with their text.
+    /// Collects the imports of files, given as paths below `src` with their text.
     fn read(files: &[(String, String)]) -> Imports {
         let mut read = BTreeMap::new();
         let mut of_tests = BTreeSet::new();
@@ -61,10 +61,10 @@ impl Imports {
         imports
     }
 
-    /// The file that defines what a path in `module` leads to, if it is one of the crate's.
+    /// Returns the file that defines the target of a path in `module`, if it is one of the crate's.
     fn target(&self, module: &Module, path: &Written) -> Option<Module> {
         let (mut found, mut rest) = self.follow(module, &path.names)?;
-        // A chain of re-exports is as long as there are modules, at most.
+        // A chain of re-exports has at most as many links as there are modules.
         for _ in 0..self.paths.len() {
             let Some(name) = rest.first() else { break };
             let Some(exported) = self.reexports.get(&(found.clone(), name.clone())) else {
@@ -80,7 +80,7 @@ impl Imports {
         Some(found)
     }
 
-    /// The file that a path leads into, and the names that are left.
+    /// Returns the file that a path leads into, and the names that are left of the path.
     fn follow(&self, module: &Module, names: &[String]) -> Option<(Module, Vec<String>)> {
         let is_keyword = |name: &String| ["crate", "self", "super"].contains(&name.as_str());
         let first = names.first()?;
@@ -103,7 +103,7 @@ impl Imports {
         self.paths.contains_key(&here).then_some((here, rest))
     }
 
-    /// Which files of its own layer each file imports.
+    /// Returns which files of its own layer each file imports.
     fn edges(&self) -> BTreeMap<Module, BTreeSet<Module>> {
         let edges_of = |(module, paths): (&Module, &Vec<Written>)| {
             let targets = paths.iter().filter_map(|path| self.target(module, path));
@@ -120,7 +120,7 @@ fn child(module: &Module, name: &str) -> Module {
     child
 }
 
-/// Whether a `cfg` compiles something for tests alone: it names `test` outside of a `not`.
+/// Whether a `cfg` compiles an item for tests only: it names `test` outside of a `not`.
 fn is_of_tests(attribute: &[TokenTree]) -> bool {
     fn names_test(tokens: &[TokenTree]) -> bool {
         tokens.iter().enumerate().any(|(at, token)| match token {
@@ -136,7 +136,8 @@ fn is_of_tests(attribute: &[TokenTree]) -> bool {
     ident(attribute.first()).as_deref() == Some("cfg") && names_test(attribute)
 }
 
-/// The tokens without the items that are compiled for tests alone, and the modules among these.
+/// Returns the tokens without the items that are compiled for tests only, and the modules among
+/// these items.
 fn without_tests(tokens: &[TokenTree]) -> (Vec<TokenTree>, Vec<String>) {
     let (mut kept, mut modules) = (Vec::new(), Vec::new());
     let mut at = 0;
@@ -176,7 +177,7 @@ fn without_tests(tokens: &[TokenTree]) -> (Vec<TokenTree>, Vec<String>) {
     (kept, modules)
 }
 
-/// Calls `found` with every path, and whether it is of a re-export.
+/// Calls `found` with every path, and whether the path is in a re-export.
 fn collect(tokens: &[TokenTree], found: &mut dyn FnMut(Written, bool)) {
     let mut at = 0;
     while at < tokens.len() {
@@ -210,7 +211,7 @@ fn collect(tokens: &[TokenTree], found: &mut dyn FnMut(Written, bool)) {
     }
 }
 
-/// The sets of files that all reach each other, the largest first.
+/// Returns the sets of files in which each reaches each other, the largest first.
 fn circles(edges: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>> {
     let reached = |from: &Module| {
         let mut seen = BTreeSet::new();
@@ -239,7 +240,7 @@ fn circles(edges: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>> 
     circles
 }
 
-/// A circle for people: each file, and what it imports of the others.
+/// Returns the text of a circle: each file, and its imports from the others.
 fn described(circle: &BTreeSet<Module>, edges: &BTreeMap<Module, BTreeSet<Module>>) -> String {
     let line = |module: &Module| {
         let others = edges[module]

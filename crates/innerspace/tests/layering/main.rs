@@ -1,8 +1,8 @@
-//! A layer imports from those below it and from none above; `unsafe` stays in its modules.
+//! Checks that a layer imports only from those below it, and that `unsafe` stays in its modules.
 //!
 //! The sources are read as Rust tokens, so that comments and strings do not count and every path
 //! does: `use` declarations with their groups, paths in expressions and types, and `super::` chains
-//! that leave a layer. A name that `lib.rs` re-exports counts as of the layer it comes from.
+//! that leave a layer. A name that `lib.rs` re-exports belongs to the layer that it comes from.
 
 mod circles;
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// The layers, lowest first; the modules of one row may use each other.
+/// The layers, lowest first. The modules of one row may use each other.
 const LAYERS: [&[&str]; 10] = [
     &["units", "stats", "sync", "sys"],
     &["exec"],
@@ -26,7 +26,7 @@ const LAYERS: [&[&str]; 10] = [
     &["memory"],
 ];
 
-/// Where `unsafe` may stand, as the beginning of a path below `src`.
+/// The modules in which `unsafe` may stand, as beginnings of paths below `src`.
 const MAY_BE_UNSAFE: [&str; 12] = [
     "cache/read/as_bytes",
     "exec/loom_models",
@@ -49,7 +49,7 @@ struct Written {
     line: usize,
 }
 
-/// The layer that each name of the crate's root comes from.
+/// The layer from which each name in the crate's root comes.
 type RootNames = BTreeMap<String, String>;
 
 fn rank(layer: &str) -> Option<usize> {
@@ -76,7 +76,7 @@ fn ident(token: Option<&TokenTree>) -> Option<String> {
     }
 }
 
-/// Expands the path that begins at `at`; returns the paths and the position after them.
+/// Expands the path that begins at `at`. Returns the paths and the position after them.
 fn expand(tokens: &[TokenTree], mut at: usize) -> (Vec<Written>, usize) {
     let mut names = Vec::new();
     let line = tokens[at].span().start().line;
@@ -114,7 +114,8 @@ fn expand(tokens: &[TokenTree], mut at: usize) -> (Vec<Written>, usize) {
     }
 }
 
-/// Calls `found` with every path from `crate`, `super` or `self`, and with the module it is in.
+/// Calls `found` with every path from `crate`, `super` or `self`, and with the module that it is
+/// in.
 fn walk(tokens: &[TokenTree], module: &[String], found: &mut dyn FnMut(&Written, &[String])) {
     let mut at = 0;
     while at < tokens.len() {
@@ -142,7 +143,7 @@ fn walk(tokens: &[TokenTree], module: &[String], found: &mut dyn FnMut(&Written,
     }
 }
 
-/// The name at the crate's root that a path goes through, if it reaches the root.
+/// Returns the name in the crate's root that a path goes through, if it reaches the root.
 fn root_name(path: &Written, module: &[String]) -> Option<String> {
     let mut here = module.to_vec();
     for name in &path.names {
@@ -157,13 +158,13 @@ fn root_name(path: &Written, module: &[String]) -> Option<String> {
     None
 }
 
-/// The module that a file below `src` is: `frame/lock.rs` is `frame::lock`.
+/// Returns the module of a file below `src`: `frame/lock.rs` is `frame::lock`.
 fn module_of(relative: &str) -> Vec<String> {
     let stem = relative.trim_end_matches(".rs").trim_end_matches("/mod");
     stem.split('/').map(str::to_owned).collect()
 }
 
-/// The imports in one file that point up, as lines for people.
+/// Returns the imports in one file that lead upwards, as lines of text.
 fn upward(relative: &str, source: &str, roots: &RootNames) -> Vec<String> {
     let module = module_of(relative);
     let own = rank(&module[0]).unwrap_or_else(|| panic!("{relative}: is in no layer"));
@@ -189,8 +190,9 @@ fn upward(relative: &str, source: &str, roots: &RootNames) -> Vec<String> {
     wrong
 }
 
-/// The names that a `lib.rs` re-exports, each with its layer. For a glob, `module_source` gives the
-/// text of the module's root file, and the names are those it declares or re-exports.
+/// Returns the names that a `lib.rs` re-exports, each with its layer. For a glob, `module_source`
+/// gives the text of the module's root file, and the names are those that it declares or
+/// re-exports.
 fn root_names(lib: &str, module_source: &dyn Fn(&str) -> String) -> RootNames {
     let mut roots = RootNames::new();
     for path in declared_uses(&tokens(lib, "lib.rs")) {
@@ -217,14 +219,14 @@ fn root_names(lib: &str, module_source: &dyn Fn(&str) -> String) -> RootNames {
     roots
 }
 
-/// The paths of the `use` declarations at the top of a file.
+/// Returns the paths of the `use` declarations at the top of a file.
 fn declared_uses(tokens: &[TokenTree]) -> Vec<Written> {
     let starts =
         (1..tokens.len()).filter(|&at| ident(tokens.get(at - 1)).as_deref() == Some("use"));
     starts.flat_map(|at| expand(tokens, at).0).collect()
 }
 
-/// The names of the items declared at the top of a file.
+/// Returns the names of the items declared at the top of a file.
 fn declared_items(tokens: &[TokenTree]) -> Vec<String> {
     let kinds = [
         "struct", "enum", "union", "trait", "type", "const", "static", "fn", "mod",
@@ -235,7 +237,7 @@ fn declared_items(tokens: &[TokenTree]) -> Vec<String> {
         .collect()
 }
 
-/// The lines with the word `unsafe` in code.
+/// Returns the lines with the word `unsafe` in code.
 fn unsafe_lines(tokens: &[TokenTree]) -> Vec<usize> {
     let mut lines = Vec::new();
     for token in tokens {
@@ -256,7 +258,7 @@ fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Every source file but `lib.rs`, as its path below `src` with its text.
+/// Reads every source file but `lib.rs`: returns its path below `src` and its text.
 fn sources() -> Vec<(String, String)> {
     fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("the source folder can be listed") {

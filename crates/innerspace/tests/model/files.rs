@@ -1,4 +1,4 @@
-//! Files and their model.
+//! Files with their models.
 
 use std::sync::Arc;
 
@@ -21,13 +21,12 @@ pub(crate) struct File {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Bytes that are different at each place.
+/// Returns bytes that differ from place to place.
 pub(crate) fn pattern(byte: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| byte ^ (i * 7 + i / 251) as u8).collect()
 }
 
-/// Checks that the error is one that may happen: the store was told to fail, or the limit was
-/// reached.
+/// Checks that the error is an allowed one: the store was told to fail, or the limit was reached.
 fn assert_may_fail(error: &FileError) {
     let allowed = matches!(error, FileError::Store { .. } | FileError::Limit(_));
     assert!(allowed, "an error out of nowhere: {error}");
@@ -35,7 +34,7 @@ fn assert_may_fail(error: &FileError) {
 
 impl File {
     pub(crate) fn new(memory: &Memory, block: u64, len: u64) -> File {
-        // Data, a hole, data.
+        // The store has data, a hole, and data.
         let inner = MemoryStore::from_bytes(&pattern(block as u8, len as usize / 3));
         let mut bytes = inner.to_vec();
         bytes.resize(len as usize, 0);
@@ -59,7 +58,7 @@ impl File {
         self.bytes.len() as u64
     }
 
-    /// A range that begins inside the file or a little behind it.
+    /// Returns a range that begins inside the file or a little after its end.
     fn range(&self, part: &Part) -> std::ops::Range<u64> {
         let start = u64::from(part.offset) % (self.len() + PAGE);
         start..start + u64::from(part.len)
@@ -70,21 +69,21 @@ impl File {
         &self.bytes[range.start.min(end) as usize..end as usize]
     }
 
-    /// All of the file, read through the cache.
+    /// Reads the whole file through the cache.
     fn read_back(&self) -> Result<Vec<u8>, FileError> {
         let mut back = vec![0xa5; self.handle.len() as usize];
         self.handle.read_exact_at(&mut back, 0)?;
         Ok(back)
     }
 
-    /// The file reads as the model; its store does not fail and there is room.
+    /// Checks that the file reads as the model does. Its store does not fail, and there is room.
     pub(crate) fn assert_reads(&self) {
         let back = self.read_back().expect("a healthy store and room");
         assert!(back == self.bytes, "the file differs from its model");
     }
 
-    /// After healing, a sync writes everything to the store; the first one may report an earlier
-    /// failure.
+    /// Checks that after healing, a sync writes everything to the store. The first sync may report
+    /// an earlier failure.
     pub(crate) fn assert_synced(&mut self) {
         self.store.heal();
         let _old_failure = self.handle.sync_all();
@@ -121,7 +120,7 @@ impl World {
         }
     }
 
-    /// A write came to an end: all of it, or the blocks before the one that failed.
+    /// Records the end of a write: of all bytes, or of the blocks before the one that failed.
     fn wrote(&mut self, id: FileId, bytes: &[u8], offset: u64, result: Result<(), FileError>) {
         let grown = |model: &[u8], done: usize| {
             let mut model = model.to_vec();
@@ -159,7 +158,7 @@ impl World {
         self.relieve_if_full(&error);
     }
 
-    /// Runs an operation on files; false if it is none.
+    /// Runs an operation on files. Returns false if it is another kind of operation.
     pub(crate) fn file_step(&mut self, op: &Op) -> bool {
         match op {
             Op::Read(part) => self.read(part),
@@ -239,7 +238,7 @@ impl World {
         true
     }
 
-    /// An operation that failed has changed nothing.
+    /// Checks that an operation that failed has changed nothing.
     fn unchanged(&mut self, id: FileId) {
         let now = self.look_at(id);
         let same = now == self.files[id.0].bytes;
@@ -342,7 +341,7 @@ impl World {
             assert_may_fail(&error);
             return;
         }
-        // After a success these bytes are in the store.
+        // After a sync that succeeded, these bytes are in the store.
         let synced = match kind {
             SyncKind::Range => range,
             SyncKind::Data | SyncKind::All => 0..file.len(),

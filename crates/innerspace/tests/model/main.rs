@@ -1,21 +1,22 @@
-//! The whole library against plain vectors: random operations on files, views and spaces of one
-//! small memory, with stores that fail by countdown.
+//! Compares the whole library with plain vectors: random operations on files, views and spaces of
+//! one small memory, with stores that fail by countdown. Each object has a model:
 //!
 //! - a file: a `Vec<u8>`
-//! - a view: a copy of the bytes it was taken of, compared after every step
-//! - a space: a map from page numbers to what the page shows: a file's page, shared or private, or
-//!   zeros
+//! - a view: a copy of its bytes when it was taken, compared after every step
+//! - a space: a map from page numbers to the content of the page: a page of a file, shared or
+//!   private, or zeros
 //! - a private page that was stored to: its 4096 bytes
 //! - fork: a clone of the map
 //!
-//! An operation that fails may have changed nothing, with three exceptions: a write to a file may
-//! have written a prefix (by blocks), a punch may have left zeros in parts of the range, and a bulk
+//! An operation that fails has changed nothing, with three exceptions: a write to a file may have
+//! written a prefix (by blocks), a punch may have left zeros in parts of the range, and a bulk
 //! store may have stored everything before the faulting address. A group may be full at any time.
-//! When it is, views and spaces are dropped and everything has to be readable again. After the
-//! stores have healed and a sync, a store has the bytes of the model. `validate()` of the memory
-//! and of every space runs after every step.
+//! Then views and spaces are dropped, and everything has to be readable again. After the stores
+//! have healed and a sync, a store has the bytes of the model. `validate()` of the memory and of
+//! every space runs after every step.
 //!
-//! 64 cases of 60 steps with a fixed seed; with `PROPTEST_CASES` set, that many with a random one.
+//! The test runs 64 cases of 60 steps with a fixed seed. With `PROPTEST_CASES` set, it runs that
+//! many with a random seed.
 #![cfg(feature = "test-util")]
 
 mod files;

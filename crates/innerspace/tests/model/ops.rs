@@ -1,10 +1,11 @@
-//! What can happen, as data that can be drawn and shrunk. Numbers are taken modulo what there is.
+//! The operations, as data that can be drawn and shrunk. Numbers are taken modulo the number of
+//! objects.
 
 use innerspace::store::faulty::{AfterTear, Failure, Fault, OperationKind};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A place in a space: an even number means a page of the window, an odd one a page that is mapped.
+/// A place in a space. An even number means a page of the window, an odd one a page that is mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) page: u16,
@@ -109,7 +110,7 @@ pub(crate) enum Op {
 }
 
 fn place() -> impl Strategy<Value = Place> {
-    // Often near a page's ends.
+    // Offsets are often near a page's ends.
     let offset = prop_oneof![3 => 0u16..4096, 1 => 0u16..24, 2 => 4072u16..4096];
     (any::<u16>(), offset).prop_map(|(page, offset)| Place { page, offset })
 }
@@ -240,13 +241,13 @@ fn space_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The memory's limit in bytes: the smallest possible, where operations often lack memory, and
-/// larger ones.
+/// Draws the memory's limit in bytes: the smallest possible, with which operations often lack
+/// memory, or a larger one.
 pub(crate) fn limits() -> impl Strategy<Value = u64> {
     prop_oneof![Just(256 << 10), Just(384 << 10), Just(1 << 20)]
 }
 
-/// The steps of one case.
+/// Draws the steps of one case.
 pub(crate) fn operations(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         8 => file_op(),

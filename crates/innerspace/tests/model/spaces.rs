@@ -1,4 +1,4 @@
-//! Spaces and their model: what each page shows.
+//! Spaces with their models: the content of each page.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
@@ -11,8 +11,8 @@ use crate::files::{File, FileId, pattern};
 use crate::ops::{Allowed, Backing, Op, Place, Where, Width};
 use crate::world::{MAX_SPACES, PAGE, World};
 
-/// The window where fixed mappings go: pages on both sides of the border between two leaves of the
-/// table.
+/// The window in which fixed mappings are made: pages on both sides of the border between two
+/// leaves of the table.
 const WINDOW: u64 = (8 << 20) - 24 * PAGE;
 const WINDOW_PAGES: u64 = 64;
 
@@ -46,7 +46,7 @@ fn protection(allowed: Allowed) -> Protection {
     }
 }
 
-/// Address and length of the part of a range in each page.
+/// Splits a range by pages: returns the address and the length of each part.
 fn pieces(at: u64, len: usize) -> Vec<(u64, usize)> {
     let mut pieces = Vec::new();
     let (mut at, mut left) = (at, len);
@@ -68,7 +68,7 @@ impl SpaceModel {
         }
     }
 
-    /// The model of a fork.
+    /// Creates the model of a fork.
     fn fork(&self) -> Result<SpaceModel, SpaceError> {
         let space = self.space.fork()?;
         Ok(SpaceModel {
@@ -78,7 +78,7 @@ impl SpaceModel {
         })
     }
 
-    /// The address that a place means.
+    /// Returns the address that a place means.
     fn address(&self, place: Place) -> u64 {
         let number = u64::from(place.page / 2);
         let page = match place.page % 2 {
@@ -91,7 +91,7 @@ impl SpaceModel {
         page * PAGE + u64::from(place.offset)
     }
 
-    /// The reason for which the access to the page of `at` must fail, if there is one.
+    /// Returns the reason for which the access to the page of `at` must fail, if there is one.
     fn refusal(&self, files: &[File], at: u64, kind: AccessKind) -> Option<FaultKind> {
         let Some(page) = self.pages.get(&(at / PAGE)) else {
             return Some(FaultKind::NotMapped);
@@ -111,7 +111,7 @@ impl SpaceModel {
         }
     }
 
-    /// The page's bytes now; it can be loaded.
+    /// Returns the page's bytes. The page can be loaded.
     fn bytes(&self, files: &[File], at: u64) -> Vec<u8> {
         let page = &self.pages[&(at / PAGE)];
         if let Some(own) = &page.own {
@@ -128,8 +128,8 @@ impl SpaceModel {
         }
     }
 
-    /// Makes the page of `at` the space's own, as a store does, and stores `bytes`, which lie in
-    /// one page.
+    /// Makes the page of `at` the space's own, as a store does, and stores `bytes`, which are
+    /// inside one page.
     fn put(&mut self, files: &mut [File], at: u64, bytes: &[u8]) {
         let start = (at % PAGE) as usize;
         if let Source::Shared(file, number) = self.pages[&(at / PAGE)].source {
@@ -143,8 +143,8 @@ impl SpaceModel {
         page.own = Some(own.into());
     }
 
-    /// Whether a store would go past the end of a file inside its last page. What becomes of such
-    /// bytes is unspecified.
+    /// Whether a store would go past the end of a file inside its last page. It is unspecified
+    /// whether such bytes are kept.
     fn stores_past_end(&self, files: &[File], at: u64, len: usize) -> bool {
         pieces(at, len).iter().any(|&(at, len)| {
             let page = self.pages.get(&(at / PAGE));
@@ -156,7 +156,7 @@ impl SpaceModel {
         })
     }
 
-    /// Where a bulk access has to stop: the reason and the address.
+    /// Returns the reason and the address at which a bulk access has to stop.
     fn first_refusal(
         &self,
         files: &[File],
@@ -185,7 +185,7 @@ impl SpaceModel {
         }
     }
 
-    /// Every page reads as the model says, as far as the stores and the limit let it.
+    /// Checks that every page reads as the model says, as far as the stores and the limit allow.
     pub(crate) fn read_all(&mut self, files: &[File]) {
         let pages: Vec<u64> = self.pages.keys().copied().collect();
         for page in pages {
@@ -210,7 +210,7 @@ impl SpaceModel {
 }
 
 /// Compares the end of an access with the expected one. A fault that the model does not predict
-/// (the store failed, or the memory is full) is returned if it is allowed, and lies before the
+/// (the store failed, or the memory is full) is returned if it is allowed and comes before the
 /// predicted one.
 fn judge(
     end: Result<(), Fault>,
@@ -245,8 +245,8 @@ impl World {
         }
     }
 
-    /// Whether a structural change was made; else the memory is full and nothing has changed, which
-    /// later steps show.
+    /// Whether a structural change was made. If not, the memory is full and nothing has changed,
+    /// which later steps check.
     fn made<T>(&mut self, result: Result<T, SpaceError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -460,8 +460,8 @@ impl World {
         if succeeded {
             model.put_all(&mut self.files, at.0, &wide.to_le_bytes()[..len]);
         } else if stopped.is_some_and(|stop| stop > at.0) {
-            // Stored wholly or not at all; but the first page was prepared, which makes a private
-            // one a copy.
+            // The value is stored wholly or not at all. But the first page was prepared, which
+            // makes a private page a copy.
             model.put(&mut self.files, at.0, &[]);
         }
         self.relieve_if_fault(fault);
@@ -475,7 +475,7 @@ impl World {
             return;
         }
         let want = model.first_refusal(&self.files, at, 8, AccessKind::Exchange);
-        let old = value % 2; // zero is frequent
+        let old = value % 2; // zeros are frequent
         let end = model
             .accessor
             .compare_exchange(VirtAddr(at), old, value, SeqCst, SeqCst);
@@ -492,7 +492,7 @@ impl World {
         self.relieve_if_fault(fault);
     }
 
-    /// A bulk store of these bytes.
+    /// Makes a bulk store of these bytes.
     fn write(
         &mut self,
         space: u8,
@@ -516,7 +516,7 @@ impl World {
         self.relieve_if_fault(fault);
     }
 
-    /// Page-sized pieces in the order of memmove, each read and then written.
+    /// Copies page-sized pieces in the order of memmove, each read and then written.
     fn copy(&mut self, space: u8, to: Place, from: Place, len: usize) {
         let id = self.space_id(space);
         let model = &mut self.spaces[id];
@@ -558,7 +558,7 @@ impl World {
         self.relieve_if_fault(fault);
     }
 
-    /// Several exchanges in one open section.
+    /// Makes several exchanges in one open section.
     fn session(&mut self, space: u8, stores: &[(Place, u64)]) {
         let id = self.space_id(space);
         let model = &mut self.spaces[id];

@@ -1,4 +1,4 @@
-//! The library's objects beside their models, and one step of both.
+//! The library's objects with their models, and one step of both.
 
 use innerspace::{FileError, MIB, Memory, Threads, View};
 
@@ -7,7 +7,7 @@ use crate::ops::Op;
 use crate::spaces::SpaceModel;
 
 pub(crate) const PAGE: u64 = 4096;
-/// The greatest number of views that are kept.
+/// The most views that are kept.
 const MAX_VIEWS: usize = 5;
 pub(crate) const MAX_SPACES: usize = 4;
 
@@ -16,7 +16,7 @@ pub(crate) struct World {
     pub(crate) memory: Memory,
     pub(crate) files: Vec<File>,
     pub(crate) spaces: Vec<SpaceModel>,
-    /// Views, and their bytes when they were taken.
+    /// The views, each with its bytes when it was taken.
     pub(crate) views: Vec<(View, Vec<u8>)>,
 }
 
@@ -29,7 +29,7 @@ impl World {
     pub(crate) fn new(limit: u64) -> World {
         let options = Memory::builder(limit).threads(Threads::None);
         let memory = options.build().expect("a small memory");
-        // Large blocks need contiguous memory, which the smallest memories soon lack.
+        // Large blocks need contiguous memory, which soon runs out in the smallest memories.
         let large = if limit >= MIB { 64 << 10 } else { 16 << 10 };
         let files = vec![
             File::new(&memory, 4 << 10, 21 * PAGE + 123),
@@ -74,7 +74,7 @@ impl World {
         self.views.push((view, shows));
     }
 
-    /// Checks that everything is in order, and that views have not changed.
+    /// Validates everything, and checks that views have not changed.
     pub(crate) fn check(&self) {
         self.memory.validate();
         for space in &self.spaces {
@@ -85,9 +85,8 @@ impl World {
         }
     }
 
-    /// Called when the memory is full, or something has to be inspected: the stores are healed and
-    /// everything that holds memory is dropped. From then on all files can be read and written
-    /// back.
+    /// Heals the stores and drops everything that holds memory. Called when the memory is full, or
+    /// files have to be inspected. From then on, all files can be read and written back.
     pub(crate) fn relieve(&mut self) {
         self.views.clear();
         self.spaces.clear();
@@ -98,7 +97,7 @@ impl World {
         self.spaces.push(SpaceModel::new(space));
     }
 
-    /// The end of a case: nothing is lost.
+    /// Ends a case, and checks that no data is lost.
     pub(crate) fn finish(mut self) {
         for space in &mut self.spaces {
             space.read_all(&self.files);

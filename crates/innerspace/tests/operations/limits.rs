@@ -1,4 +1,4 @@
-//! Mappings and the memory they take: advice, locks, limits, eviction.
+//! Mappings and the memory that they take: advice, locks, limits, eviction.
 
 use std::io;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ fn advice_drops_reads_ahead_ages_and_evicts() {
     let private = space.map(Map::file(&file).private().writable()).unwrap();
     let shared = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
-    // DONTNEED: zeros again, the file again, and what is shared stays.
+    // DONTNEED: own pages read as zeros again, and file pages as the file; shared pages stay.
     a.store(own + PAGE, 5u64).unwrap();
     a.store(private, 50u8).unwrap();
     a.store(shared + PAGE, 51u8).unwrap();
@@ -28,19 +28,19 @@ fn advice_drops_reads_ahead_ages_and_evicts() {
     assert_eq!(a.load::<u64>(own + PAGE), Ok(0));
     assert_eq!(a.load::<u8>(private), Ok(1));
     assert_eq!(a.load::<u8>(shared + PAGE), Ok(51));
-    // WILLNEED: no fault reads the store afterwards.
+    // WILLNEED: afterwards no fault reads the store.
     file.sync_all().unwrap();
     file.evict(..).unwrap();
     space.advise(shared, 8 * PAGE, Advice::WillNeed).unwrap();
     let before = memory.stats().totals.pgmajfault;
     (0..8).for_each(|page| assert!(a.load::<u8>(shared + page * PAGE).is_ok()));
     assert_eq!(memory.stats().totals.pgmajfault, before);
-    // COLD: present, and not used.
+    // COLD: the pages are present, and marked as not used.
     assert_eq!(space.mapping_at(shared).unwrap().pages.referenced, 8);
     space.advise(shared, 8 * PAGE, Advice::Cold).unwrap();
     let pages = space.mapping_at(shared).unwrap().pages;
     assert_eq!((pages.referenced, pages.file), (0, 8));
-    // PAGEOUT: written, and evicted.
+    // PAGEOUT: the pages are written and evicted.
     a.store(shared + 3 * PAGE, 52u8).unwrap();
     space.advise(shared, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.mapping_at(shared).unwrap().pages.file, 0);
@@ -62,7 +62,7 @@ fn populated_and_locked_pages_are_there_and_stay() {
     assert_eq!(space.mapping_at(own).unwrap().pages.own, 8);
     let shown = space.map(Map::file(&file).shared()).unwrap();
     space.populate(shown, 4 * PAGE).unwrap();
-    // What was read ahead is mapped beside them, and has not been used.
+    // Pages that were read ahead are mapped next to these, and were not used.
     assert_eq!(space.mapping_at(shown).unwrap().pages.referenced, 4);
     space.lock(shown, 8 * PAGE).unwrap();
     assert_eq!(space.mapping_at(shown).unwrap().pages.referenced, 8);
@@ -91,7 +91,7 @@ fn a_lock_ends_with_its_space_whatever_forks_and_snapshots_there_are() {
         let refused = space.advise(shown + PAGE, PAGE, Advice::DontNeed);
         matches!(refused, Err(SpaceError::Locked { .. }))
     };
-    // A part in the middle, so that the fork has fewer mappings.
+    // A part in the middle is locked, so that the fork has fewer mappings.
     space.lock(shown + PAGE, 8 * PAGE).unwrap();
     let (snapshot, fork) = (space.freeze().unwrap(), space.fork().unwrap());
     let born = snapshot.fork().unwrap();
@@ -128,7 +128,7 @@ fn more_than_the_group_may_hold_is_not_locked() {
     let refused = space.lock(own, 64 * PAGE).unwrap_err();
     assert!(refused.to_string().contains("small"), "{refused}");
     assert!(matches!(refused, SpaceError::Access { .. }));
-    // The pages before it are still locked, and no others.
+    // The pages before the failure are still locked, and no others.
     assert!(space.advise(own, PAGE, Advice::DontNeed).is_err());
     space
         .advise(own + 2 * PAGE, 62 * PAGE, Advice::DontNeed)
@@ -142,7 +142,7 @@ fn more_than_the_group_may_hold_is_not_locked() {
     assert_eq!(shape(&space).len(), 2, "nothing stays mapped");
 }
 
-/// A store that does something at its first read.
+/// A store that does some work at its first read.
 struct Interrupting(Arc<MemoryStore>, Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Store for Interrupting {
@@ -162,7 +162,7 @@ impl Store for Interrupting {
     }
 }
 
-/// Another thread forks the space meanwhile: unmapping a part of a leaf then needs a copy of the
+/// Another thread forks the space meanwhile. Then unmapping a part of a leaf needs a copy of the
 /// table, and the group is full.
 #[test]
 fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
@@ -176,7 +176,7 @@ fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
         let (space, group) = beside;
         let child = std::thread::spawn(move || space.fork().unwrap());
         forked.send(child.join().unwrap()).unwrap();
-        // The new limit holds, also when the fault and its accessor give back what they have.
+        // The new limit stays, even after the fault and its accessor have given their memory back.
         group.set_max(group.usage() - 4 * PAGE).unwrap_err();
     };
     let bytes = Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]));
@@ -236,7 +236,7 @@ fn an_evicted_page_loses_every_translation_first() {
     let first = memory.space().unwrap();
     let at = first.map(Map::file(&file).shared()).unwrap();
     let mut spaces = vec![first];
-    // Forks share the table, others have their own.
+    // Forks share the table; the other spaces have their own.
     for _ in 0..4 {
         spaces.push(spaces[0].fork().unwrap());
         let other = memory.space().unwrap();
@@ -265,7 +265,7 @@ fn an_evicted_page_loses_every_translation_first() {
             })
         })
         .collect();
-    // The frames are used for something else at once.
+    // The frames are used for other pages as soon as they are free.
     let other = memory.space().unwrap();
     let scratch = other.map(Map::anonymous(16 * PAGE)).unwrap();
     let mut b = other.accessor().unwrap();
@@ -299,7 +299,7 @@ fn a_hot_set_stays_under_a_mapped_stream() {
     let (hot, _store) = numbered(&memory, 200);
     let stream_pages = 10 * 8 * MIB / PAGE;
     let store = Arc::new(MemoryStore::with_len(stream_pages * PAGE));
-    // Holes would cost no memory.
+    // The pages are written first, since holes would cost no memory.
     for page in 0..stream_pages {
         innerspace::store::Store::write_at(&*store, &[1], page * PAGE).unwrap();
     }

@@ -19,7 +19,7 @@ fn memory() -> Memory {
     options.build().unwrap()
 }
 
-/// A file whose page n is full of n + 1.
+/// Creates a file whose page n is full of n + 1.
 fn numbered(memory: &Memory, pages: u64) -> (PagedFile, Arc<MemoryStore>) {
     let bytes: Vec<u8> = (0..pages * PAGE).map(|at| (at / PAGE) as u8 + 1).collect();
     let store = Arc::new(MemoryStore::from_bytes(&bytes));
@@ -31,7 +31,7 @@ fn kind<T>(result: Result<T, innerspace::Fault>) -> Option<FaultKind> {
     result.err().map(|fault| fault.kind())
 }
 
-/// Start and length in pages, and protection.
+/// Returns start and length in pages, and protection, of each mapping.
 fn shape(space: &Space) -> Vec<(u64, u64, String)> {
     space.validate();
     let mappings = space.stats().mappings;
@@ -130,7 +130,7 @@ fn a_store_to_a_private_file_mapping_is_seen_there_alone() {
     file.sync_all().unwrap();
     assert_eq!(file.view(PAGE..PAGE + 1).unwrap()[0], 2);
     assert_eq!(store.to_vec()[PAGE_SIZE], 2);
-    // A copied page stays when the file changes; the others change with it.
+    // A copied page stays when the file changes; the others change with the file.
     file.write_at(&[9; 2 * PAGE_SIZE], PAGE).unwrap();
     assert_eq!(
         (
@@ -215,7 +215,7 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
         fork.accessor().unwrap().load::<u64>(end),
         Ok(0x1122_3344_5566_7788)
     );
-    // A wide one does not wrap.
+    // A wide space does not wrap.
     let wide = memory.space().unwrap();
     let last = VirtAddr((1 << 48) - PAGE);
     wide.map(Map::anonymous(PAGE).at(last)).unwrap();
@@ -256,7 +256,7 @@ fn what_spans_two_mappings_is_done_wholly_or_counted() {
                 .protection(Protection::READ),
         )
         .unwrap();
-    // Two pages of one mapping, and two mappings.
+    // One value over two pages of one mapping, and one over two mappings.
     let inside = at(101) + (PAGE - 3);
     a.store(VirtAddr(101 * PAGE - 3), 0x0102_0304_0506_0708u64)
         .unwrap();
@@ -275,13 +275,13 @@ fn what_spans_two_mappings_is_done_wholly_or_counted() {
         Ok(0),
         "not in part"
     );
-    // The end of the last mapping.
+    // A value at the end of the last mapping.
     let fault = a.load::<u64>(VirtAddr(103 * PAGE - 4)).unwrap_err();
     assert_eq!(
         (fault.kind(), fault.address()),
         (FaultKind::NotMapped, at(103))
     );
-    // A buffer: everything before the failing address is done.
+    // In a bulk access, everything before the failing address is done.
     let fault = a.write(at(101), &[7; 3 * PAGE_SIZE]).unwrap_err();
     assert_eq!(
         (fault.kind(), fault.address()),
@@ -297,7 +297,7 @@ fn what_spans_two_mappings_is_done_wholly_or_counted() {
     assert_eq!((buffer[PAGE_SIZE - 1], buffer[PAGE_SIZE]), (0, 1));
 }
 
-/// Each is refused with the right error, and nothing changes.
+/// Each call is refused with the right error, and changes nothing.
 #[test]
 fn nonsense_is_refused() {
     let memory = memory();

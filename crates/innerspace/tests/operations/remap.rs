@@ -10,7 +10,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
     let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(4 * PAGE).at(at(1000))).unwrap();
     number(&mut a, 1000, 4);
-    // In place, with room behind it.
+    // The mapping grows in place, since there is room after it.
     assert_eq!(
         space
             .remap(at(1000), 4 * PAGE, 6 * PAGE, Remap::InPlace)
@@ -22,7 +22,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
         (a.load::<u64>(at(1003)), a.load::<u64>(at(1005))),
         (Ok(1003 + 1000), Ok(0))
     );
-    // Without room it is refused, or moved.
+    // Without room, growing is refused, or the mapping moves.
     space
         .map(
             Map::anonymous(PAGE)
@@ -46,7 +46,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
     }
     assert_eq!(a.load::<u64>(moved + 7 * PAGE), Ok(0));
     assert_eq!(space.stats().pages.own, 4, "moved, not copied");
-    // It shrinks in place.
+    // The mapping shrinks in place.
     assert_eq!(
         space
             .remap(moved, 8 * PAGE, 2 * PAGE, Remap::InPlace)
@@ -106,7 +106,7 @@ fn a_fixed_target_replaces_what_was_there_and_may_not_overlap() {
     memory.validate();
 }
 
-/// Pages that a fork shares move on one side alone.
+/// Pages that a fork shares move on one side only.
 // spec: V15
 #[test]
 fn pages_shared_with_a_fork_move_without_it() {
@@ -213,7 +213,7 @@ fn no_mapping_of_a_file_comes_to_an_offset_that_no_file_has() {
     let [mut here, mut there] = [1, 2].map(|number| VirtAddr(number * LEN));
     let map = Map::file(&file).range(first..first + LEN).at(here);
     space.map(map).unwrap();
-    // Each time, the last page becomes the first of as many pages.
+    // Each time, the last page of the mapping becomes the first of a mapping of the same length.
     let mut longer = || {
         let moved = space.remap(here + (LEN - PAGE), PAGE, LEN, Remap::Replacing(there))?;
         (here, there) = (moved, here);

@@ -1,8 +1,8 @@
-//! Direct access files between processes, and on a full disk.
+//! Direct access files in several processes, and on a full disk.
 
 use super::*;
 
-/// A page of a direct access file, by its number.
+/// Returns a page of a direct access file, by its number.
 fn page(number: u64) -> [u8; BLOCK] {
     [number as u8 + 1; BLOCK]
 }
@@ -42,7 +42,7 @@ fn a_direct_file_that_another_process_has_open_is_refused_and_kept() {
     assert_eq!(std::fs::read(&path).unwrap(), b"oursrs");
 }
 
-/// Cuts the file to 16 pages, lock or no lock.
+/// Cuts the file to 16 pages, whether it is locked or not.
 pub(super) fn cut(path: &Path) {
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(16 * BLOCK as u64).unwrap();
@@ -99,8 +99,8 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
             "{text}"
         );
     }
-    // The pages before the cut are there, in the mapping, by call and on the disk, and the pages
-    // after it have not come back.
+    // The pages before the cut are there, in the mapping, by call and on the disk. The pages after
+    // it have not come back.
     for number in 0..16 {
         assert_eq!(
             accessor.load::<u8>(at + place(number)),
@@ -121,7 +121,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
     let space = memory.space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
     let mut accessor = space.accessor().unwrap();
-    // Every second page, by call and by mapping in turn, until there is no room.
+    // Writes every second page, by call and by mapping in turn, until there is no room.
     let mut written = 0;
     let refused = loop {
         let offset = written * 2 * BLOCK as u64;
@@ -147,7 +147,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
     assert!(refused.contains(&expected), "{refused}");
     let error = file.write_at(&[1], 63 << 20).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
-    // Every page that has a block can be written, and is there; the other pages are holes.
+    // Every page that has a block can be written, and is there. The other pages are holes.
     file.sync_all().unwrap();
     file.write_at(&page(0), 0).unwrap();
     let check = |file: &DaxFile, from: u64| {
@@ -162,7 +162,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
         }
     };
     check(&file, 0);
-    // A hole makes room.
+    // Punching makes room for a page.
     file.punch(0..BLOCK as u64).unwrap();
     file.write_at(&page(7), 63 << 20).unwrap();
     file.sync_all().unwrap();
@@ -180,7 +180,7 @@ fn a_direct_file_on_a_full_disk_is_an_error_and_no_signal() {
     }
 }
 
-/// Runs in a file system of 16 MiB at `path`, whose page cache has large folios on newer systems.
+/// Runs in a file system of 16 MiB at `path`. Its page cache has large folios on newer systems.
 pub(super) fn fill_the_disk_beside_holes(path: &Path) {
     const PAGES: u64 = 512;
     let memory = Memory::with_limit(1024 * KIB).unwrap();
@@ -193,7 +193,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
         file.write_at(&page(number), offset(number)).unwrap();
     }
     file.sync_all().unwrap();
-    // Nothing of the file is cached any more. Then it is read, a few pages at a time.
+    // No page of the file is cached any more. Now it is read, a few pages at a time.
     drop(file);
     let mut forget = std::process::Command::new("dd");
     forget.arg(format!("if={}", data.display()));
@@ -206,7 +206,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
     for at in (0..PAGES).step_by(16) {
         std::os::unix::fs::FileExt::read_exact_at(&others, &mut bytes, offset(at)).unwrap();
     }
-    // Takes all the room that is left.
+    // This file takes all the room that is left.
     let mut fill = std::fs::File::create(path.join("fill.bin")).unwrap();
     for _ in 0..2 {
         while io::Write::write(&mut fill, &bytes[..BLOCK]).is_ok() {}
@@ -241,7 +241,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
         }
     }
     file.sync_all().unwrap();
-    // With room again, each of them succeeds.
+    // With room again, each of the stores succeeds.
     std::fs::remove_file(path.join("fill.bin")).unwrap();
     drop(fill);
     for number in every_eighth() {

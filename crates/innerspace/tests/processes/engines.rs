@@ -1,5 +1,5 @@
-//! Files over each engine: where the kernel refuses one, from the beginning or later, and what each
-//! leaves in the kernel's page cache.
+//! Files over each engine: where the kernel refuses an engine, from the beginning or later, and
+//! which pages each engine leaves in the kernel's page cache.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ fn pattern() -> Vec<u8> {
     (0..LEN).map(|at| (at / 7 % 253) as u8).collect()
 }
 
-/// Writes a file, and has the kernel drop what it cached of it, if it can be told to.
+/// Writes a file, and has the kernel drop the pages that it cached of the file, if it can be told
+/// to.
 fn write_uncached(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     let options = FileOptions::new().access(Access::ReadWrite);
@@ -31,7 +32,7 @@ fn write_uncached(path: &Path, bytes: &[u8]) {
     store.sync(SyncWhat::All).unwrap();
 }
 
-/// A file of the memory, the store below it, and what is in it.
+/// A file of the memory, the store below it, and the file's bytes.
 struct Case {
     memory: Memory,
     file: PagedFile,
@@ -60,7 +61,7 @@ impl Case {
         }
     }
 
-    /// Makes reads in flight together, a scan, writes and a sync, and checks all of them.
+    /// Makes concurrent reads, a scan, writes and a sync, and checks all of them.
     fn work(&mut self) {
         let ready = self.begin_reads();
         self.end_reads(ready);
@@ -110,7 +111,7 @@ impl Case {
     }
 }
 
-/// From here on the kernel answers calls about rings like this, in all threads.
+/// From here on, makes the kernel answer calls for rings with this error, in all threads.
 #[cfg(target_os = "linux")]
 fn forbid_rings(number: i32) {
     const SETUP: u32 = libc::SYS_io_uring_setup as u32;
@@ -136,7 +137,7 @@ fn forbid_rings(number: i32) {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: changes what this process may do, which is made for that.
+    // SAFETY: changes what this process may do; it was started for that.
     let set = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(set, 0);
     // SAFETY: the filter and its program live as long as the call.
@@ -163,7 +164,7 @@ pub(super) fn work_without_rings(path: &Path, number: i32) {
     say("done");
 }
 
-/// Rings are refused while one is in use: what is in flight arrives, and calls go on.
+/// Rings are refused while one is in use: requests in flight arrive, and calls continue.
 #[cfg(target_os = "linux")]
 pub(super) fn work_while_rings_go(path: &Path, number: i32) {
     let mut case = Case::new(path, CacheMode::Auto);
@@ -196,9 +197,9 @@ pub(super) fn work_without_locked_memory(path: &Path) {
     };
     std::fs::write(path, []).unwrap();
     std::os::unix::fs::chown(path, Some(65534), None).unwrap();
-    // SAFETY: the place lives as long as the call.
+    // SAFETY: the limit lives as long as the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &none) }, 0);
-    // SAFETY: changes who this process is, which is made for that.
+    // SAFETY: changes the user of this process, which was started for that.
     let _privileged = unsafe { libc::setuid(65534) } != 0;
     let mut case = Case::new(path, CacheMode::Auto);
     case.work();
@@ -206,7 +207,7 @@ pub(super) fn work_without_locked_memory(path: &Path) {
     say("done");
 }
 
-/// Runs with the engine that the environment names: all bytes are right, and nothing stays in the
+/// Runs with the engine that the environment names: all bytes are right, and no page stays in the
 /// kernel's page cache.
 pub(super) fn work_and_leave_nothing(path: &Path) {
     let mut case = Case::new(path, CacheMode::Auto);
@@ -217,7 +218,7 @@ pub(super) fn work_and_leave_nothing(path: &Path) {
             break;
         }
         match kernel_cached_pages(path) {
-            // Pages that were under way when they were to be dropped.
+            // Pages that were under way when they were to be dropped may be left.
             Ok(left) => assert!(left.0 <= 8, "{}: {} pages", case.store.engine(), left.0),
             Err(_) => break,
         }
@@ -226,7 +227,7 @@ pub(super) fn work_and_leave_nothing(path: &Path) {
     say("done");
 }
 
-/// On a file system of its own kind: the mode says what is in force, and the engine goes with it.
+/// Runs on another kind of file system: the mode says what is in force, and the engine follows it.
 #[cfg(target_os = "linux")]
 pub(super) fn work_on_tmpfs(path: &Path) {
     let mut case = Case::new(path, CacheMode::Auto);
@@ -246,7 +247,7 @@ pub(super) fn work_on_tmpfs(path: &Path) {
 #[cfg(target_os = "linux")]
 fn runs(part: &str) {
     let folder = disk_folder();
-    // The process has another user by then.
+    // The process has another user by the time that it opens the folder.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(folder.path(), open).unwrap();
     let path = folder.path().join("data.bin");

@@ -1,6 +1,6 @@
-//! Children of fork(2), and the end of the process, while requests are in flight.
+//! Children of fork(2), and the end of the process, with requests in flight.
 //!
-//! Every fork is one of a process started for it, which has nothing else to do.
+//! Every fork is made by a process that was started for this alone.
 
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,22 +12,22 @@ use innerspace::{FileAccess, LimitReason, MIB, Ready, Space, SpaceError, WriteOr
 
 use super::*;
 
-/// The engine that reads a file, by its name in `INNERSPACE_FALLBACK`.
+/// The engines that read a file, by their names in `INNERSPACE_FALLBACK`.
 pub(super) const ENGINES: [&str; 4] = ["ring", "pool", "dontcache", "dropped"];
 
 /// A time longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Bytes of the file.
+/// The length of the file in bytes.
 const LEN: usize = 4 << 20;
-/// Where the file has unwritten bytes.
+/// The offset at which the file has unwritten bytes.
 const DIRTY: u64 = 1 << 20;
 
 fn pattern() -> Vec<u8> {
     (0..LEN).map(|at| (at / 5 % 251) as u8 + 1).collect()
 }
 
-/// A store of zeros whose reads wait until it is opened.
+/// A store of zeros whose reads wait until its gate is opened.
 #[derive(Clone, Default)]
 struct Gated(Arc<(Mutex<Gate>, Condvar)>);
 
@@ -67,7 +67,7 @@ impl Store for Gated {
     }
 }
 
-/// A memory at work.
+/// A memory with requests in flight.
 struct World {
     memory: Memory,
     file: PagedFile,
@@ -80,7 +80,7 @@ struct World {
 }
 
 impl World {
-    /// Reads of the file and of a store that hangs are in flight, if there are threads for them.
+    /// Puts reads of the file and of a store that hangs in flight, if there are threads for them.
     fn new(path: &Path, threads: Threads) -> World {
         std::fs::write(path, pattern()).unwrap();
         let memory = Memory::builder(8 * MIB).threads(threads).build().unwrap();
@@ -144,10 +144,10 @@ impl World {
     }
 }
 
-/// Runs `work` in a child of fork(2), which ends with a code that says whether it came to its end.
+/// Runs `work` in a child of fork(2). The child's exit code says whether `work` came to its end.
 fn in_child(work: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: glibc's allocator and standard streams are usable in the child. All else it uses is
-    // what the test is about.
+    // SAFETY: glibc's allocator and standard streams are usable in the child. The test is about the
+    // other things that the child uses.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", io::Error::last_os_error());
     if child == 0 {
@@ -161,7 +161,7 @@ fn in_child(work: impl FnOnce()) -> libc::pid_t {
 
 fn wait(child: libc::pid_t) {
     let mut status = 0;
-    // SAFETY: the child is ours, and the place lives as long as the call.
+    // SAFETY: the child is ours, and the status lives as long as the call.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert!(
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
@@ -169,7 +169,7 @@ fn wait(child: libc::pid_t) {
     );
 }
 
-/// Checks, in a child, that everything is refused at once.
+/// Checks, in a child, that every call is refused without waiting.
 fn is_refused(world: World, maker: u32, path: &Path) {
     let World {
         memory,
@@ -288,8 +288,8 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
         let ready = world.file.ready(LEN as u64 - 10..LEN as u64);
         world.ready.push(ready);
         let child = in_child(|| {
-            // SAFETY: the child's own copies, which the parent's code, with which it ends, never
-            // comes back to.
+            // SAFETY: these are the child's own copies. The child ends in this code and never
+            // returns to the parent's.
             let (world, view, mut accessor, mut reader) = unsafe {
                 use std::ptr::read;
                 (read(&world), read(&view), read(&accessor), read(&reader))
@@ -379,7 +379,7 @@ pub(super) fn drop_with_requests_in_flight(path: &Path) {
         space,
         ..
     } = World::new(path, Threads::Service);
-    // A file waits for a call of its store that is under way.
+    // The file has to wait for a call of its store that is under way.
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         gate.open();
@@ -398,7 +398,7 @@ fn a_process_ends_with_requests_in_flight() {
     }
 }
 
-/// Which engine is in force, and which mode.
+/// Prints which engine is in force, and which mode.
 pub(super) fn say_engine(path: &Path) {
     let store = FileOptions::new().open(path).unwrap();
     say(&format!("{} {}", store.engine(), store.cache_mode()));

@@ -8,10 +8,10 @@ use super::*;
 
 /// The number of pieces in the file: 8 MiB, more than the disk has room for next to the ballast.
 const PIECES: u64 = 512;
-/// Bytes in a file that is read meanwhile.
+/// The bytes in a file that is read meanwhile.
 const READ: u64 = MIB;
 
-/// Stops a reader, also when the test panics.
+/// Stops a reader when it is dropped, also when the test panics.
 struct Stop<'s>(&'s AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -20,7 +20,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Reads blocks of `file` from the disk, again and again, and once at least.
+/// Reads blocks of `file` from the disk again and again, at least once.
 fn read_until(file: &PagedFile, stop: &AtomicBool) {
     let mut bytes = vec![0; BLOCK];
     loop {
@@ -73,13 +73,13 @@ pub(super) fn fill_the_disk_in_a_batch(path: &Path) {
     let at = Grouped(offset);
     let expected = format!("data.bin: write of 4096 bytes at {at} failed: No space left");
     assert!(error.to_string().contains(&expected), "{error}");
-    // In the middle of it, some is on the disk; all of it is in the cache.
+    // In the middle of the batch, some of the data is on the disk, and all of it is in the cache.
     let stats = file.stats();
     assert!(stats.written > 0 && stats.dirty.0 > 0, "{stats}");
     assert_pieces(&file, PIECES);
     memory.validate();
 
-    // Makes room on the disk.
+    // Removing the ballast makes room on the disk.
     std::fs::remove_file(&ballast).unwrap();
     file.sync_all().unwrap();
     assert_eq!(file.stats().dirty.0, 0);

@@ -1,4 +1,4 @@
-//! Behaviour that only appears between processes: locks, kills at random moments, full disks.
+//! Behaviour that needs several processes: locks, kills at random moments, full disks.
 //!
 //! The other process is this test program again: [`the_other_process`] plays the part that the
 //! environment names.
@@ -25,7 +25,7 @@ const PART: &str = "INNERSPACE_TEST_PART";
 const PATH: &str = "INNERSPACE_TEST_PATH";
 const SEED: &str = "INNERSPACE_TEST_SEED";
 
-/// Not a test of its own: what the processes started here do.
+/// Not a test of its own: runs the part of a process that these tests start.
 #[test]
 fn the_other_process() {
     let Ok(part) = std::env::var(PART) else {
@@ -65,7 +65,7 @@ fn the_other_process() {
     }
 }
 
-/// Starts this program again through `before`: words in front of its own name.
+/// Starts this program again through `before`: words that come before its own name.
 fn other(before: &[&str], part: &str, path: &Path) -> Command {
     let own = std::env::current_exe().unwrap();
     let mut command = match before {
@@ -85,15 +85,15 @@ fn other(before: &[&str], part: &str, path: &Path) -> Command {
     command
 }
 
-/// Prints a line for the process that started this one; the test harness prints lines of its own
-/// before.
+/// Prints a line for the process that started this one. The test harness prints lines of its own
+/// before it.
 fn say(line: &str) {
     let mut out = io::stdout().lock();
     writeln!(out, "\n> {line}").unwrap();
     out.flush().unwrap();
 }
 
-/// The lines that the other process prints, until it ends.
+/// Returns the lines that the other process prints, until it ends.
 fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines
@@ -104,7 +104,7 @@ fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
         .flatten()
 }
 
-/// A folder on a real disk: /tmp may be memory.
+/// Creates a folder on a real disk: /tmp may be in memory.
 fn disk_folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -143,7 +143,8 @@ fn a_file_that_another_process_has_open_is_refused_and_kept() {
             "{text}"
         );
     }
-    // It is refused and not half done: the content is unchanged, and readers may open the file.
+    // The open is refused with nothing done: the content is unchanged, and readers may open the
+    // file.
     let reader = memory.open(&path).unwrap();
     assert_eq!(reader.view(..).unwrap()[..], *b"theirs");
     drop(reader);
@@ -158,11 +159,11 @@ fn a_file_that_another_process_has_open_is_refused_and_kept() {
 
 // --- kills
 
-/// Blocks of the file that is written while its writer is killed: more than its memory.
+/// The blocks of the file that is written while its writer is killed: more than its memory has.
 const BLOCKS: u64 = 256;
 const BLOCK: usize = 4096;
 
-/// One step of the writer. The steps follow from the seed alone.
+/// One step of the writer. The seed alone decides the steps.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write { block: u64 },
@@ -199,7 +200,8 @@ impl Iterator for Steps {
     }
 }
 
-/// What step `number` writes to `block`: both numbers, and bytes that follow from them.
+/// Returns the bytes that step `number` writes to `block`: both numbers, and bytes that follow from
+/// them.
 fn content(number: u64, block: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK);
     bytes.extend(number.to_le_bytes());
@@ -212,7 +214,7 @@ fn content(number: u64, block: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes and syncs until it is killed; prints which syncs are complete.
+/// Writes and syncs until it is killed. Prints which syncs are complete.
 fn write_and_sync(path: &Path, seed: u64) {
     let memory = Memory::with_limit(768 * KIB).unwrap();
     let file = memory.open_rw(path).unwrap();
@@ -233,10 +235,10 @@ fn write_and_sync(path: &Path, seed: u64) {
     }
 }
 
-/// Checks what the killed writer left: each block holds, whole, what some step wrote to it, and
-/// none older than the last that a completed sync covered.
+/// Checks the file that the killed writer left: each block has, whole, the bytes of some step, and
+/// none older than the last step that a completed sync covered.
 fn check_what_is_left(path: &Path, seed: u64, synced: u64) {
-    // What the syncs that were reported cover: by block, the step it was written in last.
+    // The blocks that the reported syncs cover, each with the last step that wrote it.
     let (mut written, mut covered) = (HashMap::new(), HashMap::new());
     for (number, step) in (1..=synced).zip(Steps(seed)) {
         let range = match step {
@@ -287,7 +289,7 @@ fn a_process_killed_at_any_instant_loses_nothing_that_was_synced() {
             .spawn()
             .unwrap();
         let mut said = said(&mut child);
-        // Kills it after some syncs, at a random moment.
+        // Kills the writer after some syncs, at a random moment.
         let mut synced = 0;
         let number = |line: String| line.strip_prefix("synced ").unwrap().parse().unwrap();
         for line in said.by_ref().take(1 + (seed % 20) as usize) {
@@ -298,7 +300,7 @@ fn a_process_killed_at_any_instant_loses_nothing_that_was_synced() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it had printed before it died counts.
+        // The lines that it had printed before it died count as well.
         synced = said.map(number).last().unwrap_or(synced);
         assert!(synced > 0, "the writer never got to a sync");
         covered += synced;
@@ -309,7 +311,7 @@ fn a_process_killed_at_any_instant_loses_nothing_that_was_synced() {
 
 // --- full disks
 
-/// The bytes of a piece of a file full of `number`.
+/// Returns the bytes of a piece of a file, full of `number`.
 fn piece(number: u64) -> Vec<u8> {
     content(number, number).repeat(4)
 }
@@ -330,7 +332,7 @@ fn assert_pieces(file: &PagedFile, pieces: u64) {
     }
 }
 
-/// The error of a write-back, and where in the file it was.
+/// Returns the error of a writeback, and its offset in the file.
 fn failed_write(error: &FileError) -> (u64, &io::Error) {
     match error {
         FileError::Store {
@@ -359,11 +361,11 @@ fn fill_the_disk(path: &Path) {
         "{error}"
     );
     assert!(error.to_string().contains("data.bin: write of "), "{error}");
-    // Every handle reports it once, and all of the data is there.
+    // Every handle reports the failure once, and all of the data is there.
     failed_write(&other_handle.sync_all().unwrap_err());
     assert_pieces(&file, 14);
     assert!(file.stats().dirty.0 > 0, "{}", file.stats());
-    // Room is made, as an administrator would: what waited reaches the disk.
+    // Room is made, as an administrator would do, and the unwritten data reaches the disk.
     std::fs::remove_file(path.join("ballast")).unwrap();
     file.sync_all().or_else(|_| file.sync_all()).unwrap();
     assert_eq!(file.stats().dirty.0, 0);
@@ -371,7 +373,7 @@ fn fill_the_disk(path: &Path) {
     assert!(memory.take_errors().is_empty());
     let file = memory.open(&data).unwrap();
     assert_pieces(&file, 14);
-    // It is dropped without room for its data: the memory keeps the error.
+    // The file is dropped while there is no room for its data: the memory keeps the error.
     std::fs::write(path.join("ballast"), vec![1; 24 << 10]).unwrap();
     drop(file);
     let file = memory.open_rw(&data).unwrap();
@@ -387,7 +389,7 @@ fn fill_the_disk(path: &Path) {
     say("done");
 }
 
-/// Whether the other process said so at its end.
+/// Whether the other process reported success at its end.
 fn ends_well(mut child: Child) -> bool {
     let last = said(&mut child).last();
     child.wait().unwrap().success() && last.as_deref() == Some("done")
@@ -404,8 +406,8 @@ fn on_a_small_disk(part: &str, folder: &Path) -> Option<Child> {
     Some(way.spawn().unwrap())
 }
 
-/// The other process with what the shell mounts at `folder`, its `$0`, if that can be had: in a
-/// mount namespace of its own, so that the mount goes with the process.
+/// Returns the other process, with the file system that the shell mounts at `folder`, its `$0`, if
+/// that is possible. It has a mount namespace of its own, so that the mount ends with the process.
 #[cfg(target_os = "linux")]
 fn on_a_disk(mount: &str, part: &str, folder: &Path) -> Option<Command> {
     let script = &format!("{mount} && exec \"$@\"");
@@ -452,7 +454,7 @@ fn meet_the_size_limit(path: &Path) {
     let (offset, _) = failed_write(&error);
     assert!(offset >= 64 * KIB, "what fits is written: {error}");
     assert_pieces(&file, 6);
-    // What fitted is on the disk, although its neighbours are not.
+    // The data that fitted is on the disk, although its neighbours are not.
     let stored = std::fs::read(path).unwrap();
     assert!((0..4).all(|number| stored[number * 4 * BLOCK..].starts_with(&piece(number as u64))));
     file.discard().unwrap();

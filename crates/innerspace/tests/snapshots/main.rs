@@ -1,4 +1,4 @@
-//! Snapshots and forks together with files, groups and eviction.
+//! Snapshots and forks, with files, groups and eviction.
 
 use innerspace::store::Store;
 use innerspace::{
@@ -15,7 +15,7 @@ mod saved;
 
 const PAGE: u64 = 4096;
 
-/// Bytes in memory, and how many pages were read and written.
+/// A store in memory that counts how many pages were read and written.
 #[derive(Default)]
 struct Counted {
     bytes: Mutex<Vec<u8>>,
@@ -65,7 +65,7 @@ fn memory(limit: u64) -> Memory {
         .unwrap()
 }
 
-/// A file whose store counts, of so many pages of this byte.
+/// Creates a file of this many pages of this byte, whose store counts.
 fn counted(memory: &Memory, pages: u64, byte: u8) -> (Arc<Counted>, PagedFile) {
     let store = Arc::new(Counted {
         bytes: Mutex::new(vec![byte; (pages * PAGE) as usize]),
@@ -195,7 +195,7 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
     );
     assert_eq!(a.load::<u64>(at), Ok(1));
     assert_eq!(of_child.load::<u64>(at), Ok(1));
-    // A store of the child needs nodes and a page, and the group has no room for them.
+    // A store of the child needs nodes and a page, for which the group has no room.
     let fault = of_child.store(at, 2u64).unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Limit);
     drop(children);
@@ -234,7 +234,7 @@ fn many_threads_fork_from_one_snapshot() {
     memory.validate();
 }
 
-/// The pages that a system call writes are those that accessors read, whatever is forked meanwhile.
+/// Accessors read the pages that a system call writes, whatever is forked meanwhile.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_system_call_reads_into_pinned_pages() {
@@ -245,7 +245,7 @@ fn a_system_call_reads_into_pinned_pages() {
     let store = innerspace::store::MemoryStore::from_bytes(&[9; 4 * PAGE as usize]);
     let file = memory.options().open_store(Arc::new(store)).unwrap();
     let space = memory.space().unwrap();
-    // A private mapping of a file: its copies are what is pinned.
+    // In a private mapping of a file, the copied pages are pinned.
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     let shared = space.map(Map::file(&file)).unwrap();
     let refused = space.pin(shared, PAGE, AtFork::Copy).unwrap_err();

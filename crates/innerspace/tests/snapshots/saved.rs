@@ -81,7 +81,7 @@ fn a_file_with_an_odd_name_is_found_by_its_own_and_shown_in_one_line_of_plain_te
     }
 }
 
-/// The records of a saved snapshot: each one's kind, and where its payload is.
+/// Returns the records of a saved snapshot: the kind of each, and where its payload is.
 fn records(saved: &[u8]) -> Vec<(u32, Range<usize>)> {
     let mut found = Vec::new();
     let mut at = 16;
@@ -94,7 +94,7 @@ fn records(saved: &[u8]) -> Vec<(u32, Range<usize>)> {
     found
 }
 
-/// Makes the checks right of records that were changed.
+/// Makes the checksums of changed records right.
 fn seal(saved: &mut [u8]) {
     let mut before = 12..16;
     for (_, payload) in records(saved) {
@@ -108,8 +108,8 @@ fn seal(saved: &mut [u8]) {
     }
 }
 
-/// A save with records of pages as long as each other, whose bytes are all different, and an older
-/// one of the same space with other bytes in the third.
+/// Returns a save whose page records have the same length and different bytes, and an older one of
+/// the same space with other bytes in the third.
 fn saved_twice(memory: &Memory) -> [Vec<u8>; 2] {
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(16 * PAGE)).unwrap();
@@ -150,7 +150,7 @@ fn a_record_out_of_its_place_or_of_an_older_save_is_damage() {
         for other in 0..=last {
             let mut records = unchanged.clone();
             records.insert(other, &whole[one]);
-            // What is after the end is not read.
+            // Bytes after the end are not read.
             if (one, other) != (last, last) {
                 refused(&records, &format!("{one} again, before {other}"));
             }
@@ -174,7 +174,7 @@ fn a_record_out_of_its_place_or_of_an_older_save_is_damage() {
     memory.validate();
 }
 
-/// The records of a saved snapshot, with their heads.
+/// Returns the records of a saved snapshot, with their heads.
 fn records_of(saved: &[u8]) -> Vec<Vec<u8>> {
     let payloads = records(saved).into_iter();
     let whole = payloads.map(|(_, payload)| saved[payload.start - 16..payload.end].to_vec());
@@ -239,7 +239,7 @@ fn the_end_of_a_saved_snapshot_counts_its_mappings_and_pages() {
         assert_eq!(what, "the number of mappings or pages");
         assert_eq!(offset, end as u64);
     };
-    // A record less, with checks that fit.
+    // One record is missing, and the checksums are right.
     let (_, pages) = &found[2];
     let record = pages.start - 16..pages.end;
     let mut shorter = saved.clone();
@@ -291,7 +291,7 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     let (store, file) = counted(&memory, 4, 7);
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
-    // There is a mapping next to it, partly forbidden: nothing merges that should not.
+    // There is a mapping next to it, partly forbidden: only what may merge does.
     space.map(Map::anonymous(PAGE).at(at + 4 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     for page in [1, 2, 3, 4] {
@@ -348,7 +348,7 @@ fn a_page_with_as_many_views_as_can_be_counted_is_saved() {
         .fill(at, 7, PAGE as usize)
         .unwrap();
     let snapshot = space.freeze().unwrap();
-    // From then on a view is a copy, which is charged.
+    // From here on a view is a copy, which is charged.
     let mut views = Vec::new();
     let used = memory.root_group().usage();
     while memory.root_group().usage() == used {

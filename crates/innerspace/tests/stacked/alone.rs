@@ -1,4 +1,4 @@
-//! Bugs that the random programs have found, each alone.
+//! Bugs that the random programs have found, each in a test of its own.
 
 use std::io;
 use std::pin::pin;
@@ -16,10 +16,10 @@ use crate::notes;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The bytes of one file in another.
+/// A store that keeps its bytes in another file.
 struct Over {
     below: PagedFile,
-    /// Each write is logged here.
+    /// The file in which each write is logged.
     log: Option<PagedFile>,
     /// Work that the next write does first.
     first: Mutex<Option<Work>>,
@@ -76,7 +76,7 @@ fn over(below: &PagedFile, log: Option<&PagedFile>) -> Arc<Over> {
 
 /// Does `work` when the only memory available is in dirty pages of the file above.
 fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
-    // The reserve is enough to write it.
+    // The reserve is enough to write this many.
     const DIRTY: usize = 12;
     above.write_at(&[5; DIRTY * PAGE_SIZE], 0).unwrap();
     let space = memory.space().unwrap();
@@ -133,12 +133,12 @@ fn a_punch_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
     });
 }
 
-/// More is dirty than the reserve is enough to write.
+/// More dirty pages than the reserve is enough to write.
 const MUCH: usize = 90;
-/// Pages behind those, which are in the store.
+/// The pages after those, which are in the store.
 const READ: usize = 20;
 
-/// Does `work` with a file in another in a memory that is full.
+/// Does `work` with a file in another one, in a memory that is full.
 fn in_a_full_memory(work: impl FnOnce(&PagedFile, &PagedFile) + Send + 'static) {
     notes::watched(0, || {
         let memory = memory();
@@ -186,7 +186,7 @@ fn a_read_through_two_files_makes_room_for_the_one_below() {
     });
 }
 
-/// A file, one in it, and one in that, which has something unwritten when the one in the middle
+/// Creates a file, one in it, and one in that. The last has unwritten data when the middle one
 /// writes and `first` is called.
 fn while_written(first: impl FnOnce(&Memory, &mut Option<PagedFile>) + Send + 'static) {
     const DIRTY: usize = 70;
@@ -262,7 +262,7 @@ fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
         let (inside, below) = (memory.clone(), base.clone());
         *store.first.lock().unwrap() = Some(Box::new(move || {
             inside.tick();
-            // Nobody would poll a real waker here.
+            // A real waker would be of no use: no executor polls this future again.
             let mut context = Context::from_waker(Waker::noop());
             let polled = pin!(below.ready(0..10)).poll(&mut context);
             assert!(matches!(polled, Poll::Ready(Ok(view)) if view[..] == [6; 10]));
@@ -278,7 +278,7 @@ fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
     });
 }
 
-/// The bytes of a file in a direct one.
+/// A store that keeps its bytes in a direct file.
 struct OverDirect(DaxFile);
 
 impl Store for OverDirect {
@@ -309,8 +309,8 @@ fn on_a_device(options: DirectOpener) -> DaxFile {
     options.on(&device, "direct").unwrap()
 }
 
-/// Does `work` in a group whose only memory is in dirty pages of the direct file, which `open`
-/// makes.
+/// Does `work` in a group whose only memory is in dirty pages of the direct file that `open`
+/// creates.
 fn when_full_above_direct(
     open: impl FnOnce(DirectOpener) -> DaxFile,
     work: impl FnOnce(&Memory, &DaxFile),
@@ -430,7 +430,7 @@ fn a_store_in_a_full_memory_is_written_through_though_files_there_are_stored_in_
     });
 }
 
-/// Keeps what is written in private memory.
+/// A store that keeps written bytes in private memory.
 struct InSpace {
     space: Space,
     at: VirtAddr,

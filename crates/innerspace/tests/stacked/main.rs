@@ -1,21 +1,22 @@
-//! Files whose stores are made of other files of the same memory, or of another one whose files are
-//! stored in this: random programs over a stack of them have to end, and every file has to be what
-//! a plain vector is. A store may use any file below it, and files that have nothing to do with it.
-//! The memory is small, so reclaim goes through the stack all the time.
+//! Files whose stores are made of other files of the same memory, or of another memory whose files
+//! are stored in this one. Random programs over a stack of such files have to end, and every file
+//! has to equal a plain vector. A store may use any file below it, and unrelated files. The memory
+//! is small, so reclaim goes through the stack all the time.
 //!
-//! - `store`: a store in a file, with a word to a log; its calls do something else first now and
-//!   then, and fail
+//! - `store`: a store in a file, with a word to a log; now and then its calls first do other work,
+//!   and fail
 //! - `program`: the stack, the threads, the vectors
-//! - `notes`: a watchdog that says what each thread was doing when a program does not end
-//! - `alone`: each bug that was found, by itself
+//! - `notes`: a watchdog that prints what each thread was doing when a program does not end
+//! - `alone`: each bug that was found, in a test of its own
 //!
-//! An operation may fail if it needs memory, or calls a store that fails. A file is never told that
-//! its store came back to it. After an operation that failed, a file is what a sync and a read
-//! afterwards say.
+//! An operation may fail if it needs memory, or calls a store that fails. A file never gets the
+//! error that its store came back to it. After an operation that failed, the model of a file is the
+//! content that a sync and a read then find.
 //!
-//! [`RUNS`] programs; `INNERSPACE_STACKED_RUNS=100000` runs as many with other seeds, from
-//! `INNERSPACE_STACKED_FIRST` on if that is set, and `INNERSPACE_STACKED_SEED=7` that one again.
-//! With more than one thread, or a service, a seed says what is done, and not when.
+//! There are [`RUNS`] programs. `INNERSPACE_STACKED_RUNS=100000` runs that many with other seeds,
+//! from `INNERSPACE_STACKED_FIRST` on if that is set, and `INNERSPACE_STACKED_SEED=7` runs a single
+//! one again. With more than one thread, or a service, a seed decides the operations, but not their
+//! timing.
 #![cfg(not(miri))]
 
 mod alone;
@@ -25,7 +26,7 @@ mod store;
 
 pub(crate) const PAGE: u64 = innerspace::PAGE_SIZE as u64;
 
-/// Programs of a run unless the environment asks for more.
+/// The number of programs in a run, unless the environment sets another.
 const RUNS: u64 = 60;
 
 fn number(name: &str) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! What each thread is doing, and a watchdog that prints it when a program does not end.
+//! Notes of what each thread is doing, and a watchdog that prints them when a program does not end.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -7,15 +7,15 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-/// How long a program may take, if `INNERSPACE_STACKED_PATIENCE` has no number of seconds. It takes
-/// a fraction of one: this is a way to fail where it would hang, no measure.
+/// How long a program may take, unless `INNERSPACE_STACKED_PATIENCE` has a number of seconds. A
+/// program takes a fraction of one: the bound only turns a hang into a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Open = Arc<Mutex<Vec<String>>>;
 
 static THREADS: Mutex<Vec<(String, Open)>> = Mutex::new(Vec::new());
 
-/// Panics of service threads so far, which survive them.
+/// The number of panics of service threads so far. The threads survive them.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -37,7 +37,7 @@ fn own() -> Open {
     })
 }
 
-/// As long as this lives, its thread does what was noted.
+/// While this lives, its thread does the noted work.
 pub(crate) struct At(Open);
 
 /// Notes what this thread is about to do.

@@ -1,5 +1,5 @@
-//! A random program: a stack of files, threads that use its tops, and what has to be there at the
-//! end.
+//! A random program: a stack of files, threads that use the files at the top, and the content that
+//! has to be there at the end.
 //!
 //! ```text
 //!   top 0     top 1      top 2         top 3
@@ -27,9 +27,9 @@ use crate::PAGE;
 use crate::notes;
 use crate::store::{Around, Stacked, Where, take_one};
 
-/// The greatest length of a top file.
+/// The most bytes of a top file.
 const MOST: u64 = 40 * PAGE;
-/// Room in the base for each file.
+/// The room in the base for each file.
 const PART: u64 = 64 * PAGE;
 const PARTS: u64 = 5;
 /// The number of steps of each thread.
@@ -55,7 +55,8 @@ impl Random {
     }
 }
 
-/// Why something may fail: there is no memory, or a store was told to. Anything else is a bug.
+/// Checks why an operation failed: there is no memory, or a store was told to fail. Anything else
+/// is a bug.
 fn check(error: &FileError, failing: bool) {
     let kind = error.kind();
     let allowed = kind == ErrorKind::OutOfMemory || failing && kind == ErrorKind::Other;
@@ -67,7 +68,7 @@ struct Top {
     store: Arc<Stacked>,
     block: u64,
     group: Group,
-    /// `None` where a failure has left more than one possibility.
+    /// `None` if a failure has left more than one possibility.
     model: Option<Vec<u8>>,
 }
 
@@ -77,7 +78,7 @@ struct World {
     base: PagedFile,
     log: PagedFile,
     group: Group,
-    /// Names of files of which something was lost.
+    /// The names of files that have lost data.
     lost: Mutex<Vec<String>>,
     failing: bool,
 }
@@ -110,7 +111,7 @@ impl World {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
-            // Stores may tick meanwhile.
+            // Stores may call `tick` meanwhile.
             for _ in 0..random.below(4) {
                 self.direct(random);
             }
@@ -119,7 +120,7 @@ impl World {
         }
     }
 
-    /// Files under others, used by themselves.
+    /// Uses files under others directly.
     fn direct(&self, random: &mut Random) {
         let file = [&self.base, &self.log][random.below(2) as usize];
         let start = (PARTS - 1) * PART + random.below(PART);
@@ -160,7 +161,7 @@ struct Worker<'w> {
     accessor: Option<Accessor>,
 }
 
-/// Where a top is mapped.
+/// Returns the address at which a top file is mapped.
 fn mapped_at(number: usize) -> VirtAddr {
     VirtAddr((number as u64 + 1) << 24)
 }
@@ -170,12 +171,12 @@ impl Top {
         let options = world.memory().options().access(FileAccess::ReadWrite);
         let options = options.block_size(self.block).name(self.name);
         let options = options.group(&self.group);
-        // A handle that was left about may be the last one, and closing it need not succeed.
+        // A handle that was left in `Around` may be the last one, and closing it need not succeed.
         options.open_store(self.store.clone()).unwrap()
     }
 
-    /// Takes a new model after a failure: cached bytes may have been older than what the store has
-    /// now.
+    /// Takes a new model after a failure: the cached bytes may have been older than those that the
+    /// store has now.
     fn adopt(&mut self, world: &World, file: &PagedFile) -> Option<()> {
         let _at = notes::at(format!("{} adopt", self.name));
         world.did(file.sync_all())?;
@@ -225,7 +226,7 @@ impl Worker<'_> {
             2 => drop(take_one(&world.around.views)),
             3 => drop(take_one(&world.around.spaces)),
             4 => {
-                // Uses private memory for a while.
+                // This uses private memory for a while.
                 let Ok(space) = world.memory().space() else {
                     return;
                 };
@@ -241,7 +242,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Drops a top: its handle, its mapping, or a space that another thread drops some time.
+    /// Drops a top file: its handle, its mapping, or a space that another thread drops some time
+    /// later.
     fn close(&mut self, number: usize) {
         let unmap = |space: &Option<Space>| {
             let unmapped = space
@@ -334,7 +336,7 @@ impl Worker<'_> {
             16 => drop(world.did(file.sync_data())),
             17 => drop(world.did(file.sync_range(inside))),
             18 => {
-                // Nothing that a good sync has written is lost.
+                // Data that a successful sync has written is not lost.
                 let synced = world.did(file.sync_all());
                 let done = world.did(file.discard());
                 top.then(synced.and(done), |_| {});
@@ -364,7 +366,7 @@ impl Worker<'_> {
                 self.mapped(number, &file);
                 drop(file);
                 self.close(number);
-                // Gives others time to find it before it is opened again.
+                // This gives other threads time to find the file before it is opened again.
                 for _ in 0..self.random.below(6) {
                     world.direct(&mut self.random);
                 }
@@ -372,7 +374,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Where a top is mapped now, if there was memory for that.
+    /// Returns the address at which a top file is mapped now, or `None` if there was no memory for
+    /// that.
     fn mapped(&mut self, number: usize, file: &PagedFile) -> Option<VirtAddr> {
         if self.space.is_none() {
             self.space = self.world.memory().space().ok();
@@ -425,13 +428,13 @@ impl Top {
         }
     }
 
-    /// The file is as its model, in its store too.
+    /// Checks that the file equals its model, in its store too.
     fn assert_kept(&mut self, world: &World) {
         let _at = notes::at(format!("{} at the end", self.name));
         for turn in 0..2 {
             let file = self.open(world);
-            // Settles what a failure has left open: the store gets all of it, and the cache keeps
-            // nothing.
+            // This settles the state that a failure has left open: the store gets all data, and the
+            // cache keeps none.
             with_room(world, || file.sync_all());
             with_room(world, || file.invalidate(..));
             let mut found = vec![0; file.len() as usize];
@@ -448,7 +451,7 @@ impl Top {
     }
 }
 
-/// Retries `work`, which succeeds when there is memory. Files below take what they need from the
+/// Repeats `work` until there is memory for it. Files below take the memory that they need from the
 /// reserve, which may be empty.
 fn with_room<T>(world: &World, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     work().unwrap_or_else(|_| {
@@ -458,7 +461,7 @@ fn with_room<T>(world: &World, mut work: impl FnMut() -> Result<T, FileError>) -
     })
 }
 
-/// The program of a seed, from beginning to end.
+/// Runs the program of a seed, from beginning to end.
 pub(crate) fn run(seed: u64) {
     let mut random = Random::new(seed);
     let limit = [384, 512, 768, 1024][random.below(4) as usize] * KIB;
@@ -494,7 +497,7 @@ pub(crate) fn run(seed: u64) {
                 len: AtomicU64::new(0),
             },
         },
-        // A part of the base may be reached by a mapping, too.
+        // A part of the base may also be reached through a mapping.
         through: (part.is_some() && random.below(3) == 0).then(|| {
             let space = memory.space().unwrap();
             let map = Map::file(below).range(..PARTS * PART).shared().writable();
@@ -530,7 +533,7 @@ pub(crate) fn run(seed: u64) {
         group: [memory.root_group(), &group][random.below(2) as usize].clone(),
         model: Some(Vec::new()),
     });
-    // The first content, which a failed attempt to write in a full memory leaves as it is.
+    // Writes the first content. A failed attempt to write it in a full memory is repeated.
     for top in &mut tops {
         let file = top.open(&world);
         let bytes = vec![9; random.below(10 * PAGE) as usize];

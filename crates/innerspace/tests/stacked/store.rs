@@ -16,10 +16,10 @@ use crate::PAGE;
 use crate::notes;
 use crate::program::Random;
 
-/// What calls of stores find: things that the threads of the program have left to them.
+/// Objects that the threads of the program have left for the calls of stores.
 pub(crate) struct Around {
     pub(crate) memory: Memory,
-    /// A file that nothing is stored in.
+    /// A file in which no other file is stored.
     pub(crate) apart: PagedFile,
     pub(crate) views: Mutex<Vec<View>>,
     pub(crate) spaces: Mutex<Vec<Space>>,
@@ -28,31 +28,31 @@ pub(crate) struct Around {
     pub(crate) failing: AtomicBool,
 }
 
-/// Takes one, and unlocks the list: dropping it may call stores.
+/// Takes an object, and unlocks the list: dropping the object may call stores.
 pub(crate) fn take_one<T>(of: &Mutex<Vec<T>>) -> Option<T> {
     of.lock().unwrap().pop()
 }
 
-/// Where in the file below the bytes are.
+/// The place of the bytes in the file below.
 pub(crate) enum Where {
-    /// Uses all of it: the file below is as long as this one.
+    /// All of it: the file below is as long as this one.
     Whole,
-    /// A part of it, beginning there and so long.
+    /// A part of it, with this start and length.
     Part { start: u64, len: AtomicU64 },
 }
 
-/// The bytes of one file in another.
+/// A store that keeps its bytes in another file.
 pub(crate) struct Stacked {
     pub(crate) name: &'static str,
     pub(crate) below: PagedFile,
     pub(crate) place: Where,
-    /// A space that shows the file below, where it is not called.
+    /// A space that maps the file below, if the store uses it by accesses instead of calls.
     pub(crate) through: Option<(Space, VirtAddr)>,
-    /// Every change is noted there, too.
+    /// The file in which every change is noted as well.
     pub(crate) log: Option<PagedFile>,
     pub(crate) around: Arc<Around>,
     pub(crate) random: Mutex<Random>,
-    /// One in this many calls does something else first.
+    /// One in this many calls first does other work.
     pub(crate) meddles: u64,
 }
 
@@ -87,7 +87,7 @@ impl Stacked {
         }
     }
 
-    /// Does something else: with files below it, or with unrelated ones.
+    /// Does other work: with files below this one, or with unrelated ones.
     fn meddle(&self) {
         let (what, more) = {
             let mut random = self.random.lock().unwrap();
@@ -104,7 +104,7 @@ impl Stacked {
             5 => drop((memory.stats(), memory.pressure())),
             6 => {
                 let options = memory.options().access(FileAccess::ReadWrite).name("new");
-                // There may be no room for one more.
+                // There may be no room for another file.
                 if let Ok(file) = options.open(MemoryStore::new()) {
                     let _ = file.write_at(&[1; 5000], more % 9000);
                 }
@@ -190,8 +190,8 @@ impl Store for Stacked {
         let _at = self.begin("write", offset, bytes.len() as u64)?;
         self.note(&bytes[..bytes.len().min(3000)])?;
         if let Where::Part { len, .. } = &self.place {
-            // This comes first, since a write that fails may have written some of it. Behind the
-            // end there are only zeros.
+            // This comes first, since a write that fails may have written a part. Past the end
+            // there are only zeros.
             len.fetch_max(offset + bytes.len() as u64, Ordering::SeqCst);
         }
         if let Some((space, at)) = &self.through {

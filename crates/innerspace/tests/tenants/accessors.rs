@@ -1,4 +1,4 @@
-//! Accessors: what they cost, who pays, and how long dropping many of them takes.
+//! Accessors: their cost, the group that pays, and the time to drop many of them.
 
 use innerspace::{MIB, Map, PAGE_SIZE, Threads};
 
@@ -19,7 +19,7 @@ fn accessors_are_charged_at_their_size_and_refused_where_that_does_not_fit() {
         }
     };
     let (taken, charged) = (heap() - before, world.a.usage() - usage);
-    // The part of an accessor that its caller keeps is the caller's.
+    // The part of an accessor that its caller keeps is not charged.
     let taken = taken + (accessors.len() * size_of::<innerspace::Accessor>()) as u64;
     assert!(
         charged.abs_diff(taken) * 10 <= taken,
@@ -28,7 +28,7 @@ fn accessors_are_charged_at_their_size_and_refused_where_that_does_not_fit() {
     assert!(world.a.usage() <= 16 * MIB);
     assert_eq!(refused.details().group, "root/a");
     assert!(accessors.len() > 1000, "{}", accessors.len());
-    // B, inside its `min`, is not among those that notice.
+    // B, inside its `min`, does not notice it.
     let other = world.memory.space_in(&world.b).unwrap();
     let at = other.map(Map::anonymous(MIB)).unwrap();
     let mut b = other.accessor().unwrap();

@@ -1,4 +1,4 @@
-//! A: every safe call that a tenant has, in numbers and with foreign code that misbehaves.
+//! A: every safe call of a tenant, in large numbers and with foreign code that misbehaves.
 
 use std::any::Any;
 use std::future::Future;
@@ -18,7 +18,7 @@ use crate::foreign::{Callee, Conduct, Foreign, PANIC, Rope};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// One hostile act. A number says how many.
+/// One hostile act. A number says how many times, or how many objects.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Accessors(u16),
@@ -28,7 +28,7 @@ pub(crate) enum Act {
     Readers(u16),
     Groups(u16),
     Nested(u16),
-    /// Futures that are polled once, by a waker of this conduct.
+    /// Futures that are polled once, with a waker of this conduct.
     Ready(u16, Conduct),
     Tasks(u16, Conduct),
     Watches(u16, Conduct),
@@ -38,7 +38,7 @@ pub(crate) enum Act {
     Views(u16),
     Forks(u16),
     Snapshots(u16),
-    /// Writes so many pages to a file whose store writes like this.
+    /// Writes this many pages to a file whose store writes with this conduct.
     Dirty(u16, Conduct),
     Sync(Conduct),
     ReadBy(Conduct),
@@ -46,14 +46,14 @@ pub(crate) enum Act {
     Punches(u16),
     Anonymous(u16),
     Device(Conduct),
-    /// A session of A's own space, held open.
+    /// A session of a space of A's own, held open.
     Session,
     Max(u32),
     Min(u32),
     Low(u32),
     High(u32),
     Reclaim(u32),
-    /// A read of more than any memory has, as a call in the background.
+    /// A read of more bytes than any memory has, as a call in the background.
     Huge,
     DropHalf,
     DropAll,
@@ -107,7 +107,7 @@ pub(crate) fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What A has, shared by the threads of its acts.
+/// The objects that A has, shared by the threads of its acts.
 struct Held {
     memory: Memory,
     group: Group,
@@ -145,12 +145,12 @@ impl Attacker {
         }
     }
 
-    /// Begins an act, and goes on when it has ended or seems to hang.
+    /// Begins an act, and continues when it has ended or seems to hang.
     pub(crate) fn begin(&mut self, act: &Act) {
         let (held, act) = (Arc::clone(&self.held), act.clone());
         let act = thread::Builder::new().stack_size(256 << 10).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(|| held.act(&act)));
-            // A's errors are A's own affair, and so are its panics, but not those of the library.
+            // A's errors are A's own affair. So are its panics, but not those of the library.
             ended.map_or_else(|panic| own(&*panic), |_| Ok(()))
         });
         let thread = act.unwrap();
@@ -163,13 +163,13 @@ impl Attacker {
         self.threads.push(thread);
     }
 
-    /// Cuts the rope and waits for every act; then drops all that A holds.
+    /// Cuts the rope and waits for every act. Then drops all that A holds.
     ///
     /// # Errors
-    /// When an act panicked, other than by A's own doing.
+    /// An act panicked, other than by A's own doing.
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.held.rope.cut();
-        // Above its own `high` A is slowed down, for minutes where it writes much.
+        // Above its own `high` A is slowed down, for minutes if it writes much.
         let _ = self.held.group.set_high(None);
         for thread in self.threads.drain(..) {
             thread.join().unwrap()?;
@@ -216,7 +216,7 @@ impl Held {
         Ok(file)
     }
 
-    /// The last file, or a new one.
+    /// Returns the last file, or a new one.
     fn file(&self) -> Result<PagedFile, Box<dyn std::error::Error>> {
         let last = lock(&self.files).last().cloned();
         last.map_or_else(|| self.foreign(Conduct::Works, Conduct::Works), Ok)
@@ -248,7 +248,7 @@ impl Held {
         }
     }
 
-    /// Drops all that is held, one thing after the other: a file's store may panic when it is
+    /// Drops all that is held, one object after the other: a file's store may panic when it is
     /// closed.
     fn drop_all(&self) -> Result<(), String> {
         let things = std::mem::take(&mut *lock(&self.things));

@@ -29,7 +29,7 @@ impl Store for Spy {
     }
 }
 
-/// The same by requests, whose memory it looks at as well.
+/// The same store in completion form, which also looks at the memory of requests.
 struct SpyOnRequests(Spy);
 
 impl Store for SpyOnRequests {
@@ -53,7 +53,7 @@ impl Store for SpyOnRequests {
     }
 }
 
-/// Leaves A's secret in the memory's free frames; then B reads a file over this store.
+/// Leaves A's secret in the memory's free frames. Then B reads a file over this store.
 fn look(store: impl Store, found: &AtomicUsize, block: u64) {
     let world = World::new(16 * MIB, Threads::None);
     let space = world.memory.space_in(&world.a).unwrap();

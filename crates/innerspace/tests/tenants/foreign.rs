@@ -1,4 +1,4 @@
-//! What A supplies: stores, devices, wakers and hooks that work, or misbehave in one stated way.
+//! Foreign code of A: stores, devices, wakers and hooks that work, or misbehave in one stated way.
 
 use std::io;
 use std::panic;
@@ -29,16 +29,16 @@ pub(crate) fn silence_own_panics() {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Conduct {
     Works,
-    /// Does not return until the rope is cut.
+    /// The call does not return until the rope is cut.
     Hangs,
     Panics,
-    /// Fails, as a full disk does.
+    /// The call fails, as on a full disk.
     Fails,
-    /// Says that everything was transferred, and transfers nothing.
+    /// The call reports that all bytes were transferred, and transfers none.
     Lies,
 }
 
-/// Holds all that hangs, until it is cut.
+/// Holds every call that hangs, until the rope is cut.
 #[derive(Clone, Default)]
 pub(crate) struct Rope(Arc<(Mutex<bool>, Condvar)>);
 
@@ -56,7 +56,7 @@ impl Rope {
         self.0.1.notify_all();
     }
 
-    /// Behaves as told; an error where the conduct is one.
+    /// Behaves with this conduct. Returns an error if that is the conduct.
     pub(crate) fn behave(&self, conduct: Conduct) -> io::Result<()> {
         match conduct {
             Conduct::Works | Conduct::Lies => {}
@@ -68,7 +68,7 @@ impl Rope {
     }
 }
 
-/// Computed bytes; what is written is thrown away, so that the store itself has no memory.
+/// A store of computed bytes, which drops written ones, so that it has no memory of its own.
 pub(crate) struct Foreign {
     pub(crate) len: u64,
     pub(crate) reads: Conduct,
@@ -116,7 +116,7 @@ impl Store for Foreign {
     }
 }
 
-/// Device, waker and hook in one.
+/// A device, a waker and a hook in one.
 #[derive(Clone)]
 pub(crate) struct Callee {
     pub(crate) conduct: Conduct,

@@ -1,4 +1,5 @@
-//! Everything a tenant makes in numbers is charged at its real size, or bounded by a stated number.
+//! Every object that a tenant makes in large numbers is charged at its real size, or bounded by a
+//! stated number.
 
 use std::future::Future;
 use std::io;
@@ -13,10 +14,10 @@ use innerspace::{
 
 use crate::world::{World, alone, heap};
 
-/// Objects of one kind.
+/// The number of objects of one kind.
 const MANY: usize = 1_000;
 
-/// A store of zeros, with an identity of its own if it has a number.
+/// A store of zeros. It has an identity of its own if it has a number.
 struct Zeros(Option<u64>);
 
 impl Store for Zeros {
@@ -34,7 +35,7 @@ impl Store for Zeros {
     }
 }
 
-/// A device that is nothing.
+/// A device without any function.
 struct Nothing;
 
 impl Device for Nothing {
@@ -48,8 +49,8 @@ impl Device for Nothing {
     }
 }
 
-/// Makes many of one kind, and compares what the allocator gave with what the group is charged for
-/// beyond `frames` bytes each.
+/// Makes many objects of one kind, and compares the bytes that the allocator gave with those that
+/// the group is charged for beyond `frames` bytes each.
 fn check<T>(kind: &str, group: &Group, frames: u64, make: impl FnMut(usize) -> T) {
     check_many(kind, MANY, group, frames, make);
 }
@@ -62,7 +63,7 @@ fn check_many<T>(
     mut make: impl FnMut(usize) -> T,
 ) {
     let mut kept = Vec::with_capacity(2 * many);
-    // Tables that all share have their size by now.
+    // Tables that all objects share have their full size by now.
     kept.extend((0..many).map(&mut make));
     let before = (heap(), group.usage());
     kept.extend((many..2 * many).map(&mut make));
@@ -81,7 +82,7 @@ fn check_many<T>(
     drop(kept);
 }
 
-/// Polls once; it does not become ready.
+/// Polls a future once. It does not become ready.
 fn begin<F: Future + Unpin>(mut future: F) -> F {
     let polled = Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending());
@@ -203,7 +204,7 @@ fn a_small_group_is_refused_in_the_end_and_has_all_back() {
         small.watch().map(|watch| watches.push(watch)).is_ok()
     });
     watches.clear();
-    // Futures end with the refusal. Handles share one that is there already.
+    // Futures end with the refusal. Handles share one that exists already.
     let mut tasks: Vec<Task<(), FileError>> = Vec::new();
     fill("tasks", &mut || {
         let mut task = file.defer(|file: &PagedFile| file.sync_all());

@@ -1,4 +1,4 @@
-//! A store, device, waker or hook that hangs or panics stops its own tenant alone.
+//! A store, device, waker or hook that hangs or panics stops only its own tenant.
 
 use std::future::Future;
 use std::io;
@@ -17,12 +17,12 @@ use innerspace::{
 
 use crate::world::World;
 
-/// A bound, which only a failure reaches.
+/// A bound that only a failure reaches.
 const LONG: Duration = Duration::from_secs(20);
 
 const PAGE: u64 = 4096;
 
-/// Does `work`, which ends.
+/// Does `work`, and fails if it does not end in time.
 fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (over, ends) = channel();
     thread::spawn(move || over.send(work()));
@@ -35,7 +35,7 @@ fn open(memory: &Memory, group: &Group, store: Arc<dyn Store>) -> PagedFile {
     options.group(group).open_store(store).unwrap()
 }
 
-/// A file of A whose store hangs in each call of this kind, until it is released.
+/// Creates a file of A whose store hangs in each call of this kind, until it is released.
 fn hanging(world: &World, kind: OperationKind) -> (PagedFile, Arc<FaultyStore<MemoryStore>>) {
     let bytes = MemoryStore::from_bytes(&[7; 100_000]);
     let store = Arc::new(FaultyStore::new(bytes));
@@ -43,13 +43,13 @@ fn hanging(world: &World, kind: OperationKind) -> (PagedFile, Arc<FaultyStore<Me
     (open(&world.memory, &world.a, store.clone()), store)
 }
 
-/// Ends what hangs in a store, and lets nothing hang in it any more.
+/// Ends all calls that hang in a store, and lets no more hang.
 fn end(store: &FaultyStore<MemoryStore>) {
     store.heal();
     store.release(Release::Proceed);
 }
 
-/// Does what a tenant does, with files and spaces of its own.
+/// Does the usual work of a tenant, with files and spaces of its own.
 fn work(memory: &Memory, group: &Group) {
     let store = Arc::new(MemoryStore::from_bytes(&[3; 100_000]));
     let file = open(memory, group, store.clone());
@@ -75,7 +75,8 @@ fn work(memory: &Memory, group: &Group) {
     assert_eq!(store.to_vec()[..8], [9; 8], "it is closed");
 }
 
-/// B works, and the last handle of the memory goes, while something of A's hangs.
+/// Checks that B can work, and that the memory's last handle can be dropped, while a call of A's
+/// hangs.
 fn goes_on(world: World) {
     let World { memory, a, b, .. } = world;
     let theirs = memory.clone();
@@ -92,7 +93,7 @@ fn goes_on(world: World) {
 fn a_store_that_hangs_in_a_background_write_stops_its_own_tenant() {
     let world = World::new(16 * MIB, Threads::Service);
     let (file, store) = hanging(&world, OperationKind::Write);
-    // More than may be left to age.
+    // More pages than may be left to age.
     for page in 0..300 {
         file.write_at(&[1; 100], page * PAGE).unwrap();
     }
@@ -114,7 +115,7 @@ fn a_store_that_hangs_when_old_blocks_are_written_stops_no_tick() {
     end(&store);
 }
 
-/// Lets its last handle go in a call of its own, which then hangs.
+/// A store that drops its file's last handle in a call of its own, which then hangs.
 struct GoesInside {
     own: Mutex<Option<PagedFile>>,
     bytes: Arc<FaultyStore<MemoryStore>>,
@@ -158,7 +159,7 @@ fn a_closing_that_hangs_stops_no_closing_of_others() {
         *store.own.lock().unwrap() = Some(file);
     }
     bytes.wait_hanging(1);
-    // Others of A's go in threads of its own, which hang.
+    // Other files of A are dropped in threads of their own, which hang.
     let others: Vec<_> = (0..20)
         .map(|_| hanging(&world, OperationKind::Write))
         .map(|(file, store)| {
@@ -174,11 +175,12 @@ fn a_closing_that_hangs_stops_no_closing_of_others() {
     others.iter().for_each(|store| end(store));
 }
 
-/// Says that it was called, and then waits for the other end to go.
+/// Reports that it was called, and then waits for the other end to be dropped.
 struct Hangs(Sender<()>, Mutex<Receiver<()>>);
 
 impl Hangs {
-    /// What hangs, the calls that were made of it, and what keeps it hanging.
+    /// Creates the object that hangs, the receiver of its calls, and the sender that keeps it
+    /// hanging.
     fn new() -> (Arc<Hangs>, Receiver<()>, Sender<()>) {
         let (called, calls) = channel();
         let (keep, ends) = channel();
@@ -285,7 +287,7 @@ fn a_watcher_that_never_returns_stops_its_own_tenant() {
     let at = space.map(Map::anonymous(8 * MIB)).unwrap();
     let mut accessor = space.accessor().unwrap();
     for page in 0..2048 {
-        // A is full long before the end: that is the event.
+        // A is full long before the end, which is the event.
         let _ = accessor.store(at + page * PAGE, 1_u64);
     }
     world.memory.tick();

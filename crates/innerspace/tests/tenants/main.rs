@@ -1,8 +1,9 @@
-//! Two tenants of one memory, one of them hostile: what A may do with safe calls, and what B sees
-//! of it (`docs/spec/tenants.md`).
+//! Two tenants of one memory, one of them hostile: what A may do by safe calls, and how B is
+//! affected (`docs/spec/tenants.md`).
 //!
-//! A test names the hostile act; B stays inside its `min`. Each act is followed by B's work, which
-//! must succeed, and by the sums: what the groups say is in use, and what the allocator says.
+//! The name of a test states the hostile act; B stays inside its `min`. Each act is followed by B's
+//! work, which must succeed, and by a comparison of the usage that the groups report with that of
+//! the allocator.
 
 mod attacker;
 mod foreign;
@@ -26,7 +27,7 @@ use peak_alloc::PeakAlloc;
 /// How long B's work may take before it counts as hung.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// An error where something does not hold.
+/// Returns an error if the condition does not hold.
 #[track_caller]
 fn must(holds: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let line = std::panic::Location::caller().line();
@@ -34,7 +35,7 @@ fn must(holds: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     holds.then_some(()).ok_or_else(wrong)
 }
 
-/// Counts the heap of the whole process. The tests of one process run side by side: one that reads
-/// it takes [`world::alone`] first.
+/// Counts the heap of the whole process. The tests of one process run concurrently: a test that
+/// reads the count first takes [`world::alone`].
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;

@@ -1,4 +1,4 @@
-//! Numbers that all groups share have a part for each group, and handles lead downwards.
+//! Numbers that all groups share are bounded for each group, and handles lead only downwards.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use innerspace::{Group, GroupError, KIB, MAX_GROUPS_BELOW, MIB, Threads};
 
 use crate::world::World;
 
-/// Answers in place of a method that leads upwards, as long as there is none.
+/// Provides each method that would lead upwards, as long as the library has none.
 trait Upwards {
     fn parent(&self) -> Option<()> {
         None
@@ -39,7 +39,7 @@ fn one_tenant_does_not_take_the_group_numbers_of_all() {
     let world = World::new(32 * MIB, Threads::None);
     let mut own = Vec::new();
     let refused = loop {
-        // Below one another, too.
+        // Some groups are below one another, too.
         let above = own.last().filter(|_| own.len() % 7 > 0);
         let above: &Group = above.unwrap_or(&world.a);
         match above.child_unlimited(&own.len().to_string()) {
@@ -54,7 +54,7 @@ fn one_tenant_does_not_take_the_group_numbers_of_all() {
     );
     world.b.child("inner", 512 * KIB).unwrap();
     world.memory.group("another", MIB).unwrap();
-    // Deleted ones count as long as something is charged to them, and no longer.
+    // Deleted groups count as long as a page is charged to them, and no longer.
     drop(own);
     assert_eq!(world.a.usage(), 0);
     world.a.child_unlimited("again").unwrap();
@@ -76,7 +76,7 @@ fn groups_below_a_small_group_are_refused_in_the_end() {
     assert!((80..200).contains(&own.len()), "{}", own.len());
 }
 
-/// A store with an identity of its own, which counts how often it is asked for that.
+/// A store with an identity of its own, which counts how many times it is called for that.
 struct Counted {
     number: u64,
     asked: Arc<AtomicU64>,

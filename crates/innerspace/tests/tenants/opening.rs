@@ -1,4 +1,4 @@
-//! A file that both open belongs to the group that was said to pay.
+//! A file that both tenants open belongs to the group that was named as the payer.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use innerspace::{DaxError, FileAccess, GroupError, KIB, MIB, OpenError, PagedFil
 
 use crate::world::World;
 
-/// The text of a refusal that says how the file is open.
+/// Returns the text of a refusal, which says how the file is open.
 fn refused(opened: Result<PagedFile, OpenError>) -> String {
     match opened {
         Err(error @ OpenError::OpenOtherwise { .. }) => error.to_string(),
@@ -29,17 +29,17 @@ fn a_file_that_is_open_for_another_group_is_refused_and_the_error_says_so() {
         !text.contains("secret") && !text.contains("root/a"),
         "{text}"
     );
-    // The same for a root that is named, and not for the same group.
+    // The same holds for a root that is named, and not if the same group is named.
     let root = world.memory.root_group();
     refused(options().group(root).open_store(store.clone()));
     options().group(&world.a).open_store(store.clone()).unwrap();
-    // B is not refused because A is full: it said that it shares, and A had said so too.
+    // B is not refused because A is full: B said that it shares, and A had said so too.
     let shared = options().group(&world.b).share();
     let shared = shared.open_store(store.clone()).unwrap();
     assert_eq!(shared.group().name(), "a");
     drop((first, shared));
 
-    // One side is not enough: A's store may only claim to be B's.
+    // One side is not enough: A's store may merely claim to be B's.
     let own = options().group(&world.b).open_store(store.clone()).unwrap();
     refused(options().group(&world.a).share().open_store(store.clone()));
     drop(own);

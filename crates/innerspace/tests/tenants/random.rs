@@ -1,13 +1,15 @@
 //! Random hostile programs, shrunk to the smallest that does harm.
 //!
-//! A commits one act after the other, each on a thread of its own, because it may hang; after each,
-//! B does a round of its work (`victim`). B's round must succeed, end within a bound that only a
-//! hang passes, and take no more calls of B's store than a stated number. What the groups say is in
-//! use, the heap and the process's resident memory stay under the limits and a stated constant.
-//! When A's rope is cut, all is dropped and the memory is at rest, nothing is left charged.
+//! A commits one act after the other, each on a thread of its own, because it may hang. After each
+//! act, B does a round of its work (`victim`). B's round must succeed, end within a bound that only
+//! a hang reaches, and take no more calls of B's store than a stated number. The usage that the
+//! groups report, the heap, and the process's resident memory stay under the limits and a stated
+//! constant. When A's rope is cut, everything is dropped and the memory is at rest, nothing is left
+//! charged.
 //!
-//! A few programs with a fixed seed in the suite. For a time, with random seeds:
-//! `cargo xtask tenants 3600`, which also prints how long B's rounds took alone and beside A.
+//! The suite runs a few programs with a fixed seed. `cargo xtask tenants 3600` runs programs with
+//! random seeds for that many seconds, and also prints how long B's rounds took alone and together
+//! with A.
 #![cfg(target_os = "linux")]
 
 use std::sync::mpsc;
@@ -29,10 +31,10 @@ const LIMIT: u64 = 32 * MIB;
 /// Heap that no group is charged for: threads of the acts and of the memory, the table of frames.
 const HEAP_BESIDE: u64 = 6 * MIB;
 
-/// Resident memory beside limit and heap: stacks, code, what the allocator keeps.
+/// Resident memory besides limit and heap: stacks, code, memory that the allocator keeps.
 const RESIDENT_BESIDE: u64 = 24 * MIB;
 
-/// Calls of B's store in one round, at most: 25 to 45 were counted.
+/// The most calls of B's store in one round: 25 to 45 were counted.
 const CALLS: u64 = 200;
 
 const PROGRAMS: u32 = 12;
@@ -82,7 +84,7 @@ fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
     let mut attacker = Attacker::new(&world.memory, &own);
     drop(own);
     let mut victim = Victim::new(&world.memory, &world.b);
-    // B has a thread of its own, so that a round that hangs is found out.
+    // B has a thread of its own, so that a round that hangs is detected.
     let (ask, asked) = mpsc::channel::<()>();
     let (answer, answers) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -124,7 +126,7 @@ fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
     drop(ask);
     thread.join().map_err(|_| "B panicked".to_owned())?;
     let World { memory, a, b, .. } = world;
-    // Waits for jobs of futures that were dropped: one that runs has a handle and a view for a
+    // Waits for jobs of futures that were dropped: a running job has a handle and a view for a
     // moment.
     memory.validate();
     let left = (a.usage(), b.usage());

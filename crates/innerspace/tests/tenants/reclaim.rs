@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 const LIMIT: u64 = 16 * MIB;
 
-/// What A's store does when it is called to write, or to sync.
+/// How A's store behaves when it is called to write, or to sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Act {
     Hang,
@@ -29,10 +29,10 @@ enum Act {
     Nothing,
 }
 
-/// The calls of a store that change it, by thread.
+/// The calls that change a store, by thread.
 struct Calls {
     by: Mutex<Vec<ThreadId>>,
-    /// Held while hanging calls are to hang.
+    /// Held while calls are to hang.
     gate: Mutex<()>,
     /// Notified of each thread that hangs or is done.
     stopped: Mutex<Sender<ThreadId>>,
@@ -54,13 +54,13 @@ impl Calls {
     }
 
     fn note_stopped(&self) {
-        // The test may be over.
+        // The test may be over, and the receiver dropped.
         let _ = self.stopped.lock().unwrap().send(thread::current().id());
     }
 
     fn hang(&self) {
         self.note_stopped();
-        // A test that failed may have held it.
+        // A test that failed may have held the gate.
         drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -116,7 +116,7 @@ impl Store for Hostile {
     }
 }
 
-/// A memory of which B is owed three quarters, and A may take what B leaves.
+/// A memory of which B's `min` protects three quarters. A may take the rest.
 struct Tenants {
     memory: Memory,
     a: Group,
@@ -142,7 +142,8 @@ impl Tenants {
     }
 }
 
-/// A dirties all that it may, whatever its store does, and reads for the rest. The last error.
+/// Dirties all pages that A may, whatever its store does, and reads for the rest. Returns the last
+/// error.
 fn fill(file: &PagedFile) -> Option<FileError> {
     let (mut failures, mut error) = (0, None);
     for page in 0..LIMIT / PAGE_SIZE as u64 {
@@ -164,7 +165,7 @@ fn fill(file: &PagedFile) -> Option<FileError> {
     error
 }
 
-/// Stores to this many pages of a new space of B; `None` if B was refused.
+/// Stores to this many pages of a new space of B. Returns `None` if B was refused.
 fn store_to(tenants: &Tenants, pages: u64) -> Option<()> {
     let space = tenants.memory.space_in(&tenants.b).unwrap();
     let own = space.map(Map::anonymous(pages * PAGE_SIZE as u64)).unwrap();
@@ -185,7 +186,8 @@ fn work(tenants: &Tenants) {
     file.sync_all().unwrap();
 }
 
-/// Runs `work` on a thread of its own, and says which. It may hang if the library is wrong.
+/// Runs `work` on a thread of its own, and returns which. The thread may hang if the library is
+/// wrong.
 fn within_bounds<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (ThreadId, T) {
     let (done, ended) = mpsc::channel();
     let worker = thread::spawn(move || done.send((thread::current().id(), work())).unwrap());
@@ -196,7 +198,8 @@ fn within_bounds<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// A does its worst, and then `then` is done; A's last error, where its own thread did not hang.
+/// Has A do its worst, and then does `then`. Returns A's last error, if its own thread did not
+/// hang.
 fn beside(
     act: Act,
     threads: Threads,
@@ -216,7 +219,7 @@ fn beside(
     then(&tenants, &calls);
     drop(gate);
     let (error, file) = a.join().unwrap();
-    // Its store may panic until the end.
+    // The store may panic until the end.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(file)));
     error
 }
@@ -262,7 +265,7 @@ fn a_full_disk_of_a_is_told_to_a_alone() {
 #[test]
 fn a_is_refused_in_its_own_name_when_its_data_would_take_what_b_is_owed() {
     let error = b_works_beside(Act::HangInSync, Threads::Service);
-    // A's own thread may have been the one that synced.
+    // The thread that synced may have been A's own.
     let Some(error) = error else { return };
     let FileError::Limit(full) = &error else {
         panic!("{error}");
@@ -289,7 +292,7 @@ fn b_beyond_its_min_calls_no_store_of_a_either() {
 #[test]
 fn the_background_writes_for_b_what_b_may_not() {
     beside(Act::Nothing, Threads::Service, |tenants, calls| {
-        // More than is free or clean while A's data is not written.
+        // More pages than are free or clean while A's data is not written.
         tenants.b.set_min(None).unwrap();
         let pages = LIMIT / 16 * 15 / PAGE_SIZE as u64;
         let of_b = Arc::clone(tenants);

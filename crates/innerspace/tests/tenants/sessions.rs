@@ -1,4 +1,4 @@
-//! A session, a view or a pin of A delays B by a stated bound.
+//! A session, a view or a pin of A delays B by no more than a stated bound.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -15,10 +15,10 @@ use crate::world::World;
 const PAGE: u64 = PAGE_SIZE as u64;
 const PAGES: u64 = 64;
 
-/// Reached by a failure alone.
+/// A bound that only a failure reaches.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A thread of A in a session of a space of its own, between two accesses, until it is told to
+/// A thread of A that is in a session of its own space, between two accesses, until it is told to
 /// end.
 struct Held {
     end: Sender<()>,
@@ -26,7 +26,7 @@ struct Held {
 }
 
 impl Held {
-    /// The session has used every page of `len` bytes at `at`.
+    /// Begins a session that has used every page of `len` bytes at `at`.
     fn new(space: &Space, at: VirtAddr, len: u64) -> Held {
         let mut accessor = space.accessor().unwrap();
         let (opened, is_open) = channel();
@@ -50,7 +50,7 @@ impl Held {
     }
 }
 
-/// Runs B's work on a thread of its own, which ends in time.
+/// Runs B's work on a thread of its own, and checks that it ends in time.
 fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
     let (done, is_done) = channel();
     let thread = std::thread::spawn(move || {
@@ -62,7 +62,7 @@ fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// All kinds of changes of a space, and of files.
+/// Makes all kinds of changes of a space, and of files.
 fn work(memory: &Memory, group: &Group) {
     let space = memory.space_in(group).unwrap();
     let at = space.map(Map::anonymous(PAGES * PAGE)).unwrap();
@@ -73,7 +73,7 @@ fn work(memory: &Memory, group: &Group) {
         }
     };
     store_all(1);
-    // More copies than are ever retired together, and more than the group holds.
+    // These are more copies than are ever retired together, and more than the group holds.
     for round in 0..64 {
         let child = space.fork().unwrap();
         let mut c = child.accessor().unwrap();
@@ -108,7 +108,7 @@ fn with_session_of_a(threads: Threads) {
     let world = World::new(16 * MIB, threads);
     let space = world.memory.space_in(&world.a).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
-    // What A shares with a fork of its own, and what it has retired itself.
+    // A shares its page table with a fork of its own, and has retired pages itself.
     let child = space.fork().unwrap();
     let mut other = space.accessor().unwrap();
     let half = MIB / PAGE / 2;
@@ -117,7 +117,7 @@ fn with_session_of_a(threads: Threads) {
     };
     store_all(0..half).unwrap();
     let held = Held::new(&space, at, MIB);
-    // Another thread of A retires what the session may hold.
+    // Another thread of A retires pages that the session may hold.
     store_all(half..2 * half).unwrap();
     child.fork().unwrap();
     let (memory, b) = (world.memory.clone(), world.b.clone());

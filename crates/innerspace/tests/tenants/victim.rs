@@ -12,10 +12,10 @@ use crate::{BOUND, must};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// The bytes of B's file.
+/// The length of B's file in bytes.
 const LEN: u64 = 512 * KIB;
 
-/// Pages of a round's anonymous memory.
+/// The number of pages of a round's anonymous memory.
 const OWN: u64 = 32;
 
 /// B's store, which counts its calls.
@@ -52,7 +52,7 @@ impl Store for Counted {
     }
 }
 
-/// B, between two rounds of its work.
+/// B between two rounds of its work.
 pub(crate) struct Victim {
     memory: Memory,
     group: Group,
@@ -84,7 +84,7 @@ impl Victim {
         }
     }
 
-    /// One round of work, and how many calls of B's store it took.
+    /// Does one round of work. Returns how many calls of B's store it took.
     pub(crate) fn round(&mut self) -> Result<u64, Box<dyn Error + Send + Sync>> {
         self.round += 1;
         let before = self.calls.load(Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Victim {
         Ok(self.calls.load(Ordering::Relaxed) - before)
     }
 
-    /// Where this round's 16 pages of the file are.
+    /// Returns the offset of this round's 16 pages of the file.
     fn place(&self) -> u64 {
         self.round * 16 * PAGE % LEN
     }

@@ -1,4 +1,4 @@
-//! A memory with two tenants, and the means that all tests here share.
+//! A memory with two tenants, and helpers that all tests here share.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A memory of `limit` bytes. A may use a quarter of it; B may use half, and all of that is
+    /// Creates a memory of `limit` bytes. A may use a quarter of it. B may use half, which is also
     /// its `min`.
     pub(crate) fn new(limit: u64, threads: Threads) -> World {
         let _others = Beside::begin();
@@ -46,9 +46,9 @@ static RUNNING: Mutex<Running> = Mutex::new(Running {
 static ENDED: Condvar = Condvar::new();
 
 thread_local! {
-    /// Whether this thread is alone.
+    /// Whether this thread runs a test that has to be alone.
     static ALONE: Cell<bool> = const { Cell::new(false) };
-    /// Of those that run, this thread's.
+    /// How many of the tests that run are this thread's.
     static OWN: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -56,7 +56,7 @@ fn running() -> MutexGuard<'static, Running> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A test that does not mind others; in a thread that is alone, nothing.
+/// A test that does not mind others. In a thread that is alone, this does nothing.
 struct Beside(bool);
 
 impl Beside {
@@ -82,10 +82,10 @@ impl Drop for Beside {
     }
 }
 
-/// Keeps out the tests that have a [`World`], until it is dropped.
+/// Keeps out the tests that have a [`World`], until this is dropped.
 pub(crate) struct Alone(());
 
-/// For a test that reads what the whole process uses.
+/// Begins a test that reads what the whole process uses: waits until no other runs.
 pub(crate) fn alone() -> Alone {
     let is_busy = |running: &mut Running| running.alone || running.beside > OWN.get();
     let running = ENDED.wait_while(running(), is_busy);
@@ -102,7 +102,7 @@ impl Drop for Alone {
     }
 }
 
-/// Bytes on the heap of the process.
+/// Returns the bytes on the heap of the process.
 pub(crate) fn heap() -> u64 {
     crate::HEAP.current_usage() as u64
 }
