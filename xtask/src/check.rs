@@ -42,8 +42,8 @@ pub(crate) fn lint() -> Result<()> {
             .args(["clippy", "--workspace", "--all-targets", "--all-features"])
             .args(["--", "-D", "warnings"]),
     )?;
-    // Twice: links of the public pages must not lead to private items, and the pages of the private
-    // modules must be correct as well.
+    // Runs it twice: links of the public pages must not lead to private items, and the pages of the
+    // private modules must be correct as well.
     for (title, extra) in [
         ("documentation", None),
         (
@@ -68,10 +68,10 @@ pub(crate) fn lint() -> Result<()> {
     Ok(())
 }
 
-/// The command that README.md names: all tests; all again with plain fences in place of membarrier;
-/// the tests of files with each engine that is not the default; then every example, which must exit
-/// with 0. The second run is of the whole workspace, too: with one package alone, everything would
-/// be built again, since its dependencies have other features then.
+/// Runs the command that README.md names: all tests; all tests again with plain fences in place of
+/// membarrier; the tests of files with each engine that is not the default; then every example,
+/// which must exit with 0. The second run is also of the whole workspace: for one package alone,
+/// everything would be built again, since its dependencies have other features then.
 pub(crate) fn test() -> Result<()> {
     step(
         "tests",
@@ -100,7 +100,7 @@ pub(crate) fn test() -> Result<()> {
     Ok(())
 }
 
-/// Random hostile programs of one tenant beside another, for so long.
+/// Runs random hostile programs of one tenant next to another, for this many seconds.
 pub(crate) fn tenants(seconds: u64) -> Result<()> {
     step(
         &format!("tenants, for {seconds} s"),
@@ -136,7 +136,8 @@ fn examples() -> Result<Vec<(String, PathBuf)>> {
     Ok(examples)
 }
 
-/// Type-checks the library for every other platform whose standard library is installed or can be.
+/// Type-checks the library for every other platform whose standard library is installed or can be
+/// installed.
 pub(crate) fn cross() -> Result<()> {
     let mut skipped = Vec::new();
     for target in OTHER_PLATFORMS {
@@ -175,7 +176,7 @@ fn ensure_target(target: &str) -> Result<()> {
 }
 
 /// Checks that the compiler is at least the `rust-version` of the manifest. If it is newer, and the
-/// stated one is installed, too, the workspace must also compile with that.
+/// stated version is installed as well, the workspace must also compile with that one.
 fn compiler_version() -> Result<()> {
     let manifest =
         fs::read_to_string(root().join("Cargo.toml")).context("cannot read Cargo.toml")?;
@@ -221,7 +222,7 @@ fn compiler_version() -> Result<()> {
     )
 }
 
-/// The `rust-version = "X.Y"` of a manifest.
+/// Returns the `rust-version = "X.Y"` of a manifest.
 fn stated_version(manifest: &str) -> Option<(u32, u32)> {
     let line = manifest
         .lines()
@@ -229,7 +230,7 @@ fn stated_version(manifest: &str) -> Option<(u32, u32)> {
     parse_version(line.split('"').nth(1)?)
 }
 
-/// Major and minor number of `1.95`, `1.95.0` or `1.95.0-nightly`.
+/// Returns the major and minor number of `1.95`, `1.95.0` or `1.95.0-nightly`.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(['.', '-']).map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))

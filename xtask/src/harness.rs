@@ -1,7 +1,7 @@
-//! Building a crate's test binary in one of three modes, listing its tests, running some of them.
+//! Builds a crate's test binary in one of three modes, lists its tests, and runs some of them.
 //!
 //! Each mode has a target directory of its own, so that switching between them rebuilds nothing.
-//! The copy of the workspace in which mutants are built uses the same ones, and so the same
+//! The copy of the workspace in which mutants are built uses the same directories, and so the same
 //! dependencies. The models are optimised, with debug assertions: they explore many executions, and
 //! the assertions are half of what they check.
 
@@ -28,7 +28,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// The mode's name, on the command line and in the claims of mutants.
+    /// Returns the mode's name, as on the command line and in the claims of mutants.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Test => "test",
@@ -37,14 +37,14 @@ impl Mode {
         }
     }
 
-    /// The mode called `name`.
+    /// Returns the mode called `name`.
     pub(crate) fn named(name: &str) -> Option<Mode> {
         [Mode::Test, Mode::Loom, Mode::Shuttle]
             .into_iter()
             .find(|mode| mode.name() == name)
     }
 
-    /// `cargo VERB` in `tree` with the mode's flags, features and target directory.
+    /// Creates `cargo VERB` in `tree` with the mode's flags, features and target directory.
     fn cargo(self, tree: &Path, verb: &str) -> Command {
         let mut command = cargo();
         command.current_dir(tree).arg(verb);
@@ -68,7 +68,7 @@ impl Mode {
     }
 }
 
-/// Which test binary: of which package, and the library's own or that of one integration test.
+/// A test binary: its package, and whether it is the library's own or that of an integration test.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Target {
     pub(crate) mode: Mode,
@@ -76,12 +76,12 @@ pub(crate) struct Target {
     pub(crate) integration: Option<String>,
 }
 
-/// Where the compiler's messages go.
+/// Where the compiler's messages are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Messages {
     /// To the terminal.
     Shown,
-    /// Into the error, if the build fails.
+    /// To the error, if the build fails.
     Kept,
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn build(tree: &Path, target: &Target, messages: Messages) -> Result<
         .with_context(|| format!("cargo built no test binary for {}", target.package))
 }
 
-/// The test binary that cargo's messages name. The last one belongs to the crate asked for.
+/// Returns the test binary that cargo's messages name. The last one belongs to the requested crate.
 fn test_binary(messages: &str) -> Option<PathBuf> {
     messages
         .lines()
@@ -123,7 +123,7 @@ fn test_binary(messages: &str) -> Option<PathBuf> {
         .next_back()
 }
 
-/// The full names of all tests in the binary.
+/// Returns the full names of all tests in the binary.
 pub(crate) fn list(binary: &Path) -> Result<Vec<String>> {
     let output =
         crate::process::output(Command::new(binary).args(["--list", "--format", "terse"]))?;
@@ -134,7 +134,7 @@ pub(crate) fn list(binary: &Path) -> Result<Vec<String>> {
         .collect())
 }
 
-/// How a run of tests ended.
+/// The end of a run of tests.
 #[derive(Debug)]
 pub(crate) struct Run {
     /// The exit status; `None` if it was killed after its time was up.

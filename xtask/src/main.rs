@@ -1,6 +1,6 @@
 //! The project's own commands, `cargo xtask NAME`.
 //!
-//! What each command runs, in which build mode and in which target directory, is written only here;
+//! Only this crate says what each command runs, in which build mode and in which target directory;
 //! the CI script, CONTRIBUTING.md and README.md name these commands and nothing else.
 //!
 //! - [`check`]: the plain suite, lints, documentation, and the other platforms.
@@ -8,7 +8,7 @@
 //! - [`mutants`]: puts known bugs back and requires that their tests notice.
 //! - [`harness`], [`process`]: building test binaries and running commands, shared by the rest.
 //!
-//! Exit code 0: done. 1: something failed. 2: wrong arguments.
+//! Exit code 0: done. 1: a check failed. 2: wrong arguments.
 
 mod check;
 mod harness;

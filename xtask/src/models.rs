@@ -8,8 +8,9 @@ use anyhow::{Context, Result, bail};
 use crate::harness::{self, Messages, Mode, Target};
 use crate::process::{add_rustflags, output, program, root, step};
 
-/// The modules whose tests Miri can run: no foreign calls beyond those that it emulates, no
-/// assembly, and models of a size that it finishes. Everything that maps memory or files is absent.
+/// The modules whose tests Miri can run: they make no foreign calls beyond those that it emulates,
+/// have no assembly, and their models have a size that it finishes. Modules that map memory or
+/// files are not here.
 const MIRI_CAN: [&str; 5] = [
     "units::",
     "sync::",
@@ -18,8 +19,8 @@ const MIRI_CAN: [&str; 5] = [
     "space::translate::layout_tests::",
 ];
 
-/// Runs the models of one checker: the unit tests, in a build for it, that have its name in theirs
-/// or are in a module `models`. The other tests of such a build are plain ones.
+/// Runs the models of one checker: those unit tests, in a build for it, that have the checker's
+/// name in theirs or are in a module `models`. The other tests of such a build are plain ones.
 pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
     let target = Target {
         mode,
@@ -49,8 +50,8 @@ pub(crate) fn explore(mode: Mode, filter: Option<&str>) -> Result<()> {
 }
 
 /// Runs the suite under ThreadSanitizer, with the portable forms of the primitives, because it
-/// models neither assembly nor lone fences. The standard library is built with it, so its source is
-/// needed.
+/// models neither assembly nor lone fences. The standard library is built with it as well, so its
+/// source is needed.
 pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
     const HOST: &str = "x86_64-unknown-linux-gnu";
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -84,7 +85,7 @@ pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
             .arg("--")
             .env("RUSTC_BOOTSTRAP", "1")
             .env("CARGO_TARGET_DIR", root().join("target/tsan"))
-            // An allocation that fails must return an error, which tests ask for, and must not end
+            // An allocation that fails must return an error, which tests rely on, and must not end
             // the process.
             .env("TSAN_OPTIONS", "allocator_may_return_null=1");
         add_rustflags(&mut command, "-Zsanitizer=thread --cfg portable");
@@ -94,7 +95,7 @@ pub(crate) fn tsan(filter: Option<&str>) -> Result<()> {
     step("ThreadSanitizer", &mut suite())
 }
 
-/// Refuses a filter that matches no test of `suite`, which would then succeed.
+/// Refuses a filter that matches no test of `suite`: such a run would succeed.
 fn check_filter(filter: Option<&str>, mut suite: Command) -> Result<()> {
     let Some(filter) = filter else {
         return Ok(());
@@ -109,7 +110,7 @@ fn check_filter(filter: Option<&str>, mut suite: Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs the parts that Miri can run. It needs a nightly toolchain.
+/// Runs those parts that Miri can run. Needs a nightly toolchain.
 pub(crate) fn miri(filter: Option<&str>) -> Result<()> {
     output(program("cargo").args(["+nightly", "miri", "--version"])).context(
         "Miri is missing; install it with: rustup toolchain install nightly \

@@ -1,4 +1,4 @@
-//! Running commands as titled, timed steps from the root of the workspace.
+//! Runs commands as titled, timed steps from the root of the workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,27 +6,27 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-/// The root of the workspace: the parent of this crate's folder.
+/// Returns the root of the workspace: the parent of this crate's folder.
 pub(crate) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// The cargo that runs this program, or the one in the path.
+/// Returns the cargo that runs this program, or the one in the path.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).stdin(Stdio::null());
     command
 }
 
-/// A program in the path.
+/// Returns a program in the path.
 pub(crate) fn program(name: &str) -> Command {
     let mut command = Command::new(name);
     command.current_dir(root()).stdin(Stdio::null());
     command
 }
 
-/// Adds `flags` to the compiler flags that the caller's environment asks for.
+/// Adds `flags` to the compiler flags of the caller's environment.
 pub(crate) fn add_rustflags(command: &mut Command, flags: &str) {
     let own = std::env::var("RUSTFLAGS").unwrap_or_default();
     command.env("RUSTFLAGS", format!("{own} {flags}").trim());
@@ -51,7 +51,7 @@ pub(crate) fn step(title: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The command's standard output, or an error when it cannot run or fails.
+/// Returns the command's standard output, or an error if it cannot run or fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stderr(Stdio::piped())
@@ -64,7 +64,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The program and its arguments as one would type them.
+/// Returns the program and its arguments as one would type them.
 fn shown(command: &Command) -> String {
     let name = Path::new(command.get_program())
         .file_stem()

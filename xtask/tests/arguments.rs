@@ -1,4 +1,4 @@
-//! What `cargo xtask` makes of its arguments.
+//! Checks how `cargo xtask` reads its arguments.
 
 use std::process::{Command, Output};
 

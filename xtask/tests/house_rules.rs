@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 /// A source file longer than this should be split.
 const MOST_LINES: usize = 800;
 
-/// Folders on somebody's own machine. The names are put together here so that this file passes,
-/// too.
+/// Returns folders on somebody's own machine. The names are put together here so that this file
+/// passes as well.
 fn machine_folders() -> [String; 4] {
     ["work", "home", "root", "Users"].map(|name| format!("/{name}/"))
 }
 
-/// The text files of the repository: path below its root, and contents.
+/// Returns the text files of the repository: path below its root, and contents.
 fn files() -> Vec<(String, String)> {
     fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("the folder can be listed") {
             let entry = entry.expect("the folder can be listed");
             let (path, name) = (entry.path(), entry.file_name());
-            // A work tree's `.git` is a file.
+            // The `.git` of a work tree is a file.
             if name == "target" || name == ".git" {
                 continue;
             }
@@ -46,7 +46,7 @@ fn files() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The first path in the text that begins with a folder on somebody's machine.
+/// Returns the first path in the text that begins with a folder on somebody's machine.
 fn machine_path(text: &str) -> Option<String> {
     machine_folders().into_iter().find(|folder| {
         text.match_indices(folder.as_str()).any(|(at, _)| {

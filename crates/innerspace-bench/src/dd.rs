@@ -24,7 +24,7 @@ use crate::harness::{
 use crate::host::{PAGE, memory_file};
 use crate::report::Table;
 
-/// Bytes of memory; the file has a tenth of that.
+/// The bytes of memory. The file has a tenth of that.
 const MEMORY: u64 = 160 * MIB;
 
 /// When a new page gets its accessed mark.
@@ -34,8 +34,8 @@ enum Mark {
     AfterPublish,
 }
 
-/// The flags and references of a page that was written: what the old way changes to mark it and to
-/// drop the reference that this takes.
+/// The flags and references of a page that was written. The old way changes them to mark the page,
+/// and to drop the reference that marking takes.
 #[repr(align(64))]
 #[derive(Default)]
 struct Frame(AtomicU32);
@@ -64,7 +64,7 @@ enum Place {
 type Write<'a> = dyn FnMut(&[u8], u64) -> Result<(), Box<dyn Error>> + 'a;
 
 impl Place {
-    /// Measures `work` in this place: on a disk, waiting counts, too.
+    /// Measures `work` in this place. On a disk, waiting counts as well.
     fn time(self, pages: u64, work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Outcome {
         match self {
             Place::Memory => thread_time(pages, work),
@@ -72,7 +72,7 @@ impl Place {
         }
     }
 
-    /// Takes `times` samples; in memory, after as many that warm the caches and do not count.
+    /// Takes `times` samples. In memory, first takes as many that warm the caches and do not count.
     fn summed(self, times: u64, sample: impl FnMut() -> Outcome) -> Outcome {
         match self {
             Place::Memory => summed_warm(times, sample),
@@ -111,7 +111,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It may never have been made.
+        // The file may never have been made.
         let _ = std::fs::remove_file(&self.0);
     }
 }

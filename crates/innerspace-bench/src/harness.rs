@@ -1,5 +1,5 @@
-//! Measuring: the contenders of one row take turns (A B C A B C ...), so that drift of the machine
-//! affects all alike.
+//! Measurement: the contenders of one row take turns (A B C A B C ...), so that drift of the
+//! machine affects all alike.
 //!
 //! A benchmark is a small function that does some operations and returns a [`Sample`]: their
 //! number, and the CPU time of the calling thread that they took. Medians over the rounds are
@@ -15,8 +15,8 @@ use std::mem::MaybeUninit;
 
 use innerspace::{Memory, Threads};
 
-/// A number of operations, and what they took together in the row's unit: CPU time of the calling
-/// thread, or bytes of memory.
+/// A number of operations, and their total cost in the row's unit: CPU time of the calling thread,
+/// or bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) operations: u64,
@@ -24,13 +24,13 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// What one operation took.
+    /// Returns the cost of one operation.
     fn each(self) -> f64 {
         self.total as f64 / self.operations as f64
     }
 }
 
-/// What a benchmark returns; an error ends the whole run and is printed.
+/// The result of a benchmark. An error ends the whole run and is printed.
 pub(crate) type Outcome = Result<Sample, Box<dyn Error>>;
 
 /// Does `work`, which performs `operations` operations, and measures the CPU time of this thread.
@@ -46,7 +46,7 @@ pub(crate) fn thread_time<T>(
     Ok(Sample { operations, total })
 }
 
-/// Like [`thread_time`], but measures wall time: for work that waits for devices.
+/// Like [`thread_time`], but measures wall time. For work that waits for devices.
 pub(crate) fn wall_time<T>(
     operations: u64,
     work: impl FnOnce() -> Result<T, Box<dyn Error>>,
@@ -72,14 +72,14 @@ pub(crate) fn summed(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome
     Ok(sum)
 }
 
-/// The same, after as many samples that do not count, so that what the others of the row left in
-/// the processor's caches has no influence.
+/// Like [`summed`], after as many samples that do not count, so that bytes left in the processor's
+/// caches by the other contenders of the row have no influence.
 pub(crate) fn summed_warm(times: u64, mut sample: impl FnMut() -> Outcome) -> Outcome {
     summed(times, &mut sample)?;
     summed(times, sample)
 }
 
-/// CPU time of the calling thread since it began, in nanoseconds.
+/// Returns the CPU time of the calling thread since it began, in nanoseconds.
 pub(crate) fn thread_nanoseconds() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the pointer is to a timespec of ours; the call writes nothing else.
@@ -90,7 +90,7 @@ pub(crate) fn thread_nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A sequence of seeds that are never 0, where xorshift would stay; the same in every run.
+/// A sequence of seeds, the same in every run. They are never 0, where xorshift would stay.
 #[derive(Debug, Default)]
 pub(crate) struct Seeds(u64);
 
@@ -111,13 +111,13 @@ pub(crate) fn xorshift(state: &mut u64) -> u64 {
     *state
 }
 
-/// A number below `end`, uniform where `random` is (Lemire's multiplication).
+/// Returns a number below `end`, uniform if `random` is (Lemire's multiplication).
 #[inline(always)]
 pub(crate) fn below(end: u64, random: u64) -> u64 {
     ((u128::from(random) * u128::from(end)) >> 64) as u64
 }
 
-/// A memory without background work, so that all CPU time is that of the measured thread.
+/// Creates a memory without background work, so that all CPU time is that of the measured thread.
 pub(crate) fn memory(bytes: u64) -> Result<Memory, Box<dyn Error>> {
     Ok(Memory::builder(bytes).threads(Threads::None).build()?)
 }
@@ -131,7 +131,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A plan of `rounds` recorded rounds of full length.
+    /// Creates a plan of `rounds` recorded rounds of full length.
     pub(crate) fn full(rounds: u32) -> Plan {
         Plan {
             rounds,
@@ -140,7 +140,7 @@ impl Plan {
         }
     }
 
-    /// A plan of five short rounds with the full amount of memory.
+    /// Creates a plan of five short rounds with the full amount of memory.
     pub(crate) fn quick() -> Plan {
         Plan {
             rounds: 5,
@@ -149,7 +149,7 @@ impl Plan {
         }
     }
 
-    /// A plan of one round with almost no work, which proves that the benchmarks run.
+    /// Creates a plan of one round with almost no work, which proves that the benchmarks run.
     #[cfg(test)]
     pub(crate) fn smoke() -> Plan {
         Plan {
@@ -159,12 +159,12 @@ impl Plan {
         }
     }
 
-    /// How many pages to use where a real run uses `full`.
+    /// Returns how many pages to use where a real run uses `full`.
     pub(crate) fn pages(&self, full: u64) -> u64 {
         (full / self.shrink).max(1)
     }
 
-    /// How many operations to do where a full run does `full`; at least one.
+    /// Returns how many operations to do where a full run does `full`: at least one.
     pub(crate) fn operations(&self, full: u64) -> u64 {
         (full / self.divisor).max(1)
     }
@@ -188,7 +188,7 @@ impl Unit {
     }
 }
 
-/// What the subject of a row must reach.
+/// The requirement on the subject of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Budget {
     /// The subject's median is at most this many times the baseline's.
@@ -245,7 +245,7 @@ pub(crate) struct Measured {
     pub(crate) budget: Budget,
 }
 
-/// The rows of a table, each measured as it is added, unless the user did not ask for it.
+/// The rows of a table, each measured as it is added if it is selected.
 pub(crate) struct Rows<'a> {
     plan: Plan,
     only: &'a str,
@@ -267,7 +267,7 @@ impl<'a> Rows<'a> {
         name.contains(self.only)
     }
 
-    /// Makes and measures a row of this name if it is selected; otherwise nothing is prepared for
+    /// Creates and measures a row of this name if it is selected. Otherwise nothing is prepared for
     /// it.
     pub(crate) fn add_with<'r>(
         &mut self,
@@ -330,11 +330,13 @@ impl Row<'_> {
 }
 
 impl Figures {
-    /// The figures of a single value.
+    /// Returns the figures of a single value.
     pub(crate) fn once(value: f64) -> Figures {
         Figures::of(vec![value])
     }
 
+    /// Returns the figures of these values.
+    ///
     /// # Panics
     /// If there are no values: a plan has at least one round.
     fn of(mut values: Vec<f64>) -> Figures {
@@ -361,12 +363,13 @@ impl Measured {
             .map(|(_, figures)| *figures)
     }
 
-    /// The subject's median divided by the baseline's; `None` if either was not measured.
+    /// Returns the subject's median divided by the baseline's, or `None` if either was not
+    /// measured.
     pub(crate) fn ratio(&self) -> Option<f64> {
         Some(self.figures(self.subject)?.median / self.figures(self.baseline)?.median)
     }
 
-    /// Whether the subject is within its budget; `None` if there is no budget.
+    /// Whether the subject is within its budget, or `None` if it has no budget.
     pub(crate) fn met(&self) -> Option<bool> {
         match self.budget {
             Budget::Ratio(most) => Some(self.ratio()? <= most),
@@ -394,7 +397,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A contender whose samples take `times`, one after the other, for ten operations each.
+    /// Creates a contender whose samples take `times`, one after the other, for ten operations
+    /// each.
     pub(crate) fn scripted(name: &'static str, times: &'static [u64]) -> Contender<'static> {
         let mut times = times.iter();
         Contender::new(name, move || {

@@ -1,6 +1,6 @@
-//! What the kernel offers in the same places: mappings, files in memory, and children.
+//! The kernel's means for the same tasks: mappings, files in memory, and children.
 //!
-//! These functions do little besides the call, because what they do would be measured with the
+//! These functions do little besides the call, because all of their work is measured with the
 //! contender.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::translation::HostPages;
 
-/// Bytes in a page, of the library and of the kernel.
+/// The bytes of a page, of the library and of the kernel.
 pub(crate) const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
@@ -74,17 +74,17 @@ impl Region {
         self.advise(libc::MADV_DONTFORK);
     }
 
-    /// Advises the kernel not to read the pages around one that is asked for.
+    /// Advises the kernel not to read the pages around a requested one.
     pub(crate) fn expect_random(&self) {
         self.advise(libc::MADV_RANDOM);
     }
 
-    /// Advises the kernel to read well ahead of the page that is asked for.
+    /// Advises the kernel to read well ahead of the requested page.
     pub(crate) fn expect_sequential(&self) {
         self.advise(libc::MADV_SEQUENTIAL);
     }
 
-    /// Writes what was stored to a shared region to the disk.
+    /// Writes the stores to a shared region to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         // SAFETY: the range is ours, and none of it changes.
         if unsafe { libc::msync(self.start, self.mapped, libc::MS_SYNC) } != 0 {
@@ -93,13 +93,13 @@ impl Region {
         Ok(())
     }
 
-    /// The kernel may refuse advice that it has no use for.
+    /// Gives advice, which the kernel may refuse if it has no use for it.
     fn advise(&self, advice: libc::c_int) {
         // SAFETY: the range is ours, and none of the advice given here changes what is in it.
         unsafe { libc::madvise(self.first.cast(), self.bytes, advice) };
     }
 
-    /// The bytes, of a region that nobody writes to during the borrow.
+    /// Returns the bytes of a region to which nobody writes during the borrow.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: mapped, initialised by the kernel, and written by `bytes_mut` and `write_every`
         // alone, which borrow the region mutably.
@@ -128,7 +128,7 @@ impl Region {
         unsafe { self.load(offset) }
     }
 
-    /// Loads 8 bytes at each multiple of `stride`; their sum.
+    /// Loads 8 bytes at each multiple of `stride`, and returns their sum.
     pub(crate) fn read_every(&self, stride: usize) -> u64 {
         assert!(stride.is_multiple_of(8));
         // SAFETY: each offset is a multiple of 8 below the end, and regions end at a multiple of 8.
@@ -142,8 +142,8 @@ impl Region {
     pub(crate) fn write_every(&mut self, stride: usize, value: u64) {
         assert!(stride.is_multiple_of(8));
         for at in (0..self.bytes).step_by(stride) {
-            // SAFETY: as for `read_every`, and borrowed mutably; volatile, so that no store is left
-            // out.
+            // SAFETY: as for `read_every`, and borrowed mutably. The store is volatile, so that
+            // none is left out.
             unsafe { self.first.add(at).cast::<u64>().write_volatile(value) };
         }
     }
@@ -156,7 +156,7 @@ impl Drop for Region {
     }
 }
 
-/// Gives pages of anonymous memory back to the kernel; from then on their bytes are zeros.
+/// Gives pages of anonymous memory back to the kernel. From then on their bytes are zeros.
 pub(crate) fn discard(pages: &mut [u8]) -> io::Result<()> {
     // SAFETY: the bytes are borrowed mutably, and zeros are as good as any.
     let result =
@@ -167,7 +167,7 @@ pub(crate) fn discard(pages: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an empty file in memory, as on tmpfs.
+/// Creates an empty file in memory, as on tmpfs.
 pub(crate) fn memory_file() -> io::Result<File> {
     // SAFETY: the name is a C string; the call makes a new descriptor.
     let file = unsafe { libc::memfd_create(c"innerspace-bench".as_ptr(), libc::MFD_CLOEXEC) };
@@ -178,9 +178,9 @@ pub(crate) fn memory_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
-/// Keeps the calling thread on one of the processors that it may run on: `number`, modulo their
-/// number. A thread that runs for a millisecond may be done before the kernel has moved it away
-/// from the processor of another.
+/// Keeps the calling thread on one of the processors that it may run on: `number`, modulo how many
+/// there are. Otherwise a thread that runs for a millisecond may be done before the kernel has
+/// moved it away from another thread's processor.
 pub(crate) fn stay_on_processor(number: usize) -> io::Result<()> {
     let bytes = size_of::<libc::cpu_set_t>();
     // SAFETY: a set of bits, all of them 0.
@@ -208,12 +208,12 @@ pub(crate) fn stay_on_processor(number: usize) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Child {
     process: libc::pid_t,
-    /// The child ends when this is closed.
+    /// The end of the pipe at whose closing the child ends.
     hold: Option<io::PipeWriter>,
 }
 
 impl Child {
-    /// Calls fork(2), with a child that ends at once.
+    /// Calls fork(2), with a child that ends immediately.
     #[inline]
     pub(crate) fn ends_at_once() -> io::Result<Child> {
         // SAFETY: the child calls nothing but `_exit`, which is allowed whatever other threads held

@@ -35,7 +35,7 @@ use crate::harness::Plan;
 use crate::report::Report;
 use crate::translation::HostPages;
 
-/// Counts for the table `memory` alone.
+/// Counts only for the table `memory`.
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
@@ -161,7 +161,7 @@ impl CommonArguments {
 }
 
 impl TableArguments {
-    /// Where the figures go as JSON, and which rows are asked for.
+    /// Returns where the figures go as JSON, and which rows are selected.
     fn outputs(&self) -> (Option<&Path>, &str) {
         match self {
             TableArguments::Access { common }
@@ -188,7 +188,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return run_disk(disk);
     }
     let (json, only) = arguments.table.outputs();
-    // A file that cannot be written is an error before anything is measured.
+    // A file that cannot be written is an error before any measurement.
     let json = json.map(JsonFile::open).transpose()?;
     let (text, report) = measure(&arguments.table)?;
     if let Some(report) = &report
@@ -198,7 +198,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Nobody reads the text; the figures are written nevertheless.
+        // Nobody reads the text. The figures are written all the same.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         printed => printed.map_err(|error| format!("cannot print: {error}"))?,
     }
@@ -219,7 +219,7 @@ fn run_disk(arguments: &disk::DiskArguments) -> Result<(), Box<dyn Error>> {
     report.outcome()
 }
 
-/// Measures a table. Returns what is to be printed, and the figures, if there are any.
+/// Measures a table. Returns the text to print, and the figures, if there are any.
 fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn Error>> {
     let table = match table {
         TableArguments::Access { common } => access::table(common.plan(), &common.only)?,
@@ -255,7 +255,7 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
     Ok((report.to_string(), Some(report)))
 }
 
-/// The file for the figures. It keeps its old contents until the figures are there.
+/// The file for the figures. It keeps its old contents until the figures are complete.
 struct JsonFile<'a> {
     path: &'a Path,
     file: File,
@@ -273,7 +273,7 @@ impl JsonFile<'_> {
         let mut text = serde_json::to_vec_pretty(report)?;
         text.push(b'\n');
         let mut file = self.file;
-        // A pipe or a terminal cannot be truncated, and has nothing to lose.
+        // A pipe or a terminal cannot be truncated, and has no old contents.
         let cut = match file.metadata() {
             Ok(metadata) if metadata.is_file() => file.set_len(0),
             _ => Ok(()),

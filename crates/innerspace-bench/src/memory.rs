@@ -1,5 +1,5 @@
-//! Bytes on the heap of each object that a tenant can make in numbers, beside what its group is
-//! charged for it.
+//! The heap bytes of each kind of object that a tenant can make in large numbers, compared with the
+//! bytes that its group is charged.
 
 mod dropping;
 
@@ -22,12 +22,12 @@ use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit};
 use crate::host::PAGE;
 use crate::report::Table;
 
-/// Objects of each kind that are measured; as many are there before.
+/// The number of objects of each kind that are measured. As many exist before.
 const MANY: usize = 4_000;
 
-/// Whether the heap is counted: for this table alone.
+/// Whether the heap is counted, which is for this table only.
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
-/// Bytes on the heap, from when counting began.
+/// The bytes on the heap since counting began.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The system's allocator, which counts when it is told to.
@@ -129,13 +129,13 @@ fn spaces(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn
     row(rows, group, "accessor", |_| Ok(space.accessor()?))
 }
 
-/// Polls once, which queues it.
+/// Polls a future once, which queues it.
 fn begin<F: Future + Unpin>(mut future: F) -> F {
     let _pending = Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop()));
     future
 }
 
-/// One kind of object.
+/// Measures one kind of object.
 fn row<T>(
     rows: &mut Rows,
     group: &Group,
@@ -145,7 +145,7 @@ fn row<T>(
     let charged = Cell::new(0);
     let measure = || -> Result<u64, Box<dyn Error>> {
         let mut kept = Vec::with_capacity(2 * MANY);
-        // Tables that all share have their size by then.
+        // Tables that all objects share have their full size by then.
         for number in 0..MANY / 2 {
             kept.push(make(number)?);
         }

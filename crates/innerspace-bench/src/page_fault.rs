@@ -2,17 +2,17 @@
 //! each writes one byte to each page of its part.
 //!
 //! The figure is the CPU time of all workers for each fault; its inverse is the harmonic mean of
-//! faults per CPU second. Frames are recycled on both sides. With several workers a fault is to
+//! faults per CPU second. Frames are recycled on both sides. With several workers a fault should
 //! take little more than with one, for which the kernel is the baseline. The old way of charging is
 //! in table `groups`, row "take and give back a charged page", contender "charged last".
 //!
-//! There are two variants. In the first the workers share a mebibyte, which they fault in and give
+//! There are two variants. In the first, the workers share a mebibyte, which they fault in and give
 //! back again and again, so that frames come back while they are in the processor's cache. In the
-//! second they go once through 64 MiB, which are in no cache. Giving back is not in the figures,
-//! but its effect on the other workers is. Neither is the clock, which is read twice in a round:
-//! with 8 workers a round is 32 pages, and one reading takes as long as three of their faults.
-//! Where frames are in no cache, memory is the limit: contenders that only clear as many pages show
-//! how much of it several workers get.
+//! second, they go once through 64 MiB, which are in no cache. The figure leaves out giving back,
+//! but includes its effect on the other workers. It also leaves out the clock, which is read twice
+//! in a round: with 8 workers a round is 32 pages, and one reading takes as long as three of their
+//! faults. Where frames are in no cache, memory is the limit: contenders that only clear as many
+//! pages show how much memory bandwidth several workers get.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -28,11 +28,11 @@ use crate::host::{PAGE, Region, discard};
 use crate::report::Table;
 use crate::translation::HostPages;
 
-/// Pages that are faulted in, all workers together: 64 MiB.
+/// The number of pages that all workers together fault in: 64 MiB.
 const PAGES: u64 = 16_384;
-/// Pages of the mapping where frames come back warm: 1 MiB.
+/// The number of pages of the mapping whose frames come back warm: 1 MiB.
 const WARM: u64 = 256;
-/// How many times the pages of the cold variant are faulted in warm: the first round of each worker
+/// How many times the pages of the cold variant are faulted in warm. The first round of each worker
 /// is cold and does not count.
 const WARM_ROUNDS: u64 = 8;
 const WORKERS: [u64; 5] = [1, 3, 5, 7, 8];
@@ -43,13 +43,13 @@ const ONE: &str = "innerspace, one worker";
 const CLEAR: &str = "clear pages";
 const CLEAR_ONE: &str = "clear pages, one worker";
 
-/// What each worker does.
+/// The work of each worker.
 #[derive(Clone, Copy)]
 struct Work {
     workers: u64,
-    /// Pages of each worker's part of the mapping.
+    /// The number of pages of each worker's part of the mapping.
     pages: u64,
-    /// How often each worker faults them in and gives them back.
+    /// How many times each worker faults these pages in and gives them back.
     times: u64,
 }
 
@@ -79,7 +79,7 @@ impl Work {
         self.workers * self.part()
     }
 
-    /// Lets each worker take the steps `times` times, and adds up the time of the faults.
+    /// Lets each worker take its steps `times` times, and adds up the time of the faults.
     fn measure<W>(self, workers: impl Iterator<Item = W>) -> Outcome
     where
         W: FnMut(Step) -> Result<(), String> + Send,
@@ -108,7 +108,7 @@ impl Work {
     }
 }
 
-/// The time between two consecutive readings of the clock: the median of many.
+/// Returns the time between two consecutive readings of the clock: the median of many.
 fn clock_cost() -> u64 {
     let mut apart: Vec<u64> = (0..101)
         .map(|_| {
@@ -120,7 +120,7 @@ fn clock_cost() -> u64 {
     apart[apart.len() / 2]
 }
 
-/// What a worker does with its part.
+/// A worker's action on its part.
 #[derive(Clone, Copy)]
 enum Step {
     /// Stores a byte to each page.
@@ -158,8 +158,8 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-/// One worker is to be `faster` times as fast as the kernel; each of several is to be no slower
-/// than one.
+/// Creates a row. One worker has to be `faster` times as fast as the kernel; each of several has to
+/// be no slower than one.
 fn row(
     space: &Space,
     name: String,
@@ -210,7 +210,7 @@ fn ours(space: &Space, work: Work) -> Outcome {
     sample
 }
 
-/// Clears pages of a region of huge pages that are resident already.
+/// Clears pages of a region of huge pages that are already resident.
 fn clear(work: Work) -> Outcome {
     let mut region = Region::anonymous(work.bytes() as usize, HostPages::Huge)?;
     region.bytes_mut().fill(1);

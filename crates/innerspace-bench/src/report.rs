@@ -8,7 +8,7 @@
 //! ```
 //! Here `ratio` is the subject's median divided by the baseline's, `unit` is `ns`, `bytes` or `%`,
 //! and `budget_of` says whether `budget` limits the ratio or the subject's median itself (from
-//! above; "5 times as fast" is a ratio of 0.2). What does not apply is null.
+//! above; "5 times as fast" is a ratio of 0.2). Fields that do not apply are null.
 
 use std::fmt;
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Measured>,
 }
 
-/// The machine that was measured; "unknown" where the system does not tell.
+/// The machine that was measured; "unknown" if the system does not report it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     cpu: String,
@@ -72,7 +72,7 @@ impl Machine {
     }
 }
 
-/// The value of the first `name : value` line of a file in /proc.
+/// Returns the value of the first `name : value` line of a file in /proc.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let lines = text.lines().filter_map(|line| line.split_once(':'));

@@ -1,7 +1,7 @@
-//! What the kernel offers for the same tasks: mmap, madvise, fork, and its figures about memory.
+//! The kernel's means for the same tasks: mmap, madvise, fork, and its figures about memory.
 //!
-//! The only module with `unsafe`, which the contenders require. Where a system lacks something, an
-//! error or `None` tells, and the tour reports that it was not measured.
+//! This is the only module with `unsafe`, which the contenders require. If a system lacks a call,
+//! the function returns an error or `None`, and the tour reports that this was not measured.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,8 @@ pub(crate) use self::unix::{
     Mapping, drop_cache, fork_and_write, have_large_files_refused, leave_no_core, signal_of,
 };
 
-/// The greatest amount of physical memory that this process has used, in bytes (VmHWM). Linux only.
+/// Returns the greatest amount of physical memory that this process has used, in bytes (VmHWM).
+/// Linux only.
 pub(crate) fn peak_resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -33,7 +34,7 @@ mod unix {
 
     use super::*;
 
-    /// A file mapped read-only, as mmap(2) does it.
+    /// A file mapped read-only by mmap(2).
     #[derive(Debug)]
     pub(crate) struct Mapping {
         start: *mut libc::c_void,
@@ -55,13 +56,13 @@ mod unix {
             Ok(Mapping { start, len })
         }
 
-        /// The bytes of a range. An access past the end of a file that was cut short ends the
-        /// process.
+        /// Returns the bytes of a range. An access past the end of a file that was cut short ends
+        /// the process.
         pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
             assert!(range.start <= range.end && range.end <= self.len);
-            // SAFETY: inside the mapping, by the assertion. That nobody changes the file meanwhile
-            // is what mmap asks of all its users and none can promise; it is used in short-lived
-            // processes that do nothing else.
+            // SAFETY: the range is inside the mapping, by the assertion. mmap asks of all its users
+            // that nobody changes the file meanwhile, which none can promise. This is used in
+            // short-lived processes that do nothing else.
             unsafe {
                 let start = self.start.cast::<u8>().add(range.start);
                 std::slice::from_raw_parts(start, range.len())
@@ -95,10 +96,10 @@ mod unix {
         }
     }
 
-    /// Asks the kernel to forget what it caches of a file, so that each contender starts from the
-    /// disk.
+    /// Has the kernel forget the pages of a file that it caches, so that each contender starts from
+    /// the disk.
     pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
-        // Data that is not written yet would stay.
+        // Data that is not yet written would stay.
         let _ = file.sync_all();
         #[cfg(target_os = "linux")]
         // SAFETY: takes a descriptor, which is open, and numbers.
@@ -119,13 +120,13 @@ mod unix {
         if child == 0 {
             memory[at] = value;
             let code = i32::from(memory[at] != value);
-            // SAFETY: ends the child at once; nothing of the parent's is run or flushed twice.
+            // SAFETY: this ends the child; nothing of the parent's is run or flushed twice.
             unsafe { libc::_exit(code) };
         }
         let took = start.elapsed();
         check(child)?;
         let mut status = 0;
-        // SAFETY: waits for our own child; `status` is a valid place.
+        // SAFETY: waits for our own child; `status` is valid memory.
         check(unsafe { libc::waitpid(child, &mut status, 0) })?;
         if status != 0 || memory[at] != before {
             return Err(io::Error::other(
@@ -135,25 +136,25 @@ mod unix {
         Ok(took)
     }
 
-    /// Ignores the signal for a file larger than `ulimit -f` allows, which would end this process
-    /// and leave its folder behind: the write fails instead.
+    /// Ignores the signal for a file larger than `ulimit -f` allows. It would end this process and
+    /// leave its folder behind; when ignored, the write fails instead.
     pub(crate) fn have_large_files_refused() {
-        // SAFETY: ignores a signal, for which there is no handler.
+        // SAFETY: ignores a signal for which there is no handler.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         }
     }
 
-    /// Keeps a death by signal, which is expected, from leaving a core file.
+    /// Makes sure that a death by signal, which is expected, leaves no core file.
     pub(crate) fn leave_no_core() {
         #[cfg(target_os = "linux")]
-        // SAFETY: sets an attribute of this process; takes numbers.
+        // SAFETY: the call takes numbers, and sets an attribute of this process.
         unsafe {
             libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         }
     }
 
-    /// The signal that ended a process, by name.
+    /// Returns the name of the signal that ended a process.
     pub(crate) fn signal_of(status: ExitStatus) -> Option<String> {
         let signal = status.signal()?;
         Some(match signal {
@@ -166,7 +167,7 @@ mod unix {
 #[cfg(not(unix))]
 pub(crate) use self::elsewhere::*;
 
-/// There is nothing to compare with.
+/// Stands in where the system has nothing to compare with.
 #[cfg(not(unix))]
 mod elsewhere {
     use super::*;

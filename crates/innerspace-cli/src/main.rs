@@ -3,10 +3,10 @@
 //! | file | content |
 //! |---|---|
 //! | `tour` | the six stations, a file each: read these to learn the API |
-//! | `kernel` | what the kernel does for the same tasks; all of the tool's `unsafe` |
+//! | `kernel` | the kernel's means for the same tasks; all of the tool's `unsafe` |
 //! | `size` | sizes in the form `16MiB` |
 //!
-//! Exit code 0: everything was verified. 1: something was not, or could not be done. 2: wrong
+//! Exit code 0: everything was verified. 1: a claim was not verified, or a step failed. 2: wrong
 //! arguments. 130: interrupted.
 
 mod kernel;
@@ -81,7 +81,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     complain(&format!("{first}; see {command} --help"), 2)
 }
 
-/// Prints one line to standard error. If even that is closed, the exit code alone tells.
+/// Prints one line to standard error. If that is closed, only the exit code reports the failure.
 fn complain(text: &str, code: u8) -> ExitCode {
     let _ = writeln!(io::stderr(), "error: {text}");
     ExitCode::from(code)

@@ -2,7 +2,7 @@
 
 use innerspace::{GIB, KIB, MIB};
 
-/// The bytes that `text` stands for: a whole number and a unit, B by default.
+/// Returns the number of bytes in `text`: a whole number and a unit, which is B if it is left out.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -1,4 +1,4 @@
-//! Claims: which test notices a mutant.
+//! Claims that a test notices a mutant.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -52,7 +52,7 @@ impl Claim {
         Ok(claim)
     }
 
-    /// The tests whose path ends in the claim's name, or, if there is none, contains it.
+    /// Returns the tests whose path ends in the claim's name, or, if there are none, contains it.
     pub(super) fn matching(&self, tests: &[String]) -> Vec<String> {
         let suffix = format!("::{}", self.test);
         let whole = |test: &&String| **test == self.test || test.ends_with(&suffix);

@@ -13,9 +13,9 @@
 //! bug = ""
 //! ```
 //!
-//! The first line says what the bug is. `lines` must occur exactly once in the file, as whole
-//! lines; `bug` replaces them in a copy of the workspace while the tests are built and run. A
-//! further `[[change]]` of a file is applied to the result of the earlier ones.
+//! The first line describes the bug. `lines` must occur exactly once in the file, as whole lines;
+//! `bug` replaces them in a copy of the workspace while the tests are built and run. A further
+//! `[[change]]` of a file is applied to the result of the earlier ones.
 //!
 //! A claim has the form `MODE [TARGET]: NAME [, may hang] [, may abort]`. MODE is `test`, `loom` or
 //! `shuttle`; TARGET is an integration test of the crate (default: its unit tests); NAME is the end
@@ -71,7 +71,7 @@ pub(crate) struct Options {
     pub(crate) budget: Option<Duration>,
 }
 
-/// How a mutant fared against one claim.
+/// The result of a mutant for one claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Verdict {
     Caught,
@@ -110,7 +110,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Checks that each patch still applies, that the tests it names exist, and that the library's
+/// Checks that each patch still applies, that the tests that it names exist, and that the library's
 /// sources do not mention mutants.
 pub(crate) fn check() -> Result<()> {
     let patches = read()?;
@@ -161,7 +161,7 @@ fn read() -> Result<Vec<Patch>> {
     Ok(patches)
 }
 
-/// The names of all functions in the Rust sources below `folder`.
+/// Returns the names of all functions in the Rust sources below `folder`.
 fn functions(folder: &Path) -> Result<BTreeSet<String>> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut names = BTreeSet::new();
@@ -248,7 +248,7 @@ pub(crate) fn run(wanted: &[String], options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The mode and the test of a claim, for the tables.
+/// Returns the mode and the test of a claim, for the tables.
 fn shown(claim: &Claim) -> String {
     format!("{:8} {}", claim.target.mode.name(), claim.test)
 }
@@ -291,7 +291,7 @@ fn judge(
         return Ok(verdict);
     }
     if !unchanged.contains_key(&claim.target) {
-        // The binary is copied: the next mutant is built in its place.
+        // The binary is copied, since the next mutant is built in its place.
         let built = build()?;
         let kept = built.with_extension("unchanged");
         fs::copy(&built, &kept).with_context(|| format!("cannot copy {}", built.display()))?;

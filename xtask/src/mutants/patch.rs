@@ -9,11 +9,11 @@ use serde::Deserialize;
 
 use super::claim::Claim;
 
-/// A mutant: what it changes, and the tests that notice.
+/// A mutant: its changes, and the tests that notice them.
 #[derive(Clone, Debug)]
 pub(super) struct Patch {
     pub(super) id: String,
-    /// What the bug is: the comment in the file's first line.
+    /// The description of the bug: the comment in the file's first line.
     pub(super) title: String,
     pub(super) claims: Vec<Claim>,
     changes: Vec<Change>,
@@ -37,7 +37,7 @@ struct Change {
 }
 
 impl Patch {
-    /// Reads all patches of `folder`, in the order of their names. Adds the errors in others to
+    /// Reads all patches of `folder`, in the order of their names. Errors in a patch are added to
     /// `wrong`.
     pub(super) fn read_all(folder: &Path, wrong: &mut Vec<String>) -> Result<Vec<Patch>> {
         let entries =
@@ -90,7 +90,7 @@ impl Patch {
         })
     }
 
-    /// The changed files: their paths below `tree`, and their texts with the bug in them.
+    /// Returns the changed files: their paths below `tree`, and their texts with the bug in them.
     pub(super) fn apply(&self, tree: &Path) -> Result<BTreeMap<String, String>> {
         let mut files = BTreeMap::new();
         for change in &self.changes {

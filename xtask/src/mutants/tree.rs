@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use super::patch::Patch;
 use crate::process::root;
 
-/// A copy of the workspace, which nobody else changes as long as this value lives.
+/// A copy of the workspace, which no other process changes as long as this value lives.
 ///
-/// Only files that differ are written, so that cargo builds little anew. If an interrupted run has
-/// left a patch in the copy, this repairs it, too.
+/// Only files that differ are written, so that cargo rebuilds little. If an interrupted run has
+/// left a patch in the copy, this also repairs it.
 pub(super) struct Tree {
     folder: PathBuf,
     _lock: File,

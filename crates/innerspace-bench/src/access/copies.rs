@@ -1,4 +1,4 @@
-//! Pages read and written by copy.
+//! Pages that are read and written by copy.
 
 use std::error::Error;
 use std::fs::File;
@@ -14,8 +14,7 @@ use crate::harness::{
 use crate::host::{PAGE, Region, memory_file};
 use crate::translation::HostPages;
 
-/// Copies `count` random pages into one buffer with `read`, and returns the sum of one word of
-/// each.
+/// Copies `count` random pages into one buffer with `read`. Returns the sum of one word of each.
 #[inline(always)]
 fn random_reads(
     resident: &Resident,
@@ -135,7 +134,7 @@ fn scan_row<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
 }
 
 /// Writes pages that neither the cache nor the store has: a mebibyte, page after page. The mebibyte
-/// is then cut off again outside the figures, so that both sides get their frames back warm.
+/// is then cut off outside the figures, so that both sides get their frames back warm.
 pub(super) fn measure_writes(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let pages = plan.operations(64_000).min(256);
     let times = plan.operations(64_000).div_ceil(pages);

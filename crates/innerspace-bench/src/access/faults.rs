@@ -1,8 +1,8 @@
-//! First touches of pages, and unmapping them.
+//! First touches of pages, and unmapping.
 //!
-//! The kernel's mappings have pages of 4 KiB, which is what a program gets by default. Where the
-//! kernel does less work with huge pages, a mapping with huge pages is a contender of its own.
-//! Mapping and unmapping are not in the figures of the faults.
+//! The kernel's mappings have pages of 4 KiB, which a program gets by default. Where the kernel
+//! does less work with huge pages, a mapping with huge pages is a contender of its own. The figures
+//! of the faults do not include mapping and unmapping.
 //!
 //! Recycled frames are taken a mebibyte at a time, so that on both sides a frame comes back while
 //! its bytes are in the processor's cache, as the frames of short-lived mappings do. With 64 MiB at
@@ -20,7 +20,7 @@ use crate::harness::{
 use crate::host::{PAGE, Region, memory_file};
 use crate::translation::HostPages;
 
-/// How many pages are touched in one round: 64 MiB.
+/// The number of pages touched in one round: 64 MiB.
 const PAGES: u64 = 16_384;
 /// How many of them are mapped at a time in the rows whose frames come back warm.
 const WARM: u64 = 256;
@@ -109,7 +109,7 @@ impl Faults {
         })
     }
 
-    /// Maps, touches and unmaps a mebibyte again and again; only the touches are timed.
+    /// Maps, touches and unmaps a mebibyte again and again. Only the touches are timed.
     fn warm_writes(&self) -> Row<'_> {
         let pages = WARM.min(self.pages);
         let bytes = pages * PAGE as u64;

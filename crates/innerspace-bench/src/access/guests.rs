@@ -18,7 +18,7 @@ mod sieve;
 const CODE: u32 = 0x1000;
 const PRINTED: u32 = 0x2000;
 const DATA: u32 = 0x1_0000;
-/// How many numbers the sieve examines: one byte each.
+/// The number of numbers that the sieve examines, in one byte each.
 const NUMBERS: u32 = 1 << 20;
 const END: u64 = DATA as u64 + NUMBERS as u64;
 
@@ -74,8 +74,8 @@ fn run<M: GuestMemory>(machine: &mut Machine<M>, instructions: u64) -> Outcome {
         while machine.steps < end {
             match machine.run(end - machine.steps) {
                 Stop::Enough => {}
-                // From the second run on, the composites are marked already; the instructions
-                // remain the same.
+                // From the second run on, the composites are already marked. The instructions are
+                // the same.
                 Stop::Call => start(machine),
                 stop @ Stop::Exception(_) => return Err(format!("{stop:?}").into()),
             }

@@ -14,7 +14,7 @@ use super::{Resident, WhenWanted};
 use crate::harness::{Budget, Contender, Plan, Row, Rows, Unit, below, thread_time, xorshift};
 use crate::host::{PAGE, Region};
 
-/// Loads by offset in the resident bytes; offsets are multiples of 8.
+/// Loads by offset from the resident bytes. Offsets are multiples of 8.
 pub(super) trait Load {
     type Error: Error + 'static;
     fn load(&mut self, offset: u64) -> Result<u64, Self::Error>;
@@ -77,7 +77,8 @@ impl Load for Cached<'_> {
     }
 }
 
-/// Pages whose frames are not consecutive, so that each needs a translation of its own.
+/// The name of the contender whose frames are not consecutive, so that each page needs a
+/// translation of its own.
 const SCATTERED: &str = "innerspace, scattered pages";
 
 /// The order of the offsets.
@@ -131,7 +132,7 @@ pub(super) fn independent<L: Load>(
     Ok(sum)
 }
 
-/// The step is mixed in, because the walk would otherwise soon enter a cycle short enough to be
+/// The step is mixed in, because otherwise the walk would soon enter a cycle short enough to be
 /// cached.
 #[inline(never)]
 fn dependent<L: Load>(mut load: L, bytes: u64, count: u64, seed: u64) -> Result<u64, L::Error> {
@@ -193,7 +194,7 @@ fn row<'a>(name: &str, contenders: Vec<Contender<'a>>, budget: Budget) -> Row<'a
     }
 }
 
-/// What the contenders of one order share.
+/// The state that the contenders of one order share.
 #[derive(Clone, Copy)]
 struct Loads<'a> {
     order: Order,
@@ -292,7 +293,7 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// What each contender loads from the same places.
+/// Returns the sum that each contender loads from the same places.
 #[cfg(test)]
 pub(super) fn sums(resident: &Resident, count: u64, seed: u64) -> Result<Vec<u64>, Box<dyn Error>> {
     let bytes = resident.bytes;

@@ -1,4 +1,4 @@
-//! What an access costs: loads, views, copies, faults, misses, and two threads.
+//! The cost of an access: loads, views, copies, faults, misses, and two threads.
 //!
 //! | file | rows |
 //! |---|---|
@@ -40,7 +40,7 @@ use crate::host::{PAGE, Region, memory_file};
 use crate::report::Table;
 use crate::translation::HostPages;
 
-/// Resident pages in the rows of hits.
+/// The number of resident pages in the rows of hits.
 const PAGES: u64 = 100_000;
 
 /// Measures the rows whose names contain `only`.
@@ -80,7 +80,7 @@ struct Resident {
     _memories: [Memory; 3],
 }
 
-/// The pages, made by the first row that needs them: that takes longer than most of the rows.
+/// The pages, created by the first row that needs them: that takes longer than most of the rows.
 struct WhenWanted {
     pages: u64,
     resident: OnceCell<Resident>,
@@ -118,9 +118,9 @@ impl Resident {
         }
         raw_small.bytes_mut().copy_from_slice(raw.bytes());
         let kernel_file = memory_file()?;
-        // Room to spare: the shards of the cache do not fill evenly.
+        // There is room to spare, since the shards of the cache do not fill evenly.
         let cache = Cache::new(pages as usize * 2);
-        // A memory for each, so that either arena is about as large as the raw region.
+        // Each has a memory of its own, so that either arena is about as large as the raw region.
         let room = bytes + bytes / 16 + 16 * MIB;
         let memories = [memory(room)?, memory(room)?, memory(room)?];
         let [memory, file_memory, scattered_memory] = &memories;

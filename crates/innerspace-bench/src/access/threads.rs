@@ -1,8 +1,8 @@
 //! The hit paths on two threads, compared with one.
 //!
-//! Measured by wall time, for which the budget is meant and which needs two idle cores; and by CPU
-//! time for each operation, which shows on a busy machine, too, whether the threads obstruct each
-//! other. Twice the work in 1 / 1.8 of the time is 1.11 times the CPU time for each operation.
+//! Wall time is what the budget is for, and needs two idle cores. CPU time for each operation is
+//! measured as well: it shows even on a busy machine whether the threads obstruct each other. Twice
+//! the work in 1 / 1.8 of the time is 1.11 times the CPU time for each operation.
 
 use std::error::Error;
 use std::sync::Barrier;
@@ -23,7 +23,7 @@ pub(crate) enum Clock {
     Cpu,
 }
 
-/// Runs all workers at the same time, each on a thread and a processor of its own; each does
+/// Runs all workers at the same time, each on a thread and a processor of its own. Each worker does
 /// `count` operations.
 pub(crate) fn together<W>(clock: Clock, count: u64, workers: Vec<W>) -> Outcome
 where

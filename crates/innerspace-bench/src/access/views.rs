@@ -1,6 +1,6 @@
 //! Takes a view of a random page, reads 8 bytes of it, and drops it.
 //!
-//! The baseline is the least that any buffer pool with pinned pages can do: a dense table of
+//! The baseline is the least work that any buffer pool with pinned pages can do: a dense table of
 //! counts, indexed by page, with one atomic addition to pin and one to unpin. It can neither evict
 //! nor hold more than one file.
 
@@ -16,7 +16,7 @@ use crate::host::PAGE;
 const NAME: &str = "view of a random page, 8 bytes, drop";
 const PRESENT: u64 = 1 << 63;
 
-/// The number of views of each page, a word for each.
+/// The number of views of each page, in one word each.
 struct DenseTable<'a> {
     holds: Vec<AtomicU64>,
     bytes: &'a [u8],
@@ -55,14 +55,14 @@ impl Drop for DenseView<'_> {
     }
 }
 
-/// Eight bytes of a page, from a place that `random` decides.
+/// Returns eight bytes of a page, from a place that `random` decides.
 #[inline(always)]
 fn eight(page: &[u8], random: u64) -> u64 {
     let at = random as usize % (PAGE / 8) * 8;
     u64::from_le_bytes(page[at..at + 8].try_into().expect("eight of them"))
 }
 
-/// Calls `look` with random pages, and adds up what it returns.
+/// Calls `look` with random pages, and adds up the results.
 #[inline(always)]
 fn run(
     bytes: u64,

@@ -1,5 +1,5 @@
 //! A file without holes: loads and stores through a mapping, compared with the same on cached
-//! memory; writes and a sync, compared with copying and flushing the same lines.
+//! memory; writes and a sync, compared with copying and flushing the same cache lines.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -17,9 +17,9 @@ use crate::harness::{
 use crate::host::{PAGE, Region};
 use crate::translation::HostPages;
 
-/// Pages of the file: 64 MiB.
+/// The number of pages of the file: 64 MiB.
 const PAGES: u64 = 16_384;
-/// Bytes of one write by call.
+/// The bytes of one write by call.
 const CALL: usize = 64 << 10;
 
 pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
@@ -65,7 +65,7 @@ struct Content {
     seeds: RefCell<Seeds>,
     _files: (DaxFile, PagedFile),
     _memory: Memory,
-    /// Where the direct mapping begins, and the cached one.
+    /// The address at which the direct mapping begins, and that of the cached one.
     at: [VirtAddr; 2],
     accessors: [RefCell<Accessor>; 2],
 }
@@ -73,7 +73,7 @@ struct Content {
 impl Content {
     fn new(plan: Plan) -> Result<Content, Box<dyn Error>> {
         let bytes = plan.pages(PAGES) * PAGE as u64;
-        // So large that nothing dirty has to be written during the measurement.
+        // The memory is so large that no dirty block has to be written during the measurement.
         let memory = memory(8 * bytes + 16 * MIB)?;
         let direct = super::hole(&memory, bytes, bytes + 2 * MIB)?;
         let options = memory.options().access(FileAccess::ReadWrite);
@@ -180,8 +180,8 @@ impl Content {
 }
 
 impl Content {
-    /// Stores 8 bytes at random places, and syncs; compared with the same in ordinary memory, where
-    /// only the lines that were stored to are flushed.
+    /// Stores 8 bytes at random places, and syncs. The baseline does the same in ordinary memory,
+    /// and flushes only the lines that were stored to.
     fn synced_stores(&self, blocks: HoleWrites) -> Result<Row<'_>, Box<dyn Error>> {
         let bytes = self.bytes;
         let count = bytes / PAGE as u64 / 4;
@@ -236,8 +236,7 @@ impl Content {
     }
 }
 
-/// Stores to each page of a hole, through a mapping, which allocates blocks of the size that was
-/// chosen.
+/// Stores to each page of a hole through a mapping, which allocates blocks of the chosen size.
 fn have_blocks(memory: &Memory, file: &DaxFile) -> Result<(), Box<dyn Error>> {
     let space = memory.space()?;
     let at = space.map(Map::direct(file).shared().writable())?;
@@ -255,7 +254,8 @@ fn size(blocks: HoleWrites) -> &'static str {
     }
 }
 
-/// The faults of the writes are in the figure, because a sync takes the right to store away.
+/// Stores through the mapping, and syncs. The faults of the stores are in the figure, because a
+/// sync takes the right to store away.
 fn synced_mapping(memory: &Memory, file: &DaxFile, bytes: u64, source: &[u8]) -> Outcome {
     let space = memory.space()?;
     let at = space.map(Map::direct(file).shared().writable())?;

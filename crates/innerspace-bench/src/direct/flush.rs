@@ -4,8 +4,8 @@
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Flushes the lines of `bytes` with the best instruction of this processor, and waits until that
-/// is done. Returns whether there is such an instruction.
+/// Flushes the lines of `bytes` with the best instruction that this processor has, and waits until
+/// that is done. Returns whether there is such an instruction.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn flush_lines(bytes: &[u8]) -> bool {
     use std::arch::asm;

@@ -11,7 +11,7 @@ use crate::harness::{
 };
 use crate::host::{PAGE, Region, memory_file};
 
-/// Pages of the hole: 1 GiB.
+/// The number of pages of the hole: 1 GiB.
 const PAGES: u64 = 262_144;
 
 pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
@@ -52,19 +52,19 @@ impl Store for Zeros {
     }
 }
 
-/// What a contender maps.
+/// The file that a contender maps.
 #[derive(Clone, Copy)]
 enum File {
     Direct,
     Cached,
-    /// For the old way.
+    /// The file of the old way.
     Zeros,
 }
 
 impl Holes {
     fn new(pages: u64) -> Result<Holes, Box<dyn Error>> {
         let bytes = pages * PAGE as u64;
-        // Has room for the pages of the old way.
+        // The memory has room for the pages of the old way.
         let memory = memory(bytes + bytes / 16 + 16 * MIB)?;
         let space = memory.space()?;
         let direct = super::hole(&memory, bytes, MIB)?;
@@ -180,7 +180,7 @@ impl Holes {
         }
     }
 
-    /// The resident bytes of the mapping at `at`, from its line in the style of smaps.
+    /// Returns the resident bytes of the mapping at `at`, from its line in the style of smaps.
     fn resident_at(&self, at: VirtAddr) -> Result<u64, Box<dyn Error>> {
         let stats = self.space.stats();
         let of = stats.mappings.iter().find(|mapping| mapping.start == at);
@@ -242,7 +242,7 @@ impl Holes {
     }
 }
 
-/// The Rss that the kernel reports for a mapping of its own, in bytes.
+/// Returns the Rss that the kernel reports for a mapping of its own, in bytes.
 fn resident(region: &Region) -> Result<u64, Box<dyn Error>> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let start = format!("{:x}-", region.bytes().as_ptr().addr());

@@ -3,14 +3,13 @@
 //!
 //! | file | rows |
 //! |---|---|
-//! | `holes` | a hole of 1 GiB: time for each page, and what is resident afterwards |
+//! | `holes` | a hole of 1 GiB: time for each page, and the bytes resident afterwards |
 //! | `content` | loads, stores and syncs of a file without holes |
 //! | `flush` | flushing lines of memory, for a baseline of `content` |
 //! | `threads` | two threads that fault in different ranges of 2 MiB |
 //!
-//! The old way caches a page of zeros for each page of the hole, as happens with a store that
-//! reports no holes. "Kernel" is a mapping of a sparse file in memory, for which tmpfs does the
-//! same.
+//! The old way caches a page of zeros for each page of the hole, as for a store that reports no
+//! holes. "Kernel" is a mapping of a sparse file in memory, for which tmpfs does the same.
 
 mod content;
 mod flush;
@@ -36,7 +35,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-/// Opens a file of `bytes` that is a single hole, on a device of `device` bytes.
+/// Creates a file of `bytes` that is a single hole, on a device of `device` bytes.
 fn hole(memory: &Memory, bytes: u64, device: u64) -> Result<DaxFile, Box<dyn Error>> {
     let device = DaxDevice::huge_pages(device)?;
     let file = memory.direct_file(&device, "hole")?;

@@ -8,10 +8,10 @@ use crate::access::{Clock, together};
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory};
 use crate::host::PAGE;
 
-/// Pages in a thread's range: 64 MiB.
+/// The number of pages in a thread's range: 64 MiB.
 const PAGES: u64 = 16_384;
 
-/// What the threads do to each page.
+/// How the threads touch each page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Touch {
     /// Loads from a hole, in ranges where no mapping of 2 MiB fits.
@@ -74,7 +74,8 @@ impl Setting {
     fn run(&self, touch: Touch, clock: Clock, threads: u64) -> Outcome {
         let page = PAGE as u64;
         let map = Map::direct(&self.file).shared().writable();
-        // Begins at an odd page, so that no aligned 2 MiB of the file are aligned in the space.
+        // The mapping begins at an odd page, so that no aligned 2 MiB of the file are aligned in
+        // the space.
         let at = self.space.map(map.range(page..))?;
         let work = |thread: u64| {
             let mut accessor = self.space.accessor().unwrap();

@@ -22,19 +22,19 @@ use super::{Fallible, contenders, interrupted};
 /// The hidden subcommand.
 pub(super) const SUBCOMMAND: &str = "disk-child";
 
-/// What a child is to do.
+/// The task of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) contender: Contender,
     pub(super) work: Work,
     pub(super) path: PathBuf,
-    /// How much of the file is read.
+    /// The number of bytes of the file that are read.
     pub(super) bytes: u64,
     /// The limit of the memory.
     pub(super) limit: u64,
-    /// Decides the places to read and write; the same for all contenders of a round.
+    /// The seed that decides the places to read and write, the same for all contenders of a round.
     pub(super) seed: u64,
-    /// Distinguishes this run's writes from all others.
+    /// A number that distinguishes this run's writes from all others.
     pub(super) mark: u64,
     /// The memory cgroup to join.
     pub(super) group: Option<PathBuf>,
@@ -46,11 +46,11 @@ pub(super) struct Taken {
     pub(super) wall_seconds: f64,
     /// User and system time of all threads of the process.
     pub(super) cpu_seconds: f64,
-    /// Bytes read from the disk and written to it for the process; `None` where the kernel does not
-    /// count them.
+    /// The bytes read from the disk and written to it for the process; `None` if the kernel does
+    /// not count them.
     pub(super) read_bytes: Option<u64>,
     pub(super) written_bytes: Option<u64>,
-    /// Why no memory cgroup held the process to the limit.
+    /// The reason why no memory cgroup held the process to the limit.
     pub(super) unlimited: Option<String>,
 }
 
@@ -74,12 +74,12 @@ pub(super) fn timed(work: impl FnOnce() -> Fallible) -> Fallible<Taken> {
     })
 }
 
-/// Starts a thread for each part, then measures them all together. Returns the first failure.
+/// Starts a thread for each part, and measures all of them together. Returns the first failure.
 pub(super) fn timed_threads(
     threads: u64,
     part: impl Fn(u64) -> Fallible + Sync,
 ) -> Fallible<Taken> {
-    // Threads wait here until all of them exist. If one cannot be started, the others end at once.
+    // Threads wait here until all of them exist. If one cannot be started, the others end.
     let may_run = RwLock::new(false);
     let held = may_run.write();
     let mut held = held.unwrap_or_else(PoisonError::into_inner);
@@ -123,14 +123,14 @@ fn cpu_seconds() -> Fallible<f64> {
     Ok(seconds(usage.ru_utime) + seconds(usage.ru_stime))
 }
 
-/// The value of a line of /proc/self/io.
+/// Returns the value of a line of /proc/self/io.
 fn transferred(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/self/io").ok()?;
     let mut lines = text.lines().filter_map(|line| line.split_once(": "));
     lines.find(|(key, _)| *key == name)?.1.trim().parse().ok()
 }
 
-/// The hidden subcommand: runs the task, and returns the line to print.
+/// Runs the hidden subcommand: does the task, and returns the line to print.
 pub(crate) fn run(task: &str) -> Result<String, Box<dyn std::error::Error>> {
     let task: Task = serde_json::from_str(task)?;
     let joined = match &task.group {
@@ -175,10 +175,10 @@ impl Task {
     }
 }
 
-/// Time between two looks at a child.
+/// The time between two looks at a child.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A child, killed on drop if it still runs.
+/// A child, which is killed on drop if it still runs.
 #[derive(Debug)]
 struct Running(Child);
 
@@ -190,8 +190,8 @@ impl Drop for Running {
     }
 }
 
-/// How often to try to remove a group, with 10 ms between: it stays busy for a moment after its
-/// last process has ended.
+/// How many times to try to remove a group, with 10 ms between: it stays busy for a moment after
+/// its last process has ended.
 const TRIES: u32 = 50;
 
 /// A group of the run, removed on drop.
@@ -201,7 +201,7 @@ pub(super) struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// A new group of this limit; `None` where none can be made.
+    /// Creates a group of this limit. Returns `None` if none can be created.
     pub(super) fn new(limit: u64) -> Option<MemoryGroup> {
         let name = format!("innerspace-bench-{}", std::process::id());
         parents()
@@ -212,7 +212,7 @@ impl MemoryGroup {
     fn below(parent: &Path, name: &str, limit: u64) -> Option<MemoryGroup> {
         let path = parent.join(name);
         fs::create_dir(&path).ok()?;
-        // From here on, an early return removes it.
+        // From here on, an early return removes the group.
         let group = MemoryGroup { path };
         let limit = limit.to_string();
         let limits = ["memory.limit_in_bytes", "memory.max"];
@@ -232,9 +232,9 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// The groups in which one may be made, best first: the group of this process, since a container
-/// may make none outside of it; then its parent, since in version 2 a group that has processes
-/// cannot have limited groups below it.
+/// Returns the groups in which one may be created, best first: the group of this process, since a
+/// container may create none outside of it; then its parent, since in version 2 a group that has
+/// processes cannot have limited groups below it.
 fn parents() -> Vec<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut parents = Vec::new();

@@ -1,21 +1,21 @@
 //! How each contender does the work of each row.
 //!
 //! Files are opened, rings set up and threads started before the clock starts. Every read is
-//! checked at once; `written` checks the writes afterwards.
+//! checked when it is made; `written` checks the writes afterwards.
 //!
 //! Every contender reads the number of each page. pread, `read_at` and a mapping of the library
 //! copy the page first, as their interface requires; views, mmap and the bare loop do not.
 //!
 //! - mmap gets the advice that was measured to be best for each row, while the library runs with
-//!   default options. A scan by one thread took 0.56 s with MADV_SEQUENTIAL and 0.95 s without; a
-//!   scan by two threads took 1.4 s with it and 0.7 to 1.0 s without, so they have no advice.
-//!   Random reads have MADV_RANDOM, since the kernel reads the pages around each one otherwise.
-//! - In scans the bare loop transfers 1 MiB at a time, with 8 transfers in flight. On the disk this
-//!   was tuned for (4.1 GB/s), 1 MiB x 4, 2 MiB x 8, 4 MiB x 4 and 256 KiB x 32 were within 3 % of
-//!   it on average, which is less than the disk varies; the last took 1.5 times the CPU time. In
-//!   other rows the loop has as many reads in flight as the other contenders have threads or
-//!   futures, and it writes as it scans. It has no cache, so a row that reads a page twice goes to
-//!   the disk twice.
+//!   default options. A scan by one thread took 0.56 s with MADV_SEQUENTIAL and 0.95 s without. A
+//!   scan by two threads took 1.4 s with it and 0.7 to 1.0 s without, so these have no advice.
+//!   Random reads have MADV_RANDOM, since otherwise the kernel reads the pages around each one.
+//! - In scans the bare loop transfers 1 MiB at a time, with 8 transfers in flight. On the disk for
+//!   which this was tuned (4.1 GB/s), 1 MiB x 4, 2 MiB x 8, 4 MiB x 4 and 256 KiB x 32 were within
+//!   3 % of it on average, which is less than the disk varies; the last took 1.5 times the CPU
+//!   time. In other rows the loop has as many reads in flight as the other contenders have threads
+//!   or futures, and it writes as it scans. It has no cache, so a row that reads a page twice goes
+//!   to the disk twice.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -34,17 +34,17 @@ use super::written::{APPENDED, LOADED, Step, piece, steps};
 use super::{Fallible, MIB};
 use crate::host::{PAGE, Region};
 
-/// Bytes of one call of the scans that copy.
+/// The bytes of one call in the scans that copy.
 const COPIED: usize = 64 << 10;
-/// Bytes of each transfer of the bare loop in scans and rows of writes, and how many are in flight
-/// for each thread.
+/// The bytes of each transfer of the bare loop in scans and rows of writes, and the number of
+/// transfers in flight for each thread.
 const DIRECT: usize = 1 << 20;
 const DIRECT_DEPTH: usize = 8;
-/// One operation of the rows of batches: the number of reads, one after the other, and the bytes of
-/// each.
+/// One operation of the rows of batches: the number of reads, made one after the other, and the
+/// bytes of each.
 pub(super) const BATCH: u64 = 16;
 const BATCH_READ: usize = 16 << 10;
-/// Bytes between two syncs of the row that appends.
+/// The bytes between two syncs in the row that appends.
 const APPEND_SYNC: u64 = 16 * MIB;
 
 /// Runs the task.
@@ -66,13 +66,13 @@ pub(super) fn run(task: &Task) -> Fallible<Taken> {
     }
 }
 
-/// The range that a thread scans, in whole mebibytes.
+/// Returns the range that a thread scans, in whole mebibytes.
 fn part(bytes: u64, threads: u64, thread: u64) -> Range<u64> {
     let each = (bytes / threads).next_multiple_of(MIB);
     (each * thread).min(bytes)..(each * (thread + 1)).min(bytes)
 }
 
-/// The pages of a row of random reads, and how many are read at once.
+/// Returns how many pages are read at a time in a row of random reads, and which pages.
 fn random(task: &Task) -> Fallible<(u64, Vec<u64>)> {
     match task.work {
         Work::Random { at_once, reads } => {
@@ -87,7 +87,7 @@ fn no_part(contender: Contender, work: Work) -> Box<dyn std::error::Error + Send
     format!("{contender:?} has no part in {work:?}").into()
 }
 
-/// Reads random pages on several threads, with a call for each page. Each thread makes its own
+/// Reads random pages on several threads, with a call for each page. Each thread creates its own
 /// `reader`.
 fn random_reads<R: FnMut(u64, usize) -> Fallible>(
     task: &Task,
@@ -104,7 +104,7 @@ fn random_reads<R: FnMut(u64, usize) -> Fallible>(
     })
 }
 
-/// The offsets that a thread reads in a row of batches.
+/// Returns the offsets that a thread reads in a row of batches.
 fn batch_offsets(
     task: &Task,
     spread: Spread,
@@ -161,7 +161,7 @@ fn mixed(
     })
 }
 
-/// Writes a file from its beginning to its end, `size` bytes a call.
+/// Writes a file from its beginning to its end, with `size` bytes in each call.
 fn write_all(
     bytes: u64,
     size: usize,
@@ -237,8 +237,8 @@ fn calls(task: &Task) -> Fallible<Taken> {
     }
 }
 
-/// The handles to read through: in a scan one for each thread, since read-ahead belongs to the
-/// handle; otherwise a single one.
+/// Returns the handles to read through: in a scan one for each thread, since read-ahead belongs to
+/// the handle; otherwise a single one.
 fn handles(file: &PagedFile, task: &Task) -> Vec<PagedFile> {
     vec![file.clone(); scanning_threads(task) as usize]
 }
@@ -266,7 +266,7 @@ fn read_at(task: &Task) -> Fallible<Taken> {
     })
 }
 
-/// Checks that a scan or an append ended at the byte where it should.
+/// Checks that a scan or an append ended at the right byte.
 fn ends_at(reached: u64, end: u64) -> Fallible {
     if reached != end {
         return Err(format!("stopped at byte {reached}, not at {end}").into());
@@ -306,8 +306,8 @@ fn open_to_write(path: &Path, work: Work) -> Fallible<File> {
 }
 
 fn pread(task: &Task) -> Fallible<Taken> {
-    // One open file for each thread of a scan, since the kernel's read-ahead belongs to the open
-    // file.
+    // There is one open file for each thread of a scan, since the kernel's read-ahead belongs to
+    // the open file.
     let mut files = Vec::new();
     for _ in 0..scanning_threads(task) {
         files.push(match task.work {
@@ -382,7 +382,7 @@ fn mmap(task: &Task) -> Fallible<Taken> {
         Ok(Region::shared(&file, task.bytes as usize)?)
     };
     if let Work::Scan { threads } = task.work {
-        // One mapping of an open file for each thread, as for pread.
+        // There is one mapping of an open file for each thread, as for pread.
         let regions: Vec<Region> = (0..threads).map(|_| map()).collect::<Fallible<_>>()?;
         if let [only] = &regions[..] {
             only.expect_sequential();
@@ -443,7 +443,7 @@ fn io_uring(task: &Task) -> Fallible<Taken> {
             by_one(depth as usize, PAGE, &offsets)
         }
         Work::Batches { spread, operations } => {
-            // The reads of all threads, interleaved.
+            // These are the reads of all threads, interleaved.
             let offsets = |thread| batch_offsets(task, spread, operations, thread);
             let mut threads: Vec<_> = (0..BATCH_THREADS).map(offsets).collect();
             let reads = operations / BATCH_THREADS * BATCH;

@@ -12,8 +12,8 @@ use super::rows::{Aims, Contender, Row};
 pub(super) struct Run {
     #[serde(flatten)]
     pub(super) taken: Taken,
-    /// Pages of the file in the kernel's page cache after the run; `None` where the kernel does not
-    /// tell.
+    /// The number of pages of the file in the kernel's page cache after the run; `None` if the
+    /// kernel does not report it.
     pub(super) kernel_cached_pages: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Runs {
     pub(super) contender: Contender,
     pub(super) runs: Vec<Run>,
     pub(super) failure: Option<String>,
-    /// Why it was not held to the limit.
+    /// The reason why the contender was not held to the limit.
     pub(super) unlimited: Option<String>,
 }
 
@@ -149,7 +149,7 @@ impl Measured {
         self.contenders.iter().find(|of| of.contender == name)
     }
 
-    /// The aims for a contender of the library, as far as there are figures for them.
+    /// Returns the aims for a contender of the library, as far as there are figures for them.
     fn aims_of(&self, aims: Aims, name: &str) -> Vec<Aim> {
         let Some(ours) = self.contenders.iter().find(|of| of.contender == name) else {
             return Vec::new();

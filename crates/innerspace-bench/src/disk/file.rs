@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use super::{Fallible, MIB, interrupted};
 use crate::host::PAGE;
 
-/// The bytes in a piece: a page consists of pieces, each of which begins with the page's number.
+/// The bytes of a piece: a page consists of pieces, each of which begins with the page's number.
 pub(super) const PIECE: usize = 256;
-/// The content of the file repeats after this many bytes, except for the numbers of the pages.
+/// The bytes after which the content of the file repeats, except for the numbers of the pages.
 pub(super) const CHUNK: usize = 1 << 20;
-/// Room that the file system itself may need in addition to the files.
+/// The room that the file system itself may need in addition to the files.
 const SLACK: u64 = 64 * MIB;
 
-/// The default folder: `target` in the current one, if that is on a disk; otherwise the folder for
-/// temporary files.
+/// Returns the default folder: `target` in the current one, if that is on a disk, and otherwise the
+/// folder for temporary files.
 pub(super) fn default_folder() -> PathBuf {
     let target = PathBuf::from("target");
     let usable = target.is_dir() && open_folder(&target).is_ok();
@@ -30,8 +30,8 @@ pub(super) fn default_folder() -> PathBuf {
 
 const OVERLAY: &str = "an overlay";
 
-/// The name of the file system of an open file or folder, and whether it is in memory; `None` for a
-/// file system that does not decide whether this is a disk.
+/// Returns the name of the file system of an open file or folder, and whether it is in memory.
+/// Returns `None` for a file system from which this cannot be told.
 fn file_system(file: &File) -> io::Result<Option<(&'static str, bool)>> {
     let mut about = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the pointer is to a struct of ours, which the call fills.
@@ -50,7 +50,7 @@ fn file_system(file: &File) -> io::Result<Option<(&'static str, bool)>> {
 }
 
 /// Opens a folder, and refuses one that is in memory. The second value is the reason to doubt that
-/// it is on a disk, if there is one.
+/// the folder is on a disk, if there is one.
 fn open_folder(folder: &Path) -> Fallible<(File, Option<String>)> {
     let told = |error: io::Error| format!("{folder:?}: {error}");
     let opened = File::open(folder).map_err(told)?;
@@ -64,7 +64,7 @@ fn open_folder(folder: &Path) -> Fallible<(File, Option<String>)> {
         Some((OVERLAY, _)) => {
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let upper = upper_layer(&mounts, about.dev());
-            // What a relative path means depends on where mount(8) was run.
+            // The meaning of a relative path depends on where mount(8) was run.
             let upper = upper.filter(|upper| upper.is_absolute());
             let seen = upper.as_deref().and_then(|upper| File::open(upper).ok());
             let below = seen.map(|upper| file_system(&upper)).transpose();
@@ -88,7 +88,8 @@ fn open_folder(folder: &Path) -> Fallible<(File, Option<String>)> {
     }
 }
 
-/// The upper layer of the overlay with this device number, from the text of /proc/self/mountinfo.
+/// Returns the upper layer of the overlay with this device number, from the text of
+/// /proc/self/mountinfo.
 fn upper_layer(mounts: &str, device: u64) -> Option<PathBuf> {
     let device = format!("{}:{}", libc::major(device), libc::minor(device));
     let options = mounts.lines().find_map(|line| {
@@ -102,7 +103,7 @@ fn upper_layer(mounts: &str, device: u64) -> Option<PathBuf> {
 }
 
 /// Decodes a path of /proc/self/mountinfo, where three octal digits after a backslash stand for a
-/// byte. Before that, the overlay has escaped some characters, each by a backslash.
+/// byte. Before that encoding, the overlay has escaped some characters, each by a backslash.
 fn unescaped(path: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -187,12 +188,12 @@ impl OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // It fails if the file was never made.
+        // This fails if the file was never made.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Bytes that no layer below can compress.
+/// Returns bytes that no layer below can compress.
 pub(super) fn filler(bytes: usize) -> Vec<u8> {
     let mut random = Random::new(bytes as u64);
     let words = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes());
@@ -258,8 +259,8 @@ pub(super) fn drop_caches(path: &Path) -> Fallible<Dropped> {
 
 /// Drops the clean pages of a file from the kernel's cache.
 pub(super) fn drop_of_file(file: &File) {
-    // SAFETY: advice about a descriptor of ours. Where the kernel does not follow it, the column of
-    // cached pages shows it.
+    // SAFETY: advice about a descriptor of ours. If the kernel does not follow it, the column of
+    // cached pages shows that.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
@@ -279,15 +280,15 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Distinct numbers below `end`, in random order: as many as `count`, or all of them.
+    /// Returns distinct numbers below `end`, in random order: `count` of them, or all.
     pub(super) fn distinct(&mut self, count: u64, end: u64) -> Vec<u64> {
         let count = count.min(end);
-        // The first steps of a shuffle, of which only the places that were swapped are kept.
+        // These are the first steps of a shuffle, of which only the swapped places are stored.
         let mut swapped = HashMap::new();
         let mut numbers = Vec::with_capacity(count as usize);
         for at in 0..count {

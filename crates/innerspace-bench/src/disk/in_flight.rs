@@ -18,7 +18,7 @@ use super::file::{check, number};
 use crate::host::{PAGE, Region};
 use crate::translation::HostPages;
 
-/// The tasks to poll, and the thread that polls them, to be woken.
+/// The tasks to poll, and the thread that polls them, which has to be woken.
 #[derive(Debug)]
 struct Woken {
     tasks: Mutex<Vec<usize>>,
@@ -51,7 +51,7 @@ impl Wake for Task {
     }
 }
 
-/// Reads these pages, `at_once` at a time, and checks them.
+/// Reads these pages, with `at_once` reads in flight, and checks them.
 pub(super) fn by_futures(file: &PagedFile, pages: &[u64], at_once: usize) -> Fallible {
     let at_once = at_once.min(pages.len());
     let woken = Arc::new(Woken {
@@ -122,7 +122,7 @@ enum Direction {
 }
 
 impl Ring {
-    /// Creates a ring for `depth` transfers at a time, of `len` bytes each.
+    /// Creates a ring for `depth` concurrent transfers of `len` bytes each.
     pub(super) fn new(depth: usize, len: usize) -> Fallible<Ring> {
         let ring = IoUring::new(depth.next_power_of_two() as u32)
             .map_err(|error| format!("cannot set up io_uring: {error}"))?;
@@ -232,9 +232,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may still write to the buffers while something is in flight: they are leaked.
+        // The kernel may still write to the buffers while a transfer is in flight: then they are
+        // leaked.
         if self.in_flight == 0 {
-            // SAFETY: not used again.
+            // SAFETY: the buffers are not used again.
             unsafe { ManuallyDrop::drop(&mut self.buffers) };
         }
     }

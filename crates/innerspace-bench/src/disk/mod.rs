@@ -52,7 +52,7 @@ type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 const MIB: u64 = 1 << 20;
 /// A contender whose first run took longer than this is not run again.
 const LONG_SECONDS: f64 = 10.0;
-/// `--quick` does one in this many of the operations.
+/// With `--quick`, one in this many of the operations is done.
 const QUICK: u64 = 8;
 /// The greatest length of the file.
 const LARGEST: u64 = 8 << 40;
@@ -111,12 +111,12 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_interrupt(_signal: libc::c_int) {
-    // Relaxed: the flag orders nothing else.
+    // Relaxed: no other memory depends on the flag.
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From here on an interrupt only sets the flag, so that the run ends with an error: the child is
-/// killed, and the files and the memory cgroup are removed. A signal that is ignored, as with
+/// Makes an interrupt only set the flag from here on, so that the run ends with an error: the child
+/// is killed, and the files and the memory cgroup are removed. A signal that is ignored, as with
 /// nohup, stays ignored.
 fn catch_interrupts() {
     let handler = note_interrupt as extern "C" fn(libc::c_int);
@@ -139,7 +139,7 @@ fn interrupted() -> Fallible {
     }
 }
 
-/// The figures, as they are in the JSON.
+/// The figures, as the JSON has them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
@@ -154,7 +154,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Fails if a run failed: the command fails only after all the others were measured.
+    /// Returns an error if a run failed. The command fails only after all other runs were measured.
     pub(crate) fn outcome(&self) -> Result<(), Box<dyn Error>> {
         match self.failures {
             0 => Ok(()),
@@ -182,7 +182,7 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
         return Err(format!("no row has a name that contains {only:?}").into());
     }
     let folder = arguments.dir.clone().unwrap_or_else(file::default_folder);
-    // A limit that no memory can have is refused before anything is written.
+    // A limit that no memory can have is refused before any file is written.
     drop(Memory::with_limit(limit).map_err(|error| format!("--limit: {error}"))?);
     let new_file = rows.iter().filter_map(|row| row.work.new_file()).max();
     let doubts = file::check_folder(&folder, size + new_file.unwrap_or(0))?;
@@ -220,7 +220,7 @@ pub(crate) fn run(arguments: &DiskArguments) -> Fallible<Report> {
     Ok(report)
 }
 
-/// Lines that explain the method to the reader of the figures.
+/// Returns the lines that explain the method to the reader of the figures.
 fn method(rounds: u64, dropped: Dropped, limit: u64) -> Vec<String> {
     let of = match rounds {
         1 => "One round".to_owned(),
@@ -260,7 +260,7 @@ fn heading(report: &Report, folder: &Path) -> String {
     text
 }
 
-/// Prints, and goes on if nobody reads the text any more: the figures may still be written.
+/// Prints a text. Continues if nobody reads the text any more: the figures may still be written.
 fn print(text: &str) -> Fallible {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -269,14 +269,14 @@ fn print(text: &str) -> Fallible {
     }
 }
 
-/// Everything that the rows share.
+/// The state that the rows share.
 #[derive(Debug)]
 struct Bench<'a> {
     limit: u64,
     rounds: u64,
     folder: &'a Path,
     file: &'a OwnFile,
-    /// The writes to the file since it was made.
+    /// The writes to the file since it was created.
     marks: Marks,
     /// The number of runs so far.
     runs: u64,
@@ -303,7 +303,7 @@ impl Bench<'_> {
                 interrupted()?;
                 file::drop_caches(&self.file.path)?;
                 let run = self.run_once(row, of.contender, round);
-                // An interrupt is no failure of the contender.
+                // An interrupt does not count as a failure of the contender.
                 interrupted()?;
                 match run {
                     Ok(run) => {

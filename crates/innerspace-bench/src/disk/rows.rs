@@ -6,7 +6,7 @@ use super::MIB;
 use super::contenders::BATCH;
 use crate::host::PAGE;
 
-/// Threads of the rows of batches.
+/// The number of threads in the rows of batches.
 pub(super) const BATCH_THREADS: u64 = 8;
 
 /// A way to access a file.
@@ -41,7 +41,7 @@ impl Contender {
         }
     }
 
-    /// Whether this is one of the library's ways.
+    /// Whether this is one of the library's ways to access a file.
     pub(super) fn is_ours(self) -> bool {
         matches!(
             self,
@@ -49,8 +49,8 @@ impl Contender {
         )
     }
 
-    /// Whether it uses the kernel's page cache, so that a memory cgroup has to hold it to the
-    /// limit.
+    /// Whether this contender uses the kernel's page cache, so that a memory cgroup has to hold it
+    /// to the limit.
     pub(super) fn takes_page_cache(self) -> bool {
         matches!(self, Contender::Pread | Contender::Mmap)
     }
@@ -76,7 +76,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// The length of the new file that the row writes, if it writes one.
+    /// Returns the length of the new file that the row writes, if it writes one.
     pub(super) fn new_file(self) -> Option<u64> {
         match self {
             Work::Append { bytes } | Work::Load { bytes } => Some(bytes),
@@ -84,7 +84,7 @@ impl Work {
         }
     }
 
-    /// The number of operations, if the row's rate is given in operations.
+    /// Returns the number of operations, if the row's rate is given in operations.
     pub(super) fn operations(self) -> Option<u64> {
         match self {
             Work::Random { reads, .. } => Some(reads),
@@ -111,13 +111,14 @@ pub(super) enum Aims {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) work: Work,
-    /// How many bytes of the file are read or written.
+    /// The number of bytes of the file that are read or written.
     pub(super) bytes: u64,
     pub(super) contenders: &'static [Contender],
     pub(super) aims: Aims,
 }
 
-/// All rows, for a file of `size` bytes and a limit, each with one in `divisor` of its operations.
+/// Returns all rows for a file of `size` bytes and a limit, each with one in `divisor` of its
+/// operations.
 pub(super) fn all(size: u64, limit: u64, divisor: u64) -> Vec<Row> {
     use Contender::{Calls, Futures, IoUring, Mapping, Mmap, Pread, ReadAt};
     let mut rows = Vec::new();
@@ -136,7 +137,7 @@ pub(super) fn all(size: u64, limit: u64, divisor: u64) -> Vec<Row> {
         add(name.into(), work, size, scanners, Aims::Scan);
     }
     let pages = size / PAGE as u64;
-    // More pages than the limit has room for, so that some are evicted.
+    // There are more pages than the limit has room for, so that some are evicted.
     let evicting = limit / PAGE as u64 * 5 / 4;
     let reads = |at_once: u64| {
         let least = if at_once < 8 { 40_000 } else { 60_000 };

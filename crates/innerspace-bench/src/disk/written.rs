@@ -1,4 +1,5 @@
-//! What the rows of writes write, and the check that the file holds it, to the last byte.
+//! The content that the rows of writes write, and the check that the file holds it, to the last
+//! byte.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,8 +11,8 @@ use super::rows::Work;
 use super::{Fallible, interrupted};
 use crate::host::PAGE;
 
-/// Bytes that one call writes in the row that appends, and in the one that loads a file. The
-/// content repeats after this many, except for the numbers of the pages.
+/// The number of bytes that one call writes in the row that appends, and in the row that loads a
+/// file. The content repeats after this many bytes, except for the numbers of the pages.
 pub(super) const APPENDED: usize = 64 << 10;
 pub(super) const LOADED: usize = 1 << 20;
 
@@ -28,7 +29,8 @@ pub(super) enum Step {
     },
 }
 
-/// The steps of a run: the same places for the same seed, with marks that count from `mark`.
+/// Returns the steps of a run: the same places for the same seed, with marks that count from
+/// `mark`.
 pub(super) fn steps(seed: u64, mark: u64, bytes: u64, count: u64) -> impl Iterator<Item = Step> {
     let (mut places, mut marks) = (Random::new(seed), Random::new(mark));
     (0..count).map(move |_| {
@@ -49,7 +51,7 @@ pub(super) fn piece(bytes: &mut [u8], at: u64, mark: u64) {
     bytes[8..16].copy_from_slice(&mark.to_le_bytes());
 }
 
-/// The pieces of the file that were written since it was made: the last mark of each, by offset.
+/// The pieces of the file that were written since it was created: the last mark of each, by offset.
 #[derive(Debug, Default)]
 pub(super) struct Marks(BTreeMap<u64, u64>);
 
@@ -67,7 +69,7 @@ impl Marks {
         }
     }
 
-    /// Checks that the first `bytes` of the file are as they were made, except for these writes.
+    /// Checks that the first `bytes` of the file are as they were created, except for these writes.
     pub(super) fn check(&self, path: &Path, bytes: u64) -> Fallible {
         let mut written = filler(PIECE);
         compare(path, bytes, CHUNK, |expected, start| {
@@ -79,7 +81,7 @@ impl Marks {
     }
 }
 
-/// Checks a file that a row has made.
+/// Checks a file that a row has created.
 pub(super) fn check_new(path: &Path, work: Work) -> Fallible {
     let (bytes, pattern) = match work {
         Work::Append { bytes } => (bytes, APPENDED),

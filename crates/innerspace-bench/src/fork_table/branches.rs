@@ -6,9 +6,9 @@ use super::Resident;
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Sample, Unit};
 use crate::host::PAGE;
 
-/// Pages that each branch stores to, all in one leaf.
+/// The number of pages that each branch stores to, all in one leaf.
 const CHANGED: u64 = 5;
-/// Nodes on the way to a leaf, root and leaf included.
+/// The number of nodes on the way to a leaf, root and leaf included.
 const PATH: u64 = 4;
 
 /// Measures the bytes of memory that each branch takes in addition to the pages it changed and the

@@ -9,7 +9,7 @@ use crate::harness::{Budget, Contender, Outcome, Plan, Row, Sample, Unit, thread
 use crate::host::{Child, PAGE, Region};
 use crate::translation::HostPages;
 
-/// Bytes that one leaf of a page table maps, here and in the kernel.
+/// The bytes that one leaf of a page table maps, in the library and in the kernel.
 const LEAF: u64 = 2 << 20;
 
 fn store_every(
@@ -24,8 +24,8 @@ fn store_every(
     Ok(())
 }
 
-/// The parent stores to one page in each `stride` while a child lives, in the library, in a new
-/// space each round.
+/// Times the parent's stores to one page in each `stride` while a child lives, in the library, with
+/// a new space each round.
 fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
     let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
@@ -37,7 +37,7 @@ fn parent_stores(resident: &Resident, stride: u64) -> Outcome {
     sample
 }
 
-/// The same with the stores made by the child.
+/// Like [`parent_stores`], with the stores made by the child.
 fn child_stores(resident: &Resident, stride: u64) -> Outcome {
     let bytes = resident.bytes();
     let (space, at, _accessor) = new_space(&resident.memory, bytes)?;
@@ -48,7 +48,7 @@ fn child_stores(resident: &Resident, stride: u64) -> Outcome {
     })
 }
 
-/// The same with the kernel's fork and memory.
+/// Like [`parent_stores`], with the kernel's fork and memory.
 fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
     let child = Child::that_stays()?;
     let region = &mut *resident.region.borrow_mut();
@@ -57,14 +57,14 @@ fn kernel_stores(resident: &Resident, stride: u64) -> Outcome {
         Ok(())
     });
     drop(child);
-    // A page whose other owner is gone becomes writable again by a fault, which is not to be in the
+    // A page whose other owner is gone becomes writable again by a fault, which must not be in the
     // next figure.
     region.write_every(PAGE, 1);
     sample
 }
 
-/// The least possible: copies of as many pages as each fault has to copy, which are no longer in
-/// any cache, in memory with huge pages, as the library's is.
+/// The least possible work: copies of as many pages as each fault has to copy. The pages are no
+/// longer in any cache, and in memory with huge pages, as the library's memory is.
 struct Floor {
     from: Region,
     to: Region,
@@ -84,7 +84,7 @@ impl Floor {
         })
     }
 
-    /// Copies `pages` pages of each `stride`, as far apart as possible.
+    /// Copies `pages` pages of each `stride`, with the largest distance between them.
     fn copy(&mut self, stride: u64, pages: u64) -> Outcome {
         let bytes = self.from.bytes().len();
         let apart = (stride / pages) as usize;
@@ -113,8 +113,8 @@ fn row<'a>(
     let bare = move || pages.copy(stride, 1);
     contenders.push(Contender::new("memcpy of the pages", bare));
     if stride == LEAF {
-        // A leaf is a page of words, too. It has memory of its own: the pages of the other copy are
-        // in the caches by now.
+        // A leaf is also a page of words. It has memory of its own, since the pages of the other
+        // copy are in the caches by now.
         let mut both = Floor::new(resident.bytes())?;
         let bare = move || both.copy(stride, 2);
         contenders.push(Contender::new("memcpy of pages and leaves", bare));
@@ -129,8 +129,8 @@ fn row<'a>(
     })
 }
 
-/// Makes and drops forks, and stores to one page of each leaf while each lives: what a leaf costs,
-/// with its share of the fork and the drop.
+/// Makes and drops forks, and stores to one page of each leaf while each fork lives. The figure is
+/// the cost of a leaf, with its share of the fork and the drop.
 pub(super) fn come_and_go<'a>(
     plan: Plan,
     resident: &'a Resident,
@@ -138,8 +138,8 @@ pub(super) fn come_and_go<'a>(
     let bytes = resident.bytes();
     let leaves = bytes.div_ceil(LEAF);
     let (space, at, mut accessor) = new_space(&resident.memory, bytes)?;
-    // Each turn stores to other pages: once a turn was made for each page of a leaf, every leaf has
-    // been copied that often.
+    // Each turn stores to other pages: after one turn for each page of a leaf, every leaf has been
+    // copied that many times.
     let mut turn = 0;
     let turns = plan.operations(8);
     let ours = move || -> Outcome {
@@ -175,15 +175,15 @@ pub(super) fn come_and_go<'a>(
     })
 }
 
-/// Stores to all pages: most of the faults copy a page whose path is unshared already.
+/// Stores to all pages: most of the faults copy a page whose path is already unshared.
 pub(super) fn every_page(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>> {
     let name = "copy-on-write fault, mean over all pages";
     row(name, resident, PAGE as u64, Budget::Faster(5.0))
 }
 
-/// Stores to one page of each leaf, the same one each time. The pages are in the caches, as are the
-/// frames that come back, because a fork is made and dropped for each input. A parent that stores
-/// while each fork lives also takes over what it borrowed during the fork before.
+/// Stores to one page of each leaf, the same one each time. The pages and the frames that come back
+/// are in the caches, because a fork is made and dropped for each input. A parent that stores while
+/// each fork lives also takes over the pages that it borrowed during the fork before.
 pub(super) fn first_in_each_leaf_again(
     plan: Plan,
     resident: &Resident,
@@ -248,7 +248,7 @@ fn times(turns: u64, mut turn: impl FnMut() -> Outcome) -> Outcome {
     Ok(all)
 }
 
-/// Stores to one page of each leaf: each fault copies a leaf, too.
+/// Stores to one page of each leaf, so that each fault also copies a leaf.
 pub(super) fn first_in_each_leaf(resident: &Resident) -> Result<Row<'_>, Box<dyn Error>> {
     let name = "copy-on-write fault, first of a leaf";
     row(name, resident, LEAF, Budget::Absolute(1_000.0))

@@ -1,4 +1,4 @@
-//! The fork itself.
+//! The cost of the fork itself.
 
 use std::error::Error;
 
@@ -7,7 +7,8 @@ use crate::harness::{Budget, Contender, Plan, Row, Sample, Unit, thread_nanoseco
 use crate::host::{Child, PAGE, Region};
 use crate::translation::HostPages;
 
-/// Forks `count` times and drops each child before the next; `timed` says whether the drops count.
+/// Whether the drops count, when a space forks `count` times and drops each child before the next
+/// fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Timed {
     Fork,
@@ -36,7 +37,8 @@ fn repeat<C>(
     })
 }
 
-/// How often the kernel forks: seldom enough with many pages, and a few times at least.
+/// Returns how many times the kernel forks: seldom enough with many pages, but at least a few
+/// times.
 fn kernel_count(plan: Plan, resident: &Resident) -> u64 {
     plan.operations(400_000 / resident.pages.max(1))
         .clamp(1, 200)
@@ -55,8 +57,8 @@ fn contenders<'a>(plan: Plan, resident: &'a Resident, timed: Timed) -> Vec<Conte
     ]
 }
 
-/// A fork, whose child is dropped outside the figures, compared with fork(2) and with a copy of all
-/// bytes to memory that exists already.
+/// Measures a fork, whose child is dropped outside the figures, compared with fork(2) and with a
+/// copy of all bytes to existing memory.
 pub(super) fn fork<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Box<dyn Error>> {
     let mut copy = Region::anonymous(resident.bytes() as usize, HostPages::Base)?;
     copy.keep_from_children();
@@ -83,8 +85,8 @@ pub(super) fn fork<'a>(plan: Plan, resident: &'a Resident) -> Result<Row<'a>, Bo
     })
 }
 
-/// A fork and its end. With the kernel that is waiting for the child, whose own CPU time is not in
-/// the figure.
+/// Measures a fork and its end. For the kernel, the end is the wait for the child, whose own CPU
+/// time is not in the figure.
 pub(super) fn fork_and_drop<'a>(plan: Plan, resident: &'a Resident) -> Row<'a> {
     Row {
         name: format!("fork and drop, {} resident pages", resident.pages),

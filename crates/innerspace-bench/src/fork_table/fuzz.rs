@@ -1,4 +1,4 @@
-//! The loop of a snapshot fuzzer: store to 64 of the pages, go back, again.
+//! The loop of a snapshot fuzzer: store to 64 of the pages, go back, and repeat.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -9,12 +9,12 @@ use super::{Resident, new_space};
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Unit, thread_time};
 use crate::host::{Child, PAGE};
 
-/// Pages stored to between two restores.
+/// The number of pages stored to between two restores.
 const STORES: u64 = 64;
-/// Pages of a leaf.
+/// The number of pages of a leaf.
 const LEAF_PAGES: u64 = 512;
 
-/// Which pages are stored to.
+/// The choice of the pages that are stored to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Where {
     /// The same pages of one leaf.
@@ -26,7 +26,7 @@ pub(super) enum Where {
 }
 
 impl Where {
-    /// The offset of the page for store `store` of loop `turn`.
+    /// Returns the offset of the page for store `store` of loop `turn`.
     fn offset(self, turn: u64, store: u64, pages: u64) -> u64 {
         let page = match self {
             Where::OneLeaf => store * 7,
@@ -65,8 +65,8 @@ impl Fuzzed {
     }
 }
 
-/// The least that going back page by page takes: each page that is stored to is copied aside (once,
-/// if it is always the same page), and copied back.
+/// Measures the least work for going back page by page: each page that is stored to is copied aside
+/// (once, if it is always the same page), and copied back.
 fn copied_back<'a>(
     resident: &'a Resident,
     stores: Where,
@@ -105,7 +105,7 @@ fn copied_back<'a>(
     }
 }
 
-/// One figure is a whole turn: 64 stores and the way back.
+/// Measures whole turns: 64 stores and the way back are one figure.
 pub(super) fn turn<'a>(
     plan: Plan,
     resident: &'a Resident,

@@ -1,4 +1,4 @@
-//! The cost of a fork, and of the copies that it puts off.
+//! The cost of a fork, and of the copies that it postpones.
 //!
 //! - `forks`: fork, fork and drop, a full copy instead
 //! - `copies`: copy-on-write faults: the mean over all pages, the first in each leaf, with forks
@@ -7,7 +7,7 @@
 //! - `fuzz`: the loop of a snapshot fuzzer: stores, restore
 //!
 //! The kernel's side is fork(2) of this process, which has a mapping of the same size, resident in
-//! pages of 4 KiB. Its children get nothing else that is large: the library keeps its arenas from
+//! pages of 4 KiB. Its children inherit no other large mapping: the library keeps its arenas from
 //! them, and advice does so for the destination of the full copy. Both sides fork in the same
 //! process, which has no other thread.
 
@@ -27,14 +27,14 @@ use crate::host::{PAGE, Region};
 use crate::report::Table;
 use crate::translation::HostPages;
 
-/// Resident pages of the large space, and of the small one.
+/// The numbers of resident pages in the large space and in the small one.
 const PAGES: u64 = 100_000;
 const FEW_PAGES: u64 = 100;
 
 /// Measures the rows whose names contain `only`.
 pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     let mut rows = Rows::new(plan, only);
-    // One at a time: the kernel's fork copies the tables of every region there is.
+    // One after the other, since the kernel's fork copies the tables of every region that exists.
     {
         let resident = Resident::new(plan.pages(FEW_PAGES))?;
         rows.add(forks::fork(plan, &resident)?)?;
@@ -79,7 +79,7 @@ fn new_space(memory: &Memory, bytes: u64) -> Result<(Space, VirtAddr, Accessor),
 impl Resident {
     fn new(pages: u64) -> Result<Resident, Box<dyn Error>> {
         let bytes = pages * PAGE as u64;
-        // Room for a second space, and for a copy of every page of it.
+        // There is room for a second space, and for a copy of every page of it.
         let limit = 3 * bytes + bytes / 8 + 16 * MIB;
         let memory = harness::memory(limit)?;
         let (space, ..) = new_space(&memory, bytes)?;

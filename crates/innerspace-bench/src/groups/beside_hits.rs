@@ -13,10 +13,10 @@ use crate::harness::{
 };
 use crate::host::PAGE;
 
-/// The pages that are viewed; all of them stay resident.
+/// The number of pages that are viewed. All of them stay resident.
 const HOT: u64 = 8192;
 
-/// How many pages are evicted each second.
+/// The number of pages evicted each second.
 const RATE: u64 = 10_000;
 
 pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
@@ -114,8 +114,8 @@ fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
 fn sampling(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let (plain, sampled) = (options().build()?, options().sample_misses().build()?);
     let (of_plain, of_sampled) = (hot_file(&plain)?, hot_file(&sampled)?);
-    // One whole period of sampling. After it there is a rest of 400 times its length, which would
-    // be longer than a run.
+    // The views cover one whole stretch of sampling. After it there is a pause of 400 times its
+    // length, which would be longer than a run.
     let mut viewed = 0;
     while viewed < 4_000_000 {
         viewed += views(&of_sampled, 1_000_000, 77)?.operations;

@@ -1,14 +1,14 @@
-//! Charging alone, with and without a stock of charged pages: prototypes that do not use the
+//! Charges alone, with and without a stock of charged pages: prototypes that do not use the
 //! library.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// How many pages are charged at once to fill a stock.
+/// The number of pages charged together to fill a stock.
 const BATCH: u64 = 64;
-/// Frames that take turns.
+/// The number of frames that take turns.
 const FRAMES: u32 = 256;
-/// The content of a frame is there.
+/// The flag of a frame whose content is complete.
 const UPTODATE: u8 = 2;
 
 /// A group, whose usage is on cache lines of its own.
@@ -34,7 +34,7 @@ impl Charging {
         }
     }
 
-    /// Charges every level, the lowest first; nothing if one of them is full.
+    /// Charges every level, the lowest first, or none if one of them is full.
     fn charge(&self, pages: u64) -> Option<()> {
         for (done, level) in self.levels.iter().enumerate() {
             let before = level.usage.fetch_add(pages, Ordering::AcqRel);
@@ -54,8 +54,8 @@ impl Charging {
         }
     }
 
-    /// The old way: charges one page at every level, `times` times, and gives all of them back at
-    /// once.
+    /// Charges in the old way: one page at every level, `times` times. Then gives all of them back
+    /// together.
     pub(super) fn charge_every_level(&self, times: u64) -> Option<()> {
         for _ in 0..times {
             self.charge(1)?;
@@ -64,7 +64,7 @@ impl Charging {
         Some(())
     }
 
-    /// A stock of this group for one thread.
+    /// Creates a stock of this group for one thread.
     pub(super) fn stock(&self) -> Stock<'_> {
         Stock {
             charging: self,
@@ -73,7 +73,8 @@ impl Charging {
     }
 }
 
-/// Pages that are charged and not used yet. Only one thread takes from them; others may look.
+/// The pages that are charged and not used yet. Only one thread takes from them; others may read
+/// the count.
 #[repr(align(128))]
 pub(super) struct Stock<'a> {
     charging: &'a Charging,
@@ -104,8 +105,8 @@ impl Stock<'_> {
         self.pages.store(pages + 1, Ordering::Relaxed);
     }
 
-    /// The new way: charges one page to the stock, `times` times, and gives all of them back at
-    /// once.
+    /// Charges in the new way: one page to the stock, `times` times. Then gives all of them back
+    /// together.
     pub(super) fn charge(&self, times: u64) -> Option<()> {
         for _ in 0..times {
             self.take()?;
@@ -131,7 +132,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The new way: charges a page, then takes a frame; and gives both back.
+    /// Works in the new way: charges a page, then takes a frame, and gives both back.
     pub(super) fn charge_first(&self, times: u64) -> Option<()> {
         for _ in 0..times {
             self.stock.take()?;
@@ -141,7 +142,8 @@ impl<'a> Frames<'a> {
         Some(())
     }
 
-    /// The old way: takes a frame and marks it up to date, with a fence, before it charges.
+    /// Works in the old way: takes a frame and marks it up to date, with a fence, before it
+    /// charges.
     pub(super) fn charge_last(&self, times: u64) -> Option<()> {
         for _ in 0..times {
             let frame = self.free.borrow_mut().pop()?;

@@ -1,8 +1,8 @@
-//! The cost of groups: charging at every depth and on two threads, in both orders, faults of a
-//! space deep in the tree, eviction during hits, and sampling.
+//! The cost of groups: charges at every depth and on two threads, in both orders, faults of a space
+//! deep in the tree, eviction during hits, and sampling.
 //!
-//! Charging cannot be reached from outside the library without a fault, so the rows of charging
-//! alone measure prototypes: the library's way, with a stock for each thread, and the old ways.
+//! From outside the library, no charge can be made without a fault. So the rows of charges alone
+//! measure prototypes: the library's way, with a stock for each thread, and the old ways.
 
 mod beside_hits;
 mod charging;
@@ -18,11 +18,11 @@ use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, 
 use crate::host::PAGE;
 use crate::report::Table;
 
-/// How many pages are charged before they are given back.
+/// The number of pages charged before they are given back.
 const RUN: u64 = 4096;
 /// The limit of the root of the prototypes, in pages.
 const LIMIT: u64 = 1 << 16;
-/// Pages of the mapping that takes the faults.
+/// The number of pages of the mapping that takes the faults.
 const PAGES: u64 = 256;
 
 /// Measures the rows whose names contain `only`.
@@ -135,7 +135,8 @@ fn two_threads(plan: Plan, clock: Clock, rows: &mut Rows) -> Result<(), Box<dyn 
     })
 }
 
-/// Faults of a space whose group is deep in the tree, compared with those of one in the root.
+/// Measures faults of a space whose group is deep in the tree, compared with those of a space in
+/// the root.
 fn depths(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let memory = memory(16 * MIB)?;
     let mut groups = vec![memory.root_group().clone()];

@@ -1,5 +1,5 @@
-//! How many requests find their page: the library's two policies compared with LRU and the optimum,
-//! on the same traces.
+//! The share of requests that find their page: the library's two policies compared with LRU and the
+//! optimum, on the same traces.
 //!
 //! - `traces`: zipf, a scan mixed with a hot set, a loop slightly larger than memory, and a
 //!   recorded trace
@@ -37,13 +37,13 @@ impl Store for Zeros {
     }
 }
 
-/// Shares of requests that found their page, in hundredths.
+/// The shares of requests that found their page, in hundredths.
 #[derive(Debug)]
 pub(crate) struct HitRatios {
     trace: &'static str,
     requests: u64,
     blocks: u64,
-    /// How many pages each contender had.
+    /// The number of pages that each contender had.
     pages: u64,
     lru: f64,
     two_lists: f64,
@@ -54,7 +54,7 @@ pub(crate) struct HitRatios {
 #[derive(Debug)]
 pub(crate) struct HitRatioTable(pub(crate) Vec<HitRatios>);
 
-/// Runs every trace whose name contains `only`; a `shrink` above 1 makes the traces shorter.
+/// Runs every trace whose name contains `only`. A `shrink` above 1 makes the traces shorter.
 pub(crate) fn table(only: &str, shrink: u64) -> Result<HitRatioTable, Box<dyn Error>> {
     let traces = traces::all(shrink);
     let wanted = traces.into_iter().filter(|trace| trace.name.contains(only));
@@ -84,15 +84,15 @@ fn measure(trace: &Trace) -> Result<HitRatios, Box<dyn Error>> {
 
 struct Run {
     hits: u64,
-    /// The greatest number of pages of data that it had at once.
+    /// The most pages of data that the memory had at a time.
     pages: u64,
 }
 
-/// Reads the trace through a file of a memory about as large as the trace asks for.
+/// Reads the trace through a file, in a memory about as large as the trace specifies.
 fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn Error>> {
     let distinct = trace.distinct();
-    // The frames with their metadata and words in the lookaside table, the reserve, index nodes,
-    // and what every memory takes.
+    // The sum of the frames with their metadata and words in the lookaside table, the reserve,
+    // index nodes, and the fixed needs of a memory.
     let bytes = (trace.pages + trace.pages / 32 + 64 + 44) * (PAGE as u64 + 64 + 8) + 64 * 1024;
     let memory: Memory = Memory::builder(bytes)
         .threads(Threads::None)
@@ -105,7 +105,7 @@ fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn
     for (count, block) in trace.blocks.iter().enumerate() {
         // Multiplication by an odd number permutes the numbers below a power of two.
         let place = u64::from(*block).wrapping_mul(0x9e37_79b1) & (blocks - 1);
-        // A new handle knows of no earlier read, so that none is taken for a stride.
+        // A new handle knows no earlier read, so that no read is taken for part of a stride.
         file.clone().read_at(&mut byte, place * PAGE as u64)?;
         if count % 4096 == 0 {
             most = most.max(file.stats().cached.0);
@@ -123,7 +123,8 @@ fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn
 }
 
 impl HitRatioTable {
-    /// The same as rows of a report. Each was counted once, so least, most and median are equal.
+    /// Returns the shares as rows of a report. Each was counted once, so least, most and median are
+    /// equal.
     pub(crate) fn rows(&self) -> Table {
         Table {
             name: "hit ratio".into(),
@@ -197,14 +198,16 @@ mod tests {
                 assert!((0.0..=row.optimum).contains(&ratio), "{row:?}");
             }
         }
-        // What the policies are for: a loop slightly larger than memory, where LRU finds nothing.
+        // The policies are made for this: a loop slightly larger than memory, where LRU finds no
+        // page.
         let of_loop = table
             .0
             .iter()
             .find(|row| row.trace.starts_with("loop"))
             .unwrap();
         assert_eq!(of_loop.lru, 0.0);
-        // Whether pages stay depends on a few pages more or less: one of some sizes is enough.
+        // Whether pages stay depends on a few pages more or less, so one of several sizes is
+        // enough.
         let traces = traces::all(4);
         let mut of_loop = traces
             .into_iter()

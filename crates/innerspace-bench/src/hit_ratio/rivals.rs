@@ -1,8 +1,9 @@
-//! LRU and the optimum, computed: how many requests find their block among `capacity` blocks.
+//! LRU and the optimum, computed: the number of requests that find their block among `capacity`
+//! blocks.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Hits of a cache that evicts what was used least recently.
+/// Returns the hits of a cache that evicts the block used least recently.
 pub(super) fn lru(trace: &[u32], capacity: usize) -> u64 {
     // The time of each cached block's last use, in both directions.
     let mut last_use = HashMap::new();
@@ -26,7 +27,8 @@ pub(super) fn lru(trace: &[u32], capacity: usize) -> u64 {
     hits
 }
 
-/// Hits of a cache that knows the future and evicts what is used again last (L. Belady, 1966).
+/// Returns the hits of a cache that knows the future and evicts the block that is used again last
+/// (L. Belady, 1966).
 pub(super) fn optimum(trace: &[u32], capacity: usize) -> u64 {
     let mut next_use = vec![usize::MAX; trace.len()];
     let mut seen = HashMap::new();
@@ -45,7 +47,7 @@ pub(super) fn optimum(trace: &[u32], capacity: usize) -> u64 {
             by_next.remove(&(due, *block));
         }
         by_next.insert((next, *block));
-        // The newcomer itself may be the one that is best not kept.
+        // The newcomer itself may be the best block to drop.
         if by_next.len() > capacity
             && let Some((_, farthest)) = by_next.pop_last()
         {
@@ -61,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_short_trace_counted_by_hand() {
-        // 1 2 3 fill; with room for two LRU keeps the last two.
+        // 1, 2 and 3 fill the cache. With room for two, LRU keeps the last two.
         let trace = [1, 2, 3, 1, 2, 1, 3, 2];
         assert_eq!(lru(&trace, 2), 1);
         assert_eq!(lru(&trace, 3), 5);

@@ -1,14 +1,14 @@
-//! The traces: the block that each request asks for.
+//! The traces: the block of each request.
 
 use std::collections::HashSet;
 
 use crate::harness::xorshift;
 
-/// Requests, and the memory they are made in.
+/// The requests, and the size of the memory that serves them.
 pub(super) struct Trace {
     pub(super) name: &'static str,
     pub(super) blocks: Vec<u32>,
-    /// About how many pages there should be for data.
+    /// The approximate number of pages for data.
     pub(super) pages: u64,
 }
 
@@ -18,7 +18,7 @@ impl Trace {
     }
 }
 
-/// All traces; a `shrink` above 1 makes the long ones shorter.
+/// Returns all traces. A `shrink` above 1 makes the long ones shorter.
 pub(super) fn all(shrink: u64) -> [Trace; 4] {
     [
         zipf(shrink),
@@ -37,8 +37,8 @@ impl Random {
     }
 }
 
-/// Asks for block `n` with a probability in proportion to `1 / (n + 1)^0.9`; a tenth of the blocks
-/// fit.
+/// Creates requests for block `n` with a probability in proportion to `1 / (n + 1)^0.9`. A tenth of
+/// the blocks fit.
 fn zipf(shrink: u64) -> Trace {
     let distinct = 40_000 / shrink;
     let mut sum = 0.0;
@@ -60,7 +60,8 @@ fn zipf(shrink: u64) -> Trace {
     }
 }
 
-/// Uses half of the memory at random; every second request belongs to a scan that never comes back.
+/// Creates random requests for half of the memory. Every second request belongs to a scan whose
+/// blocks are not used again.
 fn scan_and_hot_set(shrink: u64) -> Trace {
     let pages = 4_000 / shrink;
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -75,7 +76,7 @@ fn scan_and_hot_set(shrink: u64) -> Trace {
     }
 }
 
-/// Reads in a loop that is a tenth longer than what fits.
+/// Creates a loop that is a tenth longer than what fits in memory.
 fn larger_loop(shrink: u64) -> Trace {
     let pages = 4_000 / shrink;
     let round = pages * 11 / 10;
@@ -86,9 +87,9 @@ fn larger_loop(shrink: u64) -> Trace {
     }
 }
 
-/// The pages of a database file that SQLite 3.40 read while it served 900 point, range and join
-/// queries and inserts over two tables with three indexes, with its own cache set to 8 pages. Each
-/// number is stored as the difference from the last one, zigzag, 7 bits in a byte.
+/// Returns the pages of a database file that SQLite 3.40 read while it served 900 point, range and
+/// join queries and inserts over two tables with three indexes, with its own cache set to 8 pages.
+/// Each number is stored as the difference from the last one, zigzag, 7 bits in a byte.
 fn recorded() -> Trace {
     Trace {
         name: "recorded: SQLite queries",

@@ -1,4 +1,5 @@
-//! The time in which many objects of one kind go, for each of them: 100,000 at once beside 10,000.
+//! The time in which many objects of one kind are dropped, for each of them: 100,000 objects
+//! compared with 10,000.
 
 use std::error::Error;
 
@@ -11,12 +12,12 @@ use super::{Zeros, begin};
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, thread_time};
 use crate::host::PAGE;
 
-/// Objects of each kind.
+/// The number of objects of each kind.
 const MANY: u64 = 100_000;
-/// Part of them in the smaller contender.
+/// The smaller contender has this part of them.
 const PART: u64 = 10;
 
-/// Adds a row for each kind of object that a tenant can make in numbers.
+/// Adds a row for each kind of object that a tenant can make in large numbers.
 pub(super) fn rows(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let memory = memory(2 * GIB)?;
     let group = memory.group("tenant", 2 * GIB - 64 * MIB)?;
@@ -76,7 +77,7 @@ fn spaces(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(), Box<d
     kinds.add("spaces", |_| Ok(memory.space_in(group)?))?;
     kinds.add("forks", |_| Ok(space.fork()?))?;
     kinds.add("snapshots", |_| Ok(space.freeze()?))?;
-    // Every second page, so that none of them merge.
+    // Every second page is mapped, so that no mappings merge.
     kinds.add("mappings", |number| {
         let at = VirtAddr(MIB + 2 * number * PAGE as u64);
         space.map(Map::anonymous(PAGE as u64).at(at))?;
@@ -84,7 +85,7 @@ fn spaces(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(), Box<d
     })
 }
 
-/// A mapping that goes when this does.
+/// A mapping that is unmapped when this is dropped.
 struct Unmapped<'s>(&'s innerspace::Space, VirtAddr);
 
 impl Drop for Unmapped<'_> {
@@ -101,7 +102,7 @@ struct Kinds<'a, 'r> {
 }
 
 impl Kinds<'_, '_> {
-    /// One kind of object.
+    /// Adds the row of one kind of object.
     fn add<T>(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! The forms a page lock may take: prototypes that do not use the library.
+//! The forms that a page lock may take: prototypes that do not use the library.
 //!
 //! Each lock is a byte on a cache line of its own, with a bit for the lock and a bit for waiters.
 //! All locks share one wait queue.
@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 
-/// The lock is held.
+/// Set while the lock is held.
 const LOCKED: u8 = 1;
-/// Somebody may be in the queue. This is the sign bit of the byte.
+/// Set while a thread may be in the queue. This is the sign bit of the byte.
 const WAITERS: u8 = 1 << 7;
 
 /// How a lock is released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unlock {
-    /// One atomic operation, whose sign says whether anybody waits.
+    /// By one atomic operation, whose sign tells whether a thread waits.
     OneOperation,
-    /// Clears the lock bit, then tests the waiters bit in the byte that was just changed.
+    /// By clearing the lock bit, then testing the waiters bit in the byte that was just changed.
     ClearThenTest,
-    /// Clears the lock bit, then searches the wait queue, whether anybody waits or not.
+    /// By clearing the lock bit, then searching the wait queue, whether a thread waits or not.
     ClearThenLook,
 }
 
@@ -31,7 +31,7 @@ struct Line(AtomicU8);
 struct Waiter {
     lock: usize,
     thread: Thread,
-    /// How often a thread that came later took the lock first.
+    /// How many times a thread that came later took the lock first.
     passed: u32,
     handed: Arc<AtomicBool>,
 }
@@ -45,8 +45,8 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Creates locks in which a waiter loses its turn at most `patience` times to a thread that
-    /// came later; 0 is first come, first served.
+    /// Creates locks at which a waiter loses its turn at most `patience` times to a thread that
+    /// came later. With 0, the order is first come, first served.
     pub(super) fn new(locks: usize, unlock: Unlock, patience: u32) -> Locks {
         Locks {
             lines: std::iter::repeat_with(Line::default).take(locks).collect(),
@@ -72,7 +72,7 @@ impl Locks {
             Unlock::OneOperation => clear_lock(byte),
             Unlock::ClearThenTest | Unlock::ClearThenLook => {
                 byte.fetch_and(!LOCKED, Ordering::Release);
-                // The waiters bit must not be read before the lock bit is clear for all to see.
+                // The waiters bit must not be read before all threads can see the lock bit clear.
                 fence(Ordering::SeqCst);
                 self.unlock == Unlock::ClearThenLook || byte.load(Ordering::Relaxed) & WAITERS != 0
             }
@@ -91,7 +91,7 @@ impl Locks {
         self.lines[lock].0.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0
     }
 
-    /// Clears the waiters bit when nobody is in the queue any more.
+    /// Clears the waiters bit when no thread is in the queue any more.
     fn tidy(&self, lock: usize, queue: &VecDeque<Waiter>) {
         if !queue.iter().any(|waiter| waiter.lock == lock) {
             self.lines[lock].0.fetch_and(!WAITERS, Ordering::Relaxed);
@@ -138,8 +138,8 @@ impl Locks {
         }
     }
 
-    /// Hands the lock over if the first waiter has no patience left; otherwise wakes it, so that it
-    /// tries again.
+    /// Hands the lock over if the first waiter has no patience left. Otherwise wakes the waiter,
+    /// which tries again.
     #[cold]
     fn wake(&self, lock: usize) {
         let mut queue = self.queue();
@@ -157,8 +157,8 @@ impl Locks {
     }
 }
 
-/// Clears the lock bit and tells whether anybody may wait, in one instruction. For an atomic AND
-/// whose result is used the compiler would make a loop.
+/// Clears the lock bit and returns whether a thread may wait, in one instruction. For an atomic AND
+/// whose result is used, the compiler would generate a loop.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn clear_lock(byte: &AtomicU8) -> bool {

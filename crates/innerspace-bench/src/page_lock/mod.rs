@@ -30,7 +30,7 @@ const WAYS: [(&str, Unlock); 3] = [
     ("clear, then look at the queue", Unlock::ClearThenLook),
 ];
 
-/// Locks that are used in turn: as many lines as fit in the first level of the cache.
+/// The number of locks that are used in turn: as many cache lines as fit in the first-level cache.
 const LOCKS: usize = 256;
 
 /// Measures the rows whose names contain `only`.
@@ -85,11 +85,11 @@ fn bench_pair(plan: Plan) -> Row<'static> {
     }
 }
 
-/// Files that every space maps, and pages in each.
+/// The number of files that every space maps, and the number of pages in each.
 const FILES: usize = 4;
 const FILE_PAGES: u64 = 256;
 
-/// Creates a space, maps all files, loads from each page, `pages` loads in total, and drops the
+/// Creates a space, maps all files, loads from each page, `pages` loads in all, and drops the
 /// space.
 fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error>> {
     let space = memory.space()?;
@@ -108,7 +108,7 @@ fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error
 
 const KERNEL: &str = "kernel: mmap of memfds, munmap";
 
-/// The same mappings and loads in the process's own address space.
+/// Makes the same mappings and loads in the process's own address space.
 fn kernel_once(files: &[File], bytes: usize) -> io::Result<u64> {
     let mut regions = Vec::with_capacity(FILES);
     let mut sum = 0u64;
@@ -164,7 +164,7 @@ fn bench_spaces(plan: Plan) -> Result<Row<'static>, Box<dyn Error>> {
     })
 }
 
-/// Two threads take one lock for a moment, again and again; returns the wall time of both.
+/// Has two threads take one lock for a moment, again and again. Returns the wall time of both.
 fn fight(locks: &Locks, count: u64) -> Outcome {
     let holds = || {
         || {
@@ -190,7 +190,7 @@ fn bench_contended(plan: Plan) -> Row<'static> {
         name: "one lock, two threads, short holds, wall time".into(),
         unit: Unit::Nanoseconds,
         contenders: [
-            // The library's own value.
+            // This is the library's own value.
             ("passed five times at most", 5),
             ("strict order", 0),
         ]

@@ -1,5 +1,5 @@
-//! A direct-mapped cache of leaves: `N` pointers to the entries of 2 MiB, and each access reads the
-//! live entry.
+//! A direct-mapped cache of leaves: `N` pointers to the entries of 2 MiB each. Every access reads
+//! the live entry.
 //!
 //! The next access sees a changed entry, so revoking a page posts nothing. Only the replacement of
 //! a leaf has to be posted.
@@ -29,7 +29,7 @@ const LEAF_SHIFT: u32 = PAGE_SHIFT + LEAF_PAGES.trailing_zeros();
 /// A tag that belongs to no address.
 const NO_LEAF: u64 = u64::MAX;
 
-/// Everything that a hit reads, behind one pointer. Other threads see the line alone; the cache is
+/// The fields that a hit reads, behind one pointer. Other threads see only the line; the cache is
 /// the owner's.
 #[repr(C)]
 struct Inner<'t, const N: usize> {
@@ -40,8 +40,8 @@ struct Inner<'t, const N: usize> {
 struct Cache<'t, const N: usize> {
     read_tags: [u64; N],
     write_tags: [u64; N],
-    /// Biased: each points to where the entry of page 0 would be. Meaningless where both tags are
-    /// NO_LEAF.
+    /// Biased pointers: each points to where the entry of page 0 would be. Meaningless where both
+    /// tags are NO_LEAF.
     entries: [*const AtomicU64; N],
     space: &'t PageTable,
 }
@@ -109,7 +109,7 @@ impl Direction for Write {
     }
 }
 
-/// The word at `at`, if the leaf is cached and its entry valid. A section must be open.
+/// Returns the word at `at`, if the leaf is cached and its entry valid. A section must be open.
 #[inline(always)]
 fn hit<D: Direction, const N: usize>(inner: &Inner<'_, N>, at: u64) -> Option<*const AtomicU64> {
     if inner.line.is_requested() || !at.is_multiple_of(8) {
@@ -136,13 +136,13 @@ fn hit<D: Direction, const N: usize>(inner: &Inner<'_, N>, at: u64) -> Option<*c
 }
 
 /// Serves requests, with the section closed for that, then fills the cache inside the section.
-/// Returns null if nothing may be accessed; the section is open then, too.
+/// Returns null if the address may not be accessed; the section is open in that case, too.
 #[cold]
 #[inline(never)]
 fn miss<const N: usize, S: Section>(inner: NonNull<Inner<'_, N>>, at: u64) -> *const AtomicU64 {
     let inner = inner.as_ptr();
     // SAFETY: the owner calls this with its own pointer and holds no reference to the cache, which
-    // nobody else touches; the line is shared by design.
+    // no other thread touches; the line is shared by design.
     let (line, cache) = unsafe { (&(*inner).line, &mut (*inner).cache) };
     while line.is_requested() {
         S::leave(line);
@@ -269,7 +269,7 @@ impl<'t, const N: usize, S: Section> Accessor for LeafCache<'t, N, S> {
     }
 
     fn base(&self) -> u64 {
-        // SAFETY: as for line; nobody writes this field after `new`.
+        // SAFETY: as for line; no thread writes this field after `new`.
         unsafe { self.inner.as_ref() }.cache.space.base()
     }
 }
@@ -295,7 +295,7 @@ impl<const N: usize, S: Section> Drop for LeafSession<'_, '_, N, S> {
 }
 
 impl<const N: usize, S: Section> Revocable for LeafCache<'_, N, S> {
-    /// The entry is read live: it suffices to change it.
+    /// Ends the translation. The entry is read live, so changing it is enough.
     fn revoke(&mut self, at: u64) {
         // SAFETY: as for base.
         unsafe { self.inner.as_ref() }.cache.space.revoke(at);
@@ -316,7 +316,7 @@ mod tests {
         accessor.load(second).unwrap();
         accessor.line().post(second >> LEAF_SHIFT);
         accessor.load(space.base()).unwrap();
-        // SAFETY: nobody else uses the accessor.
+        // SAFETY: no other thread uses the accessor.
         let tags = unsafe { accessor.inner.as_ref() }.cache.read_tags;
         let first = space.base() >> LEAF_SHIFT;
         assert_eq!(

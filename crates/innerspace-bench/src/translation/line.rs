@@ -1,36 +1,36 @@
-//! What other threads see of an accessor: its section word, its request word, its mailbox.
+//! The part of an accessor that other threads see: its section word, its request word, its mailbox.
 //!
 //! The owner writes the section word at each access; a revoker writes the request word and the
 //! mailbox, rarely. They share a pair of cache lines with no other accessor.
 //!
 //! A revoker changes the page table, posts, issues the heavy barrier, and then waits for a section
-//! that it finds open. If the section word is only ever 1 or 0, it must not wait to read a 0,
-//! because it may never catch a busy accessor at that. So it raises the request word, and waits for
-//! 0 or until the owner has taken the request, whichever comes first.
+//! that it finds open. If the section word is only ever 1 or 0, the revoker must not wait until it
+//! reads a 0, because it may never do so while the accessor is busy. So it raises the request word,
+//! and waits for 0 or until the owner has taken the request, whichever comes first.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-/// How many posts a mailbox holds; one more turns them into a flush.
+/// The most posts that a mailbox holds; one more turns them into a flush.
 const MAILBOX_POSTS: usize = 64;
 
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Line {
     section: AtomicU64,
-    /// Not 0 if the mailbox holds something, or a section is asked to close.
+    /// Not 0 if the mailbox holds a post, or a section is requested to close.
     request: AtomicU64,
     mailbox: Mutex<Mailbox>,
 }
 
-/// Numbers (of pages, or of leaves) whose translations have ended.
+/// The numbers (of pages, or of leaves) whose translations have ended.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     numbers: Vec<u64>,
     overflowed: bool,
 }
 
-/// What an owner found in its mailbox.
+/// The content of a mailbox, as its owner finds it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mail {
     Numbers(Vec<u64>),
@@ -55,8 +55,8 @@ impl Line {
         self.request.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the request and the mail; the section must be closed. The request goes first: a post
-    /// that comes in between raises it again.
+    /// Takes the request and the mail. The section must be closed. The request is taken first: a
+    /// post that comes in between raises it again.
     pub(super) fn take_mail(&self) -> Mail {
         self.request.swap(0, Ordering::AcqRel);
         let mut mailbox = self.mailbox.lock().expect("no holder panics");

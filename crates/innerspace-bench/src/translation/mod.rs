@@ -1,19 +1,19 @@
-//! Which form of software TLB an accessor should have: prototypes, measured side by side.
+//! The forms of software TLB that an accessor may have: prototypes, measured together.
 //!
 //! Every form translates the same 100,000 pages of one space to frames scattered over one mapping
 //! of 400 MB, through the same page table ([`table`]), in two ways:
 //!
-//! - *single*: a section for each access. Enter it, look at the request word, translate, access,
+//! - *single*: a section for each access. Enter it, check the request word, translate, access,
 //!   leave it.
 //! - *session*: one section over all accesses, of which each looks at the request word first.
 //!
 //! The forms are the direct-mapped array of pages ([`page_array`]) and the direct-mapped cache of 2
-//! MiB leaves that reads the live page-table entry ([`leaf_cache`]); they are compared with the
-//! flat mapping itself ([`raw`]). [`line`] is what a revoker sees of an accessor; [`workloads`] has
-//! the loops.
+//! MiB leaves that reads the live page-table entry ([`leaf_cache`]). They are compared with the
+//! flat mapping itself ([`raw`]). [`line`] is the part of an accessor that a revoker sees;
+//! [`workloads`] has the loops.
 //!
-//! Not included are faults, grace periods, groups, and more than one thread. The frames never go
-//! away, so accessors only have to obey a revoker, who need not wait for them.
+//! Faults, grace periods, groups, and more than one thread are not included. The frames are never
+//! freed, so accessors only have to obey a revoker, which need not wait for them.
 //!
 //! The findings, on a 3.1 GHz Sapphire Rapids guest with other work on both cores (x is the raw
 //! pointer on the same host pages, first of 4 KiB, then huge ones):
@@ -58,17 +58,17 @@ use self::workloads::{Dependent, Independent, Sequential, Stores, Workload};
 use crate::harness::{Budget, Contender, Plan, Row, Rows, Seeds, Unit, thread_time};
 use crate::report::Table;
 
-/// Resident pages of the space.
+/// The number of resident pages of the space.
 const PAGES: u64 = 100_000;
 
-/// The host pages asked for: pages of 4 KiB, or huge ones if the kernel has them.
+/// The kind of host pages requested: pages of 4 KiB, or huge ones if the kernel has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostPages {
     Base,
     Huge,
 }
 
-/// Why an access failed: the address and what was wrong, in one word, so that a
+/// The reason why an access failed: the address and the error, in one word, so that a
 /// `Result<u64, Fault>` is two registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault(u64);
@@ -83,12 +83,12 @@ trait Access {
 
 /// A thread's handle on the space, each access in a section of its own.
 trait Accessor: Access {
-    /// The same with one section over many accesses.
+    /// The same accesses, with one section over many of them.
     type Session<'a>: Access
     where
         Self: 'a;
     fn session(&mut self) -> Self::Session<'_>;
-    /// Address of the first page of the space.
+    /// Returns the address of the first page of the space.
     fn base(&self) -> u64;
 }
 
@@ -165,7 +165,7 @@ impl<'t> Forms<'t> {
         }
     }
 
-    /// Measures two rows: single accesses, and the same in a session.
+    /// Measures two rows: single accesses, and the same accesses in a session.
     fn measure<W: Workload>(
         &self,
         plan: Plan,
@@ -237,8 +237,8 @@ impl<'t> Forms<'t> {
         })
     }
 
-    /// The cost of an eviction or of aging for the accessor: revoke 64 pages, then load from each
-    /// again.
+    /// Measures the cost of an eviction or of aging for the accessor: revokes 64 pages, then loads
+    /// from each again.
     fn revocation_row(&self, plan: Plan) -> Row<'_> {
         let count = plan.operations(100_000);
         Row {
@@ -286,7 +286,8 @@ impl Error for Fault {}
 mod tests {
     use super::*;
 
-    /// Small: 1,000 pages in two leaves, so that caches of one entry meet collisions.
+    /// Creates a small space: 1,000 pages in two leaves, so that caches of one entry meet
+    /// collisions.
     fn space() -> PageTable {
         PageTable::new(1_000, HostPages::Base).unwrap()
     }

@@ -1,9 +1,9 @@
-//! A direct-mapped array of pages: each entry is a page's address, and the number to add to get the
-//! address in its frame.
+//! A direct-mapped array of pages. Each entry is a page's address, and the number to add to get the
+//! address in the page's frame.
 //!
-//! A hit never looks at the page table, so whoever changes an entry there must post the page to
-//! every accessor that may have cached it. The comparison of the tag also checks the alignment: the
-//! low bits of the address are kept, and they are 0 in every tag.
+//! A hit never looks at the page table, so a thread that changes an entry there must post the page
+//! to every accessor that may have cached it. The comparison of the tag also checks the alignment:
+//! the low bits of the address are kept, and they are 0 in every tag.
 
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use super::line::{Flag, Line, Mail, Section};
 use super::table::{HOST_ADDRESS, PAGE_SHIFT, PageTable};
 use super::{Access, Accessor, Fault, Revocable};
 
-/// Entries: 512 MiB of address space without a collision, 2 MiB of memory.
+/// The number of entries: 512 MiB of address space without a collision, 2 MiB of memory.
 const ENTRIES: usize = 1 << 17;
 
 /// A number that is not the address of a page.
@@ -87,7 +87,7 @@ fn index(page: u64) -> usize {
     page as usize & (ENTRIES - 1)
 }
 
-/// The word at `at`, if its page is cached. A section must be open.
+/// Returns the word at `at`, if its page is cached. A section must be open.
 #[inline(always)]
 fn hit(inner: &Inner<'_>, at: u64) -> Option<*const AtomicU64> {
     if inner.line.is_requested() {
@@ -105,13 +105,13 @@ fn hit(inner: &Inner<'_>, at: u64) -> Option<*const AtomicU64> {
 }
 
 /// Serves requests, with the section closed for that, then fills the cache inside the section.
-/// Returns null if nothing may be accessed; the section is open then, too.
+/// Returns null if the address may not be accessed; the section is open in that case, too.
 #[cold]
 #[inline(never)]
 fn miss(inner: NonNull<Inner<'_>>, at: u64) -> *const AtomicU64 {
     let inner = inner.as_ptr();
     // SAFETY: the owner calls this with its own pointer and holds no reference to the cache, which
-    // nobody else touches; the line is shared by design.
+    // no other thread touches; the line is shared by design.
     let (line, cache) = unsafe { (&(*inner).line, &mut (*inner).cache) };
     while line.is_requested() {
         Flag::leave(line);
@@ -141,7 +141,7 @@ impl Cache<'_> {
     }
 }
 
-/// The word at `at` by whichever path; a section must be open.
+/// Returns the word at `at`, by the hit or the slow path. A section must be open.
 #[inline(always)]
 fn word(inner: NonNull<Inner<'_>>, at: u64) -> Result<*const AtomicU64, Fault> {
     // SAFETY: the pointer is the owner's, and the reference ends with the expression.
@@ -207,7 +207,7 @@ impl<'t> Accessor for PageArray<'t> {
     }
 
     fn base(&self) -> u64 {
-        // SAFETY: the pointer is valid as long as self; nobody writes this field after `new`.
+        // SAFETY: the pointer is valid as long as self; no thread writes this field after `new`.
         unsafe { self.inner.as_ref() }.cache.space.base()
     }
 }

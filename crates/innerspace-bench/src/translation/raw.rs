@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::table::PageTable;
 use super::{Access, Accessor, Fault};
 
-/// Uses host addresses as they are, without a check: only the workloads may call it.
+/// An accessor that uses host addresses as they are, without a check: only the workloads may call
+/// it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Raw {
     base: u64,
@@ -30,8 +31,7 @@ impl Access for Raw {
     #[inline(always)]
     fn store(&mut self, at: u64, value: u64) -> Result<(), Fault> {
         let word = ptr::with_exposed_provenance::<AtomicU64>(at as usize);
-        // SAFETY: as for load; the words are atomics, so that nobody holds a reference to plain
-        // bytes.
+        // SAFETY: as for load. The words are atomics, so that there is no reference to plain bytes.
         unsafe { (*word).store(value, Ordering::Relaxed) };
         Ok(())
     }

@@ -22,11 +22,11 @@ pub(super) const HOST_ADDRESS: u64 = !4095;
 
 pub(super) const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
-/// Pages in a leaf, entries in every node.
+/// The number of pages in a leaf, and of entries in every node.
 pub(super) const LEAF_PAGES: u64 = 512;
 const HUGE: usize = 2 << 20;
 
-/// Where the space begins: an address like those of mmap.
+/// The address at which the space begins, one like those of mmap.
 const BASE: u64 = 0x7f00_0000_0000;
 
 /// The entries of 2 MiB.
@@ -39,7 +39,7 @@ struct Node<T>([AtomicPtr<T>; LEAF_PAGES as usize]);
 
 pub(super) struct PageTable {
     root: Box<Node<Node<Node<Leaf>>>>,
-    /// Kept to be freed; the walk goes through the pointers of the nodes above.
+    /// Kept only to be freed: the walk goes through the pointers of the nodes above.
     _middle: Box<Node<Node<Leaf>>>,
     _lower: Box<Node<Leaf>>,
     leaves: Vec<Box<Leaf>>,
@@ -104,12 +104,12 @@ impl PageTable {
         })
     }
 
-    /// Address of the first page.
+    /// Returns the address of the first page.
     pub(super) fn base(&self) -> u64 {
         BASE
     }
 
-    /// Host address of the mapping, for flat use.
+    /// Returns the host address of the mapping, for flat use.
     pub(super) fn flat(&self) -> u64 {
         self.mapping.address()
     }
@@ -128,7 +128,8 @@ impl PageTable {
         }
     }
 
-    /// The fault: makes the entry for `at` valid again. None where nothing is mapped.
+    /// Takes the fault: makes the entry for `at` valid again. Returns `None` where nothing is
+    /// mapped.
     pub(super) fn resolve(&self, at: u64) -> Option<(&Leaf, u64)> {
         let leaf = self.leaf(at)?;
         let entry = leaf.entry(at >> PAGE_SHIFT);
@@ -152,7 +153,7 @@ impl PageTable {
     }
 }
 
-/// Prints sizes alone.
+/// Prints sizes only.
 impl std::fmt::Debug for PageTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageTable")
@@ -196,7 +197,7 @@ impl Mapping {
         })
     }
 
-    /// Exposed, because entries keep addresses as numbers.
+    /// Returns the address, exposed, because entries hold addresses as numbers.
     fn address(&self) -> u64 {
         self.frames.expose_provenance() as u64
     }
@@ -219,7 +220,7 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 impl PageTable {
-    /// The word at `at`, found by walking.
+    /// Returns the word at `at`, found by walking.
     pub(super) fn word(&self, at: u64) -> u64 {
         let entry = self
             .leaf(at)

@@ -6,7 +6,7 @@
 use super::{Access, Accessor, Fault, PAGES, Revocable};
 use crate::harness::{below, xorshift};
 
-/// Accesses `count` times, at places that `seed` decides.
+/// A loop that accesses the space `count` times, at places that `seed` decides.
 pub(super) trait Workload {
     const NAME: &'static str;
     /// The number of operations in a full run.
@@ -23,7 +23,7 @@ pub(super) struct Sequential;
 /// Stores of 8 bytes, uniform over all pages.
 pub(super) struct Stores;
 
-/// Each access in a section of its own.
+/// Makes each access in a section of its own.
 #[inline(never)]
 pub(super) fn single<W: Workload, A: Accessor>(
     accessor: &mut A,
@@ -34,7 +34,7 @@ pub(super) fn single<W: Workload, A: Accessor>(
     W::run(accessor, base, count, seed)
 }
 
-/// All accesses in one section.
+/// Makes all accesses in one section.
 #[inline(never)]
 pub(super) fn session<W: Workload, A: Accessor>(
     accessor: &mut A,
@@ -46,7 +46,7 @@ pub(super) fn session<W: Workload, A: Accessor>(
     W::run(&mut session, base, count, seed)
 }
 
-/// Revokes pages in batches of what a mailbox holds, then loads from each.
+/// Revokes pages in batches of a mailbox's size, then loads from each.
 #[inline(never)]
 pub(super) fn revoke_and_load<A: Revocable>(
     accessor: &mut A,
@@ -69,7 +69,7 @@ pub(super) fn revoke_and_load<A: Revocable>(
     Ok(sum)
 }
 
-/// A multiple of 8 below the end of the space, uniform where `random` is.
+/// Returns a multiple of 8 below the end of the space, uniform if `random` is.
 #[inline(always)]
 fn place(random: u64) -> u64 {
     below(PAGES * 4096, random) & !7
@@ -93,7 +93,7 @@ impl Workload for Dependent {
     const NAME: &'static str = "random dependent loads";
     const OPERATIONS: u64 = 60_000;
 
-    /// The step is mixed in, because the walk would otherwise soon enter a cycle short enough to be
+    /// The step is mixed in, because otherwise the walk would soon enter a cycle short enough to be
     /// cached.
     #[inline(always)]
     fn run<A: Access>(access: &mut A, base: u64, count: u64, seed: u64) -> Result<u64, Fault> {

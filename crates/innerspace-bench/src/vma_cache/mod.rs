@@ -2,14 +2,14 @@
 //!
 //! Each row replays the lookups and changes of one workload through prototypes of three schemes: no
 //! cache, one mapping for the whole space (the old way), and four slots for each thread, as in the
-//! library. The row's name contains the hit rates; a lookup counts as soon as it is called, before
-//! any check. The figure is the time of a lookup, without the changes.
+//! library. The row's name contains the hit rates; a lookup counts when it is called, before any
+//! check. The figure is the time of a lookup, without the changes.
 //!
 //! `ebizzy` 0.3 draws its random numbers from a state that is always zero, so the published runs
 //! used one chunk and one key. "Faithful" does the same; "random" really draws. Both keep the
 //! memory of their copies mapped, as the allocator's arenas do, and take the faults on it again
-//! each time; "mapped" maps and unmaps each copy. Threads take turns, one fault each, as they would
-//! on as many processors.
+//! each time; "mapped" maps and unmaps each copy. Threads take turns after each fault, as they
+//! would do on as many processors.
 //!
 //! The recorded programs (`traces/`) are a compiler run, a git command and two others. Their figure
 //! is the time of an event, which includes changes of the mappings: these cost the same in every
@@ -38,7 +38,7 @@ const SCHEMES: [(&str, Scheme); 3] = [
     ("four per thread", Scheme::PerThread),
 ];
 
-/// Pages of a chunk: ebizzy's 256 KiB records.
+/// The number of pages of a chunk: ebizzy's 256 KiB records.
 const CHUNK: u64 = 64;
 const CHUNKS: u64 = 10;
 
@@ -62,7 +62,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     })
 }
 
-/// What the programs did; see `traces/README.md`.
+/// The recorded programs; see `traces/README.md`.
 const TRACES: [(&str, &[u8]); 4] = [
     ("gcc", include_bytes!("../../traces/gcc.gz")),
     ("rustc", include_bytes!("../../traces/rustc.gz")),
@@ -84,12 +84,12 @@ const fn address(page: u64) -> u64 {
     0x7f00_0000_0000 + page * PAGE as u64
 }
 
-/// Where thread `thread` keeps its copies.
+/// Returns where thread `thread` keeps its copies.
 fn own(thread: u64) -> u64 {
     (1 + thread) * 4 * CHUNK * CHUNKS
 }
 
-/// A thread copies a chunk to memory of its own, which it maps for that, searches it for a key, and
+/// Replays ebizzy: a thread maps memory, copies a chunk to it, searches the copy for a key, and
 /// unmaps it.
 fn run_ebizzy(
     replay: &mut Replay,
@@ -98,7 +98,7 @@ fn run_ebizzy(
     faults: u64,
     seed: u64,
 ) -> Outcome {
-    // The chunks, and some mappings of other kinds between the memory of the threads.
+    // Maps the chunks, and some mappings of other kinds between the memory of the threads.
     for chunk in 0..CHUNKS {
         let start = chunk * 2 * CHUNK;
         let kind = chunk as usize % 2;
@@ -145,7 +145,7 @@ fn run_ebizzy(
     Ok(sum)
 }
 
-/// Each thread reads its chunk, and writes its copy.
+/// Has each thread read its chunk, and write its copy.
 fn copy_chunks(replay: &mut Replay, chunks: &[u64]) -> Result<(), Box<dyn Error>> {
     for page in 0..CHUNK {
         let offset = page * PAGE as u64;
@@ -197,7 +197,7 @@ fn row<'a>(
 fn ebizzy(plan: Plan, threads: u64, choice: Choice) -> Row<'static> {
     let faults = plan.operations(2_000_000);
     let name = format!("ebizzy, {choice:?}, {threads} threads").to_lowercase();
-    // Where every lookup finds its slot.
+    // The budget is for rows where every lookup finds its slot.
     let budget = match choice {
         Choice::Faithful => Budget::Absolute(2.0),
         Choice::Random | Choice::Mapped => Budget::None,

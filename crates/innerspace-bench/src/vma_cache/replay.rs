@@ -1,23 +1,23 @@
-//! Lookups of mappings alone: a tree of mappings, and three schemes of caching what was found.
-//! Prototypes that do not use the library.
+//! Lookups of mappings alone: a tree of mappings, and three schemes of caching found mappings.
+//! These are prototypes that do not use the library.
 
 use std::collections::BTreeMap;
 
 use crate::host::PAGE;
 
-/// What remembers mappings that were found.
+/// Where mappings that were found are remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scheme {
-    /// Nothing: each lookup walks the tree.
+    /// Nowhere: each lookup walks the tree.
     None,
-    /// One mapping for the whole space, the last that was found: the old way.
+    /// In one place for the whole space, which has the last mapping that was found: the old way.
     OnePerSpace,
-    /// Four slots for each thread, as the library's accessors have.
+    /// In four slots for each thread, as in the library's accessors.
     PerThread,
 }
 
-/// How often mappings were looked up, and how often the tree was not needed. A lookup counts as
-/// soon as it is called, before any check.
+/// How many times mappings were looked up, and how many times the tree was not needed. A lookup
+/// counts when it is called, before any check.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Lookups {
     pub(super) calls: u64,
@@ -30,23 +30,23 @@ struct Mapping {
     kind: usize,
 }
 
-/// A space's mappings, and threads that look addresses up, one after the other.
+/// A space's mappings, and threads that make lookups, one after the other.
 #[derive(Debug)]
 pub(super) struct Replay {
     scheme: Scheme,
-    /// By where they begin.
+    /// The mappings by their start.
     mappings: BTreeMap<u64, Mapping>,
     /// The number of changes to mappings that existed.
     changes: u64,
-    /// With [`Scheme::PerThread`].
+    /// The slots of each thread, with [`Scheme::PerThread`].
     threads: Vec<Slots>,
-    /// With [`Scheme::OnePerSpace`]: the bounds.
+    /// The bounds of the last mapping found, with [`Scheme::OnePerSpace`].
     last: (u64, u64),
     lookups: Lookups,
 }
 
 const SLOTS: usize = 4;
-/// How many hints there are. A hint says which slot to look at first for a range of 2 MiB; several
+/// The number of hints. A hint says which slot to look at first for a range of 2 MiB; several
 /// ranges share one.
 const HINTS: usize = 32;
 
@@ -57,7 +57,7 @@ struct Slots {
     starts: [u64; SLOTS],
     lengths: [u64; SLOTS],
     hints: [u8; HINTS],
-    /// The space's number of changes when the slots were filled.
+    /// The space's number of changes at the time when the slots were filled.
     changes: u64,
 }
 
@@ -81,7 +81,7 @@ impl Slots {
         (self.starts[slot], self.starts[slot] + self.lengths[slot])
     }
 
-    /// Looks in all slots, after emptying those that were filled before a change.
+    /// Searches all slots, after emptying those that were filled before a change.
     #[inline(never)]
     fn searched(&mut self, changes: u64, at: u64) -> Option<(u64, u64)> {
         if self.changes != changes {
@@ -126,7 +126,7 @@ impl Replay {
         }
     }
 
-    /// Maps a range in place of what is there, and merges it with neighbours of the same kind.
+    /// Maps a range, replaces the mappings there, and merges it with neighbours of the same kind.
     pub(super) fn map(&mut self, mut start: u64, mut end: u64, kind: usize) {
         let mut changed = self.cut(start, end);
         let before = self.mappings.range(..start).next_back();
@@ -177,7 +177,8 @@ impl Replay {
         }
     }
 
-    /// The bounds of the mapping that contains `at`, looked up as in a fault of this thread.
+    /// Returns the bounds of the mapping that contains `at`, looked up as in a fault of this
+    /// thread.
     #[inline(always)]
     pub(super) fn find(&mut self, thread: usize, at: u64) -> Option<(u64, u64)> {
         self.lookups.calls += 1;
@@ -215,7 +216,7 @@ impl Replay {
         Some(bounds)
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub(super) fn lookups(&self) -> Lookups {
         self.lookups
     }

@@ -6,8 +6,8 @@
 //!
 //! | line | event |
 //! |---|---|
-//! | `T thread space` | the events that follow are of this thread of this space |
-//! | `N` | the space begins anew: a program is started |
+//! | `T thread space` | the following events are of this thread of this space |
+//! | `N` | the space begins anew, because a program is started |
 //! | `C space` | that space begins as a copy of this one: a fork |
 //! | `M start len kind` | maps, in place of what is there |
 //! | `U start len` | unmaps |
@@ -22,10 +22,10 @@ use super::replay::{Lookups, Replay, Scheme};
 
 use crate::host::PAGE;
 
-/// How far the stack may grow down from its end; perf tells only its size at the beginning.
+/// How far the stack may grow down from its end; perf reports only its size at the beginning.
 const STACK_PAGES: u64 = 2048;
-/// The kinds of anonymous mappings. Mappings of files have several kinds in turn, because
-/// neighbours are of different files, or of different parts.
+/// The kinds of anonymous mappings. Mappings of files get several kinds in turn, because neighbours
+/// are of different files, or of different parts.
 const ANONYMOUS: [(&str, usize); 3] = [("rw", 0), ("r-", 1), ("--", 3)];
 const FILES: [usize; 2] = [2, 4];
 
@@ -82,7 +82,7 @@ fn parse_line(line: &str) -> Result<Event, Box<dyn Error>> {
 pub(crate) struct Replayed {
     pub(crate) calls: u64,
     pub(crate) hits: u64,
-    /// Faults at which nothing was known to be mapped.
+    /// The faults at places where no mapping was known.
     pub(crate) lost: u64,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn replay(events: &[Event], scheme: Scheme) -> Replayed {
     Replayed { lost, ..done }
 }
 
-/// Makes the short text from the output of
+/// Creates the short text from the output of
 /// `perf script --show-mmap-events -F comm,pid,tid,time,event,trace`; see `traces/record.sh`.
 pub(crate) fn reduce(perf: impl BufRead) -> Result<String, Box<dyn Error>> {
     let lines: Vec<String> = perf.lines().collect::<Result<_, _>>()?;
@@ -168,9 +168,9 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// `None` for events of the kernel's own.
+    /// Splits a line. Returns `None` for events of the kernel's own.
     fn of(line: &'a str) -> Option<Line<'a>> {
-        // The name before it may contain blanks, and no slash between digits.
+        // The name before it may contain blanks, but no slash between digits.
         let ids = line.split_whitespace().find_map(|word| {
             let (process, thread) = word.split_once('/')?;
             Some((word, process.parse().ok()?, thread.parse().ok()?))
@@ -190,7 +190,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// The number after `name`, up to the next blank or comma.
+    /// Returns the number after `name`, up to the next blank or comma.
     fn number(&self, name: &str) -> Option<u64> {
         let (_, after) = self.rest.split_once(name)?;
         number(after.split([' ', ',']).find(|word| !word.is_empty())?)
@@ -293,7 +293,8 @@ impl Reducer {
         Some(())
     }
 
-    /// `1985/1985: [0x7f0dc61b7000(0x6000) @ 0x1cf000 fe:00 326269 0]: rw-p /usr/lib/libc.so.6`
+    /// Handles a line such as
+    /// `1985/1985: [0x7f0dc61b7000(0x6000) @ 0x1cf000 fe:00 326269 0]: rw-p /usr/lib/libc.so.6`.
     fn map(&mut self, line: &Line<'_>) -> Option<()> {
         let (_, after) = line.rest.split_once('[')?;
         let (range, after) = after.split_once(')')?;
@@ -301,7 +302,7 @@ impl Reducer {
         let (start, len) = (number(start)? / PAGE as u64, pages(number(len)?));
         let (rights, name) = after.rsplit_once("]: ")?.1.split_once(' ')?;
         if name == "[stack]" && rights.starts_with("rw") && len < STACK_PAGES {
-            // The first mapping of a new program.
+            // This is the first mapping of a new program.
             self.put('N', &[]);
             self.heap.remove(&line.process);
             let end = start + len;

@@ -10,19 +10,19 @@ use crate::kernel;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Forks of the space.
+/// The number of forks of the space.
 const FORKS: u64 = 1_000;
 
-/// Forks of a process: fewer, because each takes so long.
+/// The number of forks of a process: fewer, because each takes so long.
 const PROCESSES: u32 = 100;
 
-/// Pages that a fork takes once it has written: four tables and the page itself.
+/// The pages that a fork takes once it has written: four tables and the page itself.
 const PAGES_A_FORK: u64 = 5;
 
-/// Memory of the parent, at most.
+/// The most memory of the parent.
 const MOST_RESIDENT: u64 = 64 * MIB;
 
-/// What the parent's memory is filled with.
+/// The byte with which the parent's memory is filled.
 const FILLED: u8 = 0x11;
 
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
@@ -42,7 +42,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
         .map_err(|fault| parent.explain(fault))?;
     drop(accessor);
 
-    // As many forks at a time as there is room for, besides the parent's tables and the accessors.
+    // As many forks at a time as there is room for beside the parent's tables and the accessors.
     let tables = resident / 256 + 16 * PAGE;
     let room = usable.saturating_sub(resident + tables);
     let alive = (room / (PAGES_A_FORK * PAGE)).clamp(1, FORKS);
@@ -82,26 +82,26 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// The median, because a few of them may have been delayed by other programs.
+/// Returns the median, because a few times may include delays by other programs.
 fn median(times: &mut [Duration]) -> String {
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
     format!("{:.1} us", median.as_secs_f64() * 1e6)
 }
 
-/// Forks of one space.
+/// The forks of one space.
 struct Herd {
     parent: Space,
     at: VirtAddr,
     resident: u64,
-    /// How long each took.
+    /// The time that each fork took.
     forking: Vec<Duration>,
     writing: Vec<Duration>,
 }
 
 impl Herd {
-    /// Where fork `number` writes. Many write to the same page, so only real separation keeps them
-    /// apart.
+    /// Returns the address that fork `number` writes to. Many forks write to the same page, so only
+    /// real separation keeps them apart.
     fn place(&self, number: u64) -> VirtAddr {
         self.at + (number * 8 + number % 7 * PAGE) % self.resident
     }
@@ -143,8 +143,8 @@ impl Herd {
     }
 }
 
-/// The body of the process: forks itself `count` times with `resident` bytes of memory in use, and
-/// prints how long each took.
+/// Runs in a process of its own: forks itself `count` times with `resident` bytes of memory in use,
+/// and prints how long each fork took.
 pub(super) fn fork_processes(resident: usize, count: u32) -> Result<()> {
     let mut memory = vec![FILLED; resident];
     let mut times = Vec::new();

@@ -6,16 +6,16 @@ use innerspace::{ByteSize, KIB, MIB};
 use super::rivals::{Contender, MOST_BYTES, Run};
 use super::{Findings, Result, Tour};
 
-/// How much a process grows in addition to what the memory counts: code that is read in, stacks,
-/// buffers.
+/// The most by which a process grows in addition to the counted memory: code that is read in,
+/// stacks, buffers.
 const PROCESS: u64 = 4 * MIB;
 
 /// Bytes of the file that may enter the kernel's cache during the run because other programs read
 /// it (a backup, an indexer).
 const STRAY: u64 = 256 * KIB;
 
-/// How often each contender runs; the better round counts, because the first one also wakes the
-/// disk up.
+/// The number of runs of each contender. The better run counts, because the first one also wakes
+/// the disk up.
 const ROUNDS: usize = 2;
 
 pub(super) fn show(tour: &Tour) -> Result<Findings> {

@@ -1,4 +1,4 @@
-//! The tour: six stations. Each is a claim with its evidence and with what the kernel did in the
+//! The tour: six stations. Each is a claim with its evidence, and with the kernel's result in the
 //! same case.
 //!
 //! | file | claim |
@@ -10,11 +10,11 @@
 //! | `fork` | a thousand spaces, each with its own bytes |
 //! | `nothing_lost` | updates survive a failing store |
 //!
-//! `sample` makes the file if none is given; `report` prints. A given file is only read; the tour
+//! `sample` makes the file if none is given; `report` prints. A given file is only read. The tour
 //! changes only files in its temporary folder, which is removed at the end, also after Ctrl-C.
 //!
-//! A station returns [`Findings`]: what it saw, and what was not as claimed. An error of a station
-//! counts as not verified, too; the other stations still run.
+//! A station returns [`Findings`]: the evidence, and everything that was not as claimed. A station
+//! that returns an error counts as not verified; the other stations still run.
 
 mod fork;
 mod limit;
@@ -57,14 +57,14 @@ pub(crate) struct TourArguments {
     limit: u64,
 }
 
-/// Why the exit code is not 0.
+/// The reason why the exit code is not 0.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An argument that is not possible.
+    /// An argument cannot be used.
     Arguments(String),
-    /// Something outside the tour prevents it.
+    /// A cause outside the tour prevents it.
     Run(Error),
-    /// The report says which claim does not hold.
+    /// A claim does not hold; the report says which.
     NotVerified,
     /// Nobody reads the report.
     OutputClosed,
@@ -91,14 +91,14 @@ impl Child {
         }
     }
 
-    /// A command that runs this program again.
+    /// Creates a command that runs this program again.
     fn command(name: &str) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["child", name]);
         Ok(command)
     }
 
-    /// Runs such a command until it ends or this process does: the command's input is open as long
+    /// Runs such a command until it ends or this process does. The command's input is open as long
     /// as this process lives.
     fn output(mut command: Command) -> io::Result<Output> {
         command.stdin(Stdio::piped());
@@ -109,20 +109,20 @@ impl Child {
     }
 }
 
-/// Ends this process as soon as the one that started it has ended, in whatever way.
+/// Makes this process end as soon as the one that started it has ended, in whatever way.
 fn end_with_parent() {
     let _nothing = io::copy(&mut io::stdin(), &mut io::sink());
     std::process::exit(1);
 }
 
-/// What the stations have in common.
+/// The state that the stations share.
 struct Tour {
     file: PathBuf,
     /// The file's name in the report.
     name: String,
-    /// Its length in bytes.
+    /// The file's length in bytes.
     size: u64,
-    /// When it was last written to before the tour; `None` where the system does not tell.
+    /// When the file was last written to before the tour; `None` if the system does not report it.
     modified: Option<SystemTime>,
     limit: u64,
     /// The folder for files that the tour changes.
@@ -170,8 +170,8 @@ const STATIONS: [Station; 6] = [
     },
 ];
 
-/// Set by Ctrl-C and similar signals: the temporary folder is being removed, and errors caused by
-/// that are no finding.
+/// Set by Ctrl-C and similar signals. The temporary folder is then being removed, and errors caused
+/// by that are no findings.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn interrupted() -> bool {
@@ -188,7 +188,7 @@ pub(crate) fn run(arguments: &TourArguments) -> Result<(), Failure> {
 }
 
 fn run_stations(arguments: &TourArguments) -> Result<(), Failure> {
-    // Wrong arguments are found before anything is written.
+    // Wrong arguments are reported before any file is written.
     let memory = Memory::with_limit(arguments.limit).map_err(|error| match error {
         MemoryError::System { .. } => Failure::Run(error.into()),
         wrong => Failure::Arguments(wrong.to_string()),
@@ -233,7 +233,7 @@ fn temporary_folder() -> Result<tempfile::TempDir> {
     let path = folder.path().to_owned();
     ctrlc::set_handler(move || {
         INTERRUPTED.store(true, Ordering::SeqCst);
-        // The tour continues until the process exits, and may be making a file at this moment.
+        // The tour continues until the process exits, and may be creating a file at this moment.
         while path.exists() && fs::remove_dir_all(&path).is_err() {
             std::thread::yield_now();
         }
@@ -298,14 +298,14 @@ impl Tour {
         })
     }
 
-    /// A progress bar over bytes; invisible unless on a terminal.
+    /// Creates a progress bar over bytes, which is invisible unless on a terminal.
     fn bytes_bar(&self, doing: &'static str, bytes: u64) -> ProgressBar {
         let bar = self.report.bar(bytes).with_message(doing);
         let style = "  {msg:<24} {wide_bar} {bytes:>10} of {total_bytes}";
         bar.with_style(ProgressStyle::with_template(style).expect("a valid template"))
     }
 
-    /// A spinner for work of unknown length; invisible unless on a terminal.
+    /// Creates a spinner for work of unknown length, which is invisible unless on a terminal.
     fn spinner(&self, doing: &'static str) -> ProgressBar {
         let bar = self.report.bar(0).with_message(doing);
         let style = ProgressStyle::with_template("  {spinner} {msg}").expect("a valid template");
@@ -314,7 +314,7 @@ impl Tour {
         bar
     }
 
-    /// The file, opened the ordinary way.
+    /// Opens the file in the ordinary way.
     fn plain_file(&self) -> io::Result<File> {
         File::open(&self.file)
     }

@@ -9,11 +9,11 @@ use innerspace::{FaultKind, GIB, KIB, MIB, Map, Memory};
 use super::{Child, Findings, Result, Tour};
 use crate::kernel::{self, Mapping};
 
-/// The file's length at first: more than the smallest memory holds.
+/// The file's first length: more than the smallest memory holds.
 const LEN: u64 = 4 * MIB;
-/// Its length afterwards.
+/// The file's length after the cut.
 const SHORT: u64 = 512 * KIB;
-/// Where it is read after that.
+/// The offset that is read after the cut.
 const PAST: u64 = 3 * MIB;
 
 const _: () = assert!(SHORT < PAST && PAST < LEN && LEN < GIB);
@@ -64,7 +64,7 @@ fn here(tour: &Tour, path: &Path, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// The body of the process: does the same as [`here`] with mmap, and does not survive it.
+/// Runs in a process of its own: does the same as [`here`] with mmap, and does not survive it.
 pub(super) fn map_and_cut_short(path: &Path) -> Result<()> {
     kernel::leave_no_core();
     let file = File::options().read(true).write(true).open(path)?;

@@ -1,5 +1,5 @@
-//! Station 6: random updates while the store fails, then a working store, a sync, and a look at the
-//! file by plain reads.
+//! Station 6: random updates while the store fails, then a working store, a sync, and a comparison
+//! of the file by plain reads.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,10 +12,10 @@ use innerspace::{Accessor, ByteSize, FileAccess, Grouped, MIB, Map, Memory, Page
 use super::sample::Random;
 use super::{Findings, Result, Tour};
 
-/// The greatest size of the memory, in which not all updates fit.
+/// The largest memory to use, so that not all updates fit.
 const MOST_MEMORY: u64 = 2 * MIB;
 
-/// Updates in each of the three parts: before, during and after the failure.
+/// The number of updates in each of the three parts: before, during and after the failure.
 const UPDATES: u64 = 2_000;
 
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
@@ -42,7 +42,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
             .on(&[OperationKind::Write])
             .forever(),
     );
-    // Succeeds until the memory is full of data that cannot be written.
+    // The updates succeed until the memory is full of data that cannot be written.
     let refusal = updates.run().err();
     let complaint = file.sync_all().err();
     store.heal();
@@ -78,7 +78,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
             .here("with the store repaired, a sync and a plain read find every update in the file"),
         lost => findings.fail(format!("{} updates are not in the file", Grouped(lost))),
     }
-    // Only a broken disk could show this.
+    // Only a broken disk could cause this.
     findings.kernel(
         "not measured: Linux marks a page clean even if its write fails, so the next fsync(2) \
          succeeds although the data is lost",
@@ -121,7 +121,7 @@ impl Updates {
     }
 }
 
-/// Reads the file the ordinary way, and counts the words that are wrong.
+/// Reads the file in the ordinary way, and counts the words that are wrong.
 fn count_lost(path: &Path, expected: &[u64]) -> Result<u64> {
     let bytes = fs::read(path)?;
     let (words, rest) = bytes.as_chunks::<8>();

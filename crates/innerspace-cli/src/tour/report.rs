@@ -1,4 +1,4 @@
-//! What the tour prints, and what a station has found.
+//! The tour's output, and the findings of a station.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -8,7 +8,7 @@ use innerspace::ByteSize;
 
 use super::{Failure, Station, interrupted};
 
-/// What a station saw. Its claim is verified only if `failures` is empty.
+/// The findings of a station. Its claim is verified only if `failures` is empty.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     here: Vec<String>,
@@ -22,12 +22,12 @@ impl Findings {
         self.here.push(line.into());
     }
 
-    /// Adds a line about what the kernel did in the same case.
+    /// Adds a line about the kernel's result in the same case.
     pub(super) fn kernel(&mut self, line: impl Into<String>) {
         self.kernel.push(line.into());
     }
 
-    /// Adds a line about something that is not as claimed.
+    /// Adds a line about a result that is not as claimed.
     pub(super) fn fail(&mut self, line: impl Into<String>) {
         self.failures.push(line.into());
     }
@@ -37,7 +37,7 @@ impl Findings {
     }
 }
 
-/// Columns for a mark and evidence.
+/// The number of columns for a mark and evidence.
 const COLUMNS: usize = 96;
 const NOT_VERIFIED: &str = "NOT VERIFIED: ";
 
@@ -80,7 +80,7 @@ impl Report {
         }
     }
 
-    /// A progress bar, drawn only when a person is looking.
+    /// Creates a progress bar, which is drawn only on a terminal.
     pub(super) fn bar(&self, len: u64) -> ProgressBar {
         let target = match self.terminal {
             true => ProgressDrawTarget::stderr(),

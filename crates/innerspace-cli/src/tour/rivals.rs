@@ -14,7 +14,7 @@ use super::sample::Checksum;
 use super::{Child, Result, Tour, same_bytes};
 use crate::kernel::{self, Mapping};
 
-/// The contenders read at most this much of the file.
+/// The most bytes of the file that the contenders read.
 pub(super) const MOST_BYTES: u64 = 512 * MIB;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -44,14 +44,14 @@ pub(crate) struct ContenderArguments {
 pub(super) struct Run {
     pub(super) checksum: Checksum,
     pub(super) took: Duration,
-    /// Growth of the process's peak memory, in bytes; `None` where the system does not tell.
+    /// Growth of the process's peak memory, in bytes; `None` if the system does not report it.
     pub(super) grown: Option<u64>,
-    /// Growth of the kernel's cache of the file, in bytes; `None` where the system does not tell.
+    /// Growth of the kernel's cache of the file, in bytes; `None` if the system does not report it.
     pub(super) left: Option<u64>,
     /// The greatest usage that the library counted, in bytes; 0 for the others.
     pub(super) counted: u64,
-    /// Whether nothing of the file was in the kernel's cache at the beginning, as far as the system
-    /// tells.
+    /// Whether no page of the file was in the kernel's cache at the beginning, as far as the system
+    /// reports it.
     pub(super) cold: bool,
 }
 
@@ -92,7 +92,7 @@ impl Run {
         }
     }
 
-    /// The line that the process prints.
+    /// Returns the line that the process prints.
     fn to_line(self) -> String {
         let [grown, left] = [self.grown, self.left].map(|bytes| bytes.map_or(-1, u64::cast_signed));
         let (sum, micros) = (self.checksum.0, self.took.as_micros());
@@ -119,7 +119,7 @@ impl Run {
     }
 }
 
-/// The body of the process: reads the file in one of the ways and prints the result.
+/// Runs in a process of its own: reads the file in one of the ways and prints the result.
 pub(super) fn contend(arguments: &ContenderArguments) -> Result<()> {
     let ContenderArguments {
         contender,
@@ -163,12 +163,14 @@ fn growth(before: Option<u64>, after: Option<u64>) -> Option<u64> {
     Some(after?.saturating_sub(before?))
 }
 
-/// How many bytes of a file the kernel has cached; `None` where the system does not tell.
+/// Returns how many bytes of a file the kernel has cached, or `None` if the system does not report
+/// it.
 fn cached_bytes(path: &Path) -> Option<u64> {
     kernel_cached_pages(path).ok().map(|pages| pages.bytes())
 }
 
-/// Reads with a buffer of `budget` bytes, or slightly more, to have whole words for the checksum.
+/// Reads with a buffer of `budget` bytes, or slightly more, so that it has whole words for the
+/// checksum.
 fn read(mut file: &File, budget: u64, len: u64) -> Result<Checksum> {
     let mut checksum = Checksum::new();
     let budget = budget.next_multiple_of(8);

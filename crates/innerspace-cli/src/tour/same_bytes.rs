@@ -10,10 +10,10 @@ use innerspace::{ByteSize, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile};
 use super::sample::Checksum;
 use super::{Findings, Result, Tour};
 
-/// Bytes read at a time.
+/// The number of bytes read at a time.
 const PIECE: usize = 64 * KIB as usize;
 
-/// The greatest number of bytes that are changed through a private mapping.
+/// The most bytes that are changed through a private mapping.
 const MOST_STORES: u64 = 64;
 
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
@@ -55,17 +55,18 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// The block size for a file that is read from end to end within `limit` bytes. Larger blocks mean
-/// fewer and larger reads of the store; a memory should have room for a few hundred of them.
+/// Returns the block size for a file that is read from end to end within `limit` bytes. Larger
+/// blocks mean fewer and larger reads of the store; a memory should have room for a few hundred of
+/// them.
 pub(super) fn block_size(limit: u64) -> u64 {
     (limit / 256).clamp(4 * KIB, 64 * KIB).next_power_of_two()
 }
 
 /// Maps the first `len` bytes of the file window by window and reads them all.
 ///
-/// One mapping of everything works, too, as long as its page tables fit in the limit: they take a
-/// 512th of the range used. Windows of 16 times the limit keep them below a 32nd of the limit,
-/// however large the file.
+/// A single mapping of everything also works, as long as its page tables fit in the limit: they
+/// take a 512th of the range used. Windows of 16 times the limit keep them below a 32nd of the
+/// limit, however large the file is.
 pub(super) fn checksum_by_mapping(
     memory: &Memory,
     file: &PagedFile,
@@ -127,7 +128,8 @@ fn store_privately(
     let space = memory.space()?;
     let at = space.map(Map::file(file).private().writable())?;
     let mut accessor = space.accessor()?;
-    // Until it is unmapped, each takes a page of its own, and one for the table that leads to it.
+    // Until it is unmapped, each store takes a page of its own, and one for the table that leads to
+    // it.
     let room = memory.limit() / (16 * PAGE_SIZE as u64);
     let stores = MOST_STORES.min(file.len()).min(room);
     let step = file.len() / stores;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use innerspace::MIB;
 
-/// Data and holes take turns in pieces of this size.
+/// The size of the pieces in which data and holes alternate.
 const PIECE: u64 = MIB;
 
 /// Makes a file of `size` bytes. Calls `progress` with the bytes done so far.
@@ -22,8 +22,8 @@ pub(super) fn make(path: &Path, size: u64, progress: impl Fn(u64)) -> io::Result
         file.write_all(&piece[..len])?;
         progress(offset + len as u64);
     }
-    // The kernel cannot drop data from its cache that is not on the disk yet, and later rounds need
-    // the cache empty.
+    // The kernel cannot drop data from its cache before the data is on the disk, and later rounds
+    // need an empty cache.
     file.sync_data()
 }
 
@@ -43,7 +43,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

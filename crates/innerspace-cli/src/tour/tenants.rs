@@ -1,5 +1,5 @@
-//! Station 4: two groups of one memory. While one scans the whole file, the other keeps what it
-//! has.
+//! Station 4: two groups of one memory. While one group scans the whole file, the other keeps its
+//! pages.
 
 use innerspace::{ByteSize, Grouped, Memory, PAGE_SIZE, PagedFile};
 
@@ -54,7 +54,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     Ok(findings)
 }
 
-/// The effect of the same scan on the kernel's cache, which the whole process shares.
+/// Measures the effect of the same scan on the kernel's cache, which the whole process shares.
 fn scan_by_kernel(tour: &Tour) -> Result<String> {
     let spinner = tour.spinner("reading the file in another process");
     let len = tour.size.min(rivals::MOST_BYTES);
