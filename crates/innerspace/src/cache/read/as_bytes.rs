@@ -1,4 +1,4 @@
-//! A view stands in for its bytes: the traits by which other code compares, hashes, keeps and
+//! Lets a view stand in for its bytes: the traits by which other code compares, hashes, keeps and
 //! shares bytes.
 
 use std::borrow::Borrow;
@@ -13,7 +13,7 @@ impl AsRef<[u8]> for View {
     }
 }
 
-/// A view is compared and hashed as its bytes are: a map by views finds a slice.
+/// A view compares and hashes as its bytes do, so a map keyed by views can be searched by a slice.
 impl Borrow<[u8]> for View {
     fn borrow(&self) -> &[u8] {
         self
@@ -46,7 +46,7 @@ impl Hash for View {
     }
 }
 
-/// Without a copy: the view's memory stays charged until the last clone or slice is dropped.
+/// Makes no copy: the view's memory stays charged until the last clone or slice is dropped.
 #[cfg(feature = "bytes_1")]
 impl From<View> for bytes::Bytes {
     fn from(view: View) -> bytes::Bytes {
@@ -54,14 +54,14 @@ impl From<View> for bytes::Bytes {
     }
 }
 
-// SAFETY: a view's bytes stand in frames of the arena or in a static, never in the view itself, so
+// SAFETY: a view's bytes are in frames of the arena or in a static, never in the view itself, so
 // they stay where they are when the view is moved. Its hold keeps the frames from being moved,
 // written or freed while it lives, and `Deref` always returns the same slice of them.
 #[cfg(feature = "stable_deref_trait_1")]
 unsafe impl stable_deref_trait::StableDeref for View {}
 
-// SAFETY: a clone holds the same frames, so it derefs to the same slice as the original, also after
-// the original is gone.
+// SAFETY: a clone holds the same frames, so it derefs to the same slice as the original, even after
+// the original is dropped.
 #[cfg(feature = "stable_deref_trait_1")]
 unsafe impl stable_deref_trait::CloneStableDeref for View {}
 

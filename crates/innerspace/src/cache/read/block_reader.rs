@@ -1,10 +1,10 @@
-//! Block lookups: a short memory in front of the index, for one thread that comes back to the same
-//! few blocks.
+//! Block lookups: a short memory in front of the index, for one thread that returns to the same few
+//! blocks.
 //!
-//! A reference keeps each of the last 16 blocks, so its frame is not reused while it is remembered.
-//! Its hold word (CACHED) says whether it is still the file's block: an operation that takes a
-//! block out of the file, or moves it, clears that before it returns. A hit therefore needs neither
-//! the index nor a section nor a reference of its own.
+//! A reference keeps each of the last 16 blocks, so the block's frame is not reused while it is
+//! remembered. The frame's hold word (CACHED) says whether it is still the file's block: an
+//! operation that takes a block out of the file, or moves it, clears that before it returns. A hit
+//! therefore needs neither the index nor a section nor a reference of its own.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,16 +21,16 @@ use crate::reclaim::Trial;
 use crate::sync::atomic::Ordering;
 use crate::units::FrameId;
 
-/// Blocks that are remembered.
+/// The number of blocks that are remembered.
 const RECENT: usize = 16;
 
 /// Looks blocks of a file up for one thread, and remembers the last 16: a small read from one of
-/// them costs no search and no write to shared memory. Use it when reads come back to the same few
-/// blocks, as with the upper nodes of a tree.
+/// these costs no search and no write to shared memory. Use it when reads return to the same few
+/// blocks, such as the upper nodes of a tree.
 ///
-/// Made by [`PagedFile::block_reader`]. Remembered blocks stay in memory, and charged: up to 16,
-/// fewer if it finds no memory for another. Drop or [`clear`](BlockReader::clear) it when it will
-/// not be used for a while.
+/// Created by [`PagedFile::block_reader`]. Remembered blocks stay in memory, and charged: up to 16,
+/// or fewer if the reader finds no memory for another. Drop or [`clear`](BlockReader::clear) the
+/// reader if it will not be used for a while.
 ///
 /// ```
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -49,7 +49,7 @@ pub struct BlockReader {
     recent: Recent,
 }
 
-/// Blocks, the most recently used first; each holds a reference.
+/// The remembered blocks, the most recently used first. Each holds a reference.
 struct Recent {
     blocks: [Remembered; RECENT],
     len: usize,
@@ -61,14 +61,14 @@ struct Remembered {
     frame: FrameId,
 }
 
-/// The rest of the array.
+/// Fills the rest of the array.
 const NOTHING: Remembered = Remembered {
     block: 0,
     frame: FrameId(0),
 };
 
 impl PagedFile {
-    /// Lookups of blocks for one thread, which remember the last 16.
+    /// Returns a reader that looks blocks up for one thread, and remembers the last 16.
     pub fn block_reader(&self) -> BlockReader {
         BlockReader::new(self.clone())
     }
@@ -89,20 +89,21 @@ impl BlockReader {
         }
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; less at the end of the file, 0 past it. Each
-    /// block it touches is one use.
+    /// Reads up to `buf.len()` bytes at `offset`: fewer at the end of the file, 0 past it. Each
+    /// block that the read touches is one use of the block.
     ///
     /// # Errors
-    /// As [`PagedFile::read_at`].
+    /// The errors of [`PagedFile::read_at`].
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         self.read(buf, offset, Wait::Yes)
     }
 
-    /// Like [`BlockReader::read_at`], but never waits. If it would block, wait for
-    /// [`PagedFile::ready`].
+    /// Like [`BlockReader::read_at`], but never waits. If this would block, use
+    /// [`PagedFile::ready`] to wait.
     ///
     /// # Errors
-    /// As [`BlockReader::read_at`], and [`FileError::WouldBlock`]; `buf` may be partly filled then.
+    /// The errors of [`BlockReader::read_at`], and [`FileError::WouldBlock`], with which `buf` may
+    /// be partly filled.
     pub fn try_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         self.read(buf, offset, Wait::No)
     }
@@ -122,7 +123,7 @@ impl BlockReader {
             match self.recent.find(handle, at >> core.block_shift(), wait) {
                 Ok(Some(frame)) => core.frames().copy_out(frame, inside, into),
                 Ok(None) => into.fill(0),
-                // The file was cut meanwhile: the read ends where the file does now.
+                // The file was cut meanwhile: the read ends at the file's new end.
                 Err(FileError::PastEnd { .. }) => break,
                 Err(error) => return Err(error),
             }
@@ -131,19 +132,19 @@ impl BlockReader {
         Ok(done)
     }
 
-    /// A view of one block, shorter for the last one of the file.
+    /// Returns a view of one block. For the last block of the file it may be shorter.
     ///
     /// # Errors
-    /// As [`PagedFile::view`].
+    /// The errors of [`PagedFile::view`].
     pub fn view(&mut self, block: u64) -> Result<View, FileError> {
         self.view_waiting(block, Wait::Yes)
     }
 
-    /// Like [`BlockReader::view`], but never waits. If it would block, wait for
-    /// [`PagedFile::ready`].
+    /// Like [`BlockReader::view`], but never waits. If this would block, use [`PagedFile::ready`]
+    /// to wait.
     ///
     /// # Errors
-    /// As [`BlockReader::view`], and [`FileError::WouldBlock`].
+    /// The errors of [`BlockReader::view`], and [`FileError::WouldBlock`].
     pub fn try_view(&mut self, block: u64) -> Result<View, FileError> {
         self.view_waiting(block, Wait::No)
     }
@@ -159,7 +160,7 @@ impl BlockReader {
             None => Ok(View::zeros(len)),
             Some(frame) => match View::of_frame(&core.pool, frame, 0..len) {
                 Some(view) => Ok(view),
-                // It is being written, or mapped writable.
+                // The block is being written, or mapped writable.
                 None => handle.view(bytes, wait),
             },
         }
@@ -176,7 +177,7 @@ impl BlockReader {
         }
     }
 
-    /// The blocks that are remembered, most recent first.
+    /// Returns the remembered blocks, the most recent first.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn remembered(&self) -> Vec<u64> {
         self.recent
@@ -192,21 +193,21 @@ impl Recent {
         &self.blocks[..self.len]
     }
 
-    /// Forgets the oldest.
+    /// Forgets the oldest block.
     fn pop(&mut self) -> Option<Remembered> {
         self.len = self.len.checked_sub(1)?;
         Some(self.blocks[self.len])
     }
 
-    /// Forgets one.
+    /// Forgets one block.
     fn remove(&mut self, at: usize) -> Remembered {
         self.blocks[at..self.len].rotate_left(1);
         self.len -= 1;
         self.blocks[self.len]
     }
 
-    /// The frame of a block, which is the most recent one from now on and marked used once; `None`
-    /// for a hole.
+    /// Finds the frame of a block, marks it used once, and makes it the most recent one. Returns
+    /// `None` for a hole.
     fn find(
         &mut self,
         handle: &Handle,
@@ -242,7 +243,7 @@ impl Recent {
         Ok(Some(frame))
     }
 
-    /// Finds a block that is not remembered. If there is no memory for it, gives up remembered
+    /// Finds a block that is not remembered. If there is no memory for it, forgets remembered
     /// blocks, the oldest first.
     fn seek_with_room<'h>(
         &mut self,
@@ -267,7 +268,7 @@ impl Recent {
         }
     }
 
-    /// Takes over a block's reference, at the cost of the oldest.
+    /// Takes over a block's reference, in place of the oldest one if all are in use.
     fn remember(&mut self, core: &FileCore, held: BlockRef<'_>) -> FrameId {
         if self.len == RECENT
             && let Some(oldest) = self.pop()
@@ -282,7 +283,7 @@ impl Recent {
     }
 }
 
-/// The bytes of a block inside a file of `size` bytes.
+/// Returns the bytes of a block in a file of `size` bytes.
 fn bytes_of_block(core: &FileCore, block: u64, size: u64) -> Result<Range<u64>, FileError> {
     let start = block.saturating_mul(core.block_bytes());
     let end = start.saturating_add(core.block_bytes()).min(size);
@@ -295,7 +296,7 @@ fn bytes_of_block(core: &FileCore, block: u64, size: u64) -> Result<Range<u64>, 
 impl Drop for BlockReader {
     fn drop(&mut self) {
         self.clear();
-        // For `validate`, at rest.
+        // The count is for `validate`, at rest.
         let readers = &self.file.core().blocks.block_readers;
         readers.fetch_sub(1, Ordering::Relaxed);
     }

@@ -8,7 +8,7 @@ use crate::cache::read::holes::Content;
 use crate::sync::atomic::Ordering;
 
 impl FileCore {
-    /// The store's content of `block`, if that is known without a query.
+    /// Returns the store's content of `block`, if it is known without a query.
     pub(crate) fn known_content(&self, block: u64) -> Option<Content> {
         let bytes = self.stored_bytes(block);
         if bytes.is_empty() {
@@ -21,7 +21,7 @@ impl FileCore {
         }
     }
 
-    /// The store's content of `block`, which is not cached.
+    /// Returns the store's content of `block`, which is not cached.
     pub(crate) fn content(&self, block: u64) -> Result<Content, FileError> {
         if let Some(known) = self.known_content(block) {
             return Ok(known);
@@ -37,7 +37,7 @@ impl FileCore {
         let next_data = store.next_data(bytes.start).map_err(wrap)?;
         let data_start = next_data.unwrap_or(u64::MAX);
         if data_start >= bytes.end {
-            // A store that was cut short has no data there either, which the read will find out.
+            // A store that was cut short has no data there either. The read will detect that.
             let len = store.len().map_err(wrap)?;
             if len < bytes.end {
                 return Ok(Content::Data);
@@ -47,17 +47,17 @@ impl FileCore {
             return Ok(Content::Hole);
         }
         let hole_start = store.next_hole(data_start).map_err(wrap)?;
-        // Between here and the data is a hole inside the block, which is read as zeros with the
+        // From here to the data there is a hole inside the block, which is read as zeros with the
         // rest.
         self.blocks.extents.lock().data = bytes.start..hole_start.max(bytes.end);
         Ok(Content::Data)
     }
 
-    /// The first block after `block`, which is a hole, that is not known to be one.
+    /// Returns the first block after `block`, a hole, that is not known to be a hole.
     pub(crate) fn end_of_hole(&self, block: u64) -> u64 {
         let bytes = self.stored_bytes(block);
         if bytes.is_empty() {
-            return u64::MAX; // the store ends before it
+            return u64::MAX; // the store ends before the block
         }
         let extents = self.blocks.extents.lock();
         if let Some(end) = extents.punched.end_of(block) {
@@ -66,11 +66,11 @@ impl FileCore {
         let hole = &extents.hole;
         match hole.contains(&bytes.start) {
             true => hole.end >> self.block_shift(),
-            false => block, // it has been cut since
+            false => block, // the file was cut meanwhile
         }
     }
 
-    /// The bytes of a block that the store has.
+    /// Returns the bytes of a block that the store has.
     pub(crate) fn stored_bytes(&self, block: u64) -> Range<u64> {
         let start = block << self.block_shift();
         let end = (start + self.block_bytes()).min(self.blocks.stored.load(Ordering::Acquire));

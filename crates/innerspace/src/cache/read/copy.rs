@@ -1,4 +1,4 @@
-//! Reading by copy, and the bulk path.
+//! Reads by copy, and the bulk path.
 
 use std::convert::Infallible;
 use std::ops::{ControlFlow, Range};
@@ -17,7 +17,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl Handle {
-    /// Copies bytes at `offset` into `buf`, up to the end of the file; returns how many.
+    /// Copies bytes at `offset` into `buf`, up to the end of the file. Returns how many.
     pub(crate) fn read_at(
         &self,
         buf: &mut [u8],
@@ -35,7 +35,7 @@ impl Handle {
             let wanted = last - (at >> core.block_shift()) + 1;
             match self.read_part(at, &mut buf[done..done + part], wait, wanted) {
                 Ok(()) => done += part,
-                // The file was cut meanwhile: the read ends where the file does now.
+                // The file was cut meanwhile: the read ends at the file's new end.
                 Err(FileError::PastEnd { .. }) => break,
                 Err(error) => return Err(error),
             }
@@ -43,7 +43,8 @@ impl Handle {
         Ok(done)
     }
 
-    /// Copies bytes of one block, the first of `wanted` that are read one after the other.
+    /// Copies bytes of one block, the first of the `wanted` blocks that are read one after the
+    /// other.
     #[inline]
     pub(crate) fn read_part(
         &self,
@@ -58,8 +59,8 @@ impl Handle {
         self.read_part_slowly(offset, into, wait, wanted)
     }
 
-    /// Copies bytes of one block if it is there. No value here goes through memory: reading it back
-    /// would wait for the locked instructions before it, and the copy with it.
+    /// Copies bytes of one block if it is cached. No value here goes through memory: a load of it
+    /// would wait for the locked instructions before it, and the copy would wait with it.
     #[inline]
     fn read_hit(&self, offset: u64, into: &mut [u8]) -> bool {
         let core = &*self.core;
@@ -75,8 +76,7 @@ impl Handle {
                 core.pool.mark_accessed_at(frame, flags);
                 let uses = &core.frames().meta(frame).uses;
                 if uses.has(Uses::AHEAD) {
-                    // The reference is given back also if the store panics as it takes the
-                    // requests.
+                    // The reference is dropped even if the store panics when it takes the requests.
                     let held = BlockRef::new(core, frame, offset >> core.block_shift());
                     core.go_on(held.block, uses, &self.stream, Get::NONE, drop);
                     return true;
@@ -87,11 +87,11 @@ impl Handle {
         is_up_to_date
     }
 
-    /// Whether a read of `len` bytes is another use of its block: many small reads in a row are one
-    /// (P13); a jump back is another.
+    /// Whether a read of `len` bytes is another use of its block. Many small reads in a row are one
+    /// use (P13); a jump back begins another.
     #[inline]
     fn is_new_use(&self, offset: u64, inside: usize, len: usize) -> bool {
-        // A hint: two threads that read through one handle at once may each be mistaken.
+        // A hint: if two threads read through one handle concurrently, each may be mistaken.
         let end = self.read_end.load(Ordering::Relaxed);
         self.read_end.store(offset + len as u64, Ordering::Relaxed);
         end != offset || inside == 0
@@ -124,7 +124,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Hands all bytes of `range` to `each`, in order, in pieces of at most a block.
+    /// Passes all bytes of `range` to `each`, in order, in pieces of at most a block.
     pub(crate) fn scan_all(
         self: &Arc<Handle>,
         range: Range<u64>,
@@ -138,7 +138,7 @@ impl Handle {
         self.scan(range, on, wait).map(|_| ())
     }
 
-    /// The same, until `each` breaks.
+    /// Like [`Handle::scan_all`], until `each` breaks.
     pub(crate) fn scan<B>(
         self: &Arc<Handle>,
         range: Range<u64>,
@@ -151,7 +151,7 @@ impl Handle {
         }
         core.check_process()?;
         if wait == Wait::Yes {
-            // A scan is a stream from its first miss on.
+            // A scan counts as a stream from its first miss on.
             self.stream
                 .expect(core.blocks_of(range.clone()), &core.tuning());
         }
@@ -166,7 +166,7 @@ impl Handle {
     }
 }
 
-/// Reads the blocks of a range into the cache. Holes and blocks that do not fit are skipped.
+/// Reads the blocks of a range into the cache. Skips holes and blocks that do not fit.
 pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileError> {
     core.check_process()?;
     let stream = Stream::default();
@@ -180,7 +180,7 @@ pub(crate) fn prefetch(core: &FileCore, blocks: Range<u64>) -> Result<(), FileEr
                 left.start = left.start.max(core.end_of_hole(block)).min(left.end);
                 stream.expect(left.clone(), &core.tuning());
             }
-            // The file has become shorter, or there is no room: this was only a hint.
+            // The file has become shorter, or there is no room. This was only a hint.
             Err(FileError::PastEnd { .. } | FileError::Limit(_)) => return Ok(()),
             Err(error) => return Err(error),
         }

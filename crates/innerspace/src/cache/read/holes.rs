@@ -1,26 +1,26 @@
-//! The store's holes as far as they are known: one data range and one hole, the last of each.
+//! The store's holes as far as they are known: the last data range and the last hole.
 
 use std::ops::Range;
 
 use crate::cache::dirty::punched::Punched;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The last data range and the last hole that the store reported, in bytes. A data range that
-/// became a hole is harmless (zeros are read from the store); a hole that became data is not. So it
-/// is cut when a block is made there, because of earlier queries, and again when the block has been
-/// written, because of queries in between.
+/// The last data range and the last hole that the store reported, in bytes. If a data range became
+/// a hole, the record of it is harmless (zeros are read from the store); the other way round it is
+/// not. So the hole is cut when a block is made there, because of earlier queries, and again when
+/// the block has been written, because of queries between.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     pub(crate) data: Range<u64>,
     pub(crate) hole: Range<u64>,
-    /// Punched ranges that no sync has covered: holes, whatever the store says.
+    /// Punched ranges that no sync has covered. These are holes, whatever the store says.
     pub(crate) punched: Punched,
-    /// Counts cuts: an answer of the store from before one is not remembered after it.
+    /// The number of cuts: an answer of the store from before a cut is not remembered after it.
     pub(crate) cuts: u64,
 }
 
-/// A range that contains every block that a fault was given as a hole, and so may be mapped as one.
-/// Never shrinks.
+/// A range that contains every block that was given to a fault as a hole, and so may be mapped as
+/// one. Never shrinks.
 #[derive(Debug)]
 pub(crate) struct VisibleHoles {
     from: AtomicU64,
@@ -37,20 +37,21 @@ impl Default for VisibleHoles {
 }
 
 impl VisibleHoles {
-    /// Whether one of the blocks may be among them. SeqCst, here and below: an insertion into the
-    /// index that then does not see it here comes before the lookup of every fault that has seen it
-    /// here before.
+    /// Whether one of the blocks may be in the range. SeqCst, here and below: if an insertion into
+    /// the index then does not see a block here, it comes before the lookup of every fault that has
+    /// seen the block here.
     pub(crate) fn meet(&self, blocks: &Range<u64>) -> bool {
         fence(Ordering::SeqCst);
         self.from.load(Ordering::SeqCst) < blocks.end
             && blocks.start < self.to.load(Ordering::SeqCst)
     }
 
-    /// The range now. A block in it that the caller then finds to be a hole may be mapped as one.
+    /// Returns the range. A block in it that the caller then finds to be a hole may be mapped as
+    /// one.
     pub(crate) fn now(&self) -> Range<u64> {
         let from = self.from.load(Ordering::SeqCst);
         if from == u64::MAX {
-            return 0..0; // most files have none
+            return 0..0; // most files have no mapped holes
         }
         let to = self.to.load(Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -72,7 +73,7 @@ impl Extents {
         self.hole = 0..0;
     }
 
-    /// `bytes` will have data, or have it now.
+    /// Notes that `bytes` have data now, or will have.
     pub(crate) fn cut_hole(&mut self, bytes: &Range<u64>) {
         self.cuts += 1;
         if self.hole.start < bytes.end && bytes.start < self.hole.end {
@@ -80,7 +81,7 @@ impl Extents {
         }
     }
 
-    /// Remembers the store's answer, from when there had been `cuts` cuts.
+    /// Remembers the store's answer to a query that began after `cuts` cuts.
     pub(crate) fn remember_hole(&mut self, hole: Range<u64>, cuts: u64) {
         if self.cuts == cuts {
             self.hole = hole;
@@ -99,7 +100,7 @@ impl Extents {
     }
 }
 
-/// What the store has for a block that is not cached.
+/// The store's content of a block that is not cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// Bytes to read.

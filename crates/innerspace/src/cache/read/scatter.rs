@@ -1,5 +1,5 @@
-//! Views of a long range block by block, where the bytes need not lie in a row: one after the other
-//! ([`Chunks`]), or all at once ([`ScatterView`]).
+//! Views of a long range block by block, where the blocks need not be contiguous in memory: one
+//! after the other ([`Chunks`]), or all together ([`ScatterView`]).
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -14,8 +14,8 @@ use crate::cache::wait::Wait;
 use crate::group::{HeapBytes, MayReclaim};
 
 impl PagedFile {
-    /// Views of a range one after the other, each of one block or a part of one. Nothing is copied,
-    /// and only the views that are kept stay in memory.
+    /// Returns views of a range one after the other, each of one block or a part of one. Nothing is
+    /// copied, and only the views that the caller keeps stay in memory.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -31,7 +31,7 @@ impl PagedFile {
     /// ```
     ///
     /// # Errors
-    /// [`FileError::BadRange`], [`FileError::PastEnd`]; the iterator has the errors of
+    /// [`FileError::BadRange`], [`FileError::PastEnd`]. The iterator returns the errors of
     /// [`PagedFile::view`], and ends after one.
     pub fn chunks(&self, range: impl RangeBounds<u64>) -> Result<Chunks, FileError> {
         let range = self.bytes(range)?;
@@ -47,11 +47,11 @@ impl PagedFile {
         })
     }
 
-    /// Views of all blocks of a range at once, which need not lie in a row: unlike a
-    /// [`View`] of the range, it moves and copies nothing.
+    /// Returns views of all blocks of a range together. The blocks need not be contiguous: unlike a
+    /// [`View`] of the range, this moves and copies nothing.
     ///
     /// # Errors
-    /// As [`PagedFile::view`].
+    /// The errors of [`PagedFile::view`].
     pub fn scatter(&self, range: impl RangeBounds<u64>) -> Result<ScatterView, FileError> {
         let chunks = self.chunks(range)?;
         let core = self.core();
@@ -70,7 +70,7 @@ impl PagedFile {
     }
 }
 
-/// The part of `left` that comes first and is inside one block; `left` becomes the rest.
+/// Takes the first part of `left` that is inside one block off `left`, and returns it.
 pub(crate) fn next_piece(core: &FileCore, left: &mut Range<u64>) -> Option<Range<u64>> {
     if left.is_empty() {
         return None;
@@ -80,7 +80,7 @@ pub(crate) fn next_piece(core: &FileCore, left: &mut Range<u64>) -> Option<Range
     Some(start..left.start)
 }
 
-/// Views of a range, block by block. Made by [`PagedFile::chunks`].
+/// Views of a range, block by block. Created by [`PagedFile::chunks`].
 #[derive(Debug)]
 #[must_use = "iterators do nothing unless used"]
 pub struct Chunks {
@@ -103,8 +103,8 @@ impl Iterator for Chunks {
 
 impl FusedIterator for Chunks {}
 
-/// Bytes of a file that do not change, in views of at most a block each: an iterator of the views,
-/// which gives them away, and a cursor over their bytes. Made by [`PagedFile::scatter`].
+/// Bytes of a file that do not change, in views of at most a block each. It is an iterator that
+/// hands out the views, and a cursor over their bytes. Created by [`PagedFile::scatter`].
 ///
 /// ```
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
@@ -120,17 +120,17 @@ impl FusedIterator for Chunks {}
 /// ```
 #[must_use = "iterators do nothing unless used"]
 pub struct ScatterView {
-    /// Bytes that are left.
+    /// The number of bytes that are left.
     left: usize,
-    /// Bytes of the first view that are left behind.
+    /// The number of bytes of the first view that are already passed.
     first: usize,
     views: vec::IntoIter<View>,
-    /// The views' places are charged to the file's group.
+    /// The charge to the file's group for the places of the views.
     _heap: HeapBytes,
 }
 
 impl ScatterView {
-    /// The number of bytes that are left.
+    /// Returns the number of bytes that are left.
     pub fn len(&self) -> usize {
         self.left
     }
@@ -140,16 +140,16 @@ impl ScatterView {
         self.left == 0
     }
 
-    /// The first bytes that are left, up to the end of their block; none at the end.
+    /// Returns the first bytes that are left, up to the end of their block. Empty at the end.
     pub fn chunk(&self) -> &[u8] {
         let first = self.views.as_slice().first();
         first.map_or(&[], |view| &view[self.first..])
     }
 
-    /// Leaves bytes behind. Views that are left behind as a whole are dropped.
+    /// Passes over `count` bytes. Views that are passed wholly are dropped.
     ///
     /// # Panics
-    /// When fewer are left.
+    /// If fewer bytes are left.
     pub fn advance(&mut self, mut count: usize) {
         assert!(count <= self.left, "advances {count} of {}", self.left);
         self.left -= count;

@@ -1,4 +1,5 @@
-//! Freeing many frames at once: one uncharge and one access to the magazine for each run of them.
+//! Frees many frames together: with one uncharge and one access to the magazine for each run of
+//! them.
 
 use crate::frame::{Dropped, HALF, Kind};
 use crate::group::GroupId;
@@ -7,12 +8,12 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::{FrameId, PageCount};
 
-/// Frames of a run: as many as a full magazine gives away at once, so that neighbours stay together
-/// there.
+/// The number of frames in a run: as many as a full magazine gives away together, so that
+/// neighbours stay together there.
 const RUN: usize = HALF;
 
 /// Drops references of owners one after the other, and frees the frames in runs. A frame in a run
-/// has ended its life, is in no list, and is still charged. Dropping this frees the last run.
+/// has no hold, is on no list, and is still charged. Dropping this frees the last run.
 #[must_use = "frames are freed when this is dropped"]
 pub(crate) struct Freeing<'p> {
     pool: &'p Pool,
@@ -32,8 +33,8 @@ impl<'p> Freeing<'p> {
         }
     }
 
-    /// Drops the caller's owner's reference on a frame in no file. Frees the block if that was the
-    /// last hold.
+    /// Drops the reference of the caller's owner to a frame in no file, and frees the block if that
+    /// was the last hold.
     #[inline]
     pub(crate) fn put(&mut self, id: FrameId) {
         let meta = self.pool.frames.meta(id);
@@ -56,8 +57,8 @@ impl<'p> Freeing<'p> {
         self.len += 1;
     }
 
-    /// Frees the run: back to the arena, then off the group's account, so that a charge that
-    /// succeeds finds a frame.
+    /// Frees the run: first returns it to the arena, then uncharges the group, so that a charge
+    /// that succeeds finds a frame.
     fn free_run(&mut self) {
         let run = &mut self.run[..std::mem::take(&mut self.len)];
         if run.is_empty() {

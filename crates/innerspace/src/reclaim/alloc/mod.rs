@@ -1,8 +1,8 @@
 //! Getting memory: a frame with its charge, or a charge alone.
 //!
-//! [`request`] has the two levels of every request: a hit, and one cold path. [`frame`] is what a
-//! request returns, [`heap`] the charge for structures on the heap, [`freeing`] dropping references
-//! in runs, and [`trial`] keeping back refusals that may be mended.
+//! [`request`] has the two levels of every request: a hit, and one cold path. [`frame`] is the
+//! result of a request, [`heap`] the charge for structures on the heap, [`freeing`] drops
+//! references in runs, and [`trial`] holds back refusals that may still be resolved.
 
 mod frame;
 mod freeing;

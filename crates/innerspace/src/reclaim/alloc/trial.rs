@@ -1,13 +1,14 @@
-//! Trials: a refusal that may be mended before the caller learns of it is counted only if it is
-//! not mended.
+//! Trials: if a refusal may be resolved before the caller learns of it, it is counted only if it is
+//! not resolved.
 
 use crate::group::GroupId;
 use crate::reclaim::pool::Pool;
 use crate::reclaim::scope::Refusals;
 use crate::stats::Event;
 
-/// While it lives, refusals of this thread's requests are kept back. When it is dropped, the last
-/// refusal has failed it and is counted. A trial within another leaves that to the outer one.
+/// A span in which refusals of this thread's requests are held back. When this is dropped, the last
+/// refusal has made the trial fail, and is counted. A trial within another leaves that to the outer
+/// one.
 #[must_use = "the trial ends when this is dropped"]
 pub(crate) struct Trial<'p> {
     pool: &'p Pool,
@@ -24,7 +25,8 @@ impl<'p> Trial<'p> {
         Trial { pool, before }
     }
 
-    /// Ends the trial: no refusal has failed it, or the work is tried again.
+    /// Ends the trial without counting a refusal: none has made it fail, or the work is tried
+    /// again.
     #[inline]
     pub(crate) fn forget(self) {
         Refusals::Kept(None).set();
@@ -46,7 +48,7 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// Counts a request that has failed, or keeps it back while this thread is in a trial.
+/// Counts a request that has failed, or holds that back while this thread is in a trial.
 pub(crate) fn note_failure(pool: &Pool, group: GroupId) {
     match Refusals::now() {
         Refusals::Counted => count_failure(pool, group),
