@@ -102,7 +102,7 @@ impl Seeds {
     }
 }
 
-/// Marsaglia's xorshift64, shifts 13, 7, 17; the state must not be 0.
+/// Returns the next number of Marsaglia's xorshift64, shifts 13, 7, 17. The state must not be 0.
 #[inline(always)]
 pub(crate) fn xorshift(state: &mut u64) -> u64 {
     *state ^= *state << 13;

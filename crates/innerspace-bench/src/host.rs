@@ -151,7 +151,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that mmap returned; whoever borrows from the region is gone.
+        // SAFETY: exactly the range that mmap returned; nothing borrows from the region any more.
         unsafe { libc::munmap(self.start, self.mapped) };
     }
 }
@@ -273,8 +273,8 @@ impl Child {
         // threads about.
         let process = unsafe { libc::fork() };
         if process == 0 {
-            // SAFETY: as above; the byte is the child's own, and its copies of the descriptors go
-            // with it.
+            // SAFETY: as above; the byte is the child's own, and its copies of the descriptors end
+            // with the child.
             unsafe {
                 libc::close(write.as_raw_fd());
                 let mut byte = 0u8;

@@ -126,7 +126,7 @@ fn the_code_map_has_every_layer_and_no_room_that_does_not_exist() {
     assert!(missing.is_empty(), "no such rooms: {missing:?}");
 }
 
-/// The names of functions, types and constants that a source defines.
+/// Returns the names of functions, types and constants that a source defines.
 fn defined(source: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words: Vec<_> = source.split(|c| !is_word(c)).collect();
@@ -135,8 +135,8 @@ fn defined(source: &str) -> BTreeSet<&str> {
     pairs.map(|pair| pair[1]).collect()
 }
 
-/// The faults in the rows of "Where to change what": a file that does not exist, a name that its
-/// file does not define, a row without a name.
+/// Returns the faults in the rows of "Where to change what": a file that does not exist, a name
+/// that its file does not define, a row without a name.
 fn faults_of_rows(section: &str, library: &Path) -> Vec<String> {
     let rows = section.lines().filter(|line| line.starts_with("| "));
     let mut faults = Vec::new();

@@ -157,7 +157,7 @@ impl Faults {
         Faults::row(name, contenders, Budget::Faster(4.0))
     }
 
-    /// Each round has a new memory, whose frames the kernel has to supply.
+    /// Times first stores in a new memory each round, whose frames the kernel has to supply.
     fn cold_writes(&self) -> Row<'_> {
         let ours = || {
             let memory = memory(self.bytes() + self.bytes() / 16 + 8 * MIB)?;
@@ -193,7 +193,8 @@ impl Faults {
         Faults::row(name, contenders, Budget::Faster(10.0))
     }
 
-    /// The kernel allocates a page for each hole that is read through a mapping of tmpfs.
+    /// Times loads of holes. The kernel allocates a page for each hole that is read through a
+    /// mapping of tmpfs.
     fn holes(&self) -> Row<'_> {
         let ours = || {
             self.ours(Map::file(&self.hole).shared(), |accessor, at| {

@@ -132,8 +132,8 @@ pub(super) fn independent<L: Load>(
     Ok(sum)
 }
 
-/// The step is mixed in, because otherwise the walk would soon enter a cycle short enough to be
-/// cached.
+/// Makes loads that each wait for the last one. The step is mixed in, because otherwise the walk
+/// would soon enter a cycle short enough to be cached.
 #[inline(never)]
 fn dependent<L: Load>(mut load: L, bytes: u64, count: u64, seed: u64) -> Result<u64, L::Error> {
     let mut value = seed;

@@ -130,7 +130,8 @@ fn loads(plan: Plan, resident: &Resident, clock: Clock, threads: usize) -> Conte
     })
 }
 
-/// Each thread has a handle of its own, because views count on the handle they come from.
+/// Takes views on several threads. Each has a handle of its own, because views count on their
+/// handle.
 fn file_views(plan: Plan, resident: &Resident, clock: Clock, threads: usize) -> Contender<'_> {
     let count = plan.operations(400_000);
     let files: Vec<PagedFile> = (0..threads).map(|_| resident.file.clone()).collect();

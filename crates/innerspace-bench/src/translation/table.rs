@@ -213,7 +213,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that mmap returned; whoever borrows from the table is gone.
+        // SAFETY: exactly the range that mmap returned; nothing borrows from the table any more.
         unsafe { libc::munmap(self.start, self.mapped) };
     }
 }

@@ -67,7 +67,7 @@ impl Drop for Shared {
 }
 
 impl Group {
-    /// The root of a tree: the whole memory.
+    /// Creates the handle on the root of a tree: the whole memory.
     pub(crate) fn root(tree: SharedTree) -> Group {
         Group(Arc::new(Shared {
             tree,
@@ -118,7 +118,7 @@ impl Group {
     /// Makes a group below this one that only counts: the groups above it are its limit.
     ///
     /// # Errors
-    /// As [`Group::child`], [`GroupError::TooSmall`] excepted.
+    /// The errors of [`Group::child`], except [`GroupError::TooSmall`].
     pub fn child_unlimited(&self, name: &str) -> Result<Group, GroupError> {
         self.make_child(name, None)
     }

@@ -154,7 +154,8 @@ impl Node {
         self.state.store(LIVE, Ordering::SeqCst);
     }
 
-    /// Live -> Deleted: the node has no limit and no protection, and its pages are its parent's.
+    /// Deletes the group (Live -> Deleted): it has no limit and no protection any more, and its
+    /// pages are its parent's.
     pub(super) fn delete(&self) {
         self.max.store(NO_LIMIT, Ordering::Relaxed);
         self.high.store(NO_LIMIT, Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl Node {
         self.state.store(DELETED, Ordering::SeqCst);
     }
 
-    /// Deleted -> Free.
+    /// Frees the node of a deleted group (Deleted -> Free).
     pub(super) fn end(&self) {
         self.state.store(FREE, Ordering::SeqCst);
     }

@@ -70,7 +70,8 @@ impl GroupTree {
         let own = self.node(id).own.load(Ordering::Relaxed);
         let entry = shape.entry(id);
         let children: Vec<GroupId> = entry.iter().flat_map(|entry| entry.children()).collect();
-        // For each child: the pages that it asks to protect and uses, and the rest of its usage.
+        // There is one for each child: the pages that it uses of its protection, and the rest of
+        // its usage.
         let claims: Vec<(u64, u64)> = children
             .iter()
             .map(|child| {

@@ -22,8 +22,7 @@ pub(crate) const MAX_LEVELS: usize = MAX_DEPTH + 1;
 /// Bytes of a handle, and of the reference counts beside a name.
 const HANDLE_BYTES: usize = 56;
 
-/// How often one `set_max` calls the reclaimer at most; each call asks for all pages over the
-/// limit.
+/// The most calls of the reclaimer by one `set_max`. Each call requests all pages over the limit.
 const SET_MAX_ROUNDS: usize = 64;
 
 /// The most pages that one group's `min` adds to the sum in its parent, so that sums do not
@@ -64,7 +63,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The groups right below, deleted ones included.
+    /// Returns the groups right below, deleted ones included.
     pub(super) fn children(&self) -> impl Iterator<Item = GroupId> + '_ {
         self.children.iter().map(|(_, child)| *child)
     }

@@ -35,8 +35,8 @@ fn keep_live(generations: &mut Vec<Weak<AtomicU64>>) -> bool {
 }
 
 impl WatchedPages {
-    /// From now on, stores to the page advance `generation`. Stores that were already allowed are
-    /// over after a grace period.
+    /// Makes stores to the page advance `generation` from now on. Stores that were already allowed
+    /// are over after a grace period.
     pub(crate) fn watch(&self, file: usize, page: u64, generation: &Arc<AtomicU64>) {
         let mut watched = self.pages.lock();
         let known = watched.pages.entry((file, page)).or_default();

@@ -117,7 +117,7 @@ pub(crate) struct Program {
 struct Random(u64);
 
 impl Random {
-    /// splitmix64.
+    /// Returns the next number of splitmix64.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -173,7 +173,7 @@ fn store_to(tenants: &Tenants, pages: u64) -> Option<()> {
     (0..pages).try_for_each(|page| accessor.store(own + page * PAGE_SIZE as u64, page).ok())
 }
 
-/// B's work inside its `min`: five eighths of the memory, and a file with 256 KiB unwritten.
+/// Does B's work inside its `min`, in five eighths of the memory, with 256 KiB of a file unwritten.
 fn work(tenants: &Tenants) {
     let file = tenants.memory.options().group(&tenants.b);
     let file = file.access(FileAccess::ReadWrite).open(MemoryStore::new());

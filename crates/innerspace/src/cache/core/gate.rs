@@ -188,8 +188,8 @@ impl FileCore {
         self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io) > PageCount(0)
     }
 
-    /// Called when memory is short. If requests in flight hold some of the group's memory, waits a
-    /// moment until one has landed, whose blocks can be evicted then. Returns whether to try again.
+    /// Waits a moment for a request in flight that holds memory of the group, until one has landed,
+    /// whose blocks can then be evicted. Called when memory is short. Returns whether to try again.
     fn wait_for_landing(&self, group: GroupId) -> bool {
         if self.cache.pages_in_flight(group) == 0 {
             return false;

@@ -16,14 +16,14 @@ pub(crate) struct WriteState {
     pub(crate) syncs: Syncs,
     /// Notified when a write of a block ends. Used with the mutex of the index.
     pub(crate) write_ended: Condvar,
-    /// The block at which the next write begins that no sync asks for.
+    /// The block at which the next write without a sync begins.
     next_block: AtomicU64,
     /// Whether a job is writing the file's dirty blocks.
     is_flushing: AtomicBool,
 }
 
 impl WriteState {
-    /// Returns the block at which the next write begins that no sync asks for.
+    /// Returns the block at which the next write without a sync begins.
     pub(crate) fn next_block(&self) -> u64 {
         self.next_block.load(Ordering::Relaxed)
     }

@@ -25,7 +25,7 @@ struct State {
 }
 
 impl WriteBackoff {
-    /// Whether an attempt that no sync asks for may be made at tick `now`.
+    /// Whether a write may be attempted at tick `now`, other than for a sync.
     pub(crate) fn may_try(&self, now: u64) -> bool {
         let mut state = self.0.lock();
         if state.left_out == 0 || now != state.at {

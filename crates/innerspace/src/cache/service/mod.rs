@@ -225,7 +225,7 @@ impl Cache {
         }
     }
 
-    /// From now on also reports each failure that no handle can report to `hook`.
+    /// Has `hook` called, from now on, for each failure that no handle can report.
     pub(crate) fn set_error_hook(&self, hook: ErrorHook) {
         // A hook is foreign code, so the old one is dropped with the lock released.
         let before = self.hook.lock().replace(hook);

@@ -101,7 +101,7 @@ impl Background {
         self.last_owner.store(id.0, Ordering::Relaxed);
     }
 
-    /// From now on leaves writing to threads of the memory: a store that hangs then blocks one of
+    /// Leaves writing to threads of the memory from now on: a store that hangs then blocks one of
     /// them, and neither the service thread nor a caller.
     pub(crate) fn begin_service(&self) {
         self.served.store(true, Ordering::Relaxed);

@@ -57,7 +57,7 @@ impl Drop for LeftFlush {
 }
 
 impl Pool {
-    /// From now on leaves writing to threads of the memory, each for one owner: a store that hangs
+    /// Leaves writing to threads of the memory from now on, each for one owner: a store that hangs
     /// then blocks one of them, and neither the service thread nor a caller.
     pub(crate) fn begin_service(&self) {
         self.background.begin_service();
