@@ -12,8 +12,8 @@
 //!   the accessed bit (VALID_R or VALID_X, `space/table/pte.rs`). Reclaim collects it by
 //!   `Owner::age`, and calls [`Pool::used_through_mapping`].
 //!
-//! None of these is a use: read-ahead, fault-around, a prefetch, an uncached read. A
-//! block that comes back soon after its eviction may be made active at once: `lists/refault.rs`.
+//! None of these is a use: read-ahead, fault-around, a prefetch, an uncached read. A block that
+//! comes back soon after its eviction may become active immediately: `lists/refault.rs`.
 
 use std::time::Instant;
 

@@ -3,11 +3,11 @@
 //!
 //! **Memory owed to other groups.** A group gets the memory of its `min` when it needs it. Clean
 //! pages of other groups are evicted for it, but pages that are unwritten, or written and not
-//! synced, cannot be. So each group above a file limits such pages. They must fit into the group's
-//! limit less the sum of `min` of the groups right below it. Pages inside the `min` of the group
-//! right below to which they belong do not count: they take memory from that group alone. So
-//! whatever the stores of its neighbours do, a group inside its `min` finds free pages, clean
-//! pages, or its own.
+//! synced, cannot be. So each group limits such pages: they must fit into the part of its limit
+//! that is left beside the `min` of all groups right below it. Pages that fit into the `min` of the
+//! group right below to which they belong are not counted, since they take memory from that group
+//! alone. So, whatever the stores of its neighbours do, a group inside its `min` finds free pages,
+//! clean pages, or its own.
 //!
 //! A writer at that limit writes and syncs the files of its own group and of those below it. It
 //! calls no store of other groups: it waits a while for the threads of the memory, which call them,
