@@ -8,9 +8,9 @@
 //! bytes. [`LockedBlock`]: a block for a page fault. [`Mappers`]: the upcall by which the cache
 //! takes translations away. [`Cache`]: shared by the files of one memory, with the work that a
 //! service thread does for them.
-//!
-//! - `core`: a file's state: identity, store, blocks, writes, locks, counters; the checks at the
-//!   start of a call
+//! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and
+//! the models named `pairs` run every pair from two threads, under real and under shuttle's
+//! scheduling. Pairs with stores through a mapping need a mapper, and are in the tests `mapping`.
 //! - `index`, `lookup`: block number to frame; the one lookup, its flags, the guards on blocks that
 //!   it finds, and batches of these
 //! - `read`: bytes from the store: holes, one read per block, requests in flight, read-ahead; views
