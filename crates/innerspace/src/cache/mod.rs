@@ -8,9 +8,9 @@
 //! bytes. [`LockedBlock`]: a block for a page fault. [`Mappers`]: the upcall by which the cache
 //! takes translations away. [`Cache`]: shared by the files of one memory, with the work that a
 //! service thread does for them.
-//! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and
-//! the models named `pairs` run every pair from two threads, under real and under shuttle's
-//! scheduling. Pairs with stores through a mapping need a mapper, and are in the tests `mapping`.
+//!
+//! - `core`: a file's state: identity, store, blocks, writes, locks, counters; the checks at the
+//!   start of a call
 //! - `index`, `lookup`: block number to frame; the one lookup, its flags, the guards on blocks that
 //!   it finds, and batches of these
 //! - `read`: bytes from the store: holes, one read per block, requests in flight, read-ahead; views
@@ -45,18 +45,18 @@
 //!
 //! **Locking**, outermost first: a file's `append` (appends, changes of its length) > `invalidate`
 //! (shared by fills and writes, exclusive for truncate, punch, discard, invalidate:
-//! [`InvalidateGuard`](self::core::locks::InvalidateGuard); an append in one step checks under the
-//! mutex of the index whether it is held exclusively) > block locks > the mutex of the index and
-//! the dirty index. The mapper list, extents, fill errors, store slot, syncs and backoff have one
-//! innermost lock each. Several block locks are taken in ascending order, all but the first by
-//! `try_lock`, or under `invalidate` exclusive. Frames are allocated with no block lock held,
-//! except those of read-ahead, which never waits. The store is called with `invalidate` and either
-//! the locks of the blocks being filled, or WRITEBACK bits. Syncs of a file run one at a time;
-//! threads that wait for one hold no block lock.
+//! [`InvalidateGuard`](self::core::locks::InvalidateGuard)) > block locks > the mutex of the index
+//! and the dirty index. An append in one step does not take `invalidate`, but checks under the
+//! mutex of the index whether another thread holds it exclusively. The mapper list, extents, fill
+//! errors, store slot, syncs and backoff have one innermost lock each. Several block locks are
+//! taken in ascending order, all but the first by `try_lock`, or under `invalidate` exclusive.
+//! Frames are allocated with no block lock held, except those of read-ahead, which never waits. A
+//! call of the store may hold `invalidate`, and the locks of blocks being filled or WRITEBACK bits.
+//! Syncs of a file run one at a time; threads that wait for one hold no block lock.
 //!
-//! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The model
-//! `pairs` runs every pair from two threads, under real and under shuttle's scheduling. The pairs
-//! with stores through a mapping need a mapper, and are in the model `mapping`.
+//! **Concurrent operations**: why each pair is safe is in `docs/protocols/pairs.md`. The test and
+//! the models named `pairs` run every pair from two threads, under real and under shuttle's
+//! scheduling. Pairs with stores through a mapping need a mapper, and are in the tests `mapping`.
 //!
 //! **Mapped holes.** A read fault on a hole maps the zero frame, so there is no block to lock. The
 //! file's hole epoch takes the place of the lock (`docs/protocols/cuts.md`). The fault gets the

@@ -178,7 +178,7 @@ impl Stocks {
             return Change::Draining;
         }
         // SeqCst is for deletion: see the module. Acquire and Release: a later drain has seen the
-        // batch added, and a later charge the pages that a drain took off.
+        // batch added, and a change after a drain has seen what came before that drain.
         let next = |word| next(Slot(word)).map(|after| after.0);
         let changed = slot.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
         changed.map_or(Change::NotMade, |before| Change::Made(Slot(before)))

@@ -154,8 +154,8 @@ impl Drop for InFlights<'_> {
                 dirty.insert_unwritten(one.held.block, one.entry);
             }
         }
-        // Before this write, a writer may have taken the block for a hole. It is no hole any more,
-        // and may soon be evicted, so the epoch moves.
+        // Until now, a writer may have taken the block for a hole. It is no hole any more, and may
+        // soon be evicted, so the epoch moves.
         file.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);
         file.count_behind(&mut dirty);
         drop(dirty);

@@ -124,8 +124,8 @@ pub(crate) trait Owner: Send + Sync {
     fn forget(&self, _shadows: &[LeftShadow]) {}
 
     /// Called when the last hold on a block that could not be filled is gone. The last holder may
-    /// have been another owner, which found the frame when it was still its own. Takes innermost
-    /// locks only.
+    /// have been another owner, which had found the frame while the frame was that owner's. Takes
+    /// innermost locks only.
     fn failed_block_freed(&self, _frame: FrameId) {}
 
     /// Writes dirty blocks back, where `io` includes the owner. The blocks stay cached.
