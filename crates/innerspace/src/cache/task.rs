@@ -15,7 +15,7 @@
 //! [`Ready`](super::Ready) differs: any operation may bring its bytes into memory.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,6 +26,7 @@ use super::waiting::{TimedOut, wait_for};
 use crate::exec::reentry;
 use crate::exec::{Job, Lane, Turn, WakerSlot};
 use crate::group::{Group, GroupId, HeapBytes, LimitError, MayReclaim};
+use crate::sync::panics::caught;
 use crate::sync::{Arc, Weak};
 
 type Work<T, E> = Box<dyn FnOnce() -> Result<T, E> + Send>;
@@ -83,7 +84,7 @@ impl<T: Send, E: Send> Run for Call<T, E> {
             unreachable!("a call is queued once");
         };
         // The poll that takes the result panics in turn, as a plain call would.
-        let result = catch_unwind(AssertUnwindSafe(work));
+        let result = caught(work);
         let (_, waker) = self
             .stage
             .settle(|stage| stage.replace(Stage::Done(result)));

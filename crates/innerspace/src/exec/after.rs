@@ -4,11 +4,10 @@
 //! of a job only after it has given the job's share of its lane back.
 
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use crate::sync::may_call_out;
-use crate::sync::panics::Panics;
+use crate::sync::panics::{Panics, caught};
 
 crate::sync::thread_local! {
     /// The wakers that the running job has left. `None` while no job runs.
@@ -36,7 +35,7 @@ pub(crate) fn wake_after(waker: Waker) -> Result<(), Waker> {
 /// Runs a job, and returns the wakers that it leaves and its result or panic.
 pub(super) fn collect(job: impl FnOnce()) -> (Vec<Waker>, std::thread::Result<()>) {
     let before = AFTER.with(|after| after.replace(Some(Vec::new())));
-    let result = catch_unwind(AssertUnwindSafe(job));
+    let result = caught(job);
     let left = AFTER.with(|after| after.replace(before));
     (left.unwrap_or_default(), result)
 }

@@ -4,11 +4,11 @@
 
 use std::io;
 use std::mem::forget;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
 use crate::reclaim::Step;
+use crate::sync::panics::caught;
 use crate::sync::{Arc, Mutex, MutexGuard, Rank};
 
 /// The time between ticks.
@@ -66,7 +66,7 @@ fn run(mut cache: Arc<Cache>, at_work: &Mutex<()>) {
 /// end the service.
 fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
     // The payload is foreign: dropping it may panic again.
-    catch_unwind(AssertUnwindSafe(work)).map_err(forget).ok()
+    caught(work).map_err(forget).ok()
 }
 
 #[cfg(all(test, not(loom), not(shuttle)))]
@@ -74,6 +74,8 @@ mod tests {
     use std::pin::pin;
     use std::sync::mpsc::{self, Receiver, Sender};
     use std::task::{Context, Wake, Waker};
+
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
     use crate::cache::{FileAccess, PagedFile};

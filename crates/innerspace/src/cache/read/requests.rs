@@ -18,7 +18,6 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cache::core::FileCore;
 use crate::cache::core::counters::count;
@@ -33,6 +32,7 @@ use crate::store::{
     Batch, Operation, Own, Request, Store, StoreError, Transfer, read_vectored_or_eof,
 };
 use crate::sync::Arc;
+use crate::sync::panics::caught;
 use crate::units::FrameId;
 
 /// The part of every limit that requests in flight may have.
@@ -158,11 +158,11 @@ impl Fill {
                 return self.end((0..blocks).map(|_| Some(error.clone())).collect());
             }
         };
-        let read = AssertUnwindSafe(|| {
+        let read = caught(|| {
             let _call = core.store_call();
             self.read(&core, &**store)
         });
-        let errors = catch_unwind(read).unwrap_or_else(|panic| {
+        let errors = read.unwrap_or_else(|panic| {
             std::mem::forget(panic);
             let blocks = self.blocks();
             (0..blocks)
@@ -321,12 +321,12 @@ impl FileCore {
         }
         match self.store() {
             Ok(store) => {
-                let submit = AssertUnwindSafe(|| {
+                let submitted = caught(|| {
                     let _call = self.store_call();
                     store.submit(batch);
                 });
                 // Reported by the panic hook.
-                catch_unwind(submit).unwrap_or_else(std::mem::forget);
+                submitted.unwrap_or_else(std::mem::forget);
             }
             // They fail as they are dropped.
             Err(_) => drop(batch),

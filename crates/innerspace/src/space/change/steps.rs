@@ -25,7 +25,7 @@
 
 use crate::space::core::structure::{FileUse, Structure};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 
 use super::revoke::mapper;
 use crate::exec::reentry::InCallback;
@@ -41,6 +41,7 @@ use crate::space::vma::device::DeviceRef;
 use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
+use crate::sync::panics::caught;
 use crate::sync::{Arc, failpoint};
 
 /// The range of the whole gate.
@@ -162,8 +163,7 @@ impl SpaceInner {
             writer.files.add(file, 1, |file| mapper(self, file));
         }
         // A store that is called to make room for nodes may panic.
-        let edit = AssertUnwindSafe(|| tables(writer, &vmas, &changed));
-        match catch_unwind(edit) {
+        match caught(|| tables(writer, &vmas, &changed)) {
             Ok(Ok(detached)) => {
                 writer.vmas = vmas;
                 let unused = writer.files.remove(&changed.removed);
