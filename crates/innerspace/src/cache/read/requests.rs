@@ -1,20 +1,21 @@
-//! Requests in flight: reads of a file's store that go on by themselves.
+//! Requests in flight: reads of a file's store that continue without a thread that waits.
 //!
-//! [`FileCore::put_in_flight`] takes neighbouring blocks that were just made (in the index, locked,
-//! not up to date), notes them in the file's table, and hands them to [`Store::submit`]. From then
-//! on the [`Fill`] owns the right to their bytes and a reference on each frame, until the store
-//! completes it. What is missing then is queued, to be read by plain calls: by a worker, or by a
-//! thread that waits for one of its blocks ([`FileCore::wait_made`]). A request that cannot be
-//! called back when its file is closed is *detached*: its blocks leave the index, and the frames
-//! stay the request's until the store completes it. No frame is reused that a store may still write
-//! to (R6).
+//! [`FileCore::request_for`] takes neighbouring blocks that were just made (in the index, locked,
+//! not up to date), and notes them in the file's table. [`FileCore::submit`] hands them to
+//! [`Store::submit`]. From then on, until the store completes the request, the [`Fill`] owns the
+//! right to their bytes and a reference to each frame. Bytes that are missing then are read by
+//! plain calls, for which the request is queued: by a worker, or by a thread that waits for one of
+//! its blocks ([`FileCore::wait_made`]). If a request cannot be called back when its file is
+//! closed, it is *detached*: its blocks leave the index, and the frames stay with the request until
+//! the store completes it. No frame is reused to which a store may still write (R6).
 //!
 //! The pages in flight are bounded for each group above the file ([`FileCore::room_in_flight`]).
 //! The states of a request, and the argument for waiting without threads, are in
 //! `docs/protocols/requests.md`.
 //!
-//! Locking: the table's mutex is innermost; so is that of a queued request's place. A completion
-//! takes the mutex of the index, for blocks that could not be filled, and nothing outside it.
+//! Locking: the table's mutex is an innermost lock, and so is that of a queued request's place. A
+//! completion takes the mutex of the index, for blocks that could not be filled, and no lock
+//! outside it.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -35,28 +36,28 @@ use crate::sync::Arc;
 use crate::sync::panics::caught;
 use crate::units::FrameId;
 
-/// The part of every limit that requests in flight may have.
+/// The part of every limit that requests in flight may take.
 pub(crate) const FLIGHT_PART: u64 = 8;
 
-/// A read of neighbouring blocks. Dropped before its end, it has failed.
+/// A read of neighbouring blocks. If this is dropped before its end, the read has failed.
 pub(crate) struct Fill {
     core: Arc<FileCore>,
     request: Arc<Entry<Box<dyn Job>>>,
-    /// Taken by the end.
+    /// `None` once the request has ended.
     fills: Option<Fills<Pool>>,
-    /// Bytes that the store has for the blocks.
+    /// The number of bytes that the store has for the blocks.
     wanted: usize,
-    /// Bytes that are there.
+    /// The number of bytes that are read.
     done: usize,
-    /// The blocks are read one by one, because they could not be read together.
+    /// Whether the blocks are read one by one, because they could not be read together.
     singly: bool,
-    /// Nobody has asked for the blocks yet.
+    /// Whether no caller needs the blocks yet.
     is_ahead: bool,
-    /// In use until the request is over: the next open of the same store waits for that.
+    /// The store, in use until the request is over: the next open of the same store waits for that.
     store: Option<Arc<StoreHandle>>,
 }
 
-/// The call of a queued request.
+/// Makes the store's call of a queued request.
 impl Job for Fill {
     fn run(self: Box<Self>) {
         self.read_here();
@@ -96,25 +97,25 @@ impl Transfer for Fill {
 }
 
 impl Fill {
-    /// The first block.
+    /// Returns the first block.
     fn first(&self) -> u64 {
         self.request.blocks().start
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     fn blocks(&self) -> u64 {
         self.request.blocks().end - self.first()
     }
 
     /// Takes the store's answer. If it has too few bytes, the missing ones are left to a thread
-    /// that makes the store's calls: the store may hold its own locks here.
+    /// that makes the store's calls, because the store may hold its own locks here.
     fn take_result(mut self: Box<Self>, result: io::Result<usize>) {
         match result {
             Ok(count) if count == self.wanted => {
                 self.done = count;
                 return self.end(Vec::new());
             }
-            // A store may transfer less. If it reports more than was asked for, the bytes are
+            // A store may transfer less. If it reports more than was requested, the bytes are
             // unknown.
             Ok(count) => self.done = if count < self.wanted { count } else { 0 },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -173,7 +174,8 @@ impl Fill {
         self.end(errors);
     }
 
-    /// The error of each block that has one; empty if all blocks were read.
+    /// Reads the missing bytes. Returns the error of each block that has one; empty if all were
+    /// read.
     fn read(&mut self, core: &FileCore, store: &dyn Store) -> Vec<Option<FileError>> {
         let (first, blocks) = (self.first(), self.blocks());
         let fills = self.fills.as_mut().expect("not over");
@@ -188,8 +190,8 @@ impl Fill {
         core.read_singly(store, fills, first, self.wanted)
     }
 
-    /// Ends the request: each block is the file's and up to date, or taken out for the error at its
-    /// place. Wakers of futures are left to be called where no lock is held.
+    /// Ends the request: each block becomes the file's and up to date, or is taken out for the
+    /// error at its place. Wakers of futures are left to be called where no lock is held.
     fn end(&mut self, errors: Vec<Option<FileError>>) {
         let Some(fills) = &mut self.fills else {
             return;
@@ -205,7 +207,8 @@ impl Fill {
         self.leave(|block, new| match errors.next().flatten() {
             None => drop(new.finish_unnoted()),
             Some(error) => {
-                // First: a future that finds the block gone, and no error, reads it again.
+                // The error comes first: a future that finds the block gone, and no error, reads
+                // the block again.
                 core.ready.failed(block, &error);
                 new.fail(&error);
             }
@@ -221,8 +224,8 @@ impl Fill {
         core.wake_due_elsewhere();
     }
 
-    /// Ends the request, if it has not ended: `settle` gets each block that is the file's. A block
-    /// that it drops is taken out, and its waiters try again themselves.
+    /// Ends the request, if it has not ended. `settle` gets each block that is the file's. A block
+    /// that `settle` drops is taken out, and its waiters fill it themselves.
     fn leave(&mut self, mut settle: impl FnMut(u64, NewBlock<'_>)) {
         let Some(fills) = self.fills.take() else {
             return;
@@ -230,7 +233,8 @@ impl Fill {
         let core = &*self.core;
         let blocks = self.request.blocks().clone();
         let pages = core.pages_of(blocks.clone());
-        // Before a block is unlocked: then it may be evicted, and be in flight again.
+        // This comes before a block is unlocked: after that, the block may be evicted, and be in
+        // flight again.
         let leaving = core.requests.in_flight.leave(&self.request);
         core.cache
             .count_landed(&core.id.groups, pages.end - pages.start);
@@ -260,7 +264,7 @@ impl Drop for Fill {
     }
 }
 
-/// Makes the store's call of a request, unless it was made already.
+/// A job that makes the store's call of a request, unless the call was already made.
 struct Call(Arc<Entry<Box<dyn Job>>>);
 
 impl Job for Call {
@@ -276,7 +280,7 @@ impl Job for Call {
 }
 
 impl FileCore {
-    /// Blocks that read-ahead may put in flight now, by the nearest limit.
+    /// Returns how many blocks read-ahead may put in flight now, by the nearest limit.
     pub(crate) fn room_in_flight(&self) -> u64 {
         let rooms = self.id.groups.iter().map(|group| {
             let max = self.pool.groups.max(*group).map_or(u64::MAX, |max| max.0);
@@ -313,8 +317,8 @@ impl FileCore {
         Request::new(Operation::Read, bytes.start, fill)
     }
 
-    /// Hands requests to the store. If it panics, requests that it drops have failed, and are read
-    /// by plain calls: the caller may have come for another one.
+    /// Hands requests to the store. If the store panics, requests that it drops have failed, and
+    /// are read by plain calls: the caller may have come for another request.
     pub(crate) fn submit(&self, batch: Batch) {
         if batch.remaining() == 0 {
             return;
@@ -325,23 +329,23 @@ impl FileCore {
                     let _call = self.store_call();
                     store.submit(batch);
                 });
-                // Reported by the panic hook.
+                // The panic hook has reported the panic.
                 submitted.unwrap_or_else(std::mem::forget);
             }
-            // They fail as they are dropped.
+            // Dropping the requests makes them fail.
             Err(_) => drop(batch),
         }
     }
 
-    /// The bytes of some blocks that the store has.
+    /// Returns the bytes of some blocks that the store has.
     pub(crate) fn stored_range(&self, blocks: &Range<u64>) -> Range<u64> {
         let start = blocks.start << self.block_shift();
         let last = self.stored_bytes(blocks.end - 1);
         start..last.end.max(start)
     }
 
-    /// Reads a part of neighbouring blocks, the first of which is `first`, by the store's plain
-    /// calls.
+    /// Reads a part of neighbouring blocks by the store's plain calls. `first` is the first of
+    /// these blocks.
     pub(crate) fn read_bytes(
         &self,
         store: &dyn Store,
@@ -391,32 +395,32 @@ impl FileCore {
         held.wait(Bit::Locked);
     }
 
-    /// A block was filled, or could not be, and is unlocked.
+    /// Notes that a block was filled, or could not be, and is unlocked.
     pub(crate) fn note_made(&self) {
         if !self.cache.is_served() {
             self.requests.in_flight.note_filled();
         }
     }
 
-    /// Waits until no request has a block of the range. No other thread may begin one meanwhile:
-    /// the caller holds the file exclusively.
+    /// Waits until no request has a block of the range. No other thread may begin a request
+    /// meanwhile: the caller holds the file exclusively.
     pub(crate) fn wait_landed(&self, blocks: &Range<u64>) {
         self.requests
             .in_flight
             .wait_landed(blocks, |fill| fill.run());
     }
 
-    /// The same for all requests, until they have released their blocks, too.
+    /// Waits for all requests, until they have released their blocks as well.
     pub(crate) fn wait_all_landed(&self) {
         self.wait_landed(&(0..u64::MAX));
         self.requests.in_flight.wait_quiet();
     }
 
-    /// The file is being closed: gives up requests that no store has begun, and takes the blocks of
-    /// the others out of the file.
+    /// Gives up requests that no store has begun, and takes the blocks of the others out of the
+    /// file, which is being closed.
     pub(crate) fn detach_requests(&self) {
         // A thread that put a block in before the file was closed holds `invalidate` shared until
-        // the request is in the table.
+        // its request is in the table.
         self.locks.wait_shared();
         self.requests.in_flight.detach_all(|blocks| {
             for block in blocks.clone() {
@@ -429,13 +433,13 @@ impl FileCore {
         });
     }
 
-    /// Frees a block that its file has lost while it was in flight.
+    /// Frees a block that left its file while it was in flight.
     fn free_detached(&self, frame: FrameId) {
         self.frames().end_read(frame, ReadEnd::Failed);
         drop(BlockRef::new(self, frame, 0));
     }
 
-    /// Wakes due futures where no lock is held: after the job under way, or by a job.
+    /// Wakes due futures where no lock is held: after the present job, or in another one.
     pub(crate) fn wake_due_elsewhere(&self) {
         if !self.ready.is_any_due() {
             return;
@@ -445,7 +449,7 @@ impl FileCore {
         }
         let core = self.me.clone();
         self.cache.defer(self.id.group.id(), None, move || {
-            // Each future keeps it.
+            // Each future keeps the file's state.
             if let Some(core) = core.upgrade() {
                 core.ready.wake_due();
             }

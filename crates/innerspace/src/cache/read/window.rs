@@ -1,22 +1,22 @@
 //! The size of the read-ahead window: where it begins, how it grows and shrinks, and its bounds.
 //!
 //! - The first window of a stream is [`FIRST_WINDOW`].
-//! - The next is twice the last, or half of it if most of that was evicted unused
+//! - The next window is twice the last, or half of it if most of the last was evicted unused
 //!   ([`Tuning::next`]).
-//! - The largest is a part of the nearest limit ([`largest`]). The blocks that may be in flight
-//!   bound it, too.
-//! - The largest of an uncached read is [`MOST_UNCACHED_WINDOW`].
+//! - The largest window is a part of the nearest limit ([`largest`]). The number of blocks that may
+//!   be in flight bounds it as well.
+//! - The largest window of an uncached read is [`MOST_UNCACHED_WINDOW`].
 //!
 //! `read_ahead` decides which blocks are in a window, and when it is read.
 
 use crate::units::{KIB, MIB};
 
-/// The first window of a stream, in blocks; less if the largest is less.
+/// The first window of a stream in blocks, or fewer if the largest is smaller.
 pub(super) const FIRST_WINDOW: u64 = 4;
 
-/// The largest window of read-ahead is this part of the nearest limit, but at most [`MOST_WINDOW`];
-/// more if that is less than twice the store's preferred size, or less than Linux's own, as far as
-/// the larger part allows.
+/// The largest window of read-ahead is this part of the nearest limit, but at most [`MOST_WINDOW`].
+/// It may be larger, as far as the larger part allows, if that is less than twice the store's
+/// preferred size, or less than Linux's own window.
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;
@@ -25,8 +25,8 @@ const LARGE_PART: u64 = 8;
 /// The largest window of a read that caches nothing, in bytes.
 pub(super) const MOST_UNCACHED_WINDOW: u64 = MIB;
 
-/// The largest window, in bytes, of a file whose nearest limit is `limit`, and whose store prefers
-/// requests of `request` bytes.
+/// Returns the largest window, in bytes, of a file whose nearest limit is `limit`, and whose store
+/// prefers requests of `request` bytes.
 pub(super) fn largest(limit: u64, request: u64) -> u64 {
     let usual = (limit / WINDOW_PART).min(MOST_WINDOW);
     let least = LEAST_WINDOW.min(limit / LARGE_PART);
@@ -34,20 +34,20 @@ pub(super) fn largest(limit: u64, request: u64) -> u64 {
     usual.max(least).max(large)
 }
 
-/// The bounds of a file's windows at this moment: `FileCore::tuning` makes them.
+/// The bounds of a file's windows at this moment, as `FileCore::tuning` returns them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// The largest window, in blocks.
     pub(crate) most: u64,
-    /// Blocks that may be put in flight now.
+    /// The number of blocks that may be put in flight now.
     pub(crate) room: u64,
-    /// Blocks of the file that were read ahead and evicted unused, so far.
+    /// The number of the file's blocks so far that were read ahead and evicted unused.
     pub(crate) wasted: u64,
 }
 
 impl Tuning {
-    /// The window after one of `window` blocks, which was set when `wasted_before` blocks had been
-    /// read in vain.
+    /// Returns the window after one of `window` blocks, which was set when `wasted_before` blocks
+    /// had been read in vain.
     pub(super) fn next(&self, window: u64, wasted_before: u64) -> u64 {
         let wasted = self.wasted.wrapping_sub(wasted_before);
         let next = match wasted * 2 > window {
