@@ -16,8 +16,8 @@
 //! - `read`: bytes from the store: holes, one read per block, requests in flight, read-ahead; views
 //!   and copies
 //! - `write`: writes, which move viewed blocks to new frames; appends; new blocks filled as a whole
-//! - `dirty`: unwritten blocks and their order; writeback, syncs, punches to repeat, backing off
-//!   from a failing store
+//! - `dirty`: unwritten blocks and their order; writeback, syncs, repeating punches that a failed
+//!   sync may have undone, backing off from a failing store
 //! - `map`: page faults and fault-around; mappers; eviction
 //! - `truncate`: taking parts of a file away
 //! - `file`, `ready`, `task`, `try_forms`, `waiting`: the public side: handle, choices, typed
