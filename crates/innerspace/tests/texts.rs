@@ -40,7 +40,7 @@ fn a_memory_prints_a_line_for_itself_each_group_and_each_file() {
     assert!(first.contains(" KiB of 4.0 MiB, peak "), "{first}");
     assert_eq!(
         memory.root_group().events().to_string(),
-        "0 over high, 0 at max, 0 failed, 0 refused, 0 forced, 0 B evicted"
+        "0 over high, 0 at max, 0 failed, 0 refused, 0 B evicted"
     );
     let parts = lines.next().unwrap();
     assert!(

@@ -99,7 +99,7 @@ fn extend(core: &FileCore, old: u64, new: u64) -> Result<(), FileError> {
 
 fn resize_store(core: &FileCore, new: u64) -> Result<(), FileError> {
     let store = core.store()?;
-    let _call = core.store_call();
+    let _call = core.store_change();
     let changing = core.writes.syncs.changing();
     let result = store.set_len(new);
     drop(changing);

@@ -384,7 +384,7 @@ impl DaxCore {
     /// Records that an entry in this page's range became dirty. The caller has the entry locked.
     pub(super) fn note_dirty(&self, page: u64) {
         if self.dirty.add(page) {
-            self.must_pay_for_heap();
+            self.settle_heap();
         }
     }
 
@@ -405,23 +405,27 @@ impl DaxCore {
             drop(heap);
             // Two threads at the same time may have charged too much, and a thread that gave memory
             // back meanwhile may have settled by an older number.
-            self.must_pay_for_heap();
+            self.settle_heap();
         }
         Ok(())
     }
 
-    /// Charges for additions, even above the limit, and gives back excess charges. Never waits.
+    /// Gives back excess charges. Additions were paid ahead; where threads beside each other have
+    /// added more, they are charged for if there is room, and by the next that pays ahead if not.
+    /// Never waits.
     ///
     /// A thread that adds or gives back bytes at the same time settles them itself: it changes the
     /// bytes first and reads `paid` afterwards. Here `paid` is changed first and the bytes are read
     /// afterwards. All are SeqCst, so one of the two sees the other.
-    pub(super) fn must_pay_for_heap(&self) {
+    pub(super) fn settle_heap(&self) {
         while !self.has_paid_for_heap() {
             let mut heap = self.heap.lock();
-            let paid = heap.settle(self.heap_bytes(), AllocMode::Must);
-            paid.expect("a charge that must be never fails");
+            let settled = heap.settle(self.heap_bytes(), AllocMode::NoWait);
             failpoint!(Settled);
             self.paid.store(heap.pages().0, Ordering::SeqCst);
+            if settled.is_err() {
+                return;
+            }
         }
     }
 
@@ -442,7 +446,7 @@ impl DaxCore {
     /// Removes and returns the ranges that may have dirty entries in `pages`.
     pub(super) fn take_dirty(&self, pages: &Range<u64>) -> Vec<u64> {
         let found = self.dirty.take(pages);
-        self.must_pay_for_heap();
+        self.settle_heap();
         found
     }
 

@@ -108,6 +108,9 @@ impl DaxCore {
             true => [bytes.start..first * page, last * page..end],
             false => [bytes, end..end],
         };
+        if self.extents.is_parted_by(&(first..last)) {
+            self.pay_ahead(Wait::Yes)?;
+        }
         // The step for which the host may have no room comes first: if it has none, nothing is
         // lost. The pages have to stay dirty until they are cleared: after a sync the host would
         // need room again.
@@ -297,7 +300,7 @@ impl DaxCore {
         self.extents
             .free(pages)
             .map_err(|error| self.host_error(DaxAction::Punch, offset, error))?;
-        self.must_pay_for_heap();
+        self.settle_heap();
         Ok(())
     }
 }

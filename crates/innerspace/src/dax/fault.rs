@@ -307,7 +307,7 @@ impl DaxCore {
             self.end_allocation(locked, Used::Dropped);
             return Err(failed(std::io::ErrorKind::StorageFull.into()));
         }
-        self.must_pay_for_heap(); // paid ahead, or at the next call
+        self.settle_heap();
         Ok(block)
     }
 

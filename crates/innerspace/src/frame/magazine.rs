@@ -57,7 +57,7 @@ pub(crate) const HALF: usize = CAPACITY / 2;
 /// The number of magazines that all further threads share.
 const SHARED: usize = 4;
 
-/// Whether an allocation may use the frames that are reserved for writeback and bounce buffers.
+/// Whether an allocation may use the reserved frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     /// It leaves the reserve alone.

@@ -2,6 +2,7 @@
 //! fit in the stock go to the counters (`counters`).
 
 use super::counters::Ceiling;
+use super::levels::Levels;
 use super::stock::Stocked;
 use super::{GroupId, GroupTree, Refused, Underflow};
 use crate::stats::thread_number;
@@ -201,7 +202,7 @@ impl GroupTree {
         }
         self.stocks.settle(self, number, group);
         let stocked = self.stocks.count(number, group);
-        let added = self.add_levels(group, PageCount(1), Ceiling::BelowHigh, stocked);
+        let added = self.add_levels(group, None, PageCount(1), Ceiling::BelowHigh, stocked);
         if let Ok(added) = &added {
             self.note_peaks(group, added, stocked);
         }
@@ -256,28 +257,40 @@ impl GroupTree {
             return Ok(None);
         }
         self.stocks.settle(self, number, group);
-        let exactly = || self.charge_levels(number, group, pages, Ceiling::Enforced);
+        let exactly = || self.charge_levels(number, group, pages);
         exactly().or_else(|refuser| self.stocks.drain_until(self, number, refuser, exactly))
     }
 
-    /// Charges past any limit, for writeback and other work that must not fail. The charge counts
-    /// as one event, in the nearest group that is then over its limit.
-    pub(crate) fn charge_must(&self, group: GroupId, pages: PageCount) -> Charge<'_> {
+    /// Moves pages that a committed charge left with `from` to another group. The groups above both
+    /// count them all the while: no other request gets them in between, and none of these groups
+    /// can refuse them.
+    ///
+    /// # Errors
+    /// A group above `to` alone has no room for them. They stay with `from`.
+    #[cold]
+    pub(crate) fn transfer(
+        &self,
+        from: GroupId,
+        to: GroupId,
+        pages: PageCount,
+    ) -> Result<Charge<'_>, Refused> {
         let number = thread_number();
-        let over_high = match self.stocks.charge(number, group, pages.0) {
-            true => None,
-            false => self
-                .charge_slow(number, group, pages)
-                .or_else(|_| self.charge_levels(number, group, pages, Ceiling::Ignored))
-                .unwrap_or_else(|group| unreachable!("group {} holds 2^64 pages", group.0)),
-        };
-        Charge {
-            tree: self,
-            group,
-            pages,
-            over_high,
-            source: Source::Levels,
+        let above_both = self.path(to).find(|above| self.is_below(from, *above));
+        let stocked = self.stocks.count(number, to);
+        let added = self.add_levels(to, above_both, pages, Ceiling::Enforced, stocked);
+        let added = added.map_err(|group| Refused { group })?;
+        self.note_peaks(to, &added, stocked);
+        let stocked = self.stocks.settle(self, number, from);
+        if let Err(underflow) = self.uncharge_levels(from, above_both, pages, stocked) {
+            panic!("{underflow}");
         }
+        Ok(Charge {
+            tree: self,
+            group: to,
+            pages,
+            over_high: None,
+            source: Source::Levels,
+        })
     }
 
     /// Gives back a charge that was not committed.
@@ -347,7 +360,7 @@ impl GroupTree {
         pages: PageCount,
     ) -> Result<(), Underflow> {
         let stocked = self.stocks.settle(self, number, group);
-        self.uncharge_levels(group, pages, stocked)
+        self.uncharge_levels(group, None, pages, stocked)
     }
 
     /// Gives back the stocks of `group` and of the groups below it.

@@ -11,19 +11,25 @@ use crate::units::PageCount;
 /// The limits that can refuse a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ceiling {
-    /// `max` alone.
+    /// `max`, without the room that is kept for what was lent.
     Enforced,
-    /// No limit: the charge must succeed, and passing `max` is counted.
-    Ignored,
+    /// `max`: for pages whose room is kept.
+    Kept,
     /// `max` and `high`: for the stock, and for callers that have another way to charge.
     BelowHigh,
 }
 
 impl Node {
+    /// The usage up to which a charge is granted: the room of pages that were set aside, and lent,
+    /// is kept for them.
+    pub(super) fn limit(&self) -> u64 {
+        let lent = self.lent.load(Ordering::Relaxed);
+        self.max.load(Ordering::Relaxed).saturating_sub(lent)
+    }
+
     /// Returns how many pages can be added without passing either limit.
     fn margin(&self) -> u64 {
-        let limit = self.max.load(Ordering::Relaxed);
-        let limit = limit.min(self.high.load(Ordering::Relaxed));
+        let limit = self.limit().min(self.high.load(Ordering::Relaxed));
         limit.saturating_sub(self.usage.load(Ordering::Relaxed))
     }
 
@@ -36,12 +42,9 @@ impl Node {
         loop {
             let new = usage.checked_add(pages)?;
             let limit = match ceiling {
-                Ceiling::Ignored => u64::MAX,
-                Ceiling::Enforced => self.max.load(Ordering::Relaxed),
-                Ceiling::BelowHigh => {
-                    let high = self.high.load(Ordering::Relaxed);
-                    self.max.load(Ordering::Relaxed).min(high)
-                }
+                Ceiling::Enforced => self.limit(),
+                Ceiling::Kept => self.max.load(Ordering::Relaxed),
+                Ceiling::BelowHigh => self.limit().min(self.high.load(Ordering::Relaxed)),
             };
             if new > limit {
                 return None;
@@ -98,32 +101,24 @@ impl GroupTree {
         number: usize,
         group: GroupId,
         pages: PageCount,
-        ceiling: Ceiling,
     ) -> Result<Option<GroupId>, GroupId> {
         let stocked = self.stocks.count(number, group);
-        let added = self.add_levels(group, pages, ceiling, stocked)?;
+        let added = self.add_levels(group, None, pages, Ceiling::Enforced, stocked)?;
         // Every level has granted the pages: only from here on may anything but `usage` change.
         self.note_peaks(group, &added, stocked);
         if let Some(id) = added.over_high {
             self.count(id, 1, |events| &events.high);
         }
-        if ceiling == Ceiling::Ignored {
-            let mut levels = self.path(group).zip(added.reached);
-            let max = |id| self.node(id).max.load(Ordering::Relaxed);
-            if let Some((id, _)) = levels.find(|(id, usage)| *usage > max(*id)) {
-                self.count(id, 1, |events| &events.forced);
-                self.path(group)
-                    .for_each(|id| self.note_over(self.node(id)));
-            }
-        }
         Ok(added.over_high)
     }
 
-    /// Adds to `usage` at every level, or at none and then returns the group that refused.
-    /// `stocked` is the number of pages that do not count in a peak.
+    /// Adds to `usage` at every level below `end` (at every one if there is none), or at none and
+    /// then returns the group that refused. `stocked` is the number of pages that do not count in a
+    /// peak.
     pub(super) fn add_levels(
         &self,
         group: GroupId,
+        end: Option<GroupId>,
         pages: PageCount,
         ceiling: Ceiling,
         stocked: u64,
@@ -136,7 +131,7 @@ impl GroupTree {
             over_high: None,
         };
         let mut next = Some(group);
-        while let Some(id) = next {
+        while let Some(id) = next.filter(|id| Some(*id) != end) {
             let node = self.node(id);
             let Some(usage) = node.try_add(pages.0, ceiling) else {
                 self.undo_levels(group, added.levels, pages);
@@ -185,11 +180,13 @@ impl GroupTree {
         }
     }
 
-    /// Takes pages off every level. Until now all of the usage but `stocked` may have been in use.
-    /// That peak is noted here, because charges from a stock note none.
+    /// Takes pages off every level below `end`, or off every one. Until now all of the usage but
+    /// `stocked` may have been in use. That peak is noted here, because charges from a stock note
+    /// none.
     pub(super) fn uncharge_levels(
         &self,
         group: GroupId,
+        end: Option<GroupId>,
         pages: PageCount,
         stocked: u64,
     ) -> Result<(), Underflow> {
@@ -200,7 +197,7 @@ impl GroupTree {
             wanted: pages.0,
         })?;
         let mut next = Some(group);
-        while let Some(id) = next {
+        while let Some(id) = next.filter(|id| Some(*id) != end) {
             let node = self.node(id);
             // The parent is read first: once the last page is taken off, the node may become
             // another group's.
@@ -225,7 +222,7 @@ impl GroupTree {
 impl Levels for GroupTree {
     fn add_batch(&self, group: GroupId, pages: u32, stocked: u32) -> bool {
         let (pages, stocked) = (PageCount(pages.into()), stocked.into());
-        let added = self.add_levels(group, pages, Ceiling::BelowHigh, stocked);
+        let added = self.add_levels(group, None, pages, Ceiling::BelowHigh, stocked);
         if let Ok(added) = &added {
             self.note_peaks(group, added, stocked);
         }
@@ -238,7 +235,7 @@ impl Levels for GroupTree {
     }
 
     fn take_off(&self, group: GroupId, pages: u64) {
-        if let Err(underflow) = self.uncharge_levels(group, PageCount(pages), pages) {
+        if let Err(underflow) = self.uncharge_levels(group, None, PageCount(pages), pages) {
             panic!("{underflow}");
         }
     }

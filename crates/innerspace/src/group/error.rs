@@ -70,8 +70,6 @@ pub enum LimitReason {
     /// The group has unwritten data wherever there is room beside the `min` of other groups, and
     /// none of this data can be written now.
     Unwritten,
-    /// The request may pass the limit, but the reserve is empty too.
-    ReserveEmpty,
     /// The calling process is a child of fork(2), and the memory belongs to the process that
     /// created it. The other fields are not filled in.
     OtherProcess {
@@ -232,9 +230,6 @@ impl fmt::Display for LimitError {
                 ByteSize(requested.bytes()),
                 holders.advice()
             ),
-            LimitReason::ReserveEmpty => {
-                write!(f, "; the reserve is used up too. {}", holders.advice())
-            }
             LimitReason::OtherProcess { .. } | LimitReason::Unwritten => Ok(()),
         }
     }
@@ -596,9 +591,9 @@ mod tests {
             ..Holders::default()
         };
         assert_eq!(
-            full(huge, LimitReason::ReserveEmpty).to_string(),
-            "group tenant-a is full: 64.0 of 64.0 MiB, of which at least 62.5 dirty; the reserve is \
-             used up too. Sync or discard the dirty files, or raise the limit"
+            full(huge, LimitReason::NothingEvictable).to_string(),
+            "group tenant-a is full: 64.0 of 64.0 MiB, of which at least 62.5 dirty; nothing can be \
+             evicted. Sync or discard the dirty files, or raise the limit"
         );
     }
 

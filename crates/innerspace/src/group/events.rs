@@ -19,20 +19,17 @@ pub struct GroupEvents {
     pub reclaimed: PageCount,
     /// Requests that the group refused before reclaim was tried.
     pub refused: u64,
-    /// Requests that had to be granted beyond its limit.
-    pub forced: u64,
 }
 
 impl fmt::Display for GroupEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} over high, {} at max, {} failed, {} refused, {} forced, {} evicted",
+            "{} over high, {} at max, {} failed, {} refused, {} evicted",
             Grouped(self.high),
             Grouped(self.max),
             Grouped(self.oom),
             Grouped(self.refused),
-            Grouped(self.forced),
             ByteSize(self.reclaimed.bytes())
         )
     }
@@ -63,8 +60,6 @@ pub struct GroupStats {
     pub peak: PageCount,
     /// Requests that the group refused before reclaim was tried.
     pub refusals: u64,
-    /// Requests that had to be granted beyond its limit.
-    pub forced: u64,
     /// All events so far.
     pub events: GroupEvents,
     /// Pages of page-table and index nodes charged to the group alone.

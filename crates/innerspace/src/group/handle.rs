@@ -212,8 +212,9 @@ impl Group {
     /// Evicts pages of this group and of those below it until `bytes` are freed or nothing more can
     /// be. Returns how many bytes were freed.
     pub fn reclaim(&self, bytes: u64) -> u64 {
+        let (id, pages) = (self.0.id, PageCount::ceil(bytes));
         let reclaimer = self.0.tree.reclaimer();
-        let freed = reclaimer.map(|pool| pool.reclaim(self.0.id, PageCount::ceil(bytes)));
+        let freed = reclaimer.map(|pool| pool.reclaim(id, pages, Some(id)));
         freed.unwrap_or_default().bytes()
     }
 

@@ -113,11 +113,8 @@ impl GroupTree {
                 break;
             };
             self.count_max(refused.group);
-            let freed = match may {
-                MayReclaim::Yes => reclaimer.reclaim(refused.group, pages),
-                MayReclaim::Clean => reclaimer.reclaim_clean(refused.group, pages),
-            };
-            if freed.0 == 0 {
+            let payer = (may == MayReclaim::Yes).then_some(id);
+            if reclaimer.reclaim(refused.group, pages, payer).0 == 0 {
                 break;
             }
             charged = self.try_charge_again(id, pages);

@@ -19,6 +19,7 @@
 //! - `charge`, `counters`: charging, by way of the stock; the hierarchical counter
 //! - `stock`, `slot`, `moves`, `levels`: charges in stock for each thread; the word of a slot;
 //!   pages under way; the counters as the stock sees them
+//! - `aside`: pages set aside for what has to succeed later
 //! - `heap`, `ledger`; `blocks`, `block_sizes`: bytes on the heap that a group is charged for; the
 //!   blocks of open files, for which limits have to have room
 //! - `over`, `protect`: groups over their limit; the pages that reclaim has to spare
@@ -51,6 +52,8 @@
 //!
 //! **Not here.** Frames, lists, and retries after reclaim: a refusal is returned to the caller.
 
+#[cfg(not(loom))]
+mod aside;
 #[cfg(not(loom))]
 mod block_sizes;
 #[cfg(not(loom))]
@@ -99,6 +102,8 @@ mod stock_tests;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 
+#[cfg(not(loom))]
+pub(crate) use aside::SetAside;
 #[cfg(not(loom))]
 pub(crate) use blocks::FileBlocks;
 #[cfg(not(loom))]
@@ -151,11 +156,10 @@ impl GroupId {
 #[cfg(not(loom))]
 pub(crate) trait Reclaimer: Send + Sync {
     /// Tries to free `pages` that are charged to `group` or below it, and returns how many were
-    /// freed. The work is bounded; 0 means that nothing there can be freed now.
-    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount;
-
-    /// Like [`Reclaimer::reclaim`], but calls no store: dirty pages stay.
-    fn reclaim_clean(&self, group: GroupId, pages: PageCount) -> PageCount;
+    /// freed. The work is bounded; 0 means that nothing there can be freed now. Of the stores of
+    /// dirty files those are called that `payer` or a group below it pays for; without a payer,
+    /// none.
+    fn reclaim(&self, group: GroupId, pages: PageCount, payer: Option<GroupId>) -> PageCount;
 
     /// Counts the pages of `group` and below that cannot be freed, by what holds them.
     fn holders(&self, group: GroupId) -> Holders;

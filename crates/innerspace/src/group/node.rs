@@ -43,6 +43,8 @@ pub(crate) struct Node {
     _apart: Apart,
     /// The hard limit in pages.
     pub(super) max: AtomicU64,
+    /// Pages that were set aside and are lent: see [`super::aside`].
+    pub(super) lent: AtomicU64,
     /// Above this a charge succeeds, but its caller has to reclaim or is slowed down.
     pub(super) high: AtomicU64,
     pub(super) parent: AtomicU32,
@@ -70,7 +72,6 @@ pub(crate) struct Node {
 #[derive(Default)]
 pub(super) struct EventCounters {
     pub(super) refused: AtomicU64,
-    pub(super) forced: AtomicU64,
     pub(super) high: AtomicU64,
     pub(super) max: AtomicU64,
     pub(super) oom: AtomicU64,
@@ -78,10 +79,9 @@ pub(super) struct EventCounters {
 }
 
 impl EventCounters {
-    fn all(&self) -> [&AtomicU64; 6] {
+    fn all(&self) -> [&AtomicU64; 5] {
         [
             &self.refused,
-            &self.forced,
             &self.high,
             &self.max,
             &self.oom,
@@ -90,7 +90,7 @@ impl EventCounters {
     }
 
     pub(super) fn load(&self) -> GroupEvents {
-        let [refused, forced, high, max, oom, reclaimed] =
+        let [refused, high, max, oom, reclaimed] =
             self.all().map(|counter| counter.load(Ordering::Relaxed));
         GroupEvents {
             high,
@@ -98,7 +98,6 @@ impl EventCounters {
             oom,
             reclaimed: PageCount(reclaimed),
             refused,
-            forced,
         }
     }
 }
@@ -109,6 +108,7 @@ impl Node {
             usage: AtomicU64::new(0),
             own: AtomicU64::new(0),
             max: AtomicU64::new(NO_LIMIT),
+            lent: AtomicU64::new(0),
             high: AtomicU64::new(NO_LIMIT),
             peak: AtomicU64::new(0),
             recent_peak: AtomicU64::new(0),
@@ -135,6 +135,7 @@ impl Node {
         let counters = [
             &self.usage,
             &self.own,
+            &self.lent,
             &self.peak,
             &self.recent_peak,
             &self.low,

@@ -1,5 +1,5 @@
-//! Groups over their limit. Either the limit was lowered and could not be met, or charges came that
-//! have to succeed.
+//! Groups over their limit. Either the limit was lowered and could not be met, or room is kept in
+//! it for pages that are lent (`aside`).
 //!
 //! Pages given back to such a group, or to one below it, are taken off the levels and not put in
 //! the thread's stock: from there they would be charged again without a look at the levels. The
@@ -29,7 +29,11 @@ impl GroupTree {
         // A thread that changes usage or limit afterwards comes here itself. So it is enough to
         // compare once more after the flag was set.
         loop {
-            let is_over = || node.usage.load(Ordering::SeqCst) > node.max.load(Ordering::SeqCst);
+            let limit = || {
+                let lent = node.lent.load(Ordering::SeqCst);
+                node.max.load(Ordering::SeqCst).saturating_sub(lent)
+            };
+            let is_over = || node.usage.load(Ordering::SeqCst) > limit();
             let now = is_over();
             if node.over.swap(now, Ordering::SeqCst) != now {
                 match now {

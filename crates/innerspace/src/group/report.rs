@@ -149,7 +149,6 @@ impl GroupTree {
             min: self.protection(id).1,
             peak: self.peak(id),
             refusals: events.refused,
-            forced: events.forced,
             events,
             tables: self.tables(id),
             accessors: node.accessors.load(Ordering::Relaxed),

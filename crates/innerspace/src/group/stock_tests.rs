@@ -498,11 +498,7 @@ fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
 struct Beside(Arc<Barrier>);
 
 impl Reclaimer for Beside {
-    fn reclaim_clean(&self, group: GroupId, wanted: PageCount) -> PageCount {
-        self.reclaim(group, wanted)
-    }
-
-    fn reclaim(&self, _: GroupId, _: PageCount) -> PageCount {
+    fn reclaim(&self, _: GroupId, _: PageCount, _: Option<GroupId>) -> PageCount {
         self.0.wait(); // the other thread goes on
         self.0.wait(); // the other thread has given its pages back
         pages(0)

@@ -105,24 +105,32 @@ fn giving_back_more_than_was_charged_is_reported_and_changes_nothing() {
     );
 }
 
-// spec: M11
+// spec: M11, N3
 #[test]
-fn a_must_succeed_charge_goes_over_and_raises_one_event() {
-    let (tree, ids @ [_, _, b, c]) = four_levels();
-    let full = tree.try_charge(c, pages(50)).unwrap();
-    assert!(tree.try_charge(c, pages(1)).is_err());
-    let over = tree.charge_must(c, pages(60));
-    assert_eq!(usages(&tree, &ids), [110; 4]);
-    assert_eq!(
-        ids.map(|id| tree.events(id).forced),
-        [0, 0, 1, 0],
-        "b is the nearest that is over"
-    );
-    drop(over);
-    // Under the limit this is an ordinary charge, which counts no event.
-    drop(full);
-    drop(tree.charge_must(c, pages(50)));
-    assert_eq!(tree.events(b).forced, 1);
+fn pages_move_between_groups_beside_full_ones_and_never_over_a_limit() {
+    let (tree, ids @ [root, a, b, c]) = four_levels();
+    let other = tree.create(a, "other", Some(pages(10))).unwrap();
+    let full = tree.try_charge(c, pages(50)).unwrap().commit();
+    let rest = tree.max(a).unwrap().0 - 50;
+    let filler = tree.create(a, "filler", None).unwrap();
+    tree.try_charge(filler, pages(rest)).unwrap().commit();
+    let before = usages(&tree, &ids);
+    // `a` is full, and is above both.
+    assert!(tree.try_charge(other, pages(1)).is_err());
+    tree.transfer(full, other, pages(10)).unwrap().commit();
+    assert_eq!(usages(&tree, &[root, a]), before[..2]);
+    assert_eq!(usages(&tree, &[b, c, other]), [40, 40, 10]);
+    assert_eq!(tree.transfer(c, other, pages(1)).unwrap_err().group, other);
+    tree.validate().unwrap();
+    // Upwards it always goes, downwards as far as there is room.
+    tree.transfer(other, root, pages(10)).unwrap().commit();
+    tree.transfer(root, c, pages(10)).unwrap().commit();
+    assert_eq!(tree.transfer(filler, c, pages(1)).unwrap_err().group, b);
+    assert_eq!(usages(&tree, &[a, b, c, other]), [before[1], 50, 50, 0]);
+    tree.uncharge(c, pages(50));
+    tree.uncharge(filler, pages(rest));
+    assert_eq!(usages(&tree, &ids), [0; 4]);
+    tree.validate().unwrap();
 }
 
 #[test]
@@ -223,11 +231,7 @@ struct Bucket {
 }
 
 impl Reclaimer for Bucket {
-    fn reclaim_clean(&self, group: GroupId, wanted: PageCount) -> PageCount {
-        self.reclaim(group, wanted)
-    }
-
-    fn reclaim(&self, group: GroupId, wanted: PageCount) -> PageCount {
+    fn reclaim(&self, group: GroupId, wanted: PageCount, _: Option<GroupId>) -> PageCount {
         let freed = wanted
             .0
             .min(self.step)
@@ -349,38 +353,20 @@ fn concurrent_charges_never_pass_the_limit_and_end_at_zero() {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Create {
-        parent: usize,
-        max: u64,
-    },
-    Remove {
-        group: usize,
-    },
-    Charge {
-        group: usize,
-        pages: u64,
-        must: bool,
-    },
-    GiveBack {
-        charge: usize,
-    },
-    SetMax {
-        group: usize,
-        max: u64,
-    },
+    Create { parent: usize, max: u64 },
+    Remove { group: usize },
+    Charge { group: usize, pages: u64 },
+    Move { charge: usize, to: usize },
+    GiveBack { charge: usize },
+    SetMax { group: usize, max: u64 },
 }
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         (any::<usize>(), 10..200u64).prop_map(|(parent, max)| Op::Create { parent, max }),
         any::<usize>().prop_map(|group| Op::Remove { group }),
-        (any::<usize>(), 0..60u64, prop::bool::weighted(0.1))
-            .prop_map(|(group, pages, must)| Op::Charge { group, pages, must }),
-        (any::<usize>(), 0..60u64, Just(false)).prop_map(|(group, pages, must)| Op::Charge {
-            group,
-            pages,
-            must
-        }),
+        (any::<usize>(), 0..60u64).prop_map(|(group, pages)| Op::Charge { group, pages }),
+        (any::<usize>(), any::<usize>()).prop_map(|(charge, to)| Op::Move { charge, to }),
         any::<usize>().prop_map(|charge| Op::GiveBack { charge }),
         (any::<usize>(), 10..200u64).prop_map(|(group, max)| Op::SetMax { group, max }),
     ]
@@ -418,15 +404,22 @@ proptest! {
                         live.swap_remove(index);
                     }
                 }
-                Op::Charge { group, pages, must } => {
+                Op::Charge { group, pages } => {
                     let id = live[group % live.len()];
                     let wanted = PageCount(pages);
-                    if must {
-                        charges.push((tree.charge_must(id, wanted).commit(), wanted));
-                    } else if let Ok(charge) = tree.try_charge(id, wanted) {
+                    if let Ok(charge) = tree.try_charge(id, wanted) {
                         charges.push((charge.commit(), wanted));
                     }
                 }
+                Op::Move { charge, to } if !charges.is_empty() => {
+                    let charge = charge % charges.len();
+                    let (from, count) = charges[charge];
+                    let to = live[to % live.len()];
+                    if let Ok(moved) = tree.transfer(from, to, count) {
+                        charges[charge].0 = moved.commit();
+                    }
+                }
+                Op::Move { .. } => {}
                 Op::GiveBack { charge } if !charges.is_empty() => {
                     let (id, count) = charges.swap_remove(charge % charges.len());
                     tree.uncharge(id, count);

@@ -250,7 +250,7 @@ impl GroupTree {
         Ok(id)
     }
 
-    pub(super) fn reclaimer(&self) -> Option<Arc<dyn Reclaimer>> {
+    pub(crate) fn reclaimer(&self) -> Option<Arc<dyn Reclaimer>> {
         self.reclaimer.lock().as_ref().and_then(Weak::upgrade)
     }
 
@@ -286,7 +286,7 @@ impl GroupTree {
                 return Ok(());
             }
             let Some(reclaimer) = &reclaimer else { break };
-            if reclaimer.reclaim(id, PageCount(over)).0 == 0 {
+            if reclaimer.reclaim(id, PageCount(over), Some(id)).0 == 0 {
                 break;
             }
         }

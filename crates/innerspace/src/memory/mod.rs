@@ -190,8 +190,8 @@ impl Memory {
     /// Evicts pages until `bytes` are freed or no more can be. Returns the number of bytes freed.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         use crate::group::Reclaimer;
-        let pages = crate::PageCount::ceil(bytes);
-        self.0.pool.reclaim(self.0.root.id(), pages).bytes()
+        let (root, pages) = (self.0.root.id(), crate::PageCount::ceil(bytes));
+        self.0.pool.reclaim(root, pages, Some(root)).bytes()
     }
 
     /// Returns how much of the time requests for memory were stalled, in all groups.

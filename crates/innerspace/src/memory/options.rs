@@ -37,7 +37,7 @@ pub enum Threads {
     /// The program's own threads, in [`Memory::tick`]. A program with one thread is deterministic.
     /// A call itself writes only dirty blocks of its own group; those of other groups wait for a
     /// tick. The thread that ticks calls all stores, wakers and hooks, so a call that hangs keeps
-    /// it.
+    /// it: no group is isolated from what another group supplies.
     None,
 }
 

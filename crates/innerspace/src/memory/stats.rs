@@ -164,7 +164,7 @@ type GroupMetric = (
     fn(&GroupStats) -> Option<u64>,
 );
 
-const GROUP_METRICS: [GroupMetric; 5] = [
+const GROUP_METRICS: [GroupMetric; 4] = [
     (
         "usage_bytes",
         "gauge",
@@ -185,12 +185,6 @@ const GROUP_METRICS: [GroupMetric; 5] = [
         "counter",
         "Requests refused before reclaim was tried",
         |group| Some(group.refusals),
-    ),
-    (
-        "forced_total",
-        "counter",
-        "Requests that had to be granted over the limit",
-        |group| Some(group.forced),
     ),
 ];
 

@@ -10,10 +10,10 @@ use super::lists::ListSizes;
 use super::lists::{Evictable, EvictionPolicy, Lru, LruState, Refault, pages_of, thread_batch};
 use super::owners::{LeftShadow, Owner, OwnerId, Owners, Shadows};
 use super::sampling::{MissCurve, SAMPLER_BYTES, Sampler};
-use super::scope::StoreScope;
+use super::scope::{Scope, StoreScope};
 use super::watched::WatchedPages;
 use crate::frame::{ArenaError, ArenaOptions, Dropped, FlagSet, Frames, Kind, Meta, ViewOwner};
-use crate::group::{Group, GroupId, GroupTree};
+use crate::group::{Group, GroupId, GroupTree, SetAside};
 use crate::stats::{Counters, Event, Totals};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::domain::{ANY_OWNER, NO_OWNER};
@@ -116,8 +116,19 @@ impl Pool {
             Some(mode) => Domain::with_mode(mode),
             None => Domain::new(),
         };
+        let groups = Arc::new(GroupTree::new(ordinary));
+        if options.sampling {
+            // This charge is never given back: the sampler lives as long as the pool.
+            let pages = PageCount::ceil(SAMPLER_BYTES);
+            let charge = groups.try_charge(GroupId::ROOT, pages);
+            let too_small = |_| ArenaError::Reserve {
+                reserve: pages.0 as u32,
+                frames: frames.total(),
+            };
+            let _root = charge.map_err(too_small)?.commit();
+        }
         let pool = Arc::new(Pool {
-            groups: Arc::new(GroupTree::new(ordinary)),
+            groups,
             domain,
             counters: Counters::new(),
             lru: Lru::new(options.policy),
@@ -133,11 +144,6 @@ impl Pool {
             detached_views: SelfRef::new(),
             frames,
         });
-        if pool.sampler.is_some() {
-            // This charge is never given back: the sampler lives as long as the pool.
-            let pages = PageCount::ceil(SAMPLER_BYTES);
-            pool.groups.charge_must(GroupId::ROOT, pages).commit();
-        }
         let weak: Weak<Pool> = Arc::downgrade(&pool);
         pool.groups.set_reclaimer(weak);
         Ok(pool)
@@ -174,10 +180,15 @@ impl Pool {
         ((u128::from(turn) * u128::from(total)) >> 64) as u64
     }
 
-    /// Opens a scope for calls of a store (or an owner). In the scope, requests of this thread to
-    /// this pool may use the reserve and never reclaim.
-    pub(crate) fn store_scope(&self) -> StoreScope {
-        StoreScope::open(self.domain.id())
+    /// Opens a scope for a call of a store, for which something may be set aside: requests of this
+    /// thread to this pool call no store.
+    pub(crate) fn store_scope(&self, aside: Option<Arc<SetAside>>) -> StoreScope {
+        StoreScope::open(self.domain.id(), Scope::Store, aside)
+    }
+
+    /// Opens a scope for calls of owners: requests of this thread to this pool evict nothing.
+    pub(super) fn owner_scope(&self) -> StoreScope {
+        StoreScope::open(self.domain.id(), Scope::Owner, None)
     }
 
     /// Whether this thread is in a [`StoreScope`] of this pool.

@@ -4,18 +4,46 @@
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
-use crate::group::GroupId;
+use crate::group::{GroupId, Reclaimer, SetAside};
+use crate::sync::{Arc, Weak};
+use crate::units::PageCount;
 
 crate::sync::thread_local! {
-    /// The pools in whose store calls this thread is.
-    static SCOPES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-    /// The number of times that this thread has skipped a file whose store it may not call.
+    /// The scopes that this thread is in.
+    static SCOPES: RefCell<Vec<Open>> = const { RefCell::new(Vec::new()) };
+    /// What the last request that failed in a call of a store has met.
+    static SHORT: RefCell<Option<Short>> = const { RefCell::new(None) };
+    /// How often this thread has skipped a file whose store it may not call.
     static SKIPPED: Cell<u64> = const { Cell::new(0) };
     static REFUSALS: Cell<Refusals> = const { Cell::new(Refusals::Counted) };
 }
 
-/// A scope in which this thread calls a store (or an owner) of the pool: its requests to the pool
-/// may use the reserve and never reclaim. Lasts until this is dropped. Not `Send`.
+/// What a thread in a scope is calling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scope {
+    /// A store: its requests evict what is clean, or have what was set aside for them.
+    Store,
+    /// An owner, for reclaim or for the background: nothing is evicted below it.
+    Owner,
+}
+
+/// A request that found no room.
+struct Short {
+    /// The memory.
+    of: Weak<dyn Reclaimer>,
+    group: GroupId,
+    payer: GroupId,
+}
+
+/// An open scope.
+struct Open {
+    pool: u64,
+    scope: Scope,
+    aside: Option<Arc<SetAside>>,
+}
+
+/// While it lives, this thread calls a store or an owner for the pool: its requests to the pool
+/// call no store. Not `Send`.
 #[must_use = "the scope ends when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct StoreScope {
@@ -25,9 +53,11 @@ pub(crate) struct StoreScope {
 }
 
 impl StoreScope {
-    /// Opens a scope for the pool whose domain has this number.
-    pub(super) fn open(pool: u64) -> StoreScope {
-        let _ = SCOPES.try_with(|scopes| scopes.borrow_mut().push(pool));
+    /// Opens a scope for the pool whose domain has this number. What is set aside is for the
+    /// requests in it.
+    pub(super) fn open(pool: u64, scope: Scope, aside: Option<Arc<SetAside>>) -> StoreScope {
+        let open = Open { pool, scope, aside };
+        let _ = SCOPES.try_with(|scopes| scopes.borrow_mut().push(open));
         StoreScope {
             pool,
             _untried: Untried::begin(),
@@ -38,14 +68,52 @@ impl StoreScope {
     /// Whether this thread is in a scope of this pool. A thread whose locals are destroyed counts
     /// as in a scope.
     pub(super) fn is_open(pool: u64) -> bool {
-        let open = SCOPES.try_with(|scopes| scopes.borrow().contains(&pool));
-        open.unwrap_or(true)
+        StoreScope::innermost(pool).is_some()
+    }
+
+    /// The scope of this pool that this thread opened last. A thread whose locals are gone already
+    /// may be calling an owner.
+    pub(super) fn innermost(pool: u64) -> Option<Scope> {
+        let is_of = |open: &&Open| open.pool == pool;
+        let find = |open: &[Open]| open.iter().rfind(is_of).map(|open| open.scope);
+        let scope = SCOPES.try_with(|scopes| find(&scopes.borrow()));
+        scope.unwrap_or(Some(Scope::Owner))
+    }
+
+    /// The first result for what is set aside in the scopes of this pool, from the innermost
+    /// outwards.
+    pub(super) fn aside<T>(pool: u64, lend: impl FnMut(&SetAside) -> Option<T>) -> Option<T> {
+        let of_pool = |open: &&Open| open.pool == pool;
+        let first = |open: &[Open]| {
+            let asides = open.iter().rev().filter(of_pool);
+            asides
+                .filter_map(|open| open.aside.as_deref())
+                .find_map(lend)
+        };
+        let lent = SCOPES.try_with(|scopes| first(&scopes.borrow()));
+        lent.unwrap_or(None)
     }
 
     /// Whether this thread is in a scope of any pool.
     pub(crate) fn is_any_open() -> bool {
         let open = SCOPES.try_with(|scopes| !scopes.borrow().is_empty());
         open.unwrap_or(true)
+    }
+
+    /// A request in a call of a store has failed: `group` had no room for `payer`.
+    pub(super) fn note_short(of: &Arc<dyn Reclaimer>, group: GroupId, payer: GroupId) {
+        if StoreScope::is_any_open() {
+            let of = Arc::downgrade(of);
+            let _ = SHORT.try_with(|short| short.replace(Some(Short { of, group, payer })));
+        }
+    }
+
+    /// Makes room where this thread's last request in a call of a store found none, which may have
+    /// been in another memory. Nothing is locked, and no store is being called. Returns the pages
+    /// freed; `None` if there was no such request.
+    pub(crate) fn make_room_where_short(pages: PageCount) -> Option<PageCount> {
+        let Short { of, group, payer } = SHORT.try_with(RefCell::take).unwrap_or(None)?;
+        Some(of.upgrade()?.reclaim(group, pages, Some(payer)))
     }
 
     /// Notes that this thread has skipped a file whose store it may not call.
@@ -63,7 +131,7 @@ impl Drop for StoreScope {
     fn drop(&mut self) {
         let _ = SCOPES.try_with(|scopes| {
             let mut scopes = scopes.borrow_mut();
-            let at = scopes.iter().rposition(|pool| *pool == self.pool);
+            let at = scopes.iter().rposition(|open| open.pool == self.pool);
             scopes.remove(at.expect("a scope is closed once, by its thread"));
         });
     }

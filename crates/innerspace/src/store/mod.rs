@@ -358,6 +358,14 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// If a store uses files and does not say so, its first such call reveals it, and that call may
     /// wait for itself. A store around another one should return the inner store's answer.
+    ///
+    /// In a call of a store, memory is made free only by evicting clean blocks. So that dirty
+    /// blocks can be written in a full memory, a file that is opened for writing sets some memory
+    /// aside if its store uses files: a block and six pages. It is for the calls that change the
+    /// store, and for files and spaces of the same memory. Where it is not enough, or the group
+    /// that wants it is full by itself, the request fails in the store with a
+    /// [`LimitError`](crate::LimitError). If the store then fails with
+    /// [`io::ErrorKind::OutOfMemory`], the file makes room and calls it again, with fewer blocks.
     fn uses_files(&self) -> bool {
         false
     }

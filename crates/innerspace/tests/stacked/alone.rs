@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    DaxDevice, DaxFile, DirectOpener, FileAccess, MIB, Map, Memory, OnShrink, PAGE_SIZE, PagedFile,
-    Space, Threads, VirtAddr,
+    DaxDevice, DaxFile, DirectOpener, FileAccess, FileError, MIB, Map, Memory, OnShrink, PAGE_SIZE,
+    PagedFile, Space, Threads, VirtAddr,
 };
 
 use crate::PAGE;
@@ -76,9 +76,11 @@ fn over(below: &PagedFile, log: Option<&PagedFile>) -> Arc<Over> {
 
 /// Does `work` when the only memory available is in dirty pages of the file above.
 fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
-    // The reserve is enough to write this many.
-    const DIRTY: usize = 12;
-    above.write_at(&[5; DIRTY * PAGE_SIZE], 0).unwrap();
+    when_full_but_for(12, memory, above, work);
+}
+
+fn when_full_but_for(dirty: usize, memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
+    above.write_at(&vec![5; dirty * PAGE_SIZE], 0).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     let root = memory.root_group();
@@ -92,7 +94,7 @@ fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
     }
     work();
     drop((a, space));
-    let mut found = vec![0; DIRTY * PAGE_SIZE];
+    let mut found = vec![0; dirty * PAGE_SIZE];
     above.sync_all().unwrap();
     above.read_exact_at(&mut found, 0).unwrap();
     assert!(found.iter().all(|byte| *byte == 5));
@@ -133,7 +135,7 @@ fn a_punch_that_wants_memory_does_not_wait_for_a_store_that_writes_there() {
     });
 }
 
-/// More dirty pages than the reserve is enough to write.
+/// More dirty pages than the set-aside memory is enough to write.
 const MUCH: usize = 90;
 /// The pages after those, which are in the store.
 const READ: usize = 20;
@@ -238,7 +240,9 @@ fn who_makes_room_in_a_store_writes_nothing_that_is_stored_above_it() {
         let options = memory.options().access(FileAccess::ReadWrite);
         let other = options.group(group).open(MemoryStore::new()).unwrap();
         assert!(group.set_max(20 * PAGE).is_err(), "it is unwritten");
-        other.write_at(b"another word", 0).unwrap();
+        // Nothing is granted beyond it either.
+        let refused = other.write_at(b"another word", 0).unwrap_err();
+        assert!(matches!(refused, FileError::Limit(_)), "{refused}");
         group.set_max(MIB).unwrap();
     });
 }
@@ -395,7 +399,8 @@ fn a_limit_that_room_is_made_for_is_no_failure() {
         let base = open(&memory, MemoryStore::new());
         let log = open(&memory, MemoryStore::new());
         let above = open(&memory, over(&base, Some(&log)));
-        when_full(&memory, &above, || {
+        // What is set aside is enough to write as much.
+        when_full_but_for(3, &memory, &above, || {
             let count = || {
                 (
                     memory.root_group().events().oom,
@@ -460,9 +465,8 @@ impl Store for InSpace {
 }
 
 #[test]
-fn a_limit_of_another_memory_holds_for_a_store_but_for_a_few_pages_where_files_were_passed_over() {
+fn a_limit_of_another_memory_holds_for_a_store_also_where_files_were_passed_over() {
     const MAX: u64 = 16;
-    const SLACK: u64 = 16;
     for beside in [false, true] {
         let (near, far) = (memory(), memory());
         let group = far.group("small", MAX * PAGE).unwrap();
@@ -480,9 +484,8 @@ fn a_limit_of_another_memory_holds_for_a_store_but_for_a_few_pages_where_files_w
                 .unwrap();
             let _ = file.sync_data();
         }
-        let most = if beside { MAX + SLACK } else { MAX };
         assert!(
-            group.usage() <= most * PAGE,
+            group.usage() <= MAX * PAGE,
             "{} pages",
             group.usage() / PAGE
         );

@@ -19,8 +19,8 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, FileAccess, FileError, Group, KIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads,
-    VirtAddr,
+    Accessor, FileAccess, FileError, Group, KIB, Map, Memory, OpenError, PAGE_SIZE, PagedFile,
+    Space, Threads, VirtAddr,
 };
 
 use crate::PAGE;
@@ -167,12 +167,16 @@ fn mapped_at(number: usize) -> VirtAddr {
 }
 
 impl Top {
-    fn open(&self, world: &World) -> PagedFile {
+    /// None if there is no memory for what is set aside.
+    fn open(&self, world: &World) -> Option<PagedFile> {
         let options = world.memory().options().access(FileAccess::ReadWrite);
         let options = options.block_size(self.block).name(self.name);
         let options = options.group(&self.group);
         // A handle that was left in `Around` may be the last one, and closing it need not succeed.
-        options.open_store(self.store.clone()).unwrap()
+        match options.open_store(self.store.clone()) {
+            Err(OpenError::File(FileError::Limit(_))) => None,
+            opened => Some(opened.unwrap()),
+        }
     }
 
     /// Takes a new model after a failure: the cached bytes may have been older than those that the
@@ -267,13 +271,13 @@ impl Worker<'_> {
         }
     }
 
-    fn file(&mut self, number: usize) -> PagedFile {
+    fn file(&mut self, number: usize) -> Option<PagedFile> {
         let top = &mut self.tops[number];
         if let Some(file) = &self.open[number] {
-            return file.clone();
+            return Some(file.clone());
         }
         let _at = notes::at(format!("{} open", top.name));
-        let file = top.open(self.world);
+        let file = top.open(self.world)?;
         self.open[number] = Some(file.clone());
         self.world.collect_lost(&[self.world.memory()]);
         let mut lost = self.world.lost.lock().unwrap();
@@ -281,12 +285,14 @@ impl Worker<'_> {
             lost.swap_remove(at);
             top.model = None;
         }
-        file
+        Some(file)
     }
 
     fn step(&mut self, number: usize) {
         let world = self.world;
-        let file = self.file(number);
+        let Some(file) = self.file(number) else {
+            return;
+        };
         let top = &mut self.tops[number];
         if top.model.is_none() && top.adopt(world, &file).is_none() {
             return;
@@ -432,7 +438,7 @@ impl Top {
     fn assert_kept(&mut self, world: &World) {
         let _at = notes::at(format!("{} at the end", self.name));
         for turn in 0..2 {
-            let file = self.open(world);
+            let file = self.open(world).expect("there is memory");
             // This settles the state that a failure has left open: the store gets all data, and the
             // cache keeps none.
             with_room(world, || file.sync_all());
@@ -451,8 +457,7 @@ impl Top {
     }
 }
 
-/// Repeats `work` until there is memory for it. Files below take the memory that they need from the
-/// reserve, which may be empty.
+/// Repeats `work` until there is memory for it.
 fn with_room<T>(world: &World, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     work().unwrap_or_else(|_| {
         world.memory().reclaim(u64::MAX);
@@ -535,7 +540,7 @@ pub(crate) fn run(seed: u64) {
     });
     // Writes the first content. A failed attempt to write it in a full memory is repeated.
     for top in &mut tops {
-        let file = top.open(&world);
+        let file = top.open(&world).expect("there is memory");
         let bytes = vec![9; random.below(10 * PAGE) as usize];
         let written = file.write_at(&bytes, 0).and_then(|()| file.sync_all());
         top.model = written.ok().map(|()| bytes);

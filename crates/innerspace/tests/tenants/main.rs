@@ -12,6 +12,7 @@ mod world;
 
 mod accessors;
 mod bytes;
+mod charges;
 mod heap;
 mod hung;
 mod numbers;

@@ -290,6 +290,35 @@ fn b_beyond_its_min_calls_no_store_of_a_either() {
 
 // spec: N4
 #[test]
+fn b_beyond_its_min_calls_no_store_of_a_for_bytes_on_the_heap() {
+    for act in [Act::Nothing, Act::Hang] {
+        beside(act, Threads::None, |tenants, calls| {
+            let of_b = Arc::clone(tenants);
+            let (b, files) = within_bounds(move || {
+                let space = of_b.memory.space_in(&of_b.b).unwrap();
+                let own = space.map(Map::anonymous(LIMIT)).unwrap();
+                let mut accessor = space.accessor().unwrap();
+                // All that it can have.
+                let pages = (0..LIMIT).step_by(PAGE_SIZE);
+                let stored = pages.map_while(|page| accessor.store(own + page, 1_u8).ok());
+                assert!(stored.count() > 0);
+                let open = || {
+                    of_b.memory
+                        .options()
+                        .group(&of_b.b)
+                        .open(MemoryStore::new())
+                };
+                let files: Vec<_> = (0..20_000).map_while(|_| open().ok()).collect();
+                files.len()
+            });
+            assert!(files < 20_000, "that is more than there is");
+            assert!(!calls.has_any_by(b), "{act:?}: B's thread calls A's store");
+        });
+    }
+}
+
+// spec: N4
+#[test]
 fn the_background_writes_for_b_what_b_may_not() {
     beside(Act::Nothing, Threads::Service, |tenants, calls| {
         // More pages than are free or clean while A's data is not written.

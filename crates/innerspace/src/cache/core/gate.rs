@@ -20,9 +20,9 @@ use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
 use crate::cache::file::options::FileAccess;
 use crate::exec::reentry::{self, InStoreCall, is_outermost};
-use crate::group::GroupId;
+use crate::group::{GroupId, SetAside};
 use crate::reclaim::{Io, Pool, StoreScope, Trial};
-use crate::sync::Apart;
+use crate::sync::{Apart, Arc};
 use crate::sys::process::Process;
 use crate::units::PageCount;
 
@@ -47,12 +47,22 @@ impl FileCore {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Begins a call of the file's store: inside it, this thread neither reclaims nor comes back
-    /// into the file.
+    /// Begins a call of the file's store: inside it, this thread calls no store to make room, and
+    /// does not come back into the file.
     pub(crate) fn store_call(&self) -> StoreCall {
+        self.begin_call(None)
+    }
+
+    /// Begins a call that changes the store. It may have what was set aside, which is not for
+    /// reads: dirty blocks are written with it if there is no other memory.
+    pub(crate) fn store_change(&self) -> StoreCall {
+        self.begin_call(self.store.aside())
+    }
+
+    fn begin_call(&self, aside: Option<Arc<SetAside>>) -> StoreCall {
         StoreCall {
             _call: InStoreCall::begin(self.address(), self.store.uses_files()),
-            _scope: self.pool.store_scope(),
+            _scope: self.pool.store_scope(aside),
             _apart: Apart::begin(),
         }
     }
@@ -184,8 +194,15 @@ impl FileCore {
             return false;
         }
         let pages = blocks as u64 * self.block_pages() + EXTRA_ROOM;
-        let io = Io::Of(self.id.group.id());
-        self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io) > PageCount(0)
+        // What has landed can be evicted.
+        self.wait_for_landing(self.id.group.id());
+        let freed = StoreScope::make_room_where_short(PageCount(pages));
+        // The call was another thread's.
+        let elsewhere = || {
+            let io = Io::Of(self.id.group.id());
+            self.pool.reclaim_for(GroupId::ROOT, PageCount(pages), io)
+        };
+        freed.unwrap_or_else(elsewhere) > PageCount(0)
     }
 
     /// Waits a moment for a request in flight that holds memory of the group, until one has landed,

@@ -165,6 +165,7 @@ impl FileCore {
             identity,
             accepted,
             uses_files,
+            aside,
             limits,
             version,
         } = asked;
@@ -203,7 +204,7 @@ impl FileCore {
                     write_order: options.write_order,
                     accepted,
                 },
-                store: FileStore::new(store, uses_files, &limits, block_shift),
+                store: FileStore::new(store, uses_files, aside, &limits, block_shift),
                 version: StoreVersion::new(version, cache.pool().now()),
                 blocks: Blocks::new(len, tags_of(owner)),
                 writes: WriteState::default(),

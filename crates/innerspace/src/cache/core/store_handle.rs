@@ -8,6 +8,7 @@
 use std::io;
 use std::ops::Deref;
 
+use crate::group::SetAside;
 use crate::store::{Limits, Store, SyncWhat, Version, uninterrupted};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
@@ -83,6 +84,8 @@ pub(crate) struct FileStore {
     handle: Mutex<Option<Arc<StoreHandle>>>,
     /// Whether a call of the store may use other files.
     uses_files: Arc<AtomicBool>,
+    /// What its calls may have in a full memory.
+    aside: Option<Arc<SetAside>>,
     at_a_time: u32,
     request_blocks: u64,
 }
@@ -92,6 +95,7 @@ impl FileStore {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         uses_files: bool,
+        aside: Option<Arc<SetAside>>,
         limits: &Limits,
         block_shift: u32,
     ) -> FileStore {
@@ -102,6 +106,7 @@ impl FileStore {
         FileStore {
             handle: Mutex::new(Some(Arc::new(StoreHandle::new(store)))),
             uses_files: Arc::new(AtomicBool::new(uses_files)),
+            aside,
             at_a_time: limits.requests,
             request_blocks: (preferred >> block_shift).max(1),
         }
@@ -134,6 +139,11 @@ impl FileStore {
     /// Returns the flag that calls of the store set when they use other files.
     pub(crate) fn uses_files(&self) -> Arc<AtomicBool> {
         self.uses_files.clone()
+    }
+
+    /// What calls that change the store may have in a full memory.
+    pub(crate) fn aside(&self) -> Option<Arc<SetAside>> {
+        self.aside.clone()
     }
 
     /// Notes that a call of the store has used another file.

@@ -7,8 +7,16 @@ use std::borrow::Cow;
 
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
+use crate::cache::service::Cache;
+use crate::group::SetAside;
+use crate::reclaim::AllocMode;
 use crate::store::{Accepted, Identity, Limits, Store, Version, shown_name, uninterrupted};
 use crate::sync::Arc;
+use crate::units::PageCount;
+
+/// Pages that are set aside for the files that a store is made of, beside a block: for nodes of
+/// their indexes, and a block more where one lies across two of theirs or is noted in a log.
+const ASIDE: u64 = 6;
 
 /// The largest size of a file in bytes.
 pub(crate) const MAX_SIZE: u64 = i64::MAX as u64;
@@ -27,13 +35,17 @@ pub(crate) struct StoreProbe {
     pub(crate) identity: Option<Identity>,
     pub(crate) accepted: Accepted,
     pub(crate) uses_files: bool,
+    /// What calls of a store that uses files may have in a full memory.
+    pub(crate) aside: Option<Arc<SetAside>>,
     pub(crate) limits: Limits,
     pub(crate) version: Option<Version>,
 }
 
 impl StoreProbe {
-    /// Checks whether a store can be opened in this way.
+    /// Checks whether a store can be opened in this way. Dirty blocks can only be written to a
+    /// store that uses files if those have memory for them: it is set aside here.
     pub(crate) fn new(
+        cache: &Cache,
         store: Arc<dyn Store>,
         options: &FileOptions,
     ) -> Result<StoreProbe, FileError> {
@@ -63,10 +75,22 @@ impl StoreProbe {
                 len,
             });
         }
+        let uses_files = store.uses_files();
+        let writes = options.access == FileAccess::ReadWrite;
+        let aside = match uses_files && writes {
+            true => {
+                let group = options.group.as_ref().unwrap_or(cache.root_group());
+                let pages = PageCount((1 << order) + ASIDE);
+                let charge = cache.pool().charge(group.id(), pages, AllocMode::Wait)?;
+                Some(Arc::new(SetAside::new(group, charge)))
+            }
+            false => None,
+        };
         Ok(StoreProbe {
             identity: store.identity(),
             accepted: store.accepted(),
-            uses_files: store.uses_files(),
+            uses_files,
+            aside,
             limits: store.limits(),
             version,
             store,

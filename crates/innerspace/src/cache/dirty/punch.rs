@@ -48,7 +48,7 @@ impl FileCore {
         let failed = self.blocks.extents.lock().punched.failed;
         let punched = {
             let store = self.store()?;
-            let _call = self.store_call();
+            let _call = self.store_change();
             let _changing = self.writes.syncs.changing();
             store.punch(start, end - start)
         };

@@ -109,7 +109,7 @@ impl FileCore {
             error: None,
         };
         let result = {
-            let _call = self.store_call();
+            let _call = self.store_change();
             store.sync(what)
         };
         match result {

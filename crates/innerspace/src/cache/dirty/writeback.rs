@@ -184,8 +184,8 @@ impl FileCore {
         if reason != WriteReason::Sync && !self.writes.backoff.may_try(self.pool.now()) {
             return total;
         }
-        let mut max_run = self.max_run(reason);
-        let mut rooms = 0;
+        let max_run = self.max_run(reason);
+        let (mut rooms, mut refused) = (0, 0);
         while total.next < blocks.end && total.written + total.failed < max_blocks {
             let rules = self.rules(reason);
             let left = max_blocks - total.written - total.failed;
@@ -202,12 +202,11 @@ impl FileCore {
                 // one, can be called.
                 rooms = if end.written > 0 { 0 } else { rooms + 1 };
                 if rooms <= ROOMS && self.make_room_below(&error, run.len()) {
-                    // Half of the run needs less memory.
-                    max_run = (run.len() as u64 / 2).max(1);
                     continue;
                 }
                 // Other reasons do not count this as a failure of the store: the blocks are written
                 // later.
+                refused += end.failed;
                 if reason == WriteReason::Sync {
                     self.writes.errors.record(error);
                 }
@@ -219,7 +218,8 @@ impl FileCore {
             }
         }
         let now = self.pool.now();
-        self.writes.backoff.note(total.written, total.failed, now);
+        let failed = total.failed - refused;
+        self.writes.backoff.note(total.written, failed, now);
         total
     }
 
@@ -507,23 +507,23 @@ impl FileCore {
     }
 
     /// Writes adjacent blocks. If that fails, writes the two halves separately, so that a bad block
-    /// does not make its neighbours fail. Each failure takes from the patience. Once that is used
-    /// up, or the store has found no memory, the rest is not tried. Returns how many blocks were
-    /// written.
+    /// does not make its neighbours fail, and a few are written if there is no memory for all. Each
+    /// failure of the store takes from the patience. Once that is used up, or the store has found
+    /// no memory for a single block, the rest is not tried. Returns how many blocks were written.
     fn write_split(&self, run: &mut [InFlight<'_>], trying: &mut Trying) -> u64 {
         if trying.patience == 0 || trying.short.is_some() {
             return 0;
         }
         match self.store_run(run) {
             Ok(()) => run.len() as u64,
-            Err(error) if self.is_short_below(&error) => {
-                trying.short = Some(error);
-                0
-            }
             Err(error) => {
-                trying.patience -= 1;
+                let is_short = self.is_short_below(&error);
+                trying.patience -= u32::from(!is_short);
                 if run.len() == 1 || trying.patience == 0 {
-                    self.writes.errors.record(error);
+                    match is_short {
+                        true => trying.short = Some(error),
+                        false => self.writes.errors.record(error),
+                    }
                     return 0;
                 }
                 let (first, second) = run.split_at_mut(run.len() / 2);
@@ -541,7 +541,7 @@ impl FileCore {
         let result = {
             let mut slices: Vec<IoSlice<'_>> =
                 run.iter().map(|one| IoSlice::new(one.bytes())).collect();
-            let _call = self.store_call();
+            let _call = self.store_change();
             let _changing = self.writes.syncs.changing();
             write_all_vectored_at(&**store, &mut slices, offset)
         };

@@ -55,7 +55,7 @@ impl FileInner {
     ) -> Result<PagedFile, FileError> {
         Ok(FileInner::over(
             cache,
-            StoreProbe::new(store, options)?,
+            StoreProbe::new(cache, store, options)?,
             options,
         ))
     }

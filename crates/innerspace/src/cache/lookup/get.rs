@@ -321,15 +321,16 @@ impl FileCore {
         }
     }
 
-    /// Returns the error if a fill failed and took this held block away.
+    /// Returns the error if a fill failed and took this held block away. A store that had no memory
+    /// for its files is no error here: a caller that fills the block itself makes room.
     fn check_fill_error(&self, held: &BlockRef<'_>) -> Result<(), FileError> {
         if held.is_up_to_date() {
             return Ok(());
         }
         let errors = self.blocks.fill_errors.lock();
         match errors.iter().find(|(frame, _)| *frame == held.frame) {
-            Some((_, error)) => Err(error.clone()),
-            None => Ok(()),
+            Some((_, error)) if !self.is_short_below(error) => Err(error.clone()),
+            _ => Ok(()),
         }
     }
 

@@ -102,7 +102,9 @@ impl<'f> UncachedRead<'f> {
                     self.go_on(&held);
                     file.check_not_reentrant()?;
                     file.wait_filled(&held)?;
-                    return Ok(Present::Block(held));
+                    if held.is_up_to_date() {
+                        return Ok(Present::Block(held));
+                    }
                 }
             }
             match file.lookup(block) {

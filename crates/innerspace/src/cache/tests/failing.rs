@@ -98,7 +98,8 @@ fn a_failed_write_is_counted_once_whoever_asked_for_it() {
         assert!(counted > before, "{by}");
         before = counted;
     };
-    cache.pool().reclaim(cache.root_group().id(), PageCount(64));
+    let root = cache.root_group().id();
+    cache.pool().reclaim(root, PageCount(64), Some(root));
     counted("reclaim");
     file.sync_all().unwrap_err();
     counted("a sync");

@@ -242,7 +242,7 @@ fn a_page_in_use_is_hot_until_a_mark_is_taken_from_it() {
         }
         // Marks are taken away, and some blocks are evicted.
         let group = core.id.group.id();
-        assert!(cache.pool().reclaim(group, PageCount(4)).0 >= 4);
+        assert!(cache.pool().reclaim(group, PageCount(4), Some(group)).0 >= 4);
         assert!(count_hot() < 28, "{policy:?}");
         (0..4).for_each(|_| view_all());
         assert_eq!(count_hot(), 32, "{policy:?}");

@@ -281,7 +281,7 @@ fn a_call_that_is_queued_late_in_a_tick_is_made_by_the_next() {
             crate::sync::thread::spawn(polls).join().unwrap();
         }
     });
-    let scope = cache.pool().store_scope();
+    let scope = cache.pool().store_scope(None);
     cache.wake(GroupId::ROOT, Waker::from(at_once));
     drop(scope);
     cache.tick();

@@ -146,6 +146,10 @@ impl ExtentMap for Faulty {
         self.map.heap_bytes()
     }
 
+    fn is_parted_by(&self, pages: &Range<u64>) -> bool {
+        self.map.is_parted_by(pages)
+    }
+
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.map.set_len(bytes)
     }

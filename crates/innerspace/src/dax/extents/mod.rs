@@ -85,6 +85,11 @@ pub(crate) trait ExtentMap: Send + Sync {
     /// the new number, in one order with all other SeqCst operations.
     fn heap_bytes(&self) -> u64;
 
+    /// Whether freeing these pages makes the map larger.
+    fn is_parted_by(&self, _pages: &Range<u64>) -> bool {
+        false
+    }
+
     /// Sets the file's length. No thread can reach pages that are cut off any more; new bytes are
     /// zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;

@@ -239,6 +239,15 @@ impl ExtentMap for ScatteredMap {
         self.told.load(Ordering::SeqCst)
     }
 
+    fn is_parted_by(&self, pages: &Range<u64>) -> bool {
+        let Some(before) = pages.start.checked_sub(1).filter(|_| !pages.is_empty()) else {
+            return false;
+        };
+        // It ends where its range does, at the latest.
+        let around = self.ranges_at(before).extent(before, LARGE_PAGES);
+        around.at.is_some() && before + around.pages > pages.end
+    }
+
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         let before = self.len.load(Ordering::Relaxed);
         self.zero_tail(before.min(bytes));

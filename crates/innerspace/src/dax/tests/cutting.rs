@@ -248,6 +248,10 @@ impl ExtentMap for Freeing {
         self.map.heap_bytes()
     }
 
+    fn is_parted_by(&self, pages: &Range<u64>) -> bool {
+        self.map.is_parted_by(pages)
+    }
+
     fn set_len(&self, bytes: u64) -> std::io::Result<()> {
         self.map.set_len(bytes)
     }

@@ -92,6 +92,10 @@ impl<T: ExtentMap> ExtentMap for Arc<T> {
         (**self).heap_bytes()
     }
 
+    fn is_parted_by(&self, pages: &Range<u64>) -> bool {
+        (**self).is_parted_by(pages)
+    }
+
     fn set_len(&self, bytes: u64) -> std::io::Result<()> {
         (**self).set_len(bytes)
     }

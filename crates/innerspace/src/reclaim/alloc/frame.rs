@@ -53,11 +53,14 @@ impl PoolFrame<'_> {
     /// Lets the root group pay in place of the group that the frame was requested for: for frames
     /// that serve all groups.
     pub(crate) fn paid_by_root(self) -> Self {
-        let (pool, pages) = (self.pool, self.charge.pages());
-        // Charged twice for a moment: the other charge is given back once this one is made, so that
-        // no other request gets the page in between.
-        let charge = pool.groups.charge_must(GroupId::ROOT, pages);
-        PoolFrame::new(pool, self.frame, charge)
+        let PoolFrame {
+            frame,
+            charge,
+            pool,
+        } = self;
+        let pages = charge.pages();
+        let charge = (pool.groups).transfer(charge.commit(), GroupId::ROOT, pages);
+        PoolFrame::new(pool, frame, charge.expect("the root counts it already"))
     }
 
     /// Makes the frame visible, held as `initial` says; it stays charged until [`Pool::free`].

@@ -6,6 +6,10 @@ use crate::reclaim::pool::Pool;
 use crate::sync::Arc;
 use crate::units::PageCount;
 
+/// Pages that stay charged beyond what is used, so that bytes that come and go do not charge each
+/// time; and those that are charged before some come, which take a page and a part of one more.
+const AHEAD: u64 = 2;
+
 /// Pages that a group is charged for memory on the heap. They are given back when this is dropped.
 pub(crate) struct HeapCharge {
     pool: Arc<Pool>,
@@ -28,16 +32,15 @@ impl HeapCharge {
         PageCount::floor(bytes).0 > self.pages.0
     }
 
-    /// Pages for this many bytes, and one page more, so that the next few bytes need no charge.
+    /// Pages for this many bytes, and some more, so that the next few bytes need no charge.
     pub(crate) fn wanted_ahead(bytes: u64) -> PageCount {
-        PageCount(PageCount::floor(bytes).0 + 1)
+        PageCount(PageCount::floor(bytes).0 + AHEAD)
     }
 
     /// Whether [`HeapCharge::settle`] would leave the charge at this many pages.
     pub(crate) fn is_settled(bytes: u64, pages: PageCount) -> bool {
         let wanted = PageCount::floor(bytes).0;
-        // One page stays, so that bytes that come and go do not charge each time.
-        (wanted..=wanted + 1).contains(&pages.0)
+        (wanted..=wanted + AHEAD).contains(&pages.0)
     }
 
     /// The group that pays.
@@ -67,8 +70,7 @@ impl HeapCharge {
     /// Outside every section; may reclaim, as `mode` says.
     ///
     /// # Errors
-    /// As [`Pool::charge`]; then nothing has changed. Giving back, and [`AllocMode::Must`], never
-    /// fail.
+    /// As [`Pool::charge`]; then nothing has changed. Giving back never fails.
     pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
         if HeapCharge::is_settled(bytes, self.pages) {
             return Ok(());
@@ -80,7 +82,7 @@ impl HeapCharge {
             let _group = self.pool.charge(id, more, mode)?.commit();
             self.pages = wanted;
         } else {
-            let less = PageCount(self.pages.0 - wanted.0 - 1);
+            let less = PageCount(self.pages.0 - wanted.0 - AHEAD);
             self.pool.groups.uncharge(id, less);
             self.pages.0 -= less.0;
         }

@@ -8,21 +8,25 @@
 //!       | `--- got, over `high` ----> free some, slow down ----------> Ok, or OverHigh (M9)
 //!     stuck
 //!       |--- NoWait ---------------------------------------------------> WouldBlock
-//!       |--- Must ----> over the limit, and from the reserve ----------> Ok, or ReserveEmpty
 //!       `--- Wait, NoIo ----> make room <-------- stuck ----.
 //!                                `----> attempt again ------'----------> Ok
 //!                                            | no room is left to make
-//!                                            `--> a little over --------> Ok, or NothingEvictable
+//!                                            `--> of what is set aside -> Ok, or NothingEvictable
 //! ```
+//!
+//! **In a call of a store** a request evicts what is clean, and calls no store. If that is not
+//! enough, it gets pages that the file set aside when it was opened, and is refused when those are
+//! used up: nothing is granted over a limit. The store's caller makes room with nothing locked, and
+//! tries again (`cache/core/gate.rs`).
 
 use super::frame::{PoolFrame, PoolFrames};
 use super::trial::note_failure;
 use crate::frame::{MOST_SINGLES, OwnedFrame, Source};
-use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused};
+use crate::group::{Charge, GroupId, LimitError, LimitReason, Refused, SetAside};
 use crate::reclaim::evict::{Room, Rounds, age_if_due};
 use crate::reclaim::owners::Io;
 use crate::reclaim::pool::Pool;
-use crate::reclaim::scope::StoreScope;
+use crate::reclaim::scope::{Scope, StoreScope};
 use crate::stats::Event;
 use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
@@ -39,10 +43,6 @@ const HIGH_PAGES: u64 = 128;
 /// of `high`.
 const HIGH_SLACK: u64 = 64;
 
-/// Pages over a limit up to which single pages are granted to calls of other memories' stores,
-/// which take some before they can free any.
-const STORE_SLACK: u64 = 16;
-
 /// How far a request for memory may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AllocMode {
@@ -53,8 +53,6 @@ pub(crate) enum AllocMode {
     NoWait,
     /// Evict clean blocks, never call a store. A block lock may be held.
     NoIo,
-    /// Go over the limit and into the reserve. For writeback and for what cannot be undone.
-    Must,
 }
 
 impl AllocMode {
@@ -102,7 +100,6 @@ impl From<Refused> for Stuck {
 #[derive(Clone, Copy, Debug)]
 enum Effort {
     Refuse,
-    Must,
     Reclaim(Io),
 }
 
@@ -111,10 +108,8 @@ enum Effort {
 enum Attempt {
     /// Within the limits, after room was made.
     Again,
-    /// It may go over the limits, by no more than [`STORE_SLACK`], and use the reserve.
-    LittleOver,
-    /// It may go over any limit, and use the reserve.
-    Must,
+    /// With what was set aside for the call of a store that this thread is in, and the reserve.
+    SetAside,
 }
 
 /// Requests and their hits.
@@ -146,7 +141,7 @@ impl Pool {
     /// Charges pages that are in no frame: for memory that a layer above keeps on the heap.
     ///
     /// # Errors
-    /// As [`Pool::alloc`]; [`AllocMode::Must`] never fails.
+    /// As [`Pool::alloc`].
     pub(crate) fn charge(
         &self,
         group: GroupId,
@@ -154,9 +149,7 @@ impl Pool {
         mode: AllocMode,
     ) -> Result<Charge<'_>, LimitError> {
         mode.check_order();
-        if mode != AllocMode::Must {
-            self.check_process(pages)?;
-        }
+        self.check_process(pages)?;
         match self.groups.try_charge(group, pages) {
             Ok(charge) if charge.over_high().is_none() => Ok(charge),
             attempted => {
@@ -166,8 +159,7 @@ impl Pool {
                 };
                 self.finish(group, pages, mode, attempted, |attempt| match attempt {
                     Attempt::Again => Ok(self.groups.try_charge_again(group, pages)?),
-                    Attempt::LittleOver => Err(Stuck::Charge(group)),
-                    Attempt::Must => Ok(self.groups.charge_must(group, pages)),
+                    Attempt::SetAside => self.charge_aside(group, pages),
                 })
             }
         }
@@ -274,9 +266,7 @@ impl Pool {
                     let charge = self.groups.try_charge_again(group, pages)?;
                     (charge, Source::Ordinary)
                 }
-                Attempt::LittleOver if order > 0 => return Err(Stuck::NoFrame),
-                Attempt::LittleOver => (self.charge_little_over(group)?, Source::Reserve),
-                Attempt::Must => (self.groups.charge_must(group, pages), Source::Reserve),
+                Attempt::SetAside => (self.charge_aside(group, pages)?, Source::Reserve),
             };
             let frame = self.frame_from(source, order).ok_or(Stuck::NoFrame)?;
             if source == Source::Ordinary {
@@ -303,11 +293,6 @@ impl Pool {
         };
         let io = match self.effort(group, mode) {
             Effort::Refuse => return Err(self.would_block(stuck.group(), pages)),
-            Effort::Must => {
-                let reason = LimitReason::ReserveEmpty;
-                let got = attempt(Attempt::Must);
-                return got.map_err(|_| self.limit_error(GroupId::ROOT, pages, reason));
-            }
             Effort::Reclaim(io) => io,
         };
         if let Stuck::Charge(group) = stuck {
@@ -316,7 +301,6 @@ impl Pool {
         }
         self.counters.count(Event::DirectReclaim);
         let _stalled = self.groups.stall(group);
-        let skipped = StoreScope::skipped();
         let mut rounds = Rounds::new();
         loop {
             let room = self.make_room(stuck.group(), self.need(stuck, pages), io, &mut rounds);
@@ -330,13 +314,12 @@ impl Pool {
                 break;
             }
         }
-        // Files that were skipped may hold all that could be freed, and stand above this very call.
-        if io != Io::Forbidden
-            && StoreScope::is_any_open()
-            && StoreScope::skipped() != skipped
-            && let Ok(got) = attempt(Attempt::LittleOver)
-        {
+        // Dirty blocks may hold all that could be freed, and wait for this very call.
+        if let Ok(got) = attempt(Attempt::SetAside) {
             return Ok(got);
+        }
+        if let Some(this) = self.groups.reclaimer() {
+            StoreScope::note_short(&this, stuck.group(), group);
         }
         let reason = match stuck {
             Stuck::NoFrame if pages.0 > 1 => LimitReason::Fragmented,
@@ -370,7 +353,6 @@ impl Pool {
                     return Err(self.groups.limit_error(group, pages, reason, None));
                 }
             }
-            Effort::Must => self.background.want_under_high(),
             Effort::Reclaim(io) => {
                 self.counters.count(Event::DirectReclaim);
                 let _stalled = self.groups.stall(group);
@@ -385,35 +367,22 @@ impl Pool {
         Ok(())
     }
 
-    /// What a mode allows at this place. A store's own requests to another pool may reclaim there,
-    /// but files that may stand above the store are skipped: if that is not enough, a few single
-    /// pages come from the reserve ([`Attempt::LittleOver`]).
+    /// What a mode allows at this place. A store's own requests to another pool may call stores
+    /// there, but files that may stand above the store are skipped.
     fn effort(&self, payer: GroupId, mode: AllocMode) -> Effort {
-        match mode {
-            AllocMode::NoWait => Effort::Refuse,
-            AllocMode::Must => Effort::Must,
-            // Read-ahead: the reserve is not for it.
-            AllocMode::NoIo if self.in_store_scope() => Effort::Refuse,
-            // A store's own requests: reclaim would call the store again.
-            _ if self.in_store_scope() => Effort::Must,
-            AllocMode::NoIo => Effort::Reclaim(Io::Forbidden),
-            AllocMode::Wait => Effort::Reclaim(Io::Of(payer)),
+        match (mode, StoreScope::innermost(self.domain.id())) {
+            (AllocMode::NoWait, _) => Effort::Refuse,
+            // Read-ahead in a call of a store, and owners that reclaim has called.
+            (AllocMode::NoIo, Some(_)) | (_, Some(Scope::Owner)) => Effort::Refuse,
+            (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Effort::Reclaim(Io::Forbidden),
+            (AllocMode::Wait, None) => Effort::Reclaim(Io::Of(payer)),
         }
     }
 
-    /// Charges one page over the limits, if none is then exceeded by more than [`STORE_SLACK`].
-    fn charge_little_over(&self, group: GroupId) -> Result<Charge<'_>, Stuck> {
-        // It is charged before the limits are checked: of several requests that come to the last of
-        // the slack some may be refused, but never too many granted.
-        let charge = self.groups.charge_must(group, PageCount(1));
-        let is_too_much = |group: &GroupId| {
-            let max = self.groups.max(*group);
-            max.is_some_and(|max| self.groups.charged(*group).0 > max.0 + STORE_SLACK)
-        };
-        match self.groups.path(group).find(is_too_much) {
-            Some(full) => Err(Stuck::Charge(full)),
-            None => Ok(charge),
-        }
+    /// Charges with what was set aside for the call of a store that this thread is in.
+    fn charge_aside(&self, group: GroupId, pages: PageCount) -> Result<Charge<'_>, Stuck> {
+        let lend = |aside: &SetAside| aside.lend(&self.groups, group, pages);
+        StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))
     }
 
     /// Takes a block, from the reserve only if there is no other.
@@ -431,7 +400,7 @@ impl Pool {
     fn need(&self, stuck: Stuck, pages: PageCount) -> PageCount {
         let group = stuck.group();
         let usage = self.groups.charged(group).0;
-        let max = self.groups.max(group).map_or(u64::MAX, |max| max.0);
+        let max = self.groups.limit(group);
         let missing = match stuck {
             Stuck::Charge(_) => (usage + pages.0).saturating_sub(max),
             // There are free frames, but not adjacent, or in other threads' magazines: make room

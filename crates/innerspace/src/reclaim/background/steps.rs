@@ -232,7 +232,7 @@ impl Pool {
             };
             background.set_last_owner(id);
             let _working = self.progress.begin();
-            let _scope = self.store_scope();
+            let _scope = self.owner_scope();
             let count = owner.flush(&request);
             self.owners.note_clean(id, &count);
             self.counters.add(Event::PgWriteback, count.written.0);

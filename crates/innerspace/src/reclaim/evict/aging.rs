@@ -56,7 +56,7 @@ fn age_tail(pool: &Pool, group: GroupId) {
     // request that finds nothing on its lists waits for it, and is not refused.
     let _working = pool.progress.begin();
     // In this scope, requests of owners do not come back here.
-    let _scope = pool.store_scope();
+    let _scope = pool.owner_scope();
     let mut cluster = Cluster::new(pool, Io::Forbidden);
     cluster.take(group, ListKind::Inactive, LOOKS);
     cluster.age(|_| true);

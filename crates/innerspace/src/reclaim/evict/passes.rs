@@ -77,8 +77,8 @@ impl Share {
 /// Frees about `target` pages charged to `group` or below it, or all that can be freed if those are
 /// fewer. No section is open, and the caller is counted as working.
 pub(super) fn shrink(pool: &Pool, group: GroupId, target: PageCount, io: Io) -> Shrunk {
-    // In this scope, requests of owners and stores do not come back here.
-    let _scope = pool.store_scope();
+    // In this scope, requests of owners do not come back here.
+    let _scope = pool.owner_scope();
     pool.lru.drain_batches(&pool.frames);
     let mut scan = Scan {
         pool,

@@ -194,12 +194,8 @@ impl Pool {
 }
 
 impl Reclaimer for Pool {
-    fn reclaim(&self, group: GroupId, pages: PageCount) -> PageCount {
-        self.reclaim_for(group, pages, Io::Of(group))
-    }
-
-    fn reclaim_clean(&self, group: GroupId, pages: PageCount) -> PageCount {
-        self.reclaim_for(group, pages, Io::Forbidden)
+    fn reclaim(&self, group: GroupId, pages: PageCount, payer: Option<GroupId>) -> PageCount {
+        self.reclaim_for(group, pages, payer.map_or(Io::Forbidden, Io::Of))
     }
 
     fn holders(&self, group: GroupId) -> Holders {

@@ -2,7 +2,7 @@
 
 use super::mock::*;
 use crate::frame::{FlagSet, HoldState, Kind};
-use crate::group::{GroupError, GroupId, LimitReason, Reclaimer};
+use crate::group::{GroupError, GroupId, LimitReason, SetAside};
 use crate::reclaim::*;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, thread};
@@ -290,55 +290,47 @@ fn dirty_pages_are_written_before_they_go_and_never_without_leave() {
     pool.validate();
 }
 
+// spec: N3
 #[test]
-fn must_goes_over_the_limit_and_into_the_reserve_and_no_further() {
-    let pool = pool_of(100, 4);
-    assert_eq!(pool.groups.max(GroupId::ROOT), Some(PageCount(96)));
-    let held: Vec<_> = (0..96)
-        .map(|_| pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap())
-        .collect();
-    assert!(pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).is_err());
-    let over: Vec<_> = (0..4)
-        .map(|_| pool.alloc(GroupId::ROOT, 0, AllocMode::Must).unwrap())
-        .collect();
-    let error = pool.alloc(GroupId::ROOT, 0, AllocMode::Must).unwrap_err();
-    assert_eq!(error.details().reason, LimitReason::ReserveEmpty);
-    assert_eq!(pool.totals().reserve_use, 4);
-    assert_eq!(
-        pool.groups.events(GroupId::ROOT).forced,
-        5,
-        "one event a charge, the vain one included"
-    );
-    drop((held, over));
-    assert_eq!(pool.frames.free_frames(), 100);
-    pool.validate();
-}
-
-#[test]
-fn a_store_call_never_reclaims_and_may_use_the_reserve() {
+fn a_store_call_evicts_what_is_clean_and_has_what_was_set_aside_and_no_more() {
     let pool = pool_of(64, 8);
+    let (root, group) = (pool.root_group(), tenant(&pool, 16));
     let file = MockFile::new(&pool, GroupId::ROOT, 0);
-    (0..56).for_each(|index| file.read(index).unwrap());
+    let page = |mode| pool.alloc(GroupId::ROOT, 0, mode);
+    let aside = pool.charge(GroupId::ROOT, PageCount(3), AllocMode::Wait);
+    let aside = Arc::new(SetAside::new(&root, aside.unwrap()));
+    (0..53).for_each(|index| file.read(index).unwrap());
     let evictions = || file.evict_calls.load(Ordering::Relaxed);
+    let scope = pool.store_scope(Some(aside.clone()));
+    // Not for read-ahead.
+    let refused = page(AllocMode::NoIo).unwrap_err();
+    assert_eq!(refused.details().reason, LimitReason::WouldBlock);
+    let held: Vec<_> = (0..53).map(|_| page(AllocMode::Wait).unwrap()).collect();
+    assert!(evictions() > 0);
+    // Nothing is left to evict.
     let before = evictions();
-    {
-        let _scope = pool.store_scope();
-        let frame = pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap();
-        assert_eq!(pool.totals().reserve_use, 1);
-        drop(frame);
-        // Read-ahead may not use the reserve.
-        let refused = pool.alloc(GroupId::ROOT, 0, AllocMode::NoIo).unwrap_err();
-        assert_eq!(refused.details().reason, LimitReason::WouldBlock);
-        assert_eq!(pool.totals().reserve_use, 1);
-        // Another memory's pool is not in the scope.
-        let other = pool_of(16, 0);
-        let of_other = MockFile::new(&other, GroupId::ROOT, 0);
-        (0..17).for_each(|index| of_other.read(index).unwrap());
-        assert!(of_other.evict_calls.load(Ordering::Relaxed) > 0);
-    }
+    let of_group = pool.charge(group, PageCount(1), AllocMode::Wait).unwrap();
+    let lent: Vec<_> = (0..2).map(|_| page(AllocMode::Wait).unwrap()).collect();
+    let refused = page(AllocMode::Wait).unwrap_err();
+    assert_eq!(refused.details().reason, LimitReason::NothingEvictable);
+    assert_eq!(pool.groups.usage(GroupId::ROOT), PageCount(56));
+    assert_eq!(pool.groups.usage(group), PageCount(1));
+    // Another memory's pool is not in the scope.
+    let other = pool_of(16, 0);
+    let of_other = MockFile::new(&other, GroupId::ROOT, 0);
+    (0..17).for_each(|index| of_other.read(index).unwrap());
+    assert!(of_other.evict_calls.load(Ordering::Relaxed) > 0);
+    // The room of what is given back is kept.
+    drop((of_group, lent, scope));
+    page(AllocMode::Wait).unwrap_err();
+    let scope = pool.store_scope(Some(aside.clone()));
+    let lent: Vec<_> = (0..3).map(|_| page(AllocMode::Wait).unwrap()).collect();
+    page(AllocMode::Wait).unwrap_err();
     assert_eq!(evictions(), before);
-    file.read(100).unwrap();
-    assert!(evictions() > before);
+    // Nothing is kept once it is gone.
+    drop((scope, aside, lent));
+    drop(page(AllocMode::Wait).unwrap());
+    drop(held);
     pool.validate();
 }
 
@@ -350,12 +342,18 @@ fn who_reclaims_in_a_store_call_does_not_wait_for_what_its_caller_may_hold() {
     let frames: Vec<FrameId> = (0..8).filter_map(|index| file.peek(index)).collect();
     assert!(frames.iter().all(|id| pool.frames.try_lock(*id)));
     {
-        let _scope = pool.store_scope();
-        assert_eq!(pool.reclaim(GroupId::ROOT, PageCount(1)), PageCount(0));
+        let _scope = pool.store_scope(None);
+        assert_eq!(
+            pool.reclaim_for(GroupId::ROOT, PageCount(1), Io::Of(GroupId::ROOT)),
+            PageCount(0)
+        );
         assert_eq!(pool.totals().lock_wait, 0, "it waited for itself");
     }
     frames.iter().for_each(|id| pool.frames.unlock(*id));
-    assert_eq!(pool.reclaim(GroupId::ROOT, PageCount(8)), PageCount(8));
+    assert_eq!(
+        pool.reclaim_for(GroupId::ROOT, PageCount(8), Io::Of(GroupId::ROOT)),
+        PageCount(8)
+    );
     pool.validate();
 }
 

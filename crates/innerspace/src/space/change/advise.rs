@@ -10,9 +10,9 @@
 
 use std::ops::Range;
 
+use super::steps::Payment;
 use crate::cache::{PagedFile, Reading};
 use crate::dax::DaxFile;
-use crate::reclaim::AllocMode;
 use crate::space::access::accessor::Accessor;
 use crate::space::access::single::Single;
 use crate::space::core::address::page_start;
@@ -183,8 +183,9 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::Access`] for the
-    /// first page that cannot be brought in, with those before it in place; [`SpaceError::Empty`],
-    /// [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
+    /// first page that cannot be brought in, with those before it in place; [`SpaceError::Limit`]
+    /// if the group has no room for an accessor, which this uses even if all pages are present;
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`].
     pub fn populate(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
         self.ensure_pages("populate", at, len)
     }
@@ -242,10 +243,11 @@ impl Space {
     /// on.
     ///
     /// # Errors
-    /// The errors of [`Space::populate`]; if the group may not hold that much,
-    /// [`SpaceError::Access`] with a limit fault. Nothing is locked then that was not locked
-    /// before.
+    /// The errors of [`Space::populate`], of which [`SpaceError::Limit`] may come even if all pages
+    /// are present; if the group may not hold that much, [`SpaceError::Access`] with a limit fault.
+    /// Nothing is locked then that was not locked before.
     pub fn lock(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+        let _undoable = self.0.undoable();
         let before = self.set_residence("lock", at, len, Residence::Locked)?;
         let present = self.ensure_pages("lock", at, len);
         if present.is_err() {
@@ -280,10 +282,10 @@ impl Space {
             space.publish(vmas, changed);
             Ok(Detached::default())
         };
-        // The group is probably full, so the charge must not fail.
-        let changed = space.change_by(&mut writer, AllocMode::Must, unlock, publish);
+        // The group is probably full.
+        let changed = space.change_by(&mut writer, Payment::Undone, unlock, publish);
         drop(writer);
-        space.finish(changed.expect("nodes over the limit are charged for"));
+        space.finish(changed.expect("it needs no memory"));
     }
 
     /// Locks or unlocks a range, and returns its parts as they were before.

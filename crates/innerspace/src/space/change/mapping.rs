@@ -4,14 +4,18 @@ use crate::space::core::error::checked_range;
 use std::ops::Range;
 
 use super::map::{CHOSEN, Map, Null, Place, Population};
-use crate::reclaim::AllocMode;
+use super::steps::Payment;
+use crate::group::SetAside;
+use crate::reclaim::{AllocMode, StoreScope};
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::Space;
+use crate::space::table::PATH_NODES;
 use crate::space::table::edit::Edit;
 use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::protection::Protection;
 use crate::space::vma::set::VmaSet;
-use crate::{MIB, PAGE_SIZE, VirtAddr};
+use crate::sync::Arc;
+use crate::{MIB, PAGE_SIZE, PageCount, VirtAddr};
 
 /// The lowest address that the space ever chooses, so that a null pointer with a small offset is an
 /// error.
@@ -33,17 +37,26 @@ impl Space {
     /// is gone.
     pub fn map(&self, map: Map) -> Result<VirtAddr, SpaceError> {
         self.0.check_live("map", map.place_address(), map.len())?;
+        if map.population == Population::OnDemand {
+            return Ok(VirtAddr(self.put(&map, Some(Edit::Detach))?.start));
+        }
+        let _undoable = self.0.undoable();
+        // A fork may come in between, and share the tables at both ends.
+        let (group, nodes) = (self.group(), PageCount(2 * PATH_NODES as u64));
+        let nodes = self.0.pool.charge(group.id(), nodes, AllocMode::Wait)?;
+        let nodes = Arc::new(SetAside::new(group, nodes));
         let range = self.put(&map, Some(Edit::Detach))?;
         let (at, len) = (VirtAddr(range.start), range.end - range.start);
-        if map.population == Population::Eager
-            && let Err(error) = self.populate(at, len)
-        {
-            // The group is probably full, and a fork may have come in between. If there is no frame
-            // at all for a copy of a table that is shared by now, the mapping stays, and the first
-            // error is reported, as the one that matters.
-            let _stays = self.unmap_in(AllocMode::Must, at, len);
-            return Err(error);
-        }
+        self.populate(at, len).map_err(|error| {
+            // The group is probably full.
+            let scope = self.0.pool.store_scope(Some(nodes));
+            let unmapped = self.unmap_paid(Payment::Undone, Some(scope), &range);
+            debug_assert!(
+                unmapped.is_ok(),
+                "what it takes was set aside: {unmapped:?}"
+            );
+            error
+        })?;
         Ok(at)
     }
 
@@ -82,7 +95,9 @@ impl Space {
     /// [`SpaceError::Limit`] (a shared table has to be copied if only a part of it is unmapped).
     /// Nothing is changed then.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
-        self.unmap_in(AllocMode::Wait, at, len)
+        self.0.check_live("unmap", at, len)?;
+        let range = checked_range("unmap", at, len, self.0.end())?;
+        self.unmap_paid(Payment::Own, None, &range)
     }
 
     /// Waits for the calls of devices and of files with
@@ -119,18 +134,22 @@ impl Space {
         Ok(())
     }
 
-    /// Unmaps as [`Space::unmap`] does, with memory allocated in `mode`.
-    fn unmap_in(&self, mode: AllocMode, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
+    /// Unmaps as [`Space::unmap`] does, with nodes paid for in this way, and frames from what is
+    /// set aside in a scope.
+    fn unmap_paid(
+        &self,
+        payment: Payment,
+        scope: Option<StoreScope>,
+        range: &Range<u64>,
+    ) -> Result<(), SpaceError> {
         let space = &self.0;
-        space.check_live("unmap", at, len)?;
-        let range = checked_range("unmap", at, len, space.end())?;
         let mut writer = space.gate.write();
-        if writer.vmas.overlapping(&range).next().is_none() {
+        if writer.vmas.overlapping(range).next().is_none() {
             return Ok(());
         }
-        let edit = Some(Edit::Detach);
-        let changed = space.change_in(mode, &mut writer, &range, edit, |vmas| vmas.remove(&range));
-        drop(writer);
+        let (edit, remove) = (Some(Edit::Detach), |vmas: &mut VmaSet| vmas.remove(range));
+        let changed = space.change_paid(payment, &mut writer, range, edit, remove);
+        drop((writer, scope));
         space.finish(changed?);
         Ok(())
     }

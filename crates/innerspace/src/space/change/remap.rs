@@ -9,8 +9,7 @@ use std::ops::Range;
 
 use super::map::LAST_OFFSET;
 use super::mapping::{check_lowest, free_place};
-use super::steps::{Leftover, Underway};
-use crate::reclaim::AllocMode;
+use super::steps::{Leftover, Payment, Underway};
 use crate::space::core::error::{SpaceError, checked_range};
 use crate::space::core::space::{Space, SpaceInner};
 use crate::space::core::structure::Structure;
@@ -187,10 +186,9 @@ impl SpaceInner {
         for range in [old, new] {
             self.code.changed(range);
         }
-        let leftover =
-            self.change_by(writer, AllocMode::Wait, change, |writer, vmas, changed| {
-                self.move_words(writer, old, new, vmas, changed)
-            })?;
+        let leftover = self.change_by(writer, Payment::Own, change, |writer, vmas, changed| {
+            self.move_words(writer, old, new, vmas, changed)
+        })?;
         for range in [old, new] {
             self.dirty.forget(self.payer(), range);
         }
@@ -227,7 +225,7 @@ impl SpaceInner {
             }
             drop(closed);
             let wanted = table::PATH_NODES + leaves.min(LEAVES_A_ROUND) as usize;
-            self.ensure_nodes(&mut spares, wanted, AllocMode::Wait)?;
+            self.ensure_nodes(&mut spares, wanted)?;
         }
     }
 

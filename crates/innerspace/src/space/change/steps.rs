@@ -38,6 +38,7 @@ use crate::space::table::pte::{self, Holds};
 use crate::space::table::{self};
 use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::device::DeviceRef;
+use crate::space::vma::ledger::Undoable;
 use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
@@ -46,6 +47,16 @@ use crate::sync::{Arc, failpoint};
 
 /// The range of the whole gate.
 pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
+
+/// How a change of the mappings pays for its nodes.
+#[derive(Clone, Copy)]
+pub(crate) enum Payment {
+    /// The group, before anything is changed.
+    Own,
+    /// The change that is being undone has paid, and was [`Undoable`]. For nodes that are more than
+    /// its own, at most some of a path, the next change pays if the group has no room.
+    Undone,
+}
 
 /// Work that a change leaves to be done once the writer lock is released.
 #[must_use = "detached memory is given back by `SpaceInner::finish`"]
@@ -107,13 +118,14 @@ impl SpaceInner {
         edit: Option<Edit>,
         change: impl FnOnce(&mut VmaSet) -> Changed,
     ) -> Result<Leftover, SpaceError> {
-        self.change_in(AllocMode::Wait, writer, range, edit, change)
+        self.change_paid(Payment::Own, writer, range, edit, change)
     }
 
-    /// Does the same as [`SpaceInner::change`], with memory allocated in `mode`.
-    pub(crate) fn change_in(
+    /// Does the same as [`SpaceInner::change`], with the nodes of the mappings paid for in this
+    /// way.
+    pub(crate) fn change_paid(
         self: &Arc<SpaceInner>,
-        mode: AllocMode,
+        payment: Payment,
         writer: &mut Writer<'_, Structure>,
         range: &Range<u64>,
         edit: Option<Edit>,
@@ -123,33 +135,38 @@ impl SpaceInner {
         if edit.is_some() {
             self.code.changed(range);
         }
-        let done = self.change_by(writer, mode, change, |writer, vmas, changed| match edit {
-            Some(edit) if mapped => self.edit(writer, range, (edit, mode), vmas, changed),
-            Some(edit) => {
-                self.part_from_sharers(range, edit, mode)?;
-                self.publish(vmas, changed);
-                Ok(Detached::default())
-            }
-            None => {
-                if !vmas.shows_as(&writer.vmas, range) {
-                    self.code.changed(range);
+        let done = self.change_by(
+            writer,
+            payment,
+            change,
+            |writer, vmas, changed| match edit {
+                Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
+                Some(edit) => {
+                    self.part_from_sharers(range, edit)?;
+                    self.publish(vmas, changed);
+                    Ok(Detached::default())
                 }
-                self.publish(vmas, changed);
-                Ok(Detached::default())
-            }
-        });
+                None => {
+                    if !vmas.shows_as(&writer.vmas, range) {
+                        self.code.changed(range);
+                    }
+                    self.publish(vmas, changed);
+                    Ok(Detached::default())
+                }
+            },
+        );
         if edit == Some(Edit::Detach) {
             self.dirty.forget(self.payer(), range);
         }
         done
     }
 
-    /// Changes the mappings by `change`, and charges for new nodes in `mode`. `tables` changes the
-    /// words, publishes the new set and returns what is detached; or fails, with nothing changed.
+    /// Changes the mappings by `change`. `tables` changes the words, publishes the new set and
+    /// returns what is detached; or fails, with nothing changed.
     pub(crate) fn change_by(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
-        mode: AllocMode,
+        payment: Payment,
         change: impl FnOnce(&mut VmaSet) -> Changed,
         tables: impl FnOnce(&Writer<'_, Structure>, &VmaSet, &Changed) -> Result<Detached, SpaceError>,
     ) -> Result<Leftover, SpaceError> {
@@ -157,7 +174,10 @@ impl SpaceInner {
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
         let inside = InCallback::begin(self.id);
-        vmas.ledger().settle(mode)?;
+        match payment {
+            Payment::Own => vmas.ledger().settle(AllocMode::Wait)?,
+            Payment::Undone => drop(vmas.ledger().settle(AllocMode::NoWait)),
+        }
         drop(inside);
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(file, 1, |file| mapper(self, file));
@@ -179,6 +199,11 @@ impl SpaceInner {
                 })
             }
         }
+    }
+
+    /// Called before a change that may have to be undone.
+    pub(crate) fn undoable(&self) -> Undoable {
+        self.inside(|tables| Undoable::begin(tables.vmas.ledger()))
     }
 
     /// Publishes `vmas`, which sections see from now on. The old set is freed after a grace period.
@@ -206,17 +231,12 @@ impl SpaceInner {
     /// Makes the paths of the range the space's own. Nothing is mapped in the range, so there are
     /// no words yet. But words that faults install there from now on would be wrong for sharers of
     /// the table, which map nothing there.
-    fn part_from_sharers(
-        &self,
-        range: &Range<u64>,
-        edit: Edit,
-        mode: AllocMode,
-    ) -> Result<(), SpaceError> {
+    fn part_from_sharers(&self, range: &Range<u64>, edit: Edit) -> Result<(), SpaceError> {
         let nodes = self.nodes();
         let mut detached = Underway::new(self);
         let mut spares = Spares::only(Vec::new());
         while !self.own_range(range, edit, &mut spares, &mut detached) {
-            self.ensure_nodes(&mut spares, PATH_NODES, mode)?;
+            self.ensure_nodes(&mut spares, PATH_NODES)?;
         }
         let before = detached.nodes();
         debug_assert!(self.is_empty(range), "words where nothing is mapped");
@@ -246,13 +266,11 @@ impl SpaceInner {
         &'s self,
         spares: &mut Spares<'s>,
         wanted: usize,
-        mode: AllocMode,
     ) -> Result<(), SpaceError> {
         let _inside = InCallback::begin(self.id);
         while spares.aside.len() < wanted {
-            spares
-                .aside
-                .push(self.pool.alloc(self.group_id(), 0, mode)?);
+            let node = self.pool.alloc(self.group_id(), 0, AllocMode::Wait)?;
+            spares.aside.push(node);
         }
         Ok(())
     }
@@ -272,7 +290,7 @@ impl SpaceInner {
         &self,
         writer: &Writer<'_, Structure>,
         range: &Range<u64>,
-        (edit, mode): (Edit, AllocMode),
+        edit: Edit,
         vmas: &VmaSet,
         changed: &Changed,
     ) -> Result<Detached, SpaceError> {
@@ -284,7 +302,7 @@ impl SpaceInner {
             let closed = writer.close(domain, range, || self.post(Post::All));
             if !self.own_range(range, edit, &mut spares, &mut detached) {
                 drop(closed);
-                self.ensure_nodes(&mut spares, PATH_NODES, mode)?;
+                self.ensure_nodes(&mut spares, PATH_NODES)?;
                 continue;
             }
             nodes.apply(self.root, range, edit, &mut detached);

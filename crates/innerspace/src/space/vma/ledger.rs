@@ -18,6 +18,8 @@ const FREE: usize = 8 << 10;
 pub(crate) struct Ledger {
     /// Bytes of the live nodes; their size differs between trees.
     bytes: AtomicUsize,
+    /// Changes that may still be undone; see [`Undoable`].
+    undoable: AtomicUsize,
     paid: Mutex<Option<HeapCharge>>,
 }
 
@@ -27,6 +29,7 @@ impl Ledger {
         let paid = HeapCharge::new(pool, group);
         Arc::new(Ledger {
             bytes: AtomicUsize::new(0),
+            undoable: AtomicUsize::new(0),
             paid: Mutex::new(Some(paid)),
         })
     }
@@ -37,7 +40,7 @@ impl Ledger {
     }
 
     /// Charges the group for the live nodes, or gives back excess charges. The caller is outside
-    /// every section; the call may reclaim. It never fails with [`AllocMode::Must`].
+    /// every section; the call may reclaim, as `mode` says.
     pub(crate) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {
@@ -47,6 +50,8 @@ impl Ledger {
         if paid.is_too_little_for(wanted()) {
             // Some nodes may exist only because they wait for a grace period.
             paid.pool().flush_retired();
+        } else if self.undoable.load(Ordering::Relaxed) > 0 {
+            return Ok(());
         }
         paid.settle(wanted(), mode)
     }
@@ -55,6 +60,25 @@ impl Ledger {
 impl std::fmt::Debug for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ledger({} bytes)", self.bytes())
+    }
+}
+
+/// Made before a change that may have to be undone. While it lives, nothing is given back: what was
+/// charged for the nodes of the change, beside those that it replaced, is there for the nodes that
+/// undoing it replaces them with.
+pub(crate) struct Undoable(Arc<Ledger>);
+
+impl Undoable {
+    pub(crate) fn begin(ledger: &Arc<Ledger>) -> Undoable {
+        // Relaxed: the ledger is settled by those that change the mappings, one after the other.
+        ledger.undoable.fetch_add(1, Ordering::Relaxed);
+        Undoable(ledger.clone())
+    }
+}
+
+impl Drop for Undoable {
+    fn drop(&mut self) {
+        self.0.undoable.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

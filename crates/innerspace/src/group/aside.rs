@@ -1,0 +1,123 @@
+//! Pages that a group sets aside for what has to succeed later, when there may be no room.
+//!
+//! They are charged to the group until they are lent to a request, of any group, and become part of
+//! its charge. From then on their room is kept: a page that is given back to one of their groups
+//! can be charged again only here, as long as as many are lent. So what was set aside is there
+//! again when the requests that it was lent to have ended, however much others want.
+
+use super::counters::Ceiling;
+use super::{Charge, Group, GroupId, GroupTree};
+use crate::stats::thread_number;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::PageCount;
+
+/// See the module. What is not lent is given back when this is dropped.
+pub(crate) struct SetAside {
+    group: Group,
+    most: PageCount,
+    /// The pages that are not lent. Release when some are added, and Acquire when some are taken:
+    /// the charge is made before another thread moves it.
+    left: AtomicU64,
+}
+
+impl SetAside {
+    /// Sets these pages of the group aside.
+    pub(crate) fn new(group: &Group, charged: Charge<'_>) -> SetAside {
+        let most = charged.pages();
+        debug_assert_eq!(charged.group(), group.id());
+        let _group = charged.commit();
+        SetAside {
+            group: group.clone(),
+            most,
+            left: AtomicU64::new(most.0),
+        }
+    }
+
+    /// Pages as a charge to `to`, a group of the same tree. None if they are lent already, or do
+    /// not fit in its limits.
+    pub(crate) fn lend<'t>(
+        &self,
+        tree: &'t GroupTree,
+        to: GroupId,
+        pages: PageCount,
+    ) -> Option<Charge<'t>> {
+        self.refill(tree);
+        let (taking, looking) = (Ordering::Acquire, Ordering::Relaxed);
+        let take = |left: u64| left.checked_sub(pages.0);
+        self.left.fetch_update(taking, looking, take).ok()?;
+        // Before the pages move: the groups above this one alone lose them.
+        tree.keep_room(self.group.id(), pages);
+        let charge = tree.transfer(self.group.id(), to, pages);
+        if charge.is_err() {
+            tree.end_room(self.group.id(), pages);
+            self.left.fetch_add(pages.0, Ordering::Release);
+        }
+        charge.ok()
+    }
+
+    /// Charges again for what was lent, as far as the room for it is there.
+    fn refill(&self, tree: &GroupTree) {
+        let group = self.group.id();
+        let page = PageCount(1);
+        while self.left.load(Ordering::Relaxed) < self.most.0 && tree.charge_kept(group, page) {
+            let add = |left: u64| (left < self.most.0).then_some(left + 1);
+            let (adding, looking) = (Ordering::Release, Ordering::Relaxed);
+            match self.left.fetch_update(adding, looking, add) {
+                Ok(_) => tree.end_room(group, page),
+                // Another thread was faster.
+                Err(_) => tree.uncharge(group, page),
+            }
+        }
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        let (tree, group) = (self.group.tree(), self.group.id());
+        let left = *self.left.get_mut();
+        tree.end_room(group, PageCount(self.most.0 - left));
+        if left > 0 {
+            tree.uncharge(group, PageCount(left));
+        }
+    }
+}
+
+impl std::fmt::Debug for SetAside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let left = self.left.load(Ordering::Relaxed);
+        write!(f, "SetAside({left} of {} pages)", self.most.0)
+    }
+}
+
+impl GroupTree {
+    /// Keeps room for pages that are lent.
+    fn keep_room(&self, group: GroupId, pages: PageCount) {
+        for id in self.path(group) {
+            self.node(id).lent.fetch_add(pages.0, Ordering::SeqCst);
+            self.note_over(self.node(id));
+        }
+    }
+
+    /// They are set aside again, or will not be.
+    fn end_room(&self, group: GroupId, pages: PageCount) {
+        for id in self.path(group).filter(|_| pages.0 > 0) {
+            self.node(id).lent.fetch_sub(pages.0, Ordering::SeqCst);
+            self.note_over(self.node(id));
+        }
+    }
+
+    /// Charges pages whose room is kept; false if there is none yet.
+    fn charge_kept(&self, group: GroupId, pages: PageCount) -> bool {
+        let stocked = self.stocks.count(thread_number(), group);
+        let added = self.add_levels(group, None, pages, Ceiling::Kept, stocked);
+        if let Ok(added) = &added {
+            self.note_peaks(group, added, stocked);
+        }
+        added.is_ok()
+    }
+
+    /// The usage up to which charges to a group are granted.
+    pub(crate) fn limit(&self, group: GroupId) -> u64 {
+        self.node(group).limit()
+    }
+}
