@@ -471,17 +471,12 @@ impl Pool {
         let open = self.domain.synchronize_but_sessions();
         let is_free =
             |owner: u64| !open.contains(&owner) && (owner != ANY_OWNER || open.is_empty());
-        let entries = std::mem::take(&mut batch.entries);
-        let (entries, held): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|(owner, _)| is_free(*owner));
-        if !held.is_empty() {
-            self.retired.hold_back(held);
-        }
+        let entries = batch.take_free(is_free);
         let count = entries.len();
         failpoint!(Retiring);
         // If a call panics, the other entries are handled all the same.
         let mut panics = Panics::default();
-        for (_, entry) in entries {
+        for entry in entries {
             panics.catch(|| match entry {
                 Retired::Frame(id) => self.free(id),
                 Retired::Put(id) => self.put(id),

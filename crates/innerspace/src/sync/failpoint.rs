@@ -28,13 +28,21 @@ pub(crate) use armed::*;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod armed {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::marker::PhantomData;
 
     type Work = Box<dyn FnOnce()>;
 
     thread_local! {
         static ARMED: RefCell<Vec<(&'static str, Work)>> = const { RefCell::new(Vec::new()) };
+        static COUNTED: Cell<(&'static str, u64)> = const { Cell::new(("", 0)) };
+    }
+
+    /// How often this thread reaches the failpoint `name` in `work`.
+    pub(crate) fn count(name: &'static str, work: impl FnOnce()) -> u64 {
+        COUNTED.set((name, 0));
+        work();
+        COUNTED.replace(("", 0)).1
     }
 
     /// An armed failpoint. Dropping it panics if this thread has not reached the point since.
@@ -47,18 +55,25 @@ mod armed {
         Armed(name, PhantomData)
     }
 
-    /// Runs the work armed for the failpoint `name`, if there is any.
+    /// Counts the failpoint `name`, and runs the work armed for it, if there is any.
     pub(crate) fn reached(name: &'static str) {
+        let (counted, times) = COUNTED.get();
+        if counted == name {
+            COUNTED.set((counted, times + 1));
+        }
         if let Some(work) = take(name) {
             work();
         }
     }
 
     fn take(name: &str) -> Option<Work> {
-        ARMED.with_borrow_mut(|armed| {
+        // A thread that ends reaches failpoints without its list.
+        let found = ARMED.try_with(|armed| {
+            let mut armed = armed.borrow_mut();
             let first = armed.iter().position(|(wanted, _)| *wanted == name)?;
             Some(armed.remove(first).1)
-        })
+        });
+        found.ok().flatten()
     }
 
     impl Drop for Armed {

@@ -3,13 +3,14 @@
 //!
 //! A flush waits for no session for long. An entry of a space with a session that does not end is
 //! held back until the session has ended. It does not count towards the length at which a flush is
-//! due.
+//! due. A flush looks at the owners of such entries, and leaves the entries of each where they are
+//! until they can go.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, Rank};
+use crate::sync::{Condvar, Mutex, Rank, failpoint};
 
 /// The number of entries at which the queue is to be flushed at the next safe point.
 const FLUSH_AT: usize = 64;
@@ -38,8 +39,8 @@ pub(crate) type Entry<T> = (u64, T);
 
 struct State<T> {
     fresh: Vec<Entry<T>>,
-    /// The entries that are held back, by owner.
-    held: BTreeMap<u64, Vec<T>>,
+    /// The entries that are held back, by owner, each with the number of batches taken before.
+    held: BTreeMap<u64, Vec<(u64, T)>>,
     /// The number of batches taken so far, which is the number of the next one.
     taken: u64,
     /// The numbers of the batches that are not freed yet.
@@ -71,7 +72,41 @@ impl<T> Default for RetireQueue<T> {
 pub(crate) struct Batch<'q, T> {
     queue: &'q RetireQueue<T>,
     number: u64,
-    pub(crate) entries: Vec<Entry<T>>,
+    entries: Vec<Entry<T>>,
+}
+
+impl<T> Batch<'_, T> {
+    /// Returns the entries whose owners are free, and holds the others back. A grace period has
+    /// passed since the batch was taken, and `is_free` says who has no session that was open then.
+    ///
+    /// Entries of these owners that were held back before the batch was taken come with it. Those
+    /// that another thread has held back since are left: they may have been retired after the grace
+    /// period began.
+    pub(crate) fn take_free(&mut self, is_free: impl Fn(u64) -> bool) -> Vec<T> {
+        let entries = std::mem::take(&mut self.entries).into_iter();
+        let (fresh, back): (Vec<_>, Vec<_>) = entries.partition(|(owner, _)| is_free(*owner));
+        let mut free = Vec::new();
+        // What was held back before was counted under the mutex that `take` has locked since.
+        if !back.is_empty() || self.queue.held() > 0 {
+            let mut state = self.queue.state.lock();
+            state.held.retain(|owner, held| {
+                if is_free(*owner) {
+                    let before = held.partition_point(|(taken, _)| *taken <= self.number);
+                    free.extend(held.drain(..before).map(|(_, entry)| entry));
+                }
+                !held.is_empty()
+            });
+            self.queue.held.fetch_sub(free.len(), Ordering::Relaxed);
+            self.queue.held.fetch_add(back.len(), Ordering::Relaxed);
+            let taken = state.taken;
+            for (owner, entry) in back {
+                failpoint!(HeldBack);
+                state.held.entry(owner).or_default().push((taken, entry));
+            }
+        }
+        free.extend(fresh.into_iter().map(|(_, entry)| entry));
+        free
+    }
 }
 
 impl<T> Drop for Batch<'_, T> {
@@ -109,15 +144,6 @@ impl<T> RetireQueue<T> {
         state.fresh.len() == FLUSH_AT
     }
 
-    /// Puts entries back into the queue because their owners have a session open.
-    pub(crate) fn hold_back(&self, back: Vec<Entry<T>>) {
-        let mut state = self.state.lock();
-        self.held.fetch_add(back.len(), Ordering::Relaxed);
-        for (owner, entry) in back {
-            state.held.entry(owner).or_default().push(entry);
-        }
-    }
-
     /// Whether an entry of this owner is held back.
     pub(crate) fn holds(&self, owner: u64) -> bool {
         self.held() > 0 && self.state.lock().held.contains_key(&owner)
@@ -127,21 +153,17 @@ impl<T> RetireQueue<T> {
         self.fresh.store(state.fresh.len(), Ordering::Relaxed);
     }
 
-    /// Takes all entries in the queue, if there are any.
+    /// Takes the fresh entries, if there are any, or others that are held back.
     pub(crate) fn take(&self) -> Option<Batch<'_, T>> {
         if self.len() == 0 {
             return None;
         }
         let mut state = self.state.lock();
-        let held = std::mem::take(&mut state.held).into_iter();
-        let held = held.flat_map(|(owner, of)| of.into_iter().map(move |entry| (owner, entry)));
-        let mut entries: Vec<_> = held.collect();
-        entries.append(&mut state.fresh);
-        self.held.store(0, Ordering::Relaxed);
-        self.note(&state);
-        if entries.is_empty() {
+        if state.fresh.is_empty() && state.held.is_empty() {
             return None;
         }
+        let entries = std::mem::take(&mut state.fresh);
+        self.note(&state);
         let number = state.taken;
         state.taken += 1;
         // The batch is listed in the same critical section that takes the entries: so each of them
@@ -175,5 +197,53 @@ impl<T> RetireQueue<T> {
     #[cfg(all(test, not(loom), not(shuttle)))]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.state.lock().waiting > 0
+    }
+}
+
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// A flush while these owners have sessions open.
+    fn flush(queue: &RetireQueue<u64>, open: &[u64]) -> Vec<u64> {
+        let batch = queue.take();
+        batch.map_or(Vec::new(), |mut batch| {
+            batch.take_free(|owner| !open.contains(&owner))
+        })
+    }
+
+    // spec: N7, N9
+    #[test]
+    fn entries_that_are_held_back_cost_a_flush_nothing() {
+        let queue = RetireQueue::default();
+        for entry in 0..100 {
+            queue.push((1, entry));
+        }
+        let flush = |open: &'static [u64]| flush(&queue, open);
+        assert_eq!(failpoint::count("HeldBack", || drop(flush(&[1]))), 100);
+        let steps = failpoint::count("HeldBack", || {
+            for entry in 200..300 {
+                queue.push((2, entry));
+                assert_eq!(flush(&[1]), [entry]);
+            }
+        });
+        assert_eq!((steps, queue.held()), (0, 100));
+        queue.push((1, 100));
+        let all: Vec<u64> = (0..=100).collect();
+        assert_eq!(flush(&[]), all, "the oldest first");
+        assert_eq!((queue.len(), queue.holds(1)), (0, false));
+    }
+
+    #[test]
+    fn a_flush_leaves_what_was_held_back_after_it_began() {
+        let queue = RetireQueue::default();
+        queue.push((1, 7));
+        let mut first = queue.take().unwrap();
+        queue.push((2, 8));
+        let mut second = queue.take().unwrap();
+        assert!(first.take_free(|_| false).is_empty());
+        assert_eq!(second.take_free(|_| true), [8]);
+        drop((first, second));
+        assert_eq!(flush(&queue, &[]), [7]);
     }
 }
