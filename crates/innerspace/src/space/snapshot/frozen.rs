@@ -1,5 +1,7 @@
 //! Taking a snapshot, reading from it, and forking from it.
 
+use std::collections::BTreeSet;
+
 use super::devices::DeviceState;
 use crate::group::{Group, LimitError};
 use crate::space::access::accessor::Accessor;
@@ -60,10 +62,10 @@ impl Space {
     /// Returns the devices that are mapped, each once.
     fn devices(&self) -> Vec<DeviceRef> {
         self.0.inside(|tables| {
-            let mut found: Vec<DeviceRef> = Vec::new();
+            let (mut found, mut known) = (Vec::new(), BTreeSet::new());
             for vma in tables.vmas.iter() {
                 if let Backing::Device { device, .. } = &vma.backing
-                    && !found.iter().any(|known| known.is(device))
+                    && known.insert(device.address())
                 {
                     found.push(device.clone());
                 }

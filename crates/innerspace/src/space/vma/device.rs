@@ -219,6 +219,11 @@ impl DeviceRef {
         }
     }
 
+    /// Returns a number that no other device has as long as this is there.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
     pub(crate) fn is(&self, other: &DeviceRef) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
