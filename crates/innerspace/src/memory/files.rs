@@ -16,8 +16,7 @@ use crate::cache::{Cache, FileCore, FileInner, PagedFile};
 use crate::dax::DaxCore;
 use crate::store::Identity;
 use crate::store::{self, Locked, Locking, Opened};
-use crate::sync::thread;
-use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak};
+use crate::sync::{Arc, Mutex, MutexGuard, Rank, Weak, failpoint, thread};
 
 /// The open files, by the identity of their stores.
 pub(super) struct OpenFiles(Arc<Table>);
@@ -40,6 +39,13 @@ struct Entry {
     /// The number of the listing that removes this entry.
     number: u64,
     file: OpenFile,
+}
+
+impl Entry {
+    fn file(&self) -> &OpenFile {
+        failpoint!(FileSeen);
+        &self.file
+    }
 }
 
 /// Removes an entry from the table of open files when dropped, unless the entry has been replaced.
@@ -72,7 +78,7 @@ impl Table {
 
 impl Entries {
     fn get(&self, identity: Identity) -> Option<&OpenFile> {
-        self.by_identity.get(&identity).map(|entry| &entry.file)
+        self.by_identity.get(&identity).map(Entry::file)
     }
 
     fn insert(&mut self, identity: Identity, file: OpenFile) -> u64 {

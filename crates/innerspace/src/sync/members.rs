@@ -1,6 +1,9 @@
 //! A list of members that come and go. Each member has a ticket by which it is found again.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+
+use super::failpoint;
 
 /// A list whose members join at its end and leave from anywhere. Joining and leaving take a time
 /// that grows with the logarithm of the number of members.
@@ -11,12 +14,25 @@ pub(crate) struct Members<T> {
 }
 
 /// The number of a member. It is never reused.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Ticket(u64);
 
 impl Ticket {
     /// A ticket that no member has.
     pub(crate) const NONE: Ticket = Ticket(0);
+}
+
+impl Ord for Ticket {
+    fn cmp(&self, other: &Ticket) -> Ordering {
+        failpoint!(MemberSeen);
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Ticket {
+    fn partial_cmp(&self, other: &Ticket) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl<T> Default for Members<T> {
@@ -49,7 +65,9 @@ impl<T> Members<T> {
 
     /// Iterates over the members, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.by_ticket.values()
+        self.by_ticket.values().inspect(|_| {
+            failpoint!(MemberSeen);
+        })
     }
 
     /// Returns the number of members.

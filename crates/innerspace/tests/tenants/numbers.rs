@@ -1,10 +1,6 @@
 //! Numbers that all groups share are bounded for each group, and handles lead only downwards.
 
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use innerspace::store::{Identity, Store};
+use innerspace::store::MemoryStore;
 use innerspace::{Group, GroupError, KIB, MAX_GROUPS_BELOW, MIB, Threads};
 
 use crate::world::World;
@@ -24,7 +20,7 @@ fn a_handle_of_a_tenant_leads_to_no_group_above_it() {
     let world = World::new(4 * MIB, Threads::None);
     let space = world.memory.space_in(&world.a).unwrap();
     let options = world.memory.options().group(&world.a);
-    let file = options.open(Counted::new(0, &Arc::default())).unwrap();
+    let file = options.open(MemoryStore::new()).unwrap();
     let inner = world.a.child_unlimited("inner").unwrap();
     for group in [&world.a, &inner, space.group(), file.group()] {
         let up: Option<()> = group.parent();
@@ -74,53 +70,4 @@ fn groups_below_a_small_group_are_refused_in_the_end() {
     };
     assert!(matches!(refused, GroupError::Limit(_)), "{refused}");
     assert!((80..200).contains(&own.len()), "{}", own.len());
-}
-
-/// A store with an identity of its own, which counts how many times it is called for that.
-struct Counted {
-    number: u64,
-    asked: Arc<AtomicU64>,
-}
-
-impl Counted {
-    fn new(number: u64, asked: &Arc<AtomicU64>) -> Counted {
-        let asked = asked.clone();
-        Counted { number, asked }
-    }
-}
-
-impl Store for Counted {
-    fn len(&self) -> io::Result<u64> {
-        Ok(4 * KIB)
-    }
-
-    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
-        buf.fill(0);
-        Ok(buf.len())
-    }
-
-    fn identity(&self) -> Option<Identity> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        Some(Identity::new("counted", [self.number, 0]))
-    }
-}
-
-// spec: N9
-#[test]
-fn opening_a_file_asks_no_other_that_is_open() {
-    let world = World::new(32 * MIB, Threads::None);
-    let asked = Arc::default();
-    let open = |number, group: &Group| {
-        let options = world.memory.options().group(group);
-        options.open(Counted::new(number, &asked)).unwrap()
-    };
-    let first = open(0, &world.b);
-    let steps = asked.swap(0, Ordering::Relaxed);
-    let others: Vec<_> = (1..2_000).map(|number| open(number, &world.a)).collect();
-    asked.store(0, Ordering::Relaxed);
-    drop((first, open(2_000, &world.b)));
-    let again = open(0, &world.b);
-    assert_eq!(asked.load(Ordering::Relaxed), 2 * steps);
-    drop((others, again));
-    assert!(world.memory.stats().files.is_empty());
 }

@@ -505,7 +505,7 @@ impl FileCore {
         let flags = &self.frames().meta(frame).flags;
         let mut dirty = self.dirty();
         if !flags.test_and_set(FlagSet::DIRTY).contains(FlagSet::DIRTY) {
-            self.count_dirty(1);
+            self.count_dirty(&mut dirty, 1);
         }
         dirty.insert(block, entry);
     }
@@ -531,7 +531,10 @@ impl FileCore {
     /// Adds to the count of dirty blocks. Called under the mutex of the index, as DIRTY is always
     /// changed under it.
     #[inline]
-    pub(crate) fn count_dirty(&self, blocks: usize) {
+    pub(crate) fn count_dirty(&self, dirty: &mut DirtyIndex, blocks: usize) {
+        if dirty.set_listed(true) {
+            self.cache.list_unwritten(self, true);
+        }
         let pages = (blocks as u64) << self.id.order;
         self.cache.count_dirty(&self.id.groups, pages);
         self.pool.counters.add(Event::PgDirtied, pages);
@@ -551,6 +554,17 @@ impl FileCore {
             let [now, before] = [now, before].map(|blocks| blocks << self.id.order);
             self.cache.count_behind(&self.id.groups, now, before);
         }
+    }
+
+    /// Whether a block is dirty, being written, or not synced. If none is, the file leaves the list
+    /// of those, under the mutex of the index, as it comes into it.
+    pub(crate) fn has_unwritten_blocks(&self) -> bool {
+        let mut dirty = self.dirty();
+        let has_unwritten = dirty.has_unwritten();
+        if !has_unwritten && dirty.set_listed(false) {
+            self.cache.list_unwritten(self, false);
+        }
+        has_unwritten
     }
 
     /// Returns the number of dirty blocks, without those being written.

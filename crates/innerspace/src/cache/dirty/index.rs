@@ -69,6 +69,8 @@ pub(crate) struct DirtyIndex {
     cutting: bool,
     /// Whether the file is being closed, so that only the closing thread writes the rest.
     closing: bool,
+    /// Whether the cache lists the file among those with unwritten blocks.
+    listed: bool,
 }
 
 impl DirtyIndex {
@@ -185,6 +187,17 @@ impl DirtyIndex {
         let now = self.writing.len() + self.accepted.len() + self.doubted.len();
         let before = std::mem::replace(&mut self.behind, now as u64);
         (now as u64, before)
+    }
+
+    /// Whether a block is dirty, or counted by [`DirtyIndex::recount_behind`].
+    pub(crate) fn has_unwritten(&self) -> bool {
+        let clean = [&self.writing, &self.accepted].map(Runs::is_empty);
+        clean != [true; 2] || !self.dirty.is_empty() || !self.doubted.is_empty()
+    }
+
+    /// Notes whether the cache lists the file. Returns whether that is news.
+    pub(crate) fn set_listed(&mut self, listed: bool) -> bool {
+        std::mem::replace(&mut self.listed, listed) != listed
     }
 
     /// Returns the number of blocks whose write is under way.

@@ -206,7 +206,7 @@ impl FileCore {
     /// none, and memory is owed to other groups, syncs these files and this one. Returns whether
     /// that helped.
     fn clean_some_of(&self, own: GroupId, level: DirtyLevel) -> bool {
-        let files = self.cache.paid_by(own);
+        let files = self.cache.unwritten_files(own);
         let others = files
             .iter()
             .filter(|file| !std::ptr::eq(&***file, self) && file.may_call_unasked());

@@ -149,7 +149,7 @@ impl Drop for InFlights<'_> {
                 let flags = &one.held.meta().flags;
                 let before = flags.test_and_set(FlagSet::DIRTY | FlagSet::ERROR);
                 if !before.contains(FlagSet::DIRTY) {
-                    file.count_dirty(1);
+                    file.count_dirty(&mut dirty, 1);
                 }
                 dirty.insert_unwritten(one.held.block, one.entry);
             }

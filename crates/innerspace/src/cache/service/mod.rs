@@ -1,13 +1,14 @@
 //! State that the files of one memory share (the error list, dirty counts per group). The work that
 //! a service thread, or `tick()`, does for them is in `work`.
 
+mod files;
 mod validate;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::Duration;
 
+use self::files::{Entry, Files};
 use crate::cache::core::FileCore;
 use crate::cache::errors::{ErrorLog, FileError};
 use crate::exec::reentry::{self, Serving};
@@ -21,7 +22,7 @@ use crate::store::Flights;
 use crate::store::Identity;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::panics::Panics;
-use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, Weak, may_call_out};
+use crate::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard, may_call_out};
 use crate::units::PageCount;
 
 /// How long a thread waits for a file to be closed before it looks whether it has to close it
@@ -40,56 +41,6 @@ const MEMORY: GroupId = GroupId(u16::MAX);
 /// A hook that is called for each failure that no handle can report.
 // Not the shim's `Arc`, which makes no trait objects of closures under a model checker.
 pub(crate) type ErrorHook = std::sync::Arc<dyn Fn(&FileError) + Send + Sync>;
-
-/// A file that is not closed. Its identity can be read with locks held, where no reference to the
-/// file may be taken: it might become the last one.
-struct Entry {
-    identity: Option<Identity>,
-    core: Weak<FileCore>,
-    /// The mark of use of its store: see `FileCore::in_use`.
-    in_use: Weak<()>,
-}
-
-impl Entry {
-    /// Whether the file is still there. A file that panicked while it was closed may not have
-    /// removed itself.
-    fn is_there(&self) -> bool {
-        self.core.strong_count() > 0 || self.in_use.strong_count() > 0
-    }
-}
-
-/// The files that are not closed, by number, and so in the order in which they were opened.
-#[derive(Default)]
-struct Files {
-    next: u64,
-    entries: BTreeMap<u64, Entry>,
-    /// The files among them that have an identity.
-    by_identity: BTreeSet<(Identity, u64)>,
-    /// Files that are closed, but of whose store a call was under way at the close.
-    lingering: VecDeque<u64>,
-}
-
-impl Files {
-    fn remove(&mut self, number: u64) {
-        let Some(entry) = self.entries.get(&number) else {
-            return;
-        };
-        if entry.in_use.strong_count() > 0 {
-            return self.lingering.push_back(number);
-        }
-        if let Some(identity) = entry.identity {
-            self.by_identity.remove(&(identity, number));
-        }
-        self.entries.remove(&number);
-    }
-
-    /// Returns the files with this identity that are open or being closed.
-    fn open_as(&self, identity: Identity) -> impl Iterator<Item = &Entry> {
-        let numbers = self.by_identity.range((identity, 0)..=(identity, u64::MAX));
-        let entries = numbers.filter_map(|(_, number)| self.entries.get(number));
-        entries.filter(|entry| entry.is_there())
-    }
-}
 
 /// The cache of one memory: the state that its files share.
 pub(crate) struct Cache {
@@ -386,38 +337,21 @@ impl Cache {
     }
 
     pub(super) fn add_file(&self, file: &Arc<FileCore>) {
-        let mut files = self.files.lock();
-        let entry = Entry {
-            identity: file.id.identity,
-            core: Arc::downgrade(file),
-            in_use: file.store.in_use(),
-        };
-        let number = file.id.number;
-        if let Some(identity) = entry.identity {
-            files.by_identity.insert((identity, number));
-        }
-        files.entries.insert(number, entry);
-        // Two are removed for each one added: so there are never many, and no call looks at all of
-        // them.
-        for _ in 0..2 {
-            let Some(number) = files.lingering.pop_front() else {
-                return;
-            };
-            files.remove(number);
-        }
+        self.files.lock().add(file);
     }
 
     /// Returns the number of the next file.
     pub(super) fn next_file(&self) -> u64 {
-        let mut files = self.files.lock();
-        files.next += 1;
-        files.next
+        self.files.lock().next()
     }
 
     pub(super) fn remove_file(&self, file: &FileCore) {
+        let mut files = self.files.lock();
+        files.set_unwritten(file, false);
         // If a call of the store is under way, the file does not count as closed before that has
         // ended.
-        self.files.lock().remove(file.id.number);
+        files.remove(file.id.number);
+        drop(files);
         self.closed.notify_all();
     }
 
@@ -433,8 +367,7 @@ impl Cache {
             // `run_deferred` does nothing in a call of a store. But this file has to be closed, so
             // its own deferred calls are made here.
             let files = self.files.lock();
-            let cores = files.open_as(identity).map(|file| file.core.upgrade());
-            let cores: Vec<_> = cores.collect();
+            let cores: Vec<_> = files.open_as(identity).map(Entry::core).collect();
             drop(files);
             for core in cores.into_iter().flatten() {
                 while let Some(call) = self.deferred.take(Some(core.id.owner.0)) {
@@ -458,9 +391,21 @@ impl Cache {
 
     /// Returns the open files.
     pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
-        let files = self.files.lock();
-        let entries = files.entries.values();
-        entries.filter_map(|file| file.core.upgrade()).collect()
+        self.files.lock().open()
+    }
+
+    /// Lists a file of which a block becomes dirty, or unlists one that has none. Called under the
+    /// mutex of its dirty index.
+    pub(super) fn list_unwritten(&self, file: &FileCore, listed: bool) {
+        self.files.lock().set_unwritten(file, listed);
+    }
+
+    /// Returns the files with blocks that are not written, or not synced, for which `group`, or a
+    /// group below it, pays.
+    pub(super) fn unwritten_files(&self, group: GroupId) -> Vec<Arc<FileCore>> {
+        let mut files = self.files.lock().unwritten(group);
+        files.retain(|file| file.has_unwritten_blocks());
+        files
     }
 
     /// Returns the threads that make calls which may wait.
@@ -556,17 +501,10 @@ impl Cache {
         PageCount(self.dirty_of(group).load(Ordering::Relaxed))
     }
 
-    /// Returns the files that `group`, or a group below it, pays for.
-    pub(super) fn paid_by(&self, group: GroupId) -> Vec<Arc<FileCore>> {
-        let mut files = self.files();
-        files.retain(|file| file.id.groups.contains(&group));
-        files
-    }
-
     /// Returns the reason why none of the dirty blocks that `group` pays for can be written, or
     /// `None` while a write is under way, or if no store fails.
     pub(super) fn unwritten_error(&self, group: GroupId) -> Option<FileError> {
-        let files = self.paid_by(group);
+        let files = self.unwritten_files(group);
         if files.iter().any(|file| file.is_writing()) {
             return None;
         }

@@ -21,6 +21,7 @@ impl Cache {
         let files = self.files();
         for file in &files {
             file.validate();
+            let is_file = |other: &Arc<FileCore>| Arc::ptr_eq(other, file);
             for group in &file.id.groups {
                 let pays = |file: &&Arc<FileCore>| file.id.groups.contains(group);
                 let pages = |file: &Arc<FileCore>| file.dirty_blocks() * file.block_pages();
@@ -43,6 +44,12 @@ impl Cache {
                 let behind: u64 = files.iter().filter(pays).map(behind).sum();
                 let unwritten = self.unwritten_pages(*group).0;
                 assert_eq!(unwritten, dirty + behind, "pages of group {}", group.0);
+                assert_eq!(
+                    self.unwritten_files(*group).iter().any(is_file),
+                    file.has_unwritten_blocks(),
+                    "{} has blocks that are not synced",
+                    file.id.name
+                );
             }
         }
     }

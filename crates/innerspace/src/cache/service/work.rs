@@ -2,6 +2,7 @@
 
 use crate::cache::service::Cache;
 use crate::exec::{Served, reentry};
+use crate::group::GroupId;
 use crate::reclaim::{FlushRequest, Step, StoreScope};
 use crate::sync::atomic::Ordering;
 use crate::sync::panics::Panics;
@@ -30,7 +31,7 @@ impl Cache {
         }
         let mut written = 0;
         let has_threads = self.workers.has_threads();
-        for file in self.files() {
+        for file in self.unwritten_files(GroupId::ROOT) {
             if !file.has_too_much_dirty() || !file.may_call_unasked() {
                 continue;
             }
@@ -171,7 +172,7 @@ impl Cache {
         if !self.syncs_wanted.swap(false, Ordering::Acquire) {
             return;
         }
-        for file in self.files() {
+        for file in self.unwritten_files(GroupId::ROOT) {
             if !file.writes.syncs.is_wanted() {
                 continue;
             }

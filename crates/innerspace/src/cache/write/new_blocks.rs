@@ -299,7 +299,7 @@ impl FileCore {
     #[inline(always)]
     pub(crate) fn note_new(&self, dirty: &mut DirtyIndex, blocks: Range<u64>, end: u64) {
         self.grow_locked(end);
-        self.count_dirty((blocks.end - blocks.start) as usize);
+        self.count_dirty(dirty, (blocks.end - blocks.start) as usize);
         dirty.insert_run(blocks, self.dirty_entry());
         // Release: a thread that sees a later step sees this one. All changes are made under this
         // mutex.

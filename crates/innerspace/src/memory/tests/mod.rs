@@ -9,4 +9,6 @@ mod released;
 #[cfg(not(shuttle))]
 mod sampling;
 #[cfg(all(not(loom), not(shuttle), not(miri)))]
+mod steps;
+#[cfg(all(not(loom), not(shuttle), not(miri)))]
 mod waiting;
