@@ -10,7 +10,6 @@ use crate::cache::lookup::block::BlockRef;
 use crate::cache::lookup::get::Get;
 use crate::cache::read::fill::{Miss, Present};
 use crate::cache::read::read_ahead::Stream;
-use crate::cache::read::scatter::next_piece;
 use crate::cache::wait::Wait;
 use crate::frame::{FlagSet, Uses};
 use crate::sync::Arc;
@@ -164,6 +163,16 @@ impl Handle {
         }
         Ok(ControlFlow::Continue(()))
     }
+}
+
+/// Takes the first part of `left` that is inside one block off `left`, and returns it.
+pub(crate) fn next_piece(core: &FileCore, left: &mut Range<u64>) -> Option<Range<u64>> {
+    if left.is_empty() {
+        return None;
+    }
+    let start = left.start;
+    left.start = (start.saturating_add(core.left_in_block(start) as u64)).min(left.end);
+    Some(start..left.start)
 }
 
 /// Reads the blocks of a range into the cache. Skips holes and blocks that do not fit.

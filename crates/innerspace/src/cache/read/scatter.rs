@@ -6,9 +6,9 @@ use std::iter::FusedIterator;
 use std::ops::{Range, RangeBounds};
 use std::vec;
 
-use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
 use crate::cache::file::handle::PagedFile;
+use crate::cache::read::copy::next_piece;
 use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
 use crate::group::{HeapBytes, MayReclaim};
@@ -68,16 +68,6 @@ impl PagedFile {
             _heap: heap,
         })
     }
-}
-
-/// Takes the first part of `left` that is inside one block off `left`, and returns it.
-pub(crate) fn next_piece(core: &FileCore, left: &mut Range<u64>) -> Option<Range<u64>> {
-    if left.is_empty() {
-        return None;
-    }
-    let start = left.start;
-    left.start = (start.saturating_add(core.left_in_block(start) as u64)).min(left.end);
-    Some(start..left.start)
 }
 
 /// Views of a range, block by block. Created by [`PagedFile::chunks`].
