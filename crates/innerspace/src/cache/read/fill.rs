@@ -1,10 +1,10 @@
-//! Getting blocks from the store: one read of neighbours for all that want them (P21), read-ahead
-//! behind them, holes without frames.
+//! Brings blocks from the store: one read of neighbours for all that wait for them (P21),
+//! read-ahead after them, and holes without frames.
 //!
-//! Order: memory is charged and allocated; the blocks are published locked and not up to date, so
-//! that others wait for them; blocks that nobody waits for are put in flight
-//! ([`crate::cache::read::requests`]); the caller reads its own blocks in its own thread. All of it
-//! with `invalidate` held shared: a punch or truncation comes before it, or waits until the
+//! The steps are: charge and allocate memory; publish the blocks locked and not up to date, so that
+//! others wait for them; put blocks that no thread waits for in flight
+//! ([`crate::cache::read::requests`]); read the caller's own blocks in its own thread. All of these
+//! run with `invalidate` held shared: a punch or truncation comes before them, or waits until the
 //! requests in flight on its range have landed (P15, R17).
 
 use std::ops::Range;
@@ -25,21 +25,21 @@ use crate::store::{Batch, Store, short_read_error};
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 
-/// The greatest part of every limit that is used for blocks which are read together, and used one
-/// after the other when all of them are there: more would evict one another.
+/// The largest part of every limit for blocks that are read together, and then used one after the
+/// other: more blocks would evict one another.
 const TOGETHER_PART: u64 = 2;
 
-/// A lookup that may miss: its stream, and what is known of the next blocks.
+/// A lookup that may miss: its stream, and what is known about the next blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Miss<'s> {
     pub(crate) stream: &'s Stream,
     pub(crate) reading: Reading,
-    /// The number of blocks wanted, from the missing one on.
+    /// The number of blocks that the caller needs, from the missing one on.
     pub(crate) wanted: u64,
 }
 
 impl<'s> Miss<'s> {
-    /// A miss of one block.
+    /// Creates a miss of one block.
     pub(crate) fn of(stream: &'s Stream) -> Miss<'s> {
         Miss {
             stream,
@@ -48,33 +48,33 @@ impl<'s> Miss<'s> {
         }
     }
 
-    /// A miss of several, from the first on.
+    /// Returns the same miss of several blocks, from the first on.
     pub(crate) fn wanting(self, wanted: u64) -> Miss<'s> {
         Miss { wanted, ..self }
     }
 }
 
-/// The block found or made, or a hole.
+/// A block that was found or made, or a hole.
 #[derive(Debug)]
 pub(crate) enum Present<'f> {
-    /// The block, up to date.
+    /// The block, which is up to date.
     Block(BlockRef<'f>),
-    /// Nothing is cached and the store has only zeros.
+    /// No block is cached, and the store has only zeros there.
     Hole,
 }
 
 /// The result of an attempt to fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filled {
-    /// The block was read, or another thread has made it: look again.
+    /// The block was read, or another thread has made it: the caller looks again.
     LookAgain,
-    /// There is nothing to read.
+    /// The store has a hole there.
     Hole,
 }
 
 impl FileCore {
-    /// The block at `offset`, filled from the store if necessary. Without waiting: the block if it
-    /// is there, or the hole if it is known.
+    /// Returns the block at `offset`, filled from the store if necessary. Without waiting, returns
+    /// the block if it is cached, or the hole if it is known.
     pub(crate) fn read_block(
         &self,
         offset: u64,
@@ -117,8 +117,8 @@ impl FileCore {
         }
     }
 
-    /// A block that was found is used. If that is the first use since it was read ahead, the stream
-    /// goes on.
+    /// Notes that a found block is used. If that is the first use since the block was read ahead,
+    /// its stream continues.
     #[inline]
     pub(crate) fn note_ahead(&self, held: &BlockRef<'_>, stream: &Stream) {
         if held.meta().uses.has(Uses::AHEAD) {
@@ -126,8 +126,8 @@ impl FileCore {
         }
     }
 
-    /// The first use of a block that was read ahead: puts the next window in flight, if the reader
-    /// has entered the last one.
+    /// Handles the first use of a block that was read ahead: puts the next window in flight, if the
+    /// reader has entered the last one.
     #[cold]
     pub(crate) fn go_on<'f>(
         &'f self,
@@ -140,8 +140,8 @@ impl FileCore {
         if !uses.clear(Uses::AHEAD) || !stream.is_due(block) {
             return;
         }
-        // A hint: it does not wait while the file is locked exclusively, nor ask for the version of
-        // the store. The next block is a miss then, which does.
+        // A hint: it neither waits while the file is locked exclusively, nor calls the store for
+        // its version. The next block is then a miss, which does both.
         if self.in_store_call() || self.version.stops_hints(self.pool.now()) {
             return;
         }
@@ -152,7 +152,7 @@ impl FileCore {
         self.read_ahead(stream, ahead, get, &mut keep);
     }
 
-    /// The bounds of read-ahead windows at this moment.
+    /// Returns the bounds of read-ahead windows at this moment.
     pub(crate) fn tuning(&self) -> Tuning {
         let request = self.store.request_blocks() << self.block_shift();
         Tuning {
@@ -172,9 +172,9 @@ impl FileCore {
             && self.known_content(block) == Some(Content::Hole)
     }
 
-    /// Makes and fills a block that is not cached, with others that are wanted after it, and puts
-    /// the stream's next blocks in flight. Reading is no use of the block: the caller looks it up,
-    /// and marks it, when it is there. [`Get::WRITE`] in `get` says that it is filled for a writer.
+    /// Makes and fills a block that is not cached, with others that are needed after it, and puts
+    /// the stream's next blocks in flight. The read is no use of the block: the caller then looks
+    /// it up and marks it. [`Get::WRITE`] in `get` says that the block is filled for a writer.
     pub(crate) fn fill_absent(
         &self,
         block: u64,
@@ -185,8 +185,8 @@ impl FileCore {
         self.fill_absent_into(block, get, steady, miss, drop)
     }
 
-    /// The same; `keep` gets each block that is read or put in flight, the first first.
-    /// [`Get::DONTCACHE`] holds for all of them.
+    /// Does [`FileCore::fill_absent`]. `keep` gets each block that is read or put in flight, in
+    /// order. [`Get::DONTCACHE`] holds for all of them.
     pub(crate) fn fill_absent_into<'f>(
         &'f self,
         block: u64,
@@ -216,7 +216,7 @@ impl FileCore {
             let follows = more[0].block() == block + 1;
             match follows {
                 true => run.extend(more),
-                // A drop makes them absent again.
+                // Dropping these blocks makes them absent again.
                 false => drop(more),
             }
         }
@@ -236,8 +236,8 @@ impl FileCore {
         Ok(Filled::LookAgain)
     }
 
-    /// Makes blocks that are absent and have data, as far as memory is there without I/O: runs of
-    /// neighbours of at most one request, `most` blocks in all. Also returns the block at which
+    /// Makes blocks that are absent and have data, as far as there is memory without I/O. Returns
+    /// runs of neighbours of at most one request each, `most` blocks in all, and the block at which
     /// memory ran out. Never fails.
     fn make_runs<'f>(
         &'f self,
@@ -254,7 +254,7 @@ impl FileCore {
             if self.lookup(block).is_some() || !matches!(self.content(block), Ok(Content::Data)) {
                 continue;
             }
-            // Locks are held (those of the runs): the allocation may evict, not write.
+            // The locks of the runs are held: so the allocation may evict, but not write.
             let new = match self.create(block, Get::NOIO | get) {
                 Ok(Some(new)) => new,
                 Ok(None) => continue,
@@ -274,7 +274,7 @@ impl FileCore {
         (runs, None)
     }
 
-    /// Puts blocks in flight that are wanted soon. Returns the block at which there was no more
+    /// Puts blocks in flight that will be needed soon. Returns the block at which there was no more
     /// room.
     fn put_in_flight<'f>(
         &'f self,
@@ -296,7 +296,7 @@ impl FileCore {
         rest
     }
 
-    /// Puts blocks in flight that a stream is going to want.
+    /// Puts blocks in flight that a stream is about to need.
     fn read_ahead<'f>(
         &'f self,
         stream: &Stream,
@@ -309,8 +309,8 @@ impl FileCore {
         }
         let get = get | Get::AHEAD;
         let rest = match ahead.range() {
-            // Ascending, so that neighbours make one request. In a downward stream the nearest come
-            // last: if there is no memory for them they are misses.
+            // The blocks are in ascending order, so that neighbours make one request. In a downward
+            // stream the nearest come last: if there is no memory for them, they are misses.
             Some(range) if ahead.step < 0 => {
                 self.put_in_flight(range, get, keep);
                 None
@@ -323,8 +323,8 @@ impl FileCore {
         }
     }
 
-    /// Puts blocks of these pages (in order) in flight that are absent and have data, as far as
-    /// memory is there without I/O. Never fails.
+    /// Puts those blocks of these pages (which are in order) in flight that are absent and have
+    /// data, as far as there is memory without I/O. Never fails.
     pub(crate) fn fill_together(&self, pages: &[u64]) {
         let mut blocks: Vec<u64> = pages.iter().map(|page| page >> self.id.order).collect();
         blocks.dedup();
@@ -332,7 +332,7 @@ impl FileCore {
         blocks.truncate(usize::try_from(most).unwrap_or(usize::MAX));
         let _steady = self.locks.shared();
         if self.check_version().is_err() {
-            // A lookup of a block says so.
+            // A lookup of a block returns this error as well.
             return;
         }
         let mut rest = &blocks[..];
@@ -343,7 +343,7 @@ impl FileCore {
             rest = later;
             if !rest.is_empty() {
                 for held in now.iter().filter_map(|block| self.lookup(*block)) {
-                    // A lookup of the block gets its error.
+                    // A lookup of the block returns its error.
                     let _ = self.wait_filled(&held);
                 }
             }
@@ -351,12 +351,12 @@ impl FileCore {
     }
 
     /// Puts the absent blocks of a range in flight, for a future that waits for them. Returns
-    /// whether all are in flight or there already. Waits for nothing.
+    /// whether all blocks are in flight or cached. Never waits.
     pub(crate) fn begin_fills(&self, blocks: Range<u64>) -> bool {
         if self.in_store_call() {
             return false;
         }
-        // Nor is the store asked for its version here.
+        // The store is not called for its version here.
         if self.version.stops_hints(self.pool.now()) {
             return false;
         }
@@ -379,8 +379,9 @@ impl FileCore {
         held.any(|held| !held.is_up_to_date())
     }
 
-    /// New blocks may be where the store has reported a hole before: it reports ranges in steps of
-    /// its own, and a write nearby moves their ends.
+    /// Takes away the mappings of holes where these new blocks are. The store may have reported a
+    /// hole there before: it reports ranges in steps of its own, and a write nearby moves their
+    /// ends.
     pub(crate) fn end_visible_holes(&self, run: &[NewBlock<'_>]) {
         let blocks = || run.iter().map(NewBlock::block);
         let visible = |block: &u64| self.blocks.visible_holes.meet(&(*block..*block + 1));
@@ -390,13 +391,14 @@ impl FileCore {
         self.move_hole_epoch();
         if !self.mappers.is_empty() {
             self.grace();
-            // In one range, with those in between: a hole that is not one of these faults in again.
+            // The blocks are revoked as one range, with those in between: a hole among these faults
+            // in again.
             self.revoke_and_wait(first..last + 1, crate::cache::map::mappers::Revoke::Holes);
         }
     }
 
-    /// Reads a run of new blocks in this thread, and returns the first. An error of the first is
-    /// the caller's; the others fail for themselves.
+    /// Reads a run of new blocks in this thread, and returns the first one. An error of the first
+    /// block is the caller's; the other blocks fail separately.
     fn read_run<'f>(&'f self, run: Vec<NewBlock<'f>>) -> Result<BlockRef<'f>, FileError> {
         self.end_visible_holes(&run);
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
@@ -420,7 +422,7 @@ impl FileCore {
             };
             match (&first, ended) {
                 (None, ended) => first = Some(ended),
-                // Each waiter holds a reference of its own.
+                // Each thread that waits holds a reference of its own.
                 (Some(_), Ok(held)) => drop(held.keep_after_use()),
                 (Some(_), Err(_)) => {}
             }
@@ -429,7 +431,7 @@ impl FileCore {
         first.expect("a run has a block")
     }
 
-    /// The error of each block that has one; empty if all blocks were read.
+    /// Reads the blocks. Returns the error of each block that has one; empty if all were read.
     fn read_into(&self, store: &dyn Store, run: &[NewBlock<'_>]) -> Vec<Option<FileError>> {
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
         let bytes = self.stored_range(&blocks);
@@ -470,7 +472,7 @@ impl FileCore {
         got.map_err(|error| self.store_error(StoreAction::Read, offset, wanted as u64, error))
     }
 
-    /// The basis of a new block where the store has nothing, from a query at `epoch`.
+    /// Returns the basis of a new block where the store has nothing, from a query at `epoch`.
     pub(crate) fn hole_basis(&self, block: u64, epoch: u64) -> Basis {
         let start = block << self.block_shift();
         if self.blocks.stored.load(Ordering::Acquire) <= start {
@@ -480,10 +482,10 @@ impl FileCore {
         }
     }
 
-    /// Puts a block where the store has a hole, for a writer or a writable mapping; `None` when
-    /// another thread made the block first. Mappings of the hole are revoked before the bytes can
-    /// change. Afterwards the file is at least `end` bytes long, since write back takes the block's
-    /// length from that.
+    /// Puts a block where the store has a hole, for a writer or a writable mapping. Returns `None`
+    /// if another thread made the block first. Mappings of the hole are revoked before the bytes
+    /// can change. Afterwards the file is at least `end` bytes long, since writeback takes the
+    /// block's length from that.
     pub(crate) fn create_over_hole(
         &self,
         block: u64,
@@ -504,26 +506,27 @@ impl FileCore {
         Ok(Some(made))
     }
 
-    /// Blocks were put where a hole may be mapped: takes the translations of the hole away. If they
-    /// are to be filled, they are not yet.
+    /// Takes away the translations of a hole where blocks were put. Blocks that are to be filled
+    /// are not filled yet.
     ///
-    /// A fault that found the hole asks [`FileCore::hole_still`] in the section in which it
-    /// installs the zero frame. Either it sees the epoch moved, or its section is over before the
-    /// first grace period here is, and the revocation finds its translation. (A mapper takes the
-    /// mutex of the index after it has registered: a thread that moves the epoch under that mutex
-    /// and then sees no mapper comes before every fault of a mapper registered later, which then
-    /// finds the block in the index.)
+    /// A fault that found the hole calls [`FileCore::hole_still`] in the section in which it
+    /// installs the zero frame. Either it sees that the epoch has moved, or its section is over
+    /// before the first grace period here ends, and the revocation finds its translation. (A mapper
+    /// takes the mutex of the index after it has registered. So a thread that moves the epoch under
+    /// that mutex and then sees no mapper comes before every fault of a mapper registered later,
+    /// and that fault finds the block in the index.)
     pub(crate) fn end_hole(&self, blocks: Range<u64>) {
         self.move_hole_epoch();
         self.end_hole_moved(blocks);
     }
 
-    /// The same, if the epoch was moved under the mutex under which the blocks came into the index.
+    /// Does [`FileCore::end_hole`] after the epoch was moved, under the mutex under which the
+    /// blocks entered the index.
     #[inline]
     pub(crate) fn end_hole_moved(&self, blocks: Range<u64>) {
         let start = blocks.start << self.block_shift();
-        // The store was never asked about the range past its end; once it has grown, that range is
-        // cut from what it says.
+        // The store was never called about the range past its end. Once it has grown, that range is
+        // cut from the known hole.
         if start < self.blocks.stored.load(Ordering::Acquire) {
             self.blocks
                 .extents
@@ -537,14 +540,15 @@ impl FileCore {
 
     #[cold]
     fn end_visible_hole(&self, blocks: Range<u64>) {
-        // This is for a mapper that was registered before: SeqCst, as its faults read it.
+        // This is for a mapper that was registered before. SeqCst: its faults read the epoch in the
+        // same order.
         self.move_hole_epoch();
         self.grace();
         self.revoke_and_wait(blocks, crate::cache::map::mappers::Revoke::Holes);
     }
 
-    /// Moves the epoch: something may have stopped being a hole. Under the mutex of the index, like
-    /// every change of the epoch.
+    /// Moves the epoch, because something may have stopped being a hole. Takes the mutex of the
+    /// index, under which every change of the epoch is made.
     pub(crate) fn move_hole_epoch(&self) {
         let _alone = self.dirty();
         self.blocks.hole_epoch.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Read-ahead: which blocks to put in flight before they are asked for, and when. `window` has the
-//! size of the windows.
+//! Read-ahead: chooses which blocks to put in flight before a reader needs them, and when. `window`
+//! has the size of the windows.
 //!
 //! Two windows, as in Linux's on-demand read-ahead: while a reader is in one, the next is in
 //! flight. A stream is recognised by its misses: neighbours upwards or downwards at the second, a
@@ -15,10 +15,10 @@ use std::ops::Range;
 use super::window::{FIRST_WINDOW, Tuning};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// How the pages of a mapping are going to be read.
+/// The order in which the pages of a mapping will be read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) enum Reading {
-    /// Unknown: misses tell.
+    /// Unknown: the order is found out by the misses.
     #[default]
     Normal,
     /// In no order: there is neither read-ahead nor fault-around.
@@ -27,13 +27,14 @@ pub(crate) enum Reading {
     Sequential,
 }
 
-/// How many streams are distinguished.
+/// The number of streams that are distinguished.
 const STREAMS: usize = 8;
 
 /// The longest stride, in blocks.
 const MOST_STRIDE: u64 = 512;
 
-/// How many blocks may have been cached already after those asked for, without ending the stream.
+/// How many blocks after the requested ones may have been cached already, without ending the
+/// stream.
 const SLACK: u64 = 8;
 
 /// Blocks to put in flight: `count` of them, `step` apart, from `first` on.
@@ -49,7 +50,7 @@ impl Ahead {
         self.count == 0
     }
 
-    /// The blocks as a range, if they lie side by side.
+    /// Returns the blocks as a range, if they are neighbours.
     pub(crate) fn range(&self) -> Option<Range<u64>> {
         match self.step {
             _ if self.is_empty() => None,
@@ -59,7 +60,7 @@ impl Ahead {
         }
     }
 
-    /// The blocks in the order in which they will be wanted.
+    /// Returns the blocks in the order in which they will be needed.
     pub(crate) fn blocks(self) -> impl Iterator<Item = u64> {
         let Ahead { first, step, count } = self;
         (0..count).map(move |at| first.wrapping_add_signed(step * at as i64))
@@ -70,9 +71,9 @@ impl Ahead {
 #[derive(Debug)]
 pub(crate) struct Stream {
     one: [One; STREAMS],
-    /// No window has more blocks, whatever [`Tuning`] says.
+    /// The most blocks of a window, even if [`Tuning`] allows more.
     most: u64,
-    /// Counts uses.
+    /// The number of uses so far.
     clock: AtomicU64,
 }
 
@@ -82,29 +83,30 @@ impl Default for Stream {
     }
 }
 
-/// One stream: its reader is at `last`, and all blocks before `frontier` were asked for. Or a
-/// single miss that may become one.
+/// One stream: its reader is at `last`, and all blocks before `frontier` were requested. Or a
+/// single miss that may become a stream.
 #[derive(Debug)]
 struct One {
-    /// The block that was wanted last; for a read of several, the last in the stream's direction.
+    /// The block that was last needed. Of a read of several, the last one in the stream's
+    /// direction.
     last: AtomicU64,
     /// The distance from each block to the next; 0 after a single miss.
     step: Signed,
-    /// For a single miss: its first block, and how far that is from the nearest miss before it,
-    /// which is a stride if it comes again. 0: there was none near.
+    /// For a single miss: its first block, and the distance from there to the nearest miss before
+    /// it, which is a stride if it occurs again. 0 if there was none near.
     low: AtomicU64,
     distance: Signed,
-    /// The first block that was not asked for yet.
+    /// The first block that was not requested yet.
     frontier: AtomicU64,
     /// The first block of the window that the reader has not entered yet.
     trigger: AtomicU64,
-    /// Blocks of the window that was asked for last.
+    /// The number of blocks of the window that was requested last.
     window: AtomicU64,
-    /// The block before which the stream ends, if that is known.
+    /// The block before which the stream ends, if it is known.
     end: AtomicU64,
     /// [`Tuning::wasted`] when the window was last set.
     wasted: AtomicU64,
-    /// When the stream was used last; 0 if never.
+    /// The count of uses at the stream's last use; 0 if it was never used.
     used: AtomicU64,
 }
 
@@ -159,21 +161,21 @@ impl One {
         self.step.get()
     }
 
-    /// Steps from the last block to `block`; `None` if no whole number of them, at least one, leads
-    /// there.
+    /// Returns the number of steps from the last block to `block`, or `None` if no whole number of
+    /// steps, at least one, leads there.
     fn steps_to(&self, block: u64) -> Option<u64> {
         let step = self.step();
         if step == 0 {
             return None;
         }
-        // Wrapping: a stream that is expected from block 0 on has its last block before that.
+        // This wraps: a stream that is expected from block 0 on has its last block before that.
         let distance = block.wrapping_sub(get(&self.last)) as i64;
         let fits = distance.signum() == step.signum() && distance % step == 0;
         fits.then(|| (distance / step) as u64)
     }
 
-    /// Whether a miss at `block` belongs to the stream: a block that was asked for, the next one,
-    /// or one a little further, because some were cached already.
+    /// Whether a miss at `block` belongs to the stream. That is so for a block that was requested,
+    /// for the next one, and for one a little further, because some blocks were already cached.
     fn continues_with(&self, block: u64) -> bool {
         let Some(steps) = self.steps_to(block) else {
             return false;
@@ -182,8 +184,8 @@ impl One {
         steps <= asked + SLACK.min(get(&self.window))
     }
 
-    /// Whether a miss at `block`, which continues the stream, is of a block that was asked for: it
-    /// was evicted before the reader came to it, or there was no memory for it.
+    /// Whether a miss at `block`, which continues the stream, is of a block that was already
+    /// requested: it was evicted before the reader came to it, or there was no memory for it.
     fn has_asked_for(&self, block: u64) -> bool {
         let frontier = get(&self.frontier);
         match self.step() > 0 {
@@ -197,8 +199,9 @@ impl One {
         self.step() == 0 && get(&self.used) > 0
     }
 
-    /// For a single miss: the step of the stream that it becomes with a miss of `block` to `high`,
-    /// if they are neighbours, or as far from one another as it was from the miss before it.
+    /// For a single miss, returns the step of the stream that it becomes with a miss of `block` to
+    /// `high`: if they are neighbours, or as far from one another as this one was from the miss
+    /// before it.
     fn becomes(&self, block: u64, high: u64) -> Option<(&One, i64)> {
         if !self.is_single() {
             return None;
@@ -229,14 +232,14 @@ impl One {
         }
     }
 
-    /// The reader has come to `last` in steps of `step`: asks for the next window.
+    /// Requests the next window for a reader that has come to `last` in steps of `step`.
     fn ask(&self, last: u64, step: i64, window: u64, tuning: &Tuning) -> Ahead {
         set(&self.last, last);
         self.step.set(step);
         set(&self.wasted, tuning.wasted);
         let next = last.wrapping_add_signed(step);
         let known = get(&self.frontier);
-        // Goes on after the blocks asked for, unless the reader has come past them.
+        // The window continues after the requested blocks, unless the reader has come past them.
         let is_past = match step > 0 {
             true => known < next,
             false => known > next,
@@ -244,13 +247,14 @@ impl One {
         let first = if is_past { next } else { known };
         let left = match step > 0 {
             true => get(&self.end).saturating_sub(first).div_ceil(step as u64),
-            // Downwards this ends at block 0: below it the first number wraps to a very large one.
+            // Downwards the window ends at block 0. Below that, the first number wraps to a very
+            // large one.
             false if first > last => 0,
             false => first / step.unsigned_abs() + 1,
         };
         let count = window.min(left).min(tuning.room);
         if count == 0 && tuning.room == 0 {
-            // It is asked for when the reader comes to the next block.
+            // The window is requested when the reader comes to the next block.
             return Ahead::default();
         }
         set(&self.window, window);
@@ -262,14 +266,14 @@ impl One {
         Ahead { first, step, count }
     }
 
-    /// The size of the window after this one.
+    /// Returns the size of the window after this one.
     fn next_window(&self, tuning: &Tuning) -> u64 {
         tuning.next(get(&self.window), get(&self.wasted))
     }
 }
 
 impl Stream {
-    /// Creates a stream of which nothing is known; its windows have at most `most` blocks.
+    /// Creates a stream about which nothing is known. Its windows have at most `most` blocks.
     pub(crate) fn with_windows_up_to(most: u64) -> Stream {
         Stream {
             one: Default::default(),
@@ -300,8 +304,8 @@ impl Stream {
             self.note_use(one);
             let mut window = one.next_window(tuning);
             if one.has_asked_for(block) {
-                // Start again from here; otherwise each miss would move the frontier a window
-                // further ahead of a reader that finds none of it.
+                // Starts again from here. Otherwise each miss would move the frontier one window
+                // further ahead of a reader that finds none of the blocks.
                 set(&one.frontier, last_of(step).wrapping_add_signed(step));
                 window = window.min(get(&one.window));
             }
@@ -330,7 +334,8 @@ impl Stream {
         one.ask(block, one.step(), one.next_window(tuning), tuning)
     }
 
-    /// Only the blocks before `block` could be put in flight: the others will be asked for again.
+    /// Notes that only the blocks before `block` could be put in flight, so that the others are
+    /// requested again.
     pub(crate) fn fell_short(&self, ahead: &Ahead, block: u64) {
         let end = (ahead.first).wrapping_add_signed(ahead.step * ahead.count as i64);
         let asked = |one: &&One| one.step() == ahead.step && get(&one.frontier) == end;
@@ -342,13 +347,13 @@ impl Stream {
         }
     }
 
-    /// Whether [`Stream::used`] would ask for blocks.
+    /// Whether [`Stream::used`] would request blocks.
     pub(crate) fn is_due(&self, block: u64) -> bool {
         self.one.iter().any(|one| one.enters_with(block))
     }
 
-    /// The blocks in `blocks` are going to be read in order: the next miss there starts a stream at
-    /// full width, which ends with them.
+    /// Notes that these blocks will be read in order: the next miss there starts a stream at full
+    /// width, which ends with them.
     pub(crate) fn expect(&self, blocks: Range<u64>, tuning: &Tuning) {
         let tuning = &self.bounded(tuning);
         let before = blocks.start.wrapping_sub(1);
@@ -359,8 +364,8 @@ impl Stream {
         set(&one.end, blocks.end);
     }
 
-    /// Notes a single miss, of the blocks from `low` to `high`, in place of the stream that was
-    /// used longest ago.
+    /// Notes a single miss, of the blocks from `low` to `high`, in place of the stream whose last
+    /// use was longest ago.
     fn begin(&self, low: u64, high: u64, distance: i64) -> &One {
         let by_use = self.one.iter().min_by_key(|one| get(&one.used));
         let one = by_use.expect("there are some");
@@ -376,7 +381,8 @@ impl Stream {
         one
     }
 
-    /// How far `block` is from the nearest single miss; 0: none is near enough for a stride.
+    /// Returns the distance of `block` from the nearest single miss; 0 if none is near enough for a
+    /// stride.
     fn distance_to(&self, block: u64) -> i64 {
         let single = self.one.iter().filter(|one| one.is_single());
         let distances = single.map(|one| block.wrapping_sub(get(&one.low)) as i64);
@@ -404,7 +410,7 @@ mod tests {
         stream.miss(block, 1, Reading::Normal, &TUNING).count
     }
 
-    /// Reads blocks in this order as a cache would, and returns the length of each window.
+    /// Reads blocks in this order as a cache would. Returns the length of each window.
     fn windows(stream: &Stream, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let mut cached = std::collections::BTreeSet::new();
         let mut windows = Vec::new();
@@ -426,7 +432,8 @@ mod tests {
     fn a_stream_doubles_its_window_and_asks_for_the_next_when_it_enters_one() {
         let stream = Stream::default();
         assert_eq!(windows(&stream, 0..120), [4, 8, 16, 32, 32, 32, 32]);
-        // The second window was asked for at the first block of the first one: nothing was missed.
+        // The second window was requested at the first block of the first one, so no block was
+        // missed.
         let stream = Stream::default();
         assert_eq!((miss(&stream, 7), miss(&stream, 8)), (0, 4));
         assert_eq!(stream.used(10, &TUNING).range(), Some(13..21));
@@ -503,7 +510,7 @@ mod tests {
             assert_eq!(last.range(), Some(start + 65..start + 70));
             assert_eq!(stream.used(start + 65, &TUNING).count, 0);
         }
-        // A stream that takes its place has no end.
+        // A stream that takes the place of this one has no end.
         let stream = Stream::default();
         for number in 0..STREAMS as u64 {
             let from = number * 1_000;
@@ -518,7 +525,7 @@ mod tests {
     fn blocks_that_were_cached_already_do_not_end_a_stream() {
         let stream = Stream::default();
         assert_eq!((miss(&stream, 0), miss(&stream, 1)), (0, 4));
-        // Blocks 6 to 8 were cached, so nobody misses those.
+        // Blocks 6 to 8 were cached, so they are no misses.
         let ahead = stream.miss(9, 1, Reading::Normal, &TUNING);
         assert_eq!(ahead.range(), Some(10..18));
     }
@@ -544,7 +551,7 @@ mod tests {
         stream.expect(0..1_000, &TUNING);
         assert_eq!(miss(&stream, 0), 32);
         assert_eq!(stream.used(1, &TUNING).range(), Some(33..65));
-        // Blocks 20 to 64 are gone.
+        // Blocks 20 to 64 were evicted.
         let again = |block| stream.miss(block, 1, Reading::Normal, &TUNING).range();
         assert_eq!(again(20), Some(21..53));
         assert_eq!(again(21), Some(22..54));
@@ -579,7 +586,7 @@ mod tests {
         assert_eq!(first(Reading::Random), 0);
         assert_eq!(first(Reading::Sequential), 32);
         assert_eq!(stream.used(51, &TUNING).count, 32);
-        // A block as large as the largest window has none.
+        // With blocks as large as the largest window, there is no read-ahead.
         let none = Tuning { most: 0, ..TUNING };
         let stream = Stream::default();
         let ahead = (0..9).map(|block| stream.miss(block, 1, Reading::Sequential, &none).count);

@@ -1,4 +1,4 @@
-//! Taking views of a file: a hit is inlined in the caller, and everything else is one call.
+//! Takes views of a file: a hit is inlined in the caller, and everything else is one call.
 
 use std::hint::cold_path;
 use std::ops::Range;
@@ -28,14 +28,14 @@ use crate::units::PAGE_SIZE;
 enum Seen {
     /// The block is still there.
     Still,
-    /// Another block is there, or none.
+    /// Another block is there, or no block.
     Changed,
 }
 
 impl Handle {
-    /// A view of `range`, which is inside the file's size at some moment of the call. A hit is
-    /// compiled into the caller, so that the view's parts stay in registers: moved through memory
-    /// they cost more than the look-up.
+    /// Returns a view of `range`, which is inside the file's size at some moment of the call. A hit
+    /// is compiled into the caller, so that the view's parts stay in registers: moving them through
+    /// memory costs more than the lookup.
     #[inline(always)]
     pub(crate) fn view(
         self: &Arc<Handle>,
@@ -46,7 +46,8 @@ impl Handle {
             return Ok(View(pinned));
         }
         // The length, which a caller often knows at compile time, and the error, which has to be
-        // told from a view, are here, so that checking either after a hit costs nothing.
+        // distinguished from a view, are handled here. So checking either of them after a hit costs
+        // nothing.
         let len = (range.end - range.start) as usize;
         match Pinned::of_len(len, move || self.view_missed(range, wait)) {
             Ok(pinned) => Ok(View(pinned)),
@@ -54,10 +55,10 @@ impl Handle {
         }
     }
 
-    /// A view of a range of one block that is there and hot.
+    /// Returns a view of a range of one block, if it is cached and hot.
     ///
-    /// How many views a processor has under way at once depends on the number of instructions,
-    /// which are counted (see `BENCHMARKS.md`). Every unusual case is left to a call.
+    /// How many views a processor has under way at a time depends on the number of instructions,
+    /// which are counted (see `BENCHMARKS.md`). So every unusual case is left to a call.
     #[inline(always)]
     fn hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
@@ -77,7 +78,7 @@ impl Handle {
         })
     }
 
-    /// A view that misses.
+    /// Takes a view that misses.
     #[cold]
     #[inline(never)]
     fn view_missed(
@@ -93,8 +94,8 @@ impl Handle {
         Ok(pinned)
     }
 
-    /// A view was found. If that is the first use of its block since it was read ahead, the stream
-    /// goes on.
+    /// Notes that a view was found. If that is the first use of its block since the block was read
+    /// ahead, the stream continues.
     fn note_ahead_view(&self, pinned: &Pinned<Pool>, start: u64) {
         if let Some(uses) = pinned.uses()
             && uses.has(Uses::AHEAD)
@@ -104,7 +105,7 @@ impl Handle {
         }
     }
 
-    /// Like [`Handle::hit`], of a block that is not hot, or not where it was found last.
+    /// Like [`Handle::hit`], for a block that is not hot, or not where it was last found.
     fn cool_hit(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
         if range.is_empty() || range.end > core.size() {
@@ -146,7 +147,7 @@ impl Handle {
         }
     }
 
-    /// Like [`Handle::hit`], with more done in a section.
+    /// Like [`Handle::hit`], but also walks the index, in a section.
     fn pin_slowly(&self, block: u64, inside: Range<usize>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
         Pinned::find(
@@ -163,7 +164,7 @@ impl Handle {
         )
     }
 
-    /// A view of a range of one block that did not hit. Without waiting, only of a hole.
+    /// Takes a view of a range of one block that did not hit. Without waiting, only of a hole.
     #[cold]
     fn view_slowly(self: &Arc<Handle>, range: Range<u64>, wait: Wait) -> Result<View, FileError> {
         let core = &self.core;
@@ -179,7 +180,7 @@ impl Handle {
                     }
                 }
             }
-            // It is being written, or mapped writable.
+            // The block is being written, or mapped writable.
             if wait == Wait::No {
                 return Err(core.would_block(range.start));
             }
@@ -191,7 +192,7 @@ impl Handle {
             if let Some(pinned) = Pinned::try_new(&core.pool, locked.frame(), inside.clone()) {
                 return Ok(View(pinned));
             }
-            // The count of views is full: the copy has a count of its own.
+            // The block's count of views is full. The copy has a count of its own.
             drop(locked);
             return self.copied_view(range, Wait::Yes);
         }
@@ -245,8 +246,8 @@ impl Handle {
     }
 }
 
-/// The view from `inside` bytes in the found block, which is marked used, and hot if there was no
-/// mark to make. `None` if it is not up to date.
+/// Returns the view from `inside` bytes in the found block. Marks the block used, and hot if there
+/// was no mark to make. Returns `None` if the block is not up to date.
 #[inline]
 fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
     let (pool, frame, flags) = (taken.owner(), taken.frame(), taken.flags());
@@ -257,7 +258,8 @@ fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, P
 }
 
 impl FileCore {
-    /// A view from `start`, which is inside the file, of the block there, if that needs no waiting.
+    /// Returns a view from `start`, which is inside the file, of the block there, if that needs no
+    /// waiting.
     fn cool_hit<'id>(&self, pool: Here<'id, Pool>, start: u64) -> Option<Grip<'id, Pool>> {
         let inside = self.inside_block(start) as usize;
         let tag = self.blocks.index.tags().sought(start / PAGE_SIZE as u64);
@@ -276,8 +278,8 @@ impl FileCore {
         self.take_seen(taken, seen, block, inside)
     }
 
-    /// The view from `inside` bytes in the block that the index led to, if it was still there. The
-    /// next lookup guesses its frame.
+    /// Returns the view from `inside` bytes in the block that the index led to, if it was still
+    /// there. The next lookup guesses its frame.
     fn take_seen<'id>(
         &self,
         taken: Taken<'id, Pool>,
@@ -293,8 +295,8 @@ impl FileCore {
         take_found(taken, inside)
     }
 
-    /// A view of the block that is cached at `block`, and whether it still was that block when the
-    /// view was taken (I10); in a section of the file's pool.
+    /// Returns a view of the block that is cached at `block`, and whether it still was that block
+    /// when the view was taken (I10). The caller is in a section of the file's pool.
     #[inline(always)]
     fn take_in_section<'id>(
         &self,
@@ -313,8 +315,8 @@ impl FileCore {
         Some((taken, seen))
     }
 
-    /// Takes the right to store away from every mapping of a locked block, and waits until none is
-    /// used.
+    /// Takes the right to store away from every mapping of a locked block, and waits until no
+    /// access uses it.
     pub(crate) fn end_write_mappings(&self, locked: &Locked<'_>) {
         if locked.meta().hold.load().is_wmapped() {
             self.revoke_and_wait(locked.block()..locked.block() + 1, Revoke::Write);
@@ -325,7 +327,7 @@ impl FileCore {
 
     /// Clears bytes that were stored past the end of the file through mappings of a locked block,
     /// whose right to store has just been taken away. WMAPPED is still set, so there is no view of
-    /// it.
+    /// the block.
     pub(crate) fn zero_past_end(&self, locked: &Locked<'_>) {
         let start = locked.block() << self.block_shift();
         let inside = self.size().saturating_sub(start).min(self.block_bytes()) as usize;

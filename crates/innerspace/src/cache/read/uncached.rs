@@ -1,14 +1,14 @@
-//! Reading without caching (DONTCACHE): bytes that are wanted once leave nothing behind.
+//! Reads without caching (DONTCACHE): bytes that are needed once leave no blocks behind.
 //!
 //! A cached block is used where it is, and not marked, since the read did not bring it. Blocks that
-//! such a read brings, the wanted one and those read ahead after it, are held until they are used.
-//! Then they are evicted without a shadow, unless they were used in another way meanwhile: marked
-//! with a use, held, viewed, mapped or written.
+//! such a read brings, the block that it needs and those read ahead after it, are held until they
+//! are used. Then they are evicted without a shadow, unless they were used in another way
+//! meanwhile: marked by a use, held, viewed, mapped or written.
 //!
-//! Two cases are decided by the frame's word at that moment, since there is no bit left to remember
-//! more in. A block that was only prefetched meanwhile is unmarked by then: it goes. If two of
-//! these reads use a block at the same time, both hold it, and the one that brought it takes the
-//! other for a use: it stays.
+//! Two cases are decided by the frame's word at the moment of the eviction, since there is no bit
+//! left to remember more. A block that was only prefetched meanwhile is unmarked at that moment,
+//! and is evicted. If two of these reads use a block at the same time, both hold it, and the one
+//! that brought it takes the other for a use: the block stays.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -27,25 +27,26 @@ use crate::cache::wait::Wait;
 use crate::sync::Arc;
 
 impl PagedFile {
-    /// Like [`PagedFile::read_at`] for bytes that are wanted once: a block that was not cached
+    /// Like [`PagedFile::read_at`], for bytes that are needed once: a block that was not cached
     /// before is not cached afterwards, unless it was read in another way, viewed, mapped or
     /// written meanwhile. A prefetch meanwhile is not enough. A block that is in use at the very
-    /// moment when this read drops it stays as well, even if the user is a read of this kind: two
-    /// that go over the same bytes at the same time may leave something in the cache, to be evicted
-    /// like everything else.
+    /// moment at which this read drops it also stays, even if the user is a read of this kind: two
+    /// reads that go over the same bytes at the same time may leave blocks in the cache, which are
+    /// evicted like all others.
     ///
     /// # Errors
-    /// As [`PagedFile::read_at`].
+    /// The errors of [`PagedFile::read_at`].
     pub fn read_at_uncached(&self, buf: &mut [u8], offset: u64) -> Result<usize, FileError> {
         let done = self.handle().read_uncached(buf, offset);
         self.core().end_operation();
         done
     }
 
-    /// Like [`PagedFile::scan`] for bytes that are wanted once, as for a copy, a checksum or a
+    /// Like [`PagedFile::scan`], for bytes that are needed once, as for a copy, a checksum or a
     /// scrub: a block that was not cached before is not cached afterwards, with the exceptions that
-    /// [`PagedFile::read_at_uncached`] names. It takes memory for two windows of read-ahead at a
-    /// time, each 1 MiB or a thirty-second of the limit, whichever is less, or for one block.
+    /// [`PagedFile::read_at_uncached`] names. The scan takes memory for two windows of read-ahead
+    /// at a time (each is 1 MiB or a thirty-second of the limit, whichever is less), or for one
+    /// block.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, PageCount, store::MemoryStore};
@@ -61,7 +62,7 @@ impl PagedFile {
     /// ```
     ///
     /// # Errors
-    /// As [`PagedFile::scan`].
+    /// The errors of [`PagedFile::scan`].
     pub fn scan_uncached(
         &self,
         range: impl RangeBounds<u64>,
@@ -77,7 +78,7 @@ impl PagedFile {
 struct UncachedRead<'f> {
     file: &'f FileCore,
     stream: Stream,
-    /// The blocks that it has brought and not used, ascending.
+    /// The blocks that the read has brought and not used, in ascending order.
     brought: VecDeque<BlockRef<'f>>,
 }
 
@@ -97,7 +98,8 @@ impl<'f> UncachedRead<'f> {
         let file = self.file;
         loop {
             while let Some(held) = self.brought.pop_front_if(|held| held.block <= block) {
-                // If not, it was cut off, or moved, or another block was evicted in its place.
+                // Otherwise the block was cut off, or moved, or another block was evicted in its
+                // place.
                 if held.block == block && held.meta().hold.load().is_cached() {
                     self.go_on(&held);
                     file.check_not_reentrant()?;
@@ -123,8 +125,8 @@ impl<'f> UncachedRead<'f> {
         }
     }
 
-    /// A block that was brought is about to be used: puts the next window in flight when it is
-    /// time.
+    /// Puts the next window in flight when it is time, because a block that was brought is about to
+    /// be used.
     fn go_on(&mut self, held: &BlockRef<'f>) {
         let (file, brought) = (self.file, &mut self.brought);
         let keep = |held: BlockRef<'f>| brought.push_back(held.drop_after_use());
@@ -182,7 +184,7 @@ impl Handle {
                     let inside = core.inside_block(at) as usize;
                     core.frames().copy_out(held.frame, inside, into);
                 }
-                // The file was cut meanwhile: the read ends where the file does now.
+                // The file was cut meanwhile: the read ends at the file's new end.
                 Err(FileError::PastEnd { .. }) => break,
                 Err(error) => return Err(error),
             }
@@ -212,7 +214,7 @@ impl Handle {
                 Present::Hole => each(&View::zeros(len)),
                 Present::Block(held) => {
                     let view = View::of_frame(&core.pool, held.frame, start..start + len);
-                    // It is being written, or mapped writable, so it is wanted.
+                    // The block is being written, or mapped writable, so it is needed in the cache.
                     each(&view.map_or_else(|| self.view(piece, Wait::Yes), Ok)?);
                 }
             }

@@ -23,8 +23,8 @@ static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 /// Bytes of a file that do not change while the view lives, even if the file is written, truncated,
 /// evicted or dropped.
 ///
-/// Owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) for as long:
-/// drop views soon, or the group fills up with them.
+/// A view is owned, cloneable, `Send` and `Sync`. It keeps its block in memory (and charged) as
+/// long as it lives: drop views soon, or the group fills up with them.
 ///
 /// ```
 /// use innerspace::{FileAccess, MIB, Memory, View, store::MemoryStore};
@@ -47,8 +47,8 @@ impl View {
         View(Pinned::of_static(&ZEROS[..len]))
     }
 
-    /// A view of part of a block that the caller holds; `None` if it is not the file's any more, is
-    /// being written, or mapped writable.
+    /// Creates a view of part of a block that the caller holds. Returns `None` if the block is no
+    /// longer the file's, is being written, or is mapped writable.
     pub(crate) fn of_frame(pool: &Arc<Pool>, frame: FrameId, inside: Range<usize>) -> Option<View> {
         let pinned = Pinned::try_new(pool, frame, inside)?;
         Some(View(pinned))
@@ -56,8 +56,8 @@ impl View {
 }
 
 impl View {
-    /// A view of a part of the bytes, which counts as a view of its own: it keeps the block in
-    /// memory, not this view. Nothing is copied.
+    /// Returns a view of a part of the bytes, which counts as a view of its own: it keeps the block
+    /// in memory, not this view. Nothing is copied.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, View, store::MemoryStore};
@@ -72,7 +72,7 @@ impl View {
     /// ```
     ///
     /// # Panics
-    /// When the range reaches beyond the view, or ends before it begins, as for a slice.
+    /// If the range reaches beyond the view, or ends before it begins, as for a slice.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> View {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         let part = self[bounds].as_ptr_range();
@@ -83,9 +83,9 @@ impl View {
         )
     }
 
-    /// The bytes as values of another type, by the traits of `zerocopy`: in the machine's byte
-    /// order, in place. Blocks are aligned to 4096 bytes in memory, so values that are aligned in
-    /// the file are aligned here.
+    /// Returns the bytes as values of another type, by the traits of `zerocopy`: in the machine's
+    /// byte order, in place. Blocks are aligned to 4096 bytes in memory, so values that are aligned
+    /// in the file are aligned here.
     ///
     /// ```
     /// # use innerspace::{MIB, Memory, store::MemoryStore};

@@ -8,11 +8,11 @@ use crate::reclaim::pool::Pool;
 use crate::stats::Event;
 use crate::units::{FrameId, PAGE_SIZE, PageCount};
 
-/// An owned frame with its charge. A drop gives both back; after publishing, both stay.
+/// An owned frame with its charge. Dropping it gives both back; after publishing, both stay.
 #[must_use = "dropping a frame frees it and gives its charge back"]
 #[derive(Debug)]
 pub(crate) struct PoolFrame<'p> {
-    // Dropped in this order: a charge that succeeds must find the frame.
+    // The fields are dropped in this order: a charge that succeeds must find the frame.
     frame: OwnedFrame<'p>,
     charge: Charge<'p>,
     pool: &'p Pool,
@@ -50,8 +50,8 @@ impl<'p> DerefMut for PoolFrame<'p> {
 }
 
 impl PoolFrame<'_> {
-    /// Lets the root group pay in place of the group that the frame was requested for: for frames
-    /// that serve all groups.
+    /// Moves the charge from the group that the frame was requested for to the root group. For
+    /// frames that serve all groups.
     pub(crate) fn paid_by_root(self) -> Self {
         let PoolFrame {
             frame,
@@ -63,14 +63,15 @@ impl PoolFrame<'_> {
         PoolFrame::new(pool, frame, charge.expect("the root counts it already"))
     }
 
-    /// Makes the frame visible, held as `initial` says; it stays charged until [`Pool::free`].
+    /// Makes the frame visible, with the hold word `initial`. The frame stays charged until
+    /// [`Pool::free`].
     #[inline(always)]
     pub(crate) fn publish(self, initial: HoldState) -> FrameId {
         let has_words = self.frame.meta().kind().has_words();
         self.commit(has_words, initial)
     }
 
-    /// [`PoolFrame::publish`] after setting the kind.
+    /// Sets the kind, and then does [`PoolFrame::publish`].
     #[inline(always)]
     pub(crate) fn publish_as(mut self, kind: Kind, initial: HoldState) -> FrameId {
         self.frame.set_kind(kind);
@@ -90,7 +91,7 @@ impl PoolFrame<'_> {
             charge.group().0,
             "I3: the frame names its payer"
         );
-        // Committed before another thread can find the frame, and free it.
+        // The charge is committed before another thread can find the frame, and free it.
         let group = charge.commit();
         if has_words {
             pool.groups.count_tables(group, pages.0 as i64);
@@ -100,12 +101,12 @@ impl PoolFrame<'_> {
     }
 }
 
-/// Frames of one page each with their charges, allocated together. The rest goes back when this is
-/// dropped.
+/// Frames of one page each with their charges, allocated together. Dropping this frees the frames
+/// that are left.
 #[must_use = "the frames go back when this is dropped"]
 #[derive(Debug)]
 pub(crate) struct PoolFrames<'p> {
-    // Dropped in this order, as in `PoolFrame`.
+    // The fields are dropped in this order, as in `PoolFrame`.
     frames: Singles<'p>,
     /// The charge of the frames that are left.
     charge: Charge<'p>,
@@ -121,13 +122,13 @@ impl<'p> PoolFrames<'p> {
         }
     }
 
-    /// Frames that are left.
+    /// Returns the number of frames that are left.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// See [`Singles::stream_in`].
+    /// Does [`Singles::stream_in`].
     pub(crate) fn stream_in(&mut self, pages: &[[u8; PAGE_SIZE]]) -> bool {
         self.frames.stream_in(pages)
     }

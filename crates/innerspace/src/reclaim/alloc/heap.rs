@@ -6,11 +6,11 @@ use crate::reclaim::pool::Pool;
 use crate::sync::Arc;
 use crate::units::PageCount;
 
-/// Pages that stay charged beyond what is used, so that bytes that come and go do not charge each
-/// time; and those that are charged before some come, which take a page and a part of one more.
+/// Pages that stay charged although no bytes use them, so that bytes that come and go do not charge
+/// each time; and pages charged in advance: one page and a part of another.
 const AHEAD: u64 = 2;
 
-/// Pages that a group is charged for memory on the heap. They are given back when this is dropped.
+/// The pages that a group is charged for memory on the heap. Dropping this gives them back.
 pub(crate) struct HeapCharge {
     pool: Arc<Pool>,
     group: Group,
@@ -18,7 +18,7 @@ pub(crate) struct HeapCharge {
 }
 
 impl HeapCharge {
-    /// Nothing so far.
+    /// Creates a charge of no pages.
     pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> HeapCharge {
         HeapCharge {
             pool: pool.clone(),
@@ -32,7 +32,8 @@ impl HeapCharge {
         PageCount::floor(bytes).0 > self.pages.0
     }
 
-    /// Pages for this many bytes, and some more, so that the next few bytes need no charge.
+    /// Returns the pages for this many bytes, and some more, so that the next few bytes need no
+    /// charge.
     pub(crate) fn wanted_ahead(bytes: u64) -> PageCount {
         PageCount(PageCount::floor(bytes).0 + AHEAD)
     }
@@ -43,17 +44,18 @@ impl HeapCharge {
         (wanted..=wanted + AHEAD).contains(&pages.0)
     }
 
-    /// The group that pays.
+    /// Returns the group that pays.
     pub(crate) fn group(&self) -> GroupId {
         self.group.id()
     }
 
-    /// The pages charged now.
+    /// Returns the pages charged now.
     pub(crate) fn pages(&self) -> PageCount {
         self.pages
     }
 
-    /// The group, and how many more pages it has to be charged for [`HeapCharge::wanted_ahead`].
+    /// Returns the group, and how many more pages it has to be charged for
+    /// [`HeapCharge::wanted_ahead`].
     pub(crate) fn short_of(&self, bytes: u64) -> (GroupId, PageCount) {
         let short = HeapCharge::wanted_ahead(bytes)
             .0
@@ -67,10 +69,10 @@ impl HeapCharge {
     }
 
     /// Charges for this many bytes, rounded down to pages, or gives back pages that are too many.
-    /// Outside every section; may reclaim, as `mode` says.
+    /// The caller is outside every section. The call may reclaim, as `mode` says.
     ///
     /// # Errors
-    /// As [`Pool::charge`]; then nothing has changed. Giving back never fails.
+    /// The errors of [`Pool::charge`], with which nothing has changed. Giving back never fails.
     pub(crate) fn settle(&mut self, bytes: u64, mode: AllocMode) -> Result<(), LimitError> {
         if HeapCharge::is_settled(bytes, self.pages) {
             return Ok(());

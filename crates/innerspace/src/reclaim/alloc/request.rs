@@ -1,4 +1,4 @@
-//! Requests for memory: the hit, and what to do when it fails.
+//! Requests for memory: the hit, and the path when it fails.
 //!
 //! A hit takes a charge and a frame from the thread's stock and magazine. Everything else is one
 //! cold path, [`Pool::finish`]:
@@ -14,8 +14,8 @@
 //!                                            `--> of what is set aside -> Ok, or NothingEvictable
 //! ```
 //!
-//! **In a call of a store** a request evicts what is clean, and calls no store. If that is not
-//! enough, it gets pages that the file set aside when it was opened, and is refused when those are
+//! **In a call of a store** a request evicts clean pages, and calls no store. If that is not
+//! enough, it gets pages that the file set aside when it was opened, and is refused when these are
 //! used up: nothing is granted over a limit. The store's caller makes room with nothing locked, and
 //! tries again (`cache/core/gate.rs`).
 
@@ -31,27 +31,27 @@ use crate::stats::Event;
 use crate::sync::{Rank, order};
 use crate::units::{FrameId, PageCount};
 
-/// Pages that one round of direct reclaim frees beyond the need, so that not every request
-/// reclaims: a 64th of the group between these two, and no more than a sixteenth.
+/// How many pages one round of direct reclaim frees beyond the need, so that not every request
+/// reclaims: a 64th of the group between these two bounds, and no more than a sixteenth.
 const EXTRA_PAGES: u64 = 32;
 const MOST_EXTRA_PAGES: u64 = 256;
 
-/// Pages over `high` that one request frees at most.
+/// The most pages over `high` that one request frees.
 const HIGH_PAGES: u64 = 128;
 
-/// Pages over `high` up to which requests that may not wait are let pass; in small groups an eighth
-/// of `high`.
+/// The number of pages over `high` up to which requests that may not wait succeed. In small groups
+/// it is an eighth of `high`.
 const HIGH_SLACK: u64 = 64;
 
 /// How far a request for memory may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AllocMode {
-    /// Evict, write back what the group itself pays for, wait for others. Outside every section,
-    /// with no block lock held.
+    /// The request may evict, write back data that the group itself pays for, and wait for others.
+    /// It is made outside every section, with no block lock held.
     Wait,
-    /// Take a free frame, or fail with "would block".
+    /// The request may take a free frame, and otherwise fails with "would block".
     NoWait,
-    /// Evict clean blocks, never call a store. A block lock may be held.
+    /// The request may evict clean blocks, but never call a store. A block lock may be held.
     NoIo,
 }
 
@@ -61,8 +61,8 @@ impl AllocMode {
         matches!(self, AllocMode::Wait | AllocMode::NoIo)
     }
 
-    /// A request that reclaims may call owners, which take the locks of files, from their lists of
-    /// mappings inwards.
+    /// Checks the lock order: a request that reclaims may call owners, which take the locks of
+    /// files, from their lists of mappings inwards.
     #[inline(always)]
     fn check_order(self) {
         if self.may_reclaim() {
@@ -81,7 +81,7 @@ enum Stuck {
 }
 
 impl Stuck {
-    /// Where reclaim has to begin.
+    /// Returns the group in which reclaim has to begin.
     fn group(self) -> GroupId {
         match self {
             Stuck::Charge(group) => group,
@@ -96,7 +96,7 @@ impl From<Refused> for Stuck {
     }
 }
 
-/// What a request may do if it does not succeed at once.
+/// How far a request may go if its first attempt fails.
 #[derive(Clone, Copy, Debug)]
 enum Effort {
     Refuse,
@@ -106,20 +106,20 @@ enum Effort {
 /// A further attempt on the cold path.
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
-    /// Within the limits, after room was made.
+    /// An attempt within the limits, after room was made.
     Again,
-    /// With what was set aside for the call of a store that this thread is in, and the reserve.
+    /// An attempt with the pages set aside for the present call of a store, and with the reserve.
     SetAside,
 }
 
 /// Requests and their hits.
 impl Pool {
-    /// A block of `1 << order` frames charged to `group`. Its bytes are those that its last user
-    /// left.
+    /// Allocates a block of `1 << order` frames charged to `group`. Its bytes are those that its
+    /// last user left.
     ///
     /// # Errors
     /// The group, or one above it, is full (or the arena has no such block) and stayed so within
-    /// what `mode` allows. The error says what holds the memory; nothing was charged.
+    /// the bounds of `mode`. The error says what holds the memory; nothing was charged.
     #[inline]
     pub(crate) fn alloc(
         &self,
@@ -141,7 +141,7 @@ impl Pool {
     /// Charges pages that are in no frame: for memory that a layer above keeps on the heap.
     ///
     /// # Errors
-    /// As [`Pool::alloc`].
+    /// The errors of [`Pool::alloc`].
     pub(crate) fn charge(
         &self,
         group: GroupId,
@@ -165,8 +165,8 @@ impl Pool {
         }
     }
 
-    /// [`Pool::alloc_from_thread_cache`] for a caller that may wait, and asks [`Pool::alloc`] if
-    /// this returns none.
+    /// Does [`Pool::alloc_from_thread_cache`] for a caller that may wait, and calls [`Pool::alloc`]
+    /// if that returns none.
     #[inline(always)]
     pub(crate) fn alloc_page_from_thread_cache(
         &self,
@@ -177,9 +177,9 @@ impl Pool {
         self.alloc_from_thread_cache(group)
     }
 
-    /// A frame, if the charge is in this thread's stock and the frame in its magazine, or can be
-    /// loaded there; and, as a hint, the frame that this thread gets after it, if known. May be
-    /// called inside a section.
+    /// Returns a frame, if the charge is in this thread's stock and the frame in its magazine, or
+    /// can be loaded there. Also returns, as a hint, the frame that this thread gets next, if it is
+    /// known. May be called inside a section.
     #[inline(always)]
     pub(crate) fn alloc_from_thread_cache(
         &self,
@@ -190,9 +190,9 @@ impl Pool {
         Some((PoolFrame::new(self, frame, charge), next))
     }
 
-    /// A frame, if the charge stays below every limit and mark and a frame is free. Frees nothing,
-    /// waits for nothing: may be called inside a section. `None` does not say why, and counts as no
-    /// refusal; ask [`Pool::alloc`] outside.
+    /// Returns a frame, if the charge stays below every limit and mark and a frame is free. Frees
+    /// nothing and waits for nothing, so it may be called inside a section. `None` gives no reason,
+    /// and counts as no refusal; call [`Pool::alloc`] outside the section then.
     #[inline(always)]
     pub(crate) fn try_alloc(&self, group: GroupId) -> Option<PoolFrame<'_>> {
         let charge = self.groups.try_charge_unrefused(group)?;
@@ -201,9 +201,9 @@ impl Pool {
         Some(PoolFrame::new(self, frame, charge))
     }
 
-    /// Up to `most` frames of one page, as many as this thread's stock of charges and its magazine
-    /// give in one access each. `None` if they give none, or a limit is near: ask [`Pool::alloc`]
-    /// for one frame. Waits as [`AllocMode::Wait`] does.
+    /// Returns up to `most` frames of one page, as many as this thread's stock of charges and its
+    /// magazine give in one access each. Returns `None` if they give none, or a limit is near: call
+    /// [`Pool::alloc`] for one frame then. Waits as [`AllocMode::Wait`] does.
     pub(crate) fn alloc_some(&self, group: GroupId, most: usize) -> Option<PoolFrames<'_>> {
         AllocMode::Wait.check_order();
         age_if_due(self);
@@ -214,7 +214,7 @@ impl Pool {
         if frames.len() == 0 {
             return None;
         }
-        // Charges without a frame go back.
+        // Charges without a frame are given back.
         let charge = charge.split(PageCount(frames.len() as u64));
         Some(PoolFrames::new(self, frames, charge))
     }
@@ -276,7 +276,7 @@ impl Pool {
         })
     }
 
-    /// The rest of a request after its first attempt; see the module's documentation.
+    /// Does the rest of a request after its first attempt; see the module's documentation.
     #[cold]
     fn finish<T>(
         &self,
@@ -304,8 +304,8 @@ impl Pool {
         let mut rounds = Rounds::new();
         loop {
             let room = self.make_room(stuck.group(), self.need(stuck, pages), io, &mut rounds);
-            // This is tried even if no room was made: others may have freed some before we looked
-            // for them.
+            // This is tried even if no room was made: other threads may have freed some before this
+            // one looked for them.
             match attempt(Attempt::Again) {
                 Ok(got) => return Ok(got),
                 Err(still) => stuck = still,
@@ -314,7 +314,7 @@ impl Pool {
                 break;
             }
         }
-        // Dirty blocks may hold all that could be freed, and wait for this very call.
+        // Dirty blocks may hold all memory that could be freed, and wait for this very call.
         if let Ok(got) = attempt(Attempt::SetAside) {
             return Ok(got);
         }
@@ -328,9 +328,9 @@ impl Pool {
         Err(self.limit_error(stuck.group(), pages, reason))
     }
 
-    /// A request of `payer` went through, but `group` is over its `high`. Frees some pages, and
-    /// goes slower when that does not help. A request that may not wait is let pass a little above
-    /// the mark, and refused beyond (M9).
+    /// Handles a request of `payer` that succeeded with `group` over its `high`. Frees some pages,
+    /// and slows down if that does not help. A request that may not wait succeeds a little above
+    /// the mark, and is refused beyond (M9).
     fn relieve(
         &self,
         group: GroupId,
@@ -343,7 +343,7 @@ impl Pool {
             Effort::Refuse => {
                 let slack = (high / 8).clamp(1, HIGH_SLACK);
                 if self.over_high(group) > slack {
-                    // Pages in stock belong to no one: no reason to refuse.
+                    // Pages in stock are not in use, so they are no reason to refuse.
                     self.groups.drain_stocks(group);
                 }
                 self.background.want_under_high();
@@ -367,19 +367,19 @@ impl Pool {
         Ok(())
     }
 
-    /// What a mode allows at this place. A store's own requests to another pool may call stores
-    /// there, but files that may stand above the store are skipped.
+    /// Returns how far a request with this mode may go in this place. A store's own requests to
+    /// another pool may call stores there, but files that may be above the store are skipped.
     fn effort(&self, payer: GroupId, mode: AllocMode) -> Effort {
         match (mode, StoreScope::innermost(self.domain.id())) {
             (AllocMode::NoWait, _) => Effort::Refuse,
-            // Read-ahead in a call of a store, and owners that reclaim has called.
+            // This is read-ahead in a call of a store, or an owner that reclaim has called.
             (AllocMode::NoIo, Some(_)) | (_, Some(Scope::Owner)) => Effort::Refuse,
             (AllocMode::NoIo, None) | (_, Some(Scope::Store)) => Effort::Reclaim(Io::Forbidden),
             (AllocMode::Wait, None) => Effort::Reclaim(Io::Of(payer)),
         }
     }
 
-    /// Charges with what was set aside for the call of a store that this thread is in.
+    /// Charges pages that were set aside for the present call of a store.
     fn charge_aside(&self, group: GroupId, pages: PageCount) -> Result<Charge<'_>, Stuck> {
         let lend = |aside: &SetAside| aside.lend(&self.groups, group, pages);
         StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))
@@ -396,15 +396,15 @@ impl Pool {
         Some(frame)
     }
 
-    /// Pages to free: the missing ones and a little more, less in small groups.
+    /// Returns how many pages to free: the missing ones and a few more, fewer in small groups.
     fn need(&self, stuck: Stuck, pages: PageCount) -> PageCount {
         let group = stuck.group();
         let usage = self.groups.charged(group).0;
         let max = self.groups.limit(group);
         let missing = match stuck {
             Stuck::Charge(_) => (usage + pages.0).saturating_sub(max),
-            // There are free frames, but not adjacent, or in other threads' magazines: make room
-            // for one whole block more.
+            // There are free frames, but they are not adjacent, or are in other threads' magazines.
+            // So room is made for one more whole block.
             Stuck::NoFrame => pages.0 * 2,
         };
         let extra = (max / 64).clamp(EXTRA_PAGES, MOST_EXTRA_PAGES);
@@ -417,7 +417,7 @@ impl Pool {
         self.groups.limit_error(group, pages, reason, None)
     }
 
-    /// The error for a request that has failed.
+    /// Creates the error for a request that has failed.
     pub(crate) fn limit_error(
         &self,
         group: GroupId,
@@ -429,8 +429,8 @@ impl Pool {
     }
 }
 
-/// Makes a caller slower the further its group is over `high`: not at all up to a sixteenth, then
-/// up to a tenth of a second.
+/// Slows a caller down by how far its group is over `high`: not at all up to a sixteenth, then up
+/// to a tenth of a second.
 fn slow_down(over: u64, high: u64, io: Io) {
     if io == Io::Forbidden || over <= high / 16 {
         return;
