@@ -237,7 +237,7 @@ impl FileOpener {
                 Found::Nothing(mut files) => inner.files.note_opening(&mut files, identity),
             };
             let heap = self.charge(&|| store.name())?;
-            let asked = StoreProbe::new(&inner.cache, store.clone(), &self.options)?;
+            let asked = StoreProbe::new((&inner.pool, &inner.root), store.clone(), &self.options)?;
             let mut files = match inner.files.look(&inner.cache, identity, same)? {
                 Found::Same(open) => return Ok(open),
                 Found::Nothing(files) => files,

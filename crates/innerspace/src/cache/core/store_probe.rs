@@ -7,9 +7,8 @@ use std::borrow::Cow;
 
 use crate::cache::errors::{FileError, StoreAction};
 use crate::cache::file::options::{FileAccess, FileOptions};
-use crate::cache::service::Cache;
-use crate::group::SetAside;
-use crate::reclaim::AllocMode;
+use crate::group::{Group, SetAside};
+use crate::reclaim::{AllocMode, Pool};
 use crate::store::{Accepted, Identity, Limits, Store, Version, shown_name, uninterrupted};
 use crate::sync::Arc;
 use crate::units::PageCount;
@@ -45,7 +44,7 @@ impl StoreProbe {
     /// Checks whether a store can be opened in this way. Dirty blocks can only be written to a
     /// store that uses files if those have memory for them: it is set aside here.
     pub(crate) fn new(
-        cache: &Cache,
+        (pool, root): (&Pool, &Group),
         store: Arc<dyn Store>,
         options: &FileOptions,
     ) -> Result<StoreProbe, FileError> {
@@ -79,9 +78,9 @@ impl StoreProbe {
         let writes = options.access == FileAccess::ReadWrite;
         let aside = match uses_files && writes {
             true => {
-                let group = options.group.as_ref().unwrap_or(cache.root_group());
+                let group = options.group.as_ref().unwrap_or(root);
                 let pages = PageCount((1 << order) + ASIDE);
-                let charge = cache.pool().charge(group.id(), pages, AllocMode::Wait)?;
+                let charge = pool.charge(group.id(), pages, AllocMode::Wait)?;
                 Some(Arc::new(SetAside::new(group, charge)))
             }
             false => None,

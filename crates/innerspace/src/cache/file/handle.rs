@@ -55,7 +55,7 @@ impl FileInner {
     ) -> Result<PagedFile, FileError> {
         Ok(FileInner::over(
             cache,
-            StoreProbe::new(cache, store, options)?,
+            StoreProbe::new((cache.pool(), cache.root_group()), store, options)?,
             options,
         ))
     }

@@ -56,7 +56,7 @@ pub(crate) struct Cache {
     /// Set when there is no service any more: neither a service thread, nor a memory that could be
     /// ticked.
     abandoned: AtomicBool,
-    files: Mutex<Files>,
+    files: Mutex<Files<FileCore>>,
     /// Notified when a file has been closed. Used with the mutex of `files`.
     closed: Condvar,
     /// The number of dirty pages of each group, including the groups below.
@@ -337,7 +337,8 @@ impl Cache {
     }
 
     pub(super) fn add_file(&self, file: &Arc<FileCore>) {
-        self.files.lock().add(file);
+        let (id, in_use) = (&file.id, file.store.in_use());
+        self.files.lock().add(id.number, id.identity, file, in_use);
     }
 
     /// Returns the number of the next file.
@@ -347,7 +348,7 @@ impl Cache {
 
     pub(super) fn remove_file(&self, file: &FileCore) {
         let mut files = self.files.lock();
-        files.set_unwritten(file, false);
+        files.set_unwritten(file.id.number, &file.id.groups, false);
         // If a call of the store is under way, the file does not count as closed before that has
         // ended.
         files.remove(file.id.number);
@@ -397,7 +398,10 @@ impl Cache {
     /// Lists a file of which a block becomes dirty, or unlists one that has none. Called under the
     /// mutex of its dirty index.
     pub(super) fn list_unwritten(&self, file: &FileCore, listed: bool) {
-        self.files.lock().set_unwritten(file, listed);
+        let id = &file.id;
+        self.files
+            .lock()
+            .set_unwritten(id.number, &id.groups, listed);
     }
 
     /// Returns the files with blocks that are not written, or not synced, for which `group`, or a
