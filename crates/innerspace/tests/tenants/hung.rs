@@ -12,7 +12,7 @@ use std::time::Duration;
 use innerspace::store::faulty::{Fault, OperationKind, Release, Rule};
 use innerspace::store::{FaultyStore, MemoryStore, Store};
 use innerspace::{
-    AccessKind, Device, DeviceError, FileAccess, Group, MIB, Map, Memory, PagedFile, Threads,
+    AccessKind, Device, DeviceError, FileAccess, Group, KIB, MIB, Map, Memory, PagedFile, Threads,
 };
 
 use crate::world::World;
@@ -233,11 +233,12 @@ struct PanicsInWrite;
 
 impl Store for PanicsInWrite {
     fn len(&self) -> io::Result<u64> {
-        Ok(0)
+        Ok(1 << 41)
     }
 
-    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
-        Ok(0)
+    fn read_at(&self, buf: &mut [u8], _: u64) -> io::Result<usize> {
+        buf.fill(7);
+        Ok(buf.len())
     }
 
     fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
@@ -246,6 +247,35 @@ impl Store for PanicsInWrite {
 
     fn writable(&self) -> bool {
         true
+    }
+}
+
+// spec: N2, N6
+#[test]
+fn a_store_that_panics_where_its_group_makes_room_leaves_nothing_charged() {
+    let world = World::new(16 * MIB, Threads::None);
+    for pages in 0..64 {
+        let group = world.a.child("small", 256 * KIB).unwrap();
+        let file = open(&world.memory, &group, Arc::new(PanicsInWrite));
+        let space = world.memory.space_in(&group).unwrap();
+        let at = space.map(Map::anonymous(MIB)).unwrap();
+        let each = |work: &mut dyn FnMut()| {
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        };
+        each(&mut || drop(file.write_at(&[1; 4096], 0)));
+        let mut accessor = space.accessor().unwrap();
+        for page in 0..pages {
+            each(&mut || accessor.store(at + page * PAGE, 1_u64).unwrap_or_default());
+        }
+        // A place far away needs nodes of the index besides its page.
+        each(&mut || drop(file.view(1 << 40..(1 << 40) + 1)));
+        each(&mut || drop(file.write_at(&[1; 8192], 1 << 39)));
+        each(&mut || drop(file.write_at(&[1; 4096], 1 << 38)));
+        drop((accessor, space));
+        let mut file = Some(file);
+        each(&mut || drop(file.take()));
+        assert_eq!(group.usage(), 0, "{pages} pages");
+        world.memory.validate();
     }
 }
 

@@ -125,6 +125,22 @@ enum Looked {
     Dying,
 }
 
+/// A published, locked block with two references that is not in the index, nor on the LRU. Dropping
+/// it frees the block, also when a store panics below the reclaim for its place in the index.
+struct Unlisted<'f>(&'f FileCore, FrameId);
+
+impl Drop for Unlisted<'_> {
+    fn drop(&mut self) {
+        let Unlisted(file, frame) = *self;
+        // No other thread has found the block through the index, but a lookup with an old word may
+        // hold it for a moment.
+        let dropped = file.pool.uncache(frame);
+        debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
+        file.frames().unlock(frame);
+        file.put(frame);
+    }
+}
+
 impl FileCore {
     /// Looks a block up, as the flags say (see [`Get`]). All lookups come here.
     pub(crate) fn get_page(&self, block: u64, get: Get) -> Result<Got<'_>, FileError> {
@@ -393,36 +409,20 @@ impl FileCore {
         get: Get,
         basis: Basis,
     ) -> Result<bool, FileError> {
+        let unlisted = Unlisted(self, frame);
         let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
-        let result = loop {
+        let shadow = loop {
             match self.try_insert(block, frame, basis, &mut spares) {
-                Some(Inserted::Done(shadow)) => break Ok(Some(shadow)),
-                None if self.is_closed() => break Err(self.closed()),
-                Some(Inserted::Occupied(_)) | None => break Ok(None),
-                Some(Inserted::NeedNodes(count)) => {
-                    if let Err(error) = spares.ensure(count, get.alloc_mode()) {
-                        break Err(FileError::from(error));
-                    }
-                }
+                Some(Inserted::Done(shadow)) => break shadow,
+                None if self.is_closed() => return Err(self.closed()),
+                Some(Inserted::Occupied(_)) | None => return Ok(false),
+                Some(Inserted::NeedNodes(count)) => spares.ensure(count, get.alloc_mode())?,
             }
         };
-        drop(spares);
-        match result {
-            Ok(Some(shadow)) => {
-                self.note_refault(frame, shadow, get);
-                self.pool.lru_add(frame);
-                Ok(true)
-            }
-            other => {
-                // No other thread has found the block through the index, but a lookup with an old
-                // word may hold it for a moment.
-                let dropped = self.pool.uncache(frame);
-                debug_assert_eq!(dropped, Dropped::Held, "our own reference is left");
-                self.frames().unlock(frame);
-                self.put(frame);
-                other.map(|_| false)
-            }
-        }
+        std::mem::forget(unlisted);
+        self.note_refault(frame, shadow, get);
+        self.pool.lru_add(frame);
+        Ok(true)
     }
 
     /// Tries once to put a block into the index. Returns `None` if its basis is no longer true.

@@ -42,7 +42,10 @@ use crate::sys::copy::Quarter;
 use crate::units::{FrameId, PAGE_SIZE};
 
 /// Published blocks for the places from `first` on. The first `done` of them are in the index.
+/// Ends when it is dropped, also when a store panics below the reclaim for places in the index:
+/// what is in the index is announced, and the rest freed.
 struct NewRun<'a> {
+    file: &'a FileCore,
     first: u64,
     frames: &'a [FrameId],
     done: usize,
@@ -53,9 +56,16 @@ impl NewRun<'_> {
     fn next(&self) -> u64 {
         self.first + self.done as u64
     }
+}
 
-    fn blocks(&self) -> Range<u64> {
-        self.first..self.next()
+impl Drop for NewRun<'_> {
+    fn drop(&mut self) {
+        for frame in &self.frames[self.done..] {
+            self.file.take_back(*frame);
+        }
+        if self.done > 0 {
+            self.file.made_new(self.first..self.next());
+        }
     }
 }
 
@@ -330,24 +340,21 @@ impl FileCore {
         // From here on reclaim may find the blocks, but sees that they are not (yet) in the index.
         self.pool.lru_add_run(frames);
         let mut run = NewRun {
+            file: self,
             first,
             frames,
             done: 0,
         };
         let mut shadows = Vec::new();
         let result = self.insert_dirty(&mut run, end, basis, &mut shadows);
-        for frame in &frames[run.done..] {
-            self.take_back(*frame);
-        }
+        let done = run.done;
+        drop(run);
         for shadow in shadows {
             // The block is written, not read, so it stays inactive. Its frame is not touched, since
             // it may be freed already.
             let _where_a_read_would_be = self.count_refault(shadow);
         }
-        if run.done > 0 {
-            self.made_new(run.blocks());
-        }
-        (run.done, result)
+        (done, result)
     }
 
     /// Puts complete blocks into the index and the dirty index, and makes the file long enough, in
