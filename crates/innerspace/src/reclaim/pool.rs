@@ -419,7 +419,8 @@ impl Pool {
         self.retire_of(NO_OWNER, entry);
     }
 
-    /// Like [`Pool::retire`], for an entry that sessions of the space `owner` may hold.
+    /// Like [`Pool::retire`], for an entry that sessions of the space `owner` may hold, or those of
+    /// any space ([`ANY_OWNER`]).
     pub(crate) fn retire_of(&self, owner: u64, entry: Retired) {
         if self.retired.push((owner, entry)) {
             self.kick();
@@ -468,7 +469,7 @@ impl Pool {
         let Some(mut batch) = self.retired.take() else {
             return 0;
         };
-        let open = self.domain.synchronize_but_sessions();
+        let open = self.domain.synchronize_but_sessions(|_| true);
         let is_free =
             |owner: u64| !open.contains(&owner) && (owner != ANY_OWNER || open.is_empty());
         let entries = batch.take_free(is_free);

@@ -156,6 +156,8 @@ pub(crate) struct Participant {
     graces_seen: AtomicU64,
     /// The space whose translations this reader's sessions hold, or [`NO_OWNER`].
     owner: u64,
+    /// The session that was last waited for in vain: it is not waited for again.
+    idle: AtomicU64,
     /// The participant's place in the domain's list.
     ticket: Ticket,
     /// Whether the participant is removed together with its only [`Reader`].
@@ -190,6 +192,7 @@ impl Participant {
             fences: AtomicU32::new(0),
             graces_seen: AtomicU64::new(0),
             owner: NO_OWNER,
+            idle: AtomicU64::new(CLOSED),
             ticket: Ticket::NONE,
             passing: false,
             mailbox: Mutex::ranked(
@@ -416,8 +419,8 @@ impl Domain {
 
     /// Waits like `synchronize_with`, but for a session only as long as a session in use takes to
     /// pass a safepoint. Returns the owners of the sessions that are still open.
-    pub(crate) fn synchronize_but_sessions(&self) -> Vec<u64> {
-        self.grace(|_| true, SessionWait::Briefly)
+    pub(crate) fn synchronize_but_sessions(&self, may_hold: impl Fn(u64) -> bool) -> Vec<u64> {
+        self.grace(may_hold, SessionWait::Briefly)
     }
 
     /// Asks the sessions of the owners that `may_hold` selects to pass a safepoint, and waits as
@@ -527,11 +530,17 @@ impl Domain {
             if (state ^ seen) & !SESSION != 0 || (is_session && sessions.is_none()) {
                 return true;
             }
+            let is_brief = is_session && sessions == Some(SessionWait::Briefly);
+            // Relaxed: a hint. Each section has a number of its own.
+            if is_brief && participant.idle.load(Ordering::Relaxed) == seen | SESSION {
+                return false;
+            }
             if !backoff.is_spent() {
                 backoff.snooze();
                 continue;
             }
-            if is_session && sessions == Some(SessionWait::Briefly) {
+            if is_brief {
+                participant.idle.store(seen | SESSION, Ordering::Relaxed);
                 return false;
             }
             if cfg!(any(loom, shuttle)) {

@@ -13,8 +13,10 @@ use crate::cache::dirty::writeback::LockMode;
 use crate::cache::lookup::block::{BlockRef, Locked};
 use crate::cache::map::mappers::Revoke;
 use crate::frame::{FlagSet, Uses};
-use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner};
+use crate::reclaim::{CleanCount, EvictCount, FlushRequest, Io, LeftShadow, Owner, Retired};
 use crate::stats::Event;
+use crate::sync::domain::ANY_OWNER;
+use crate::sync::failpoint;
 use crate::units::{FrameId, PageCount};
 
 /// Which of the named blocks are evicted, and how.
@@ -60,7 +62,21 @@ impl FileCore {
         domain.sessions_pass(|owner| self.mappers.has_owner(owner))
     }
 
-    /// Evicts clean, unviewed blocks among `frames`.
+    /// Waits until no access uses a translation that was taken away before; returns false if a
+    /// session may do so for long, and the caller does not wait for those. It was opened since the
+    /// sessions were asked.
+    fn grace_of(&self, which: Evicting) -> bool {
+        if which != Evicting::Unheld {
+            self.grace();
+            return true;
+        }
+        let maps = |owner| self.mappers.has_owner(owner);
+        let open = self.pool.domain.synchronize_but_sessions(maps);
+        open.is_empty()
+    }
+
+    /// Evicts clean, unviewed blocks among `frames`. Frames that a session may still hold are freed
+    /// when that is over.
     pub(crate) fn evict_frames(&self, frames: &[FrameId], which: Evicting) -> EvictCount {
         let mut locked: Vec<Locked<'_>> = Vec::with_capacity(frames.len());
         locked.extend(frames.iter().filter_map(|frame| self.lock_named(*frame)));
@@ -81,6 +97,7 @@ impl FileCore {
         if which == Evicting::Unheld && has_mapped && !self.sessions_pass() {
             locked.retain(|one| !is_mapped(one));
         }
+        failpoint!(SessionsAsked);
         self.retain_synced(&mut locked);
         let mut mapped: Vec<u64> = Vec::with_capacity(locked.len());
         for one in locked.iter().filter(|one| is_mapped(one)) {
@@ -92,9 +109,7 @@ impl FileCore {
         for run in mapped.chunk_by(|a, b| a + 1 == *b) {
             self.revoke(run[0]..run[run.len() - 1] + 1, Revoke::All);
         }
-        if !mapped.is_empty() {
-            self.grace();
-        }
+        let is_held = !mapped.is_empty() && !self.grace_of(which);
         let mut left = Vec::with_capacity(locked.len());
         let mut gone = Vec::with_capacity(locked.len());
         for one in locked {
@@ -103,6 +118,10 @@ impl FileCore {
                 gone.push(frame);
                 left.extend(shadow);
             }
+        }
+        if is_held {
+            let retire = |frame| self.pool.retire_of(ANY_OWNER, Retired::Frame(frame));
+            gone.drain(..).for_each(retire);
         }
         let freed = gone.len() as u64;
         match self.id.order {

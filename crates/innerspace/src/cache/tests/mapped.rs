@@ -9,6 +9,9 @@ use crate::frame::Dropped;
 use crate::sync::{Mutex, Weak};
 use crate::units::FrameId;
 
+/// The space that the table stands for.
+pub(super) const OWNER: u64 = 9;
+
 /// The page table: for each mapped page of the file, its entry.
 pub(super) struct Table {
     pub(super) pool: Arc<Pool>,
@@ -25,7 +28,7 @@ pub(super) struct Entry {
 
 impl Mappers for Table {
     fn owner(&self) -> u64 {
-        0
+        OWNER
     }
 
     fn revoke(&self, pages: Range<u64>, how: Revoke) {

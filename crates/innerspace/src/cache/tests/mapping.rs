@@ -1,13 +1,17 @@
 //! Blocks for faults, seen from a mapper that keeps a table of its own.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use super::mapped::Mapped;
+use super::mapped::{Mapped, OWNER};
 use super::*;
 use crate::cache::{FaultKind, FaultPage, FileError, Mappers, Reading, Revoke, Wait, WriteOrder};
 use crate::frame::FlagSet;
-use crate::reclaim::Owner;
-use crate::sync::failpoint;
+use crate::reclaim::{Io, Owner};
+use crate::sync::domain::{CacheBinding, Domain};
+use crate::sync::{failpoint, thread};
 
 // spec: P29
 #[test]
@@ -21,6 +25,58 @@ fn who_evicts_without_waiting_leaves_what_is_mapped() {
     assert_eq!(mapped.rights(1), Some(false));
     assert_eq!(file.evict(..).unwrap(), PageCount(1));
     assert_eq!(mapped.rights(1), None);
+}
+
+// spec: N7
+#[test]
+fn an_eviction_for_others_waits_for_no_session_that_was_opened_meanwhile() {
+    let cache = memory(64);
+    let pool = cache.pool().clone();
+    let file = open(&cache, &patterned(65_536), &options(4096));
+    let mapped = Mapped::new(&cache, &file);
+    mapped.map(0, FaultKind::Read);
+    let frame = core(&file).lookup(0).unwrap().frame;
+    let (opened, is_open) = channel();
+    let (end, ended) = channel::<()>();
+    let domain = pool.domain.clone();
+    let there = failpoint::on("SessionsAsked", move || {
+        let session = thread::spawn(move || {
+            let places = [0_u8; 2];
+            let binding =
+                CacheBinding::new((&raw const places[0]).cast_mut(), &raw const places[1]);
+            let mut sections = Domain::register_at(&domain, binding, OWNER);
+            sections.enter();
+            sections.narrow();
+            opened.send(()).unwrap();
+            let in_time = ended.recv_timeout(Duration::from_secs(20)).is_ok();
+            sections.leave();
+            in_time
+        });
+        is_open.recv().unwrap();
+        SESSION.set(Some(session));
+    });
+    let count = core(&file).evict(&[frame], Io::Forbidden);
+    drop(there);
+    assert_eq!(count.freed, PageCount(0));
+    pool.flush_retired();
+    assert!(
+        pool.frames.meta(frame).kind().is_live(),
+        "I6: the session may hold it"
+    );
+    end.send(()).unwrap();
+    assert!(
+        SESSION.take().unwrap().join().unwrap(),
+        "the eviction waited"
+    );
+    pool.flush_retired();
+    assert!(!pool.frames.meta(frame).kind().is_live());
+    drop((mapped, file));
+    pool.validate();
+}
+
+thread_local! {
+    /// The session of the test above.
+    static SESSION: Cell<Option<thread::JoinHandle<bool>>> = const { Cell::new(None) };
 }
 
 #[test]
