@@ -1,8 +1,14 @@
 //! Numbers that all groups share are bounded for each group, and handles lead only downwards.
 
-use innerspace::store::MemoryStore;
-use innerspace::{Group, GroupError, KIB, MAX_GROUPS_BELOW, MIB, Threads};
+use std::sync::mpsc::channel;
+use std::thread;
 
+use innerspace::store::MemoryStore;
+use innerspace::{
+    FileAccess, Group, GroupError, KIB, MAX_GROUPS_BELOW, MIB, Map, PAGE_SIZE, Threads,
+};
+
+use crate::BOUND;
 use crate::world::World;
 
 /// Provides each method that would lead upwards, as long as the library has none.
@@ -70,4 +76,28 @@ fn groups_below_a_small_group_are_refused_in_the_end() {
     };
     assert!(matches!(refused, GroupError::Limit(_)), "{refused}");
     assert!((80..200).contains(&own.len()), "{}", own.len());
+}
+
+// spec: N6
+#[test]
+fn a_cut_of_a_file_that_is_mapped_over_most_addresses_ends() {
+    let world = World::new(4 * MIB, Threads::None);
+    let store = MemoryStore::with_len(1 << 50);
+    let options = world.memory.options().access(FileAccess::ReadWrite);
+    let file = options.group(&world.a).open(store).unwrap();
+    let space = world.memory.space_in(&world.a).unwrap();
+    let map = Map::file(&file).range(..1 << 46).shared();
+    let at = space.map(map).unwrap();
+    let mut accessor = space.accessor().unwrap();
+    for far in [0, 1 << 30, 1 << 45] {
+        assert_eq!(accessor.load(at + far), Ok(0_u8));
+    }
+    let (over, ends) = channel();
+    let own = file.clone();
+    thread::spawn(move || over.send((own.discard(), own.set_len(PAGE_SIZE as u64))));
+    let (discarded, cut) = ends.recv_timeout(BOUND).expect("a cut ends");
+    discarded.unwrap();
+    cut.unwrap();
+    assert!(accessor.load::<u8>(at + (1 << 45)).is_err());
+    assert_eq!(accessor.load(at), Ok(0_u8));
 }

@@ -28,6 +28,10 @@ use crate::sync::{Arc, Weak, failpoint};
 /// The number of pages that one section goes through.
 const PAGES_A_SECTION: u64 = 512;
 
+/// The most pages that are passed over in one section because they have no leaf: 16 GiB, so that no
+/// more than 16 nodes above the leaves are looked at.
+const PAGES_PASSED_OVER: u64 = 1 << 22;
+
 struct SpaceMapper {
     space: Weak<SpaceInner>,
     cache: Arc<Cache>,
@@ -68,14 +72,14 @@ impl Mappers for SpaceMapper {
     }
 
     fn revoke(&self, pages: Range<u64>, how: Revoke) {
-        self.in_parts(pages, |space, tables, part| {
+        self.in_parts(pages, how, |space, tables, part| {
             space.revoke_part(tables, self.file, part, how);
         });
         failpoint!(Revoked);
     }
 
     fn age(&self, pages: Range<u64>, used: &mut dyn FnMut(u64)) {
-        self.in_parts(pages, |space, tables, part| {
+        self.in_parts(pages, Revoke::All, |space, tables, part| {
             space.age_part(tables, self.file, part, used);
         });
         failpoint!(Revoked);
@@ -84,21 +88,31 @@ impl Mappers for SpaceMapper {
 
 impl SpaceMapper {
     /// Goes through a range in parts, each in a section. Parts that are not mapped are skipped, so
-    /// a long range (of a truncation, to the end) is cheap.
+    /// a long range (of a truncation, to the end) is cheap, and so are parts without a leaf: a
+    /// mapping may have 2^36 pages. [`Revoke::Tables`] has work to do where there is no leaf, too.
     fn in_parts(
         &self,
         pages: Range<u64>,
+        how: Revoke,
         mut work: impl FnMut(&SpaceInner, Tables<'_>, &Range<u64>),
     ) {
         let _visit = self.cache.visit();
         let Some(space) = self.space.upgrade() else {
             return;
         };
-        let mut from = pages.start;
+        let (mut from, mut len) = (pages.start, PAGES_A_SECTION);
         while from < pages.end {
-            let part = from..pages.end.min(from.saturating_add(PAGES_A_SECTION));
+            let part = from..pages.end.min(from.saturating_add(len));
+            if len == PAGES_A_SECTION {
+                space.inside(|tables| work(&space, tables, &part));
+            } else if space.inside(|tables| space.has_leaf(tables, self.file, &part)) {
+                len = PAGES_A_SECTION;
+                continue;
+            }
             from = part.end;
-            space.inside(|tables| work(&space, tables, &part));
+            if how != Revoke::Tables {
+                len = PAGES_PASSED_OVER.min(2 * len);
+            }
             if from < pages.end {
                 match space.inside(|tables| tables.vmas.first_page(self.file, from)) {
                     Some(next) => from = from.max(next),
@@ -166,6 +180,15 @@ impl SpaceInner {
             };
             nodes.for_each_slot(tables.root, addresses.start, addresses.end, &mut each);
         }
+    }
+
+    /// Whether there may be a leaf for the pages: so many ranges may show them that not all are
+    /// looked at in one section.
+    fn has_leaf(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>) -> bool {
+        let mut showing = tables.vmas.showing(file, pages).zip(0_u64..);
+        showing.any(|((_, addresses), count)| {
+            count == PAGES_A_SECTION || self.nodes().has_leaf(tables.root, &addresses)
+        })
     }
 
     fn revoke_part(&self, tables: Tables<'_>, file: usize, pages: &Range<u64>, how: Revoke) {

@@ -46,6 +46,22 @@ impl Nodes<'_> {
         self.walk_slots(root, ROOT_LEVEL, 0, start, end, each);
     }
 
+    /// Whether there is a leaf for a part of the range. The caller is inside the gate, or has it
+    /// closed.
+    pub(crate) fn has_leaf(self, root: FrameId, range: &Range<u64>) -> bool {
+        self.finds_leaf(root, ROOT_LEVEL, 0, range.start, range.end)
+    }
+
+    fn finds_leaf(self, node: FrameId, level: u32, base: u64, start: u64, end: u64) -> bool {
+        pieces(level, base, start, end).any(|(index, from, to)| {
+            let Some(child) = self.child(&self.words(node)[index]) else {
+                return false;
+            };
+            let below = base + index as u64 * span(level);
+            level == 1 || self.finds_leaf(child, level - 1, below, from, to)
+        })
+    }
+
     /// Returns one address in each leaf that has a slot of the range. The caller is inside the
     /// gate, or has it closed.
     pub(crate) fn leaves(self, root: FrameId, range: &Range<u64>) -> Vec<u64> {
