@@ -1,26 +1,29 @@
 //! A: every safe call of a tenant, in large numbers and with foreign code that misbehaves.
 
-use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use innerspace::{
-    Advice, AtFork, DaxDevice, FileAccess, Group, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile,
-    Space, VirtAddr,
-};
+use innerspace::{Advice, AtFork, Group, KIB, MIB, Map, Memory, PAGE_SIZE};
+use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::foreign::{Callee, Conduct, Foreign, PANIC, Rope};
+use crate::BOUND;
+use crate::calls::{self, Call};
+use crate::foreign::Conduct;
+use crate::held::{Ended, Held, own};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// One hostile act. A number says how many times, or how many objects.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
+    /// Calls of the API, with arguments of any kind.
+    Calls(Vec<Call>),
     Accessors(u16),
     Files(u16, Conduct, Conduct),
     Handles(u16),
@@ -69,9 +72,10 @@ pub(crate) fn acts() -> impl Strategy<Value = Act> {
             Just(Conduct::Lies),
         ]
     };
+    let call = (0..calls::count(), any::<u32>()).prop_map(|(which, with)| Call::new(which, with));
     let many = || prop_oneof![4 => 1..40_u16, 1 => 40..3000_u16];
     let bytes = || prop_oneof![0..64 * KIB as u32, 0..u32::MAX];
-    prop_oneof![
+    let crowds = prop_oneof![
         many().prop_map(Act::Accessors),
         (many(), conduct(), conduct()).prop_map(|(n, r, w)| Act::Files(n, r, w)),
         many().prop_map(Act::Handles),
@@ -104,23 +108,15 @@ pub(crate) fn acts() -> impl Strategy<Value = Act> {
         Just(Act::Huge),
         Just(Act::DropHalf),
         Just(Act::DropAll),
+    ];
+    prop_oneof![
+        1 => vec(call, 1..24).prop_map(Act::Calls),
+        2 => crowds,
     ]
 }
 
-/// The objects that A has, shared by the threads of its acts.
-struct Held {
-    memory: Memory,
-    group: Group,
-    rope: Rope,
-    files: Mutex<Vec<PagedFile>>,
-    spaces: Mutex<Vec<Space>>,
-    things: Mutex<Vec<Box<dyn Any + Send>>>,
-    device: DaxDevice,
-}
-
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Milliseconds after which an act seems to hang.
+const PATIENCE: u32 = 60;
 
 /// A, with a thread for each act, because an act may hang.
 pub(crate) struct Attacker {
@@ -130,17 +126,8 @@ pub(crate) struct Attacker {
 
 impl Attacker {
     pub(crate) fn new(memory: &Memory, group: &Group) -> Attacker {
-        let held = Held {
-            memory: memory.clone(),
-            group: group.clone(),
-            rope: Rope::default(),
-            files: Mutex::default(),
-            spaces: Mutex::default(),
-            things: Mutex::default(),
-            device: DaxDevice::memory(4 * MIB).unwrap(),
-        };
         Attacker {
-            held: Arc::new(held),
+            held: Arc::new(Held::new(memory, group)),
             threads: Vec::new(),
         }
     }
@@ -154,24 +141,34 @@ impl Attacker {
             ended.map_or_else(|panic| own(&*panic), |_| Ok(()))
         });
         let thread = act.unwrap();
-        for _ in 0..200 {
+        for _ in 0..PATIENCE {
             if thread.is_finished() {
                 break;
             }
-            thread::sleep(std::time::Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         self.threads.push(thread);
     }
 
-    /// Cuts the rope and waits for every act. Then drops all that A holds.
+    /// Cuts the rope, drops all that A holds and waits for every act, which may need some of that
+    /// to go.
     ///
     /// # Errors
-    /// An act panicked, other than by A's own doing.
+    /// When an act panicked, other than by A's own doing, or does not end.
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.held.rope.cut();
         // Above its own `high` A is slowed down, for minutes if it writes much.
         let _ = self.held.group.set_high(None);
+        let start = Instant::now();
         for thread in self.threads.drain(..) {
+            while !thread.is_finished() {
+                self.held.drop_all()?;
+                thread::sleep(Duration::from_millis(1));
+                if start.elapsed() > 3 * BOUND {
+                    let act = self.held.noted(thread.thread().id());
+                    return Err(format!("A's own act does not end: {act}"));
+                }
+            }
             thread.join().unwrap()?;
         }
         self.held.drop_all()
@@ -184,93 +181,15 @@ impl Drop for Attacker {
     }
 }
 
-fn own(panic: &(dyn Any + Send)) -> Result<(), String> {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    match text.or_else(|| panic.downcast_ref::<&str>().copied()) {
-        Some(PANIC) => Ok(()),
-        text => Err(format!("an act panicked: {text:?}")),
-    }
-}
-
-type Ended = Result<(), Box<dyn std::error::Error>>;
-
 impl Held {
-    fn keep(&self, thing: impl Any + Send) {
-        lock(&self.things).push(Box::new(thing));
-    }
-
-    fn foreign(
-        &self,
-        reads: Conduct,
-        writes: Conduct,
-    ) -> Result<PagedFile, Box<dyn std::error::Error>> {
-        let store = Foreign {
-            len: 64 * MIB,
-            reads,
-            writes,
-            rope: self.rope.clone(),
-        };
-        let options = self.memory.options().access(FileAccess::ReadWrite);
-        let file = options.group(&self.group).open(store)?;
-        lock(&self.files).push(file.clone());
-        Ok(file)
-    }
-
-    /// Returns the last file, or a new one.
-    fn file(&self) -> Result<PagedFile, Box<dyn std::error::Error>> {
-        let last = lock(&self.files).last().cloned();
-        last.map_or_else(|| self.foreign(Conduct::Works, Conduct::Works), Ok)
-    }
-
-    fn space(&self) -> Result<Space, Box<dyn std::error::Error>> {
-        if let Some(space) = lock(&self.spaces).last() {
-            return Ok(space.clone());
-        }
-        let space = self.memory.space_in(&self.group)?;
-        lock(&self.spaces).push(space.clone());
-        Ok(space)
-    }
-
-    fn pages(&self, pages: u64) -> Result<(Space, VirtAddr), Box<dyn std::error::Error>> {
-        let space = self.space()?;
-        let at = space.map(Map::anonymous(pages * PAGE))?;
-        let mut accessor = space.accessor()?;
-        for page in 0..pages {
-            accessor.store(at + page * PAGE, page)?;
-        }
-        Ok((space, at))
-    }
-
-    fn callee(&self, conduct: Conduct) -> Callee {
-        Callee {
-            conduct,
-            rope: self.rope.clone(),
-        }
-    }
-
-    /// Drops all that is held, one object after the other: a file's store may panic when it is
-    /// closed.
-    fn drop_all(&self) -> Result<(), String> {
-        let things = std::mem::take(&mut *lock(&self.things));
-        let files = std::mem::take(&mut *lock(&self.files));
-        let spaces = std::mem::take(&mut *lock(&self.spaces));
-        let mut ended = Ok(());
-        let mut drop_one = |thing: Box<dyn Any + Send>| {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
-                ended = std::mem::replace(&mut ended, Ok(())).and(own(&*panic));
-            }
-        };
-        things.into_iter().for_each(&mut drop_one);
-        files.into_iter().for_each(|file| drop_one(Box::new(file)));
-        spaces
-            .into_iter()
-            .for_each(|space| drop_one(Box::new(space)));
-        ended
-    }
-
     fn act(&self, act: &Act) -> Ended {
         let works = Conduct::Works;
+        self.note(act);
         match *act {
+            Act::Calls(ref calls) => calls.iter().for_each(|call| {
+                self.note(call);
+                let _ = call.make(self);
+            }),
             Act::Accessors(n) => {
                 let space = self.space()?;
                 for _ in 0..n {
@@ -333,8 +252,7 @@ impl Held {
             Act::Watches(n, conduct) => {
                 for _ in 0..n {
                     let callee = self.callee(conduct);
-                    let hook = move |_: &_| drop(callee.rope.behave(callee.conduct));
-                    self.keep(self.group.on_events(hook)?);
+                    self.keep(self.group.on_events(move |_| callee.call())?);
                 }
             }
             Act::Spaces(n) => {
@@ -436,15 +354,7 @@ impl Held {
                 let _ = pin!(&mut task).poll(&mut Context::from_waker(Waker::noop()));
                 self.keep(task);
             }
-            Act::DropHalf => {
-                let mut things = lock(&self.things);
-                let half = things.len() / 2;
-                let dropped: Vec<_> = things.drain(..half).collect();
-                drop(things);
-                for thing in dropped {
-                    let _ = catch_unwind(AssertUnwindSafe(|| drop(thing)));
-                }
-            }
+            Act::DropHalf => self.drop_half(),
             Act::DropAll => self.drop_all()?,
         }
         Ok(())

@@ -6,7 +6,9 @@
 //! the allocator.
 
 mod attacker;
+mod calls;
 mod foreign;
+mod held;
 mod victim;
 mod world;
 

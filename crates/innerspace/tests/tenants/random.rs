@@ -7,11 +7,14 @@
 //! constant. When A's rope is cut, everything is dropped and the memory is at rest, nothing is left
 //! charged.
 //!
-//! The suite runs a few programs with a fixed seed. `cargo xtask tenants 3600` runs programs with
-//! random seeds for that many seconds, and also prints how long B's rounds took alone and together
-//! with A.
+//! A few programs with a fixed seed in the suite. For a time, with random seeds:
+//! `cargo xtask tenants 3600`, which also prints how long B's rounds took, alone and after each
+//! kind of act. A failure names its seed, which `INNERSPACE_TENANTS_SEED` repeats.
 #![cfg(target_os = "linux")]
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +24,7 @@ use proptest::collection::vec;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
 use crate::attacker::{Act, Attacker, acts};
+use crate::calls::{self, Call};
 use crate::foreign::silence_own_panics;
 use crate::victim::Victim;
 use crate::world::{World, alone};
@@ -39,6 +43,18 @@ const CALLS: u64 = 200;
 
 const PROGRAMS: u32 = 12;
 
+/// How often a program is run that is to be shrunk.
+const TRIES: u32 = 4;
+
+/// Between what went wrong and where.
+const AFTER: &str = ", after ";
+
+/// What went wrong, without numbers: a program is shrunk as long as the same does.
+fn kind(reason: &str) -> String {
+    let what = reason.split(AFTER).next().unwrap_or(reason);
+    what.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find(|line| line.starts_with("VmRSS")).unwrap();
@@ -50,26 +66,42 @@ fn resident() -> u64 {
         * KIB
 }
 
-/// How long B's rounds took.
+/// How long B's rounds took: alone, and after each kind of act.
 #[derive(Default)]
-struct Times {
-    alone: Vec<Duration>,
-    beside: Vec<Duration>,
-}
+struct Times(BTreeMap<String, Vec<Duration>>);
 
 impl Times {
+    fn of(&mut self, act: Option<&Act>) -> &mut Vec<Duration> {
+        let name = act.map_or("alone".to_owned(), |act| format!("after {act:?}"));
+        let end = name.find('(').unwrap_or(name.len());
+        self.0.entry(name[..end].to_owned()).or_default()
+    }
+
     fn print(&mut self) {
-        for (name, times) in [("alone", &mut self.alone), ("beside A", &mut self.beside)] {
+        println!("B's rounds           times      median        99 %       worst");
+        for (name, times) in &mut self.0 {
             times.sort_unstable();
-            if let Some(worst) = times.last() {
-                let middle = times[times.len() / 2];
-                let most = times[times.len() * 99 / 100];
-                println!(
-                    "B's rounds {name}: {} times, median {middle:?}, 99 % {most:?}, worst {worst:?}",
-                    times.len()
-                );
-            }
+            let at = |part: usize| times[(times.len() - 1) * part / 100].as_micros();
+            let (middle, most, worst) = (at(50), at(99), at(100));
+            let count = times.len();
+            println!("{name:18} {count:7} {middle:8} us {most:8} us {worst:8} us");
         }
+    }
+}
+
+/// Does what must end.
+///
+/// # Errors
+/// When it does not.
+fn within_bound(what: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let (over, ends) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        work();
+        let _ = over.send(());
+    });
+    match ends.recv_timeout(BOUND) {
+        Err(mpsc::RecvTimeoutError::Timeout) => Err(format!("{what} does not end")),
+        _ => thread.join().map_err(|_| format!("{what} panicked")),
     }
 }
 
@@ -106,12 +138,12 @@ fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
         }
     };
     for _ in 0..3 {
-        round(&mut times.alone)?;
+        round(times.of(None))?;
     }
     for (number, act) in program.iter().enumerate() {
         attacker.begin(act);
-        let after = |error| format!("after act {number}, {act:?}: {error}");
-        round(&mut times.beside).map_err(after)?;
+        let after = |error| format!("{error}{AFTER}act {number}, {act:?}");
+        round(times.of(Some(act))).map_err(after)?;
         let charged = world.a.usage() + world.b.usage();
         let more = (HEAP.current_usage() as u64).saturating_sub(heap);
         if more > charged + HEAP_BESIDE {
@@ -128,12 +160,42 @@ fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
     let World { memory, a, b, .. } = world;
     // Waits for jobs of futures that were dropped: a running job has a handle and a view for a
     // moment.
-    memory.validate();
+    let at_rest = memory.clone();
+    within_bound("the check of the memory", move || at_rest.validate())?;
     let left = (a.usage(), b.usage());
     if left != (0, 0) {
         return Err(format!("{left:?} bytes are charged when all is dropped"));
     }
+    within_bound("the drop of the last handle", move || drop((memory, a, b)))
+}
+
+/// Runs a program, and one that is to be shrunk for some reason a few times over: threads may meet
+/// in another way each time.
+fn runs(
+    program: &[Act],
+    times: &mut Times,
+    to_shrink: &RefCell<Option<String>>,
+) -> Result<(), TestCaseError> {
+    let wanted = to_shrink.borrow().clone();
+    let tries = if wanted.is_some() { TRIES } else { 1 };
+    for _ in 0..tries {
+        let Err(reason) = run(program, times) else {
+            continue;
+        };
+        if wanted
+            .as_ref()
+            .is_none_or(|wanted| *wanted == kind(&reason))
+        {
+            *to_shrink.borrow_mut() = Some(kind(&reason));
+            return Err(TestCaseError::fail(reason));
+        }
+    }
     Ok(())
+}
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().expect("a number"))
 }
 
 // spec: N2, N3, N5, N6, N7
@@ -141,31 +203,54 @@ fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
 fn no_program_of_one_tenant_harms_the_other() {
     let _alone = alone();
     silence_own_panics();
-    let seconds = std::env::var("INNERSPACE_TENANTS_SECONDS").ok();
-    let seconds = seconds.map(|text| text.parse().expect("a number of seconds"));
-    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut config = Config {
-        cases: PROGRAMS,
-        failure_persistence: None,
-        max_shrink_iters: 64,
-        ..Config::default()
-    };
-    if end.is_none() {
-        config.rng_seed = RngSeed::Fixed(0x7e4a_4715);
-    }
-    let times = std::cell::RefCell::new(Times::default());
+    let seconds = variable("INNERSPACE_TENANTS_SECONDS").map(Duration::from_secs);
+    let end = seconds.map(|seconds| Instant::now() + seconds);
+    let mut seed = variable("INNERSPACE_TENANTS_SEED").unwrap_or(match end {
+        None => 0x7e4a_4715,
+        Some(_) => RandomState::new().hash_one(0),
+    });
+    let times = RefCell::new(Times::default());
     loop {
-        let outcome = TestRunner::new(config.clone()).run(&vec(acts(), 1..12), |program| {
-            run(&program, &mut times.borrow_mut()).map_err(TestCaseError::fail)
+        let config = Config {
+            cases: PROGRAMS,
+            failure_persistence: None,
+            max_shrink_iters: 256,
+            // Milliseconds: each try may wait for a hang.
+            max_shrink_time: 180_000,
+            rng_seed: RngSeed::Fixed(seed),
+            ..Config::default()
+        };
+        let to_shrink = RefCell::default();
+        let outcome = TestRunner::new(config).run(&vec(acts(), 1..12), |program| {
+            runs(&program, &mut times.borrow_mut(), &to_shrink)
         });
         match outcome {
             Ok(()) => {}
-            Err(TestError::Fail(reason, program)) => panic!("{reason}\nby {program:?}"),
+            Err(TestError::Fail(reason, program)) => {
+                panic!("{reason}\nby {program:?}\nINNERSPACE_TENANTS_SEED={seed}")
+            }
             Err(failure) => panic!("{failure}"),
         }
         if end.is_none_or(|end| Instant::now() > end) {
             break;
         }
+        seed = seed.wrapping_add(1);
     }
     times.into_inner().print();
+}
+
+// spec: N2, N3, N5, N6, N7
+#[test]
+fn no_call_of_one_tenant_harms_the_other() {
+    let _alone = alone();
+    silence_own_panics();
+    let all: Vec<_> = (0..calls::count()).collect();
+    for arguments in 0..4 {
+        let acts = all.chunks(32).map(|some| {
+            let calls = some.iter().map(|which| Call::new(*which, arguments));
+            Act::Calls(calls.collect())
+        });
+        let acts: Vec<_> = acts.collect();
+        run(&acts, &mut Times::default()).unwrap_or_else(|error| panic!("{error}"));
+    }
 }
