@@ -63,8 +63,9 @@
 //!   ignore that signal, the write fails with an error instead.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
 //!   of the program reads the disk again. [`store::CacheMode`] has the other choices.
-//! - **A [`Session`] makes others wait.** Eviction, unmap, fork and truncation wait for its next
-//!   access or its end. Do not block in one.
+//! - **A [`Session`] makes others wait.** Unmap and fork of its space, and syncs, cuts and
+//!   evictions of the files that are mapped there, wait for its next access or its end. Do not
+//!   block in one.
 //! - **A dropped fork parent can stay charged** in part. Memory that it shares with its children
 //!   stays charged until the last of them is gone.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
@@ -80,7 +81,9 @@
 //!
 //! - set the limit, and choose who does the background work: [`Memory`], [`MemoryBuilder`],
 //!   [`Threads`]
-//! - divide it among tenants with a tree of [`Group`]s: a scan in one evicts nothing of another
+//! - divide it among tenants with a tree of [`Group`]s: a scan in one evicts nothing of another.
+//!   `SECURITY.md` in the repository says what a hostile tenant cannot do to the others, and what
+//!   it can
 //! - read and write a file: [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan),
 //!   [`array`](PagedFile::array), [`read_at`](PagedFile::read_at),
 //!   [`block_reader`](PagedFile::block_reader), [`chunks`](PagedFile::chunks),

@@ -72,8 +72,9 @@ impl DirectOpener {
     }
 
     /// Lets other groups use the file that is opened. If the file is open already, uses it,
-    /// whichever group pays for it: the first that opened it. Both calls have to say so. No effect
-    /// on a device's own blocks.
+    /// whichever group pays for it: the first that opened it. Both calls have to say so, and both
+    /// sides trust each other with this file, as with
+    /// [`FileOpener::share`](crate::FileOpener::share). No effect on a device's own blocks.
     pub fn share(mut self) -> DirectOpener {
         self.setup.shared = true;
         self

@@ -51,6 +51,9 @@ pub use self::stats::{LimitParts, MemoryStats};
 
 /// A memory manager with a hard limit: cached files, memory groups and address spaces.
 ///
+/// A handle of it reaches every group. Do not give one to a tenant that must not reach the others;
+/// give it what was opened and made for its [`Group`].
+///
 /// Dropping the last handle of the memory waits for work that was left to its threads: closing
 /// files whose last handle was dropped in a call of a store; wakers; the error hook. It waits as
 /// long as a part of that work ends, or a store accepts something, within five seconds. A store
