@@ -141,6 +141,7 @@
 //!   (`TranslationLayout`).
 //! - `zerocopy_0_8`: loads and stores of a program's own types, through the traits of `zerocopy`
 //!   0.8.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 #![cfg_attr(
     not(all(
