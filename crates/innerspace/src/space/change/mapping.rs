@@ -47,7 +47,7 @@ impl Space {
         let nodes = Arc::new(SetAside::new(group, nodes));
         let range = self.put(&map, Some(Edit::Detach))?;
         let (at, len) = (VirtAddr(range.start), range.end - range.start);
-        self.populate(at, len).map_err(|error| {
+        self.populate(at, len).inspect_err(|_| {
             // The group is probably full.
             let scope = self.0.pool.store_scope(Some(nodes));
             let unmapped = self.unmap_paid(Payment::Undone, Some(scope), &range);
@@ -55,7 +55,6 @@ impl Space {
                 unmapped.is_ok(),
                 "what it takes was set aside: {unmapped:?}"
             );
-            error
         })?;
         Ok(at)
     }
