@@ -71,12 +71,12 @@ mod tests {
 
     fn poll(slot: &Arc<WakerSlot<u32>>, wanted: u32) -> Poll<u32> {
         let waker = Waker::from(Arc::new(Looks(slot.clone())));
-        let mut context = Context::from_waker(&waker);
+        let context = Context::from_waker(&waker);
         let look = |state: &mut u32| match *state == wanted {
             true => Poll::Ready(*state),
             false => Poll::Pending,
         };
-        slot.poll(&mut context, look)
+        slot.poll(&context, look)
     }
 
     #[test]
