@@ -1,14 +1,17 @@
-//! One column of a Parquet file of many, read in a memory of 4 MiB.
+//! One column of a Parquet file of eight, read in a memory of 4 MiB.
 
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
-use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use innerspace::{ByteSize, KIB, MIB, Memory};
 use innerspace_adapters::parquet::PagedReader;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::arrow::{ArrowWriter, ProjectionMask};
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::Int64Type;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+const ROWS: i64 = 200_000;
+const COLUMNS: i64 = 8;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
@@ -17,31 +20,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let memory = Memory::with_limit(4 * MIB)?;
     let file = memory.options().block_size(64 * KIB).open_path(&path)?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(PagedReader::new(file.clone()))?;
-    let one = ProjectionMask::leaves(builder.parquet_schema(), [3]);
+    let reader = SerializedFileReader::new(PagedReader::new(file.clone()))?;
     let mut sum = 0;
-    for batch in builder.with_projection(one).build()? {
-        let batch = batch?;
-        let column = batch.column(0).as_primitive::<Int64Type>();
-        sum += column.values().iter().sum::<i64>();
+    for number in 0..reader.num_row_groups() {
+        let group = reader.get_row_group(number)?;
+        let mut column = get_typed_column_reader::<Int64Type>(group.get_column_reader(3)?);
+        let mut values = Vec::new();
+        while column.read_records(8192, None, None, &mut values)?.0 > 0 {
+            sum += values.drain(..).sum::<i64>();
+        }
     }
     println!(
         "the column's sum is {sum}: {} read of {}",
         ByteSize(file.stats().filled * file.block_size()),
         ByteSize(file.len())
     );
-    assert_eq!(sum, 3 * (0..200_000).sum::<i64>());
+    assert_eq!(sum, 3 * (0..ROWS).sum::<i64>());
     Ok(())
 }
 
-/// Eight columns of 200,000 numbers: column n has the multiples of n.
+/// Column n has the multiples of n.
 fn write_columns(path: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
-    let column =
-        |n: i64| -> ArrayRef { Arc::new((0..200_000).map(|row| row * n).collect::<Int64Array>()) };
-    let columns = (0..8).map(|n| (format!("column{n}"), column(n)));
-    let batch = RecordBatch::try_from_iter(columns)?;
-    let mut writer = ArrowWriter::try_new(std::fs::File::create(path)?, batch.schema(), None)?;
-    writer.write(&batch)?;
+    let columns = (0..COLUMNS).map(|n| format!("required int64 column{n};"));
+    let schema = format!("message rows {{ {} }}", columns.collect::<String>());
+    let schema = Arc::new(parse_message_type(&schema)?);
+    let file = std::fs::File::create(path)?;
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::default())?;
+    let mut group = writer.next_row_group()?;
+    for n in 0..COLUMNS {
+        let mut column = group.next_column()?.expect("there are eight");
+        let values: Vec<i64> = (0..ROWS).map(|row| row * n).collect();
+        column
+            .typed::<Int64Type>()
+            .write_batch(&values, None, None)?;
+        column.close()?;
+    }
+    group.close()?;
     writer.close()?;
     Ok(())
 }

@@ -4,20 +4,25 @@ use std::fs::File;
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock};
 
 use innerspace::store::FileLock;
-use innerspace::{FileAccess, FileOpener, OpenError, PagedFile};
+use innerspace::{FileAccess, FileError, FileOpener, OpenError, PagedFile};
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
+
+/// The bytes that processes lock to share a database that is written: see "Lock bytes" in redb's
+/// design document.
+const MODE_BYTES: std::ops::RangeInclusive<u64> = (1 << 62) + 1..=(1 << 62) + 2;
 
 /// A file of an [`innerspace::Memory`] as the storage of a redb database.
 ///
 /// redb keeps a cache of its own, whose size [`redb::Builder::set_cache_size`] sets: a small one is
 /// enough here, since the blocks are in the memory's cache, and count against its limit.
 ///
-/// The locks are redb's, on the whole file, so that programs with redb's own `FileBackend` and this
-/// one keep out of each other's way. The mode of several writing processes needs more, and is
-/// refused: a cache does not see what another process writes.
+/// The locks are those of redb's own [`FileBackend`], so that programs with that one and this one
+/// keep out of each other's way. The modes in which processes share a database that is written are
+/// refused as unsupported: a cache does not see what another process writes.
 ///
 /// ```
 /// use innerspace::{MIB, Memory};
@@ -41,7 +46,8 @@ use redb::{BackendError, StorageBackend};
 /// ```
 #[derive(Debug)]
 pub struct PagedBackend {
-    file: PagedFile,
+    /// `None` once redb has closed it.
+    file: RwLock<Option<PagedFile>>,
     /// Has the locks, on a descriptor of its own; `None` for a file without a path.
     locks: Option<FileBackend>,
 }
@@ -57,6 +63,7 @@ impl PagedBackend {
         let file = options.lock(FileLock::None).open_or_create(path)?;
         let locks = File::options().read(true).write(true).open(path);
         let locks = locks.ok().and_then(|file| FileBackend::new(file).ok());
+        let file = RwLock::new(Some(file));
         Ok(PagedBackend { file, locks })
     }
 
@@ -74,62 +81,71 @@ impl PagedBackend {
         let file = options.lock(FileLock::None).open_path(path)?;
         let locks = File::open(path).ok();
         let locks = locks.and_then(|file| FileBackend::new(file).ok());
+        let file = RwLock::new(Some(file));
         Ok(PagedBackend { file, locks })
     }
 
     /// Uses a file that is open already, over any store. Nobody else may use it meanwhile: it is
     /// not locked.
     pub fn new(file: PagedFile) -> PagedBackend {
-        PagedBackend { file, locks: None }
+        PagedBackend {
+            file: RwLock::new(Some(file)),
+            locks: None,
+        }
     }
 
-    /// The file: its counters, its group.
-    pub fn file(&self) -> &PagedFile {
-        &self.file
+    fn with<T>(&self, call: impl FnOnce(&PagedFile) -> Result<T, FileError>) -> io::Result<T> {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let closed = || io::Error::new(io::ErrorKind::NotConnected, "the database was closed");
+        Ok(call(file.as_ref().ok_or_else(closed)?)?)
     }
 
-    /// The locks, for a lock of the whole file.
-    fn whole(&self, start: Bound<u64>, end: Bound<u64>) -> Result<&FileBackend, BackendError> {
-        let is_whole = matches!(
+    /// The locks, for a range of the modes in which one process has the database to itself, or
+    /// several only read it.
+    fn locks(&self, start: Bound<u64>, end: Bound<u64>) -> Result<&FileBackend, BackendError> {
+        let shares_writing = matches!(
             (start, end),
-            (Bound::Unbounded | Bound::Included(0), Bound::Unbounded)
+            (Bound::Included(first), Bound::Included(last))
+                if first == last && MODE_BYTES.contains(&first)
         );
-        let locks = self.locks.as_ref().filter(|_| is_whole);
+        let locks = self.locks.as_ref().filter(|_| !shares_writing);
         locks.ok_or(BackendError::Unsupported)
     }
 }
 
 impl StorageBackend for PagedBackend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.file.len())
+        self.with(|file| Ok(file.len()))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        Ok(self.file.read_exact_at(out, offset)?)
+        self.with(|file| file.read_exact_at(out, offset))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(self.file.set_len(len)?)
+        self.with(|file| file.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        Ok(self.file.sync_data()?)
+        self.with(PagedFile::sync_data)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        Ok(self.file.write_at(data, offset)?)
+        self.with(|file| file.write_at(data, offset))
     }
 
     fn close(&self) -> io::Result<()> {
+        let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
         // Whoever gets the lock next finds all bytes in the file.
-        if self.file.access() == FileAccess::ReadWrite {
-            self.file.clone().close()?;
-        }
-        self.locks.as_ref().map_or(Ok(()), StorageBackend::close)
+        let closed = file.take().map_or(Ok(()), PagedFile::close);
+        drop(file);
+        let unlocked = self.locks.as_ref().map_or(Ok(()), StorageBackend::close);
+        closed?;
+        unlocked
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.whole(start, end)?.try_lock_range(start, end)
+        self.locks(start, end)?.try_lock_range(start, end)
     }
 
     fn try_lock_shared_range(
@@ -137,22 +153,24 @@ impl StorageBackend for PagedBackend {
         start: Bound<u64>,
         end: Bound<u64>,
     ) -> Result<bool, BackendError> {
-        self.whole(start, end)?.try_lock_shared_range(start, end)
+        self.locks(start, end)?.try_lock_shared_range(start, end)
     }
 
     fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.whole(start, end)?.lock_range(start, end)
+        self.locks(start, end)?.lock_range(start, end)
     }
 
     fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.whole(start, end)?.lock_shared_range(start, end)
+        self.locks(start, end)?.lock_shared_range(start, end)
     }
 
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.whole(start, end)?.unlock_range(start, end)
+        self.locks(start, end)?.unlock_range(start, end)
     }
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.whole(start, end)?.query_lock_range(start, end)
+        // Whether others share the writing may be asked, and concerns a reader.
+        let locks = self.locks.as_ref().ok_or(BackendError::Unsupported)?;
+        locks.query_lock_range(start, end)
     }
 }

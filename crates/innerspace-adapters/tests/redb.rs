@@ -9,7 +9,10 @@ use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
 use innerspace::store::{FaultyStore, MemoryStore};
 use innerspace::{FileAccess, KIB, MIB, Memory};
 use innerspace_adapters::redb::PagedBackend;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    TableDefinition,
+};
 
 const ROWS: TableDefinition<u64, &[u8]> = TableDefinition::new("rows");
 
@@ -82,6 +85,39 @@ fn a_database_is_open_once() {
     assert!(open_already(open(&memory, &path)));
     drop(by_redb_itself);
     assert_eq!(rows(&open(&memory, &path).unwrap()).len(), 10);
+}
+
+#[test]
+fn readers_of_both_kinds_share_a_database_and_let_go_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.redb");
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    insert(&open(&memory, &path).unwrap(), 0..10).unwrap();
+    let read_only = || {
+        let backend = PagedBackend::open_read_only(memory.options(), &path).unwrap();
+        Database::builder().open_read_only_with_backend(backend)
+    };
+    let by_redb_itself = redb::ReadOnlyDatabase::open(&path).unwrap();
+    let here = read_only().unwrap();
+    let there_too = redb::ReadOnlyDatabase::open(&path).unwrap();
+    let read = here.begin_read().unwrap();
+    let row = read.open_table(ROWS).unwrap().get(3).unwrap().unwrap();
+    assert_eq!(row.value(), [3; 200]);
+    drop((row, read, by_redb_itself, there_too));
+    assert!(Database::open(&path).is_err(), "a reader has it");
+    drop(here);
+    insert(&open(&memory, &path).unwrap(), 10..20).unwrap();
+    assert_eq!(
+        read_only()
+            .unwrap()
+            .begin_read()
+            .unwrap()
+            .open_table(ROWS)
+            .unwrap()
+            .len()
+            .unwrap(),
+        20
+    );
 }
 
 #[test]
