@@ -229,7 +229,7 @@ fn a_store_that_hoards_in_its_own_calls_stays_under_the_limit() {
             victim.round().unwrap();
         }
         assert!(calls.load(Ordering::Relaxed) >= 3);
-        assert_stayed_under(&world.memory.root_group());
+        assert_stayed_under(world.memory.root_group());
         assert_stayed_under(&world.b);
         hoard.things.lock().unwrap().clear();
     }

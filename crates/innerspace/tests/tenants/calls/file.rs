@@ -175,8 +175,8 @@ calls! {
         position: |h, x| {
             let mut cursor = h.file()?.cursor();
             cursor.seek(SeekFrom::Start(x.number()))?;
-            cursor.read(&mut x.buffer())?;
-            cursor.write(&x.buffer())?;
+            let _read = cursor.read(&mut x.buffer())?;
+            let _written = cursor.write(&x.buffer())?;
             cursor.seek(SeekFrom::End(x.number() as i64))?;
             cursor.position()
         };
