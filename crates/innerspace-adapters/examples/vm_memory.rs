@@ -1,5 +1,5 @@
-//! A guest's memory in a space: a device writes through rust-vmm, the processor through an accessor,
-//! and a fork of the guest keeps its own bytes.
+//! A guest's memory in a space. A device writes through rust-vmm, the processor through an
+//! accessor, and a fork of the guest keeps its own bytes.
 
 use innerspace::{MIB, Map, Memory};
 use innerspace_adapters::vm_memory::guest_memory;

@@ -3,13 +3,17 @@
 //!
 //! | engine | type here | stands in for | feature |
 //! |---|---|---|---|
-//! | [redb](https://docs.rs/redb) | `redb::PagedBackend` | `FileBackend` | `redb_4` |
-//! | [tantivy](https://docs.rs/tantivy) | `tantivy::PagedDirectory` | `MmapDirectory` | `tantivy_0_27` |
-//! | [parquet](https://docs.rs/parquet) | `parquet::PagedReader` | `std::fs::File` | `parquet_60` |
-//! | [vm-memory](https://docs.rs/vm-memory) | `vm_memory::PinnedRegion` | `GuestRegionMmap` | `vm_memory_0_18` |
+//! | redb | `redb::PagedBackend` | `FileBackend` | `redb_4` |
+//! | tantivy | `tantivy::PagedDirectory` | `MmapDirectory` | `tantivy_0_27` |
+//! | parquet | `parquet::PagedReader` | `std::fs::File` | `parquet_60` |
+//! | vm-memory | `vm_memory::PinnedRegion` | `GuestRegionMmap` | `vm_memory_0_18` |
 //!
 //! Each module is a file to copy and change: at most 250 lines on the public calls of the library.
-//! Each has an example program: `cargo run -p innerspace-adapters --features redb_4 --example redb`.
+//! Each has an example program:
+//!
+//! ```sh
+//! cargo run -p innerspace-adapters --features redb_4 --example redb
+//! ```
 
 #![warn(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

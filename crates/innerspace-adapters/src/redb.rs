@@ -136,7 +136,7 @@ impl StorageBackend for PagedBackend {
 
     fn close(&self) -> io::Result<()> {
         let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
-        // Whoever gets the lock next finds all bytes in the file.
+        // The file has all bytes before another holder can get the lock.
         let closed = file.take().map_or(Ok(()), PagedFile::close);
         drop(file);
         let unlocked = self.locks.as_ref().map_or(Ok(()), StorageBackend::close);

@@ -140,7 +140,7 @@ fn a_store_that_fails_is_redbs_error_and_loses_no_commit() {
     assert!(error.to_string().contains("no storage space"), "{error}");
     store.heal();
     drop(database);
-    // The second commit is there as a whole, or not at all: that its sync failed does not say which.
+    // The second commit is there as a whole, or not at all: its failed sync does not say which.
     let rows = rows(&open().unwrap());
     assert!(rows.iter().copied().eq(0..1000) || rows.iter().copied().eq(0..2000));
 }

@@ -27,9 +27,9 @@ impl fmt::Display for KnownSince {
 
 /// Returns the number of the system's error (`errno` on Unix) behind an error, if there is one.
 ///
-/// The errors of this library convert into [`io::Error`] with their text and their kind;
-/// [`io::Error::raw_os_error`] knows nothing of the number inside. This finds it, for a program that
-/// hands numbers on.
+/// The errors of this library convert into [`io::Error`] with their text and their kind, but
+/// [`io::Error::raw_os_error`] returns `None` for them. This function finds the number, for a
+/// program that hands numbers on.
 ///
 /// ```
 /// use std::io;

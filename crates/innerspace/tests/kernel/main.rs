@@ -7,7 +7,7 @@
 //! | files over a `MemoryStore` | files of a temporary folder |
 //! | map, unmap, protect, remap, advise, sync | mmap, munmap, mprotect, mremap, madvise, msync |
 //! | punch | fallocate |
-//! | a load or store that fails | the signal, with its code, of which a child of that process dies |
+//! | a load or store that fails | the signal and its code, which kill a child of that process |
 //!
 //! Both sides make the program from the same seed and print the result of each step: the bytes, or
 //! the kind of error. After the last step, both print every page of every space, and the files. The

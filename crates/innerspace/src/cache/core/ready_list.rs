@@ -36,8 +36,8 @@ enum Answer {
     /// None yet, or it was taken.
     None,
     Some(Result<View, FileError>),
-    /// The future is dropped. Nothing is left here then, because the last reference to the request may
-    /// be dropped with a block locked.
+    /// The future is dropped. Nothing is left here then, because the last reference to the request
+    /// may be dropped with a block locked.
     Unwanted,
 }
 

@@ -305,7 +305,7 @@ impl PagedFile {
     ///
     /// # Errors
     /// [`CloseError`]: a write failed, either in this call or earlier and not yet reported to this
-    /// handle.
+    /// handle; or the write order holds data back ([`FileError::Held`]).
     pub fn close(self) -> Result<(), CloseError> {
         match self.sync(0..self.core().end_block(), None) {
             Ok(()) => Ok(()),
