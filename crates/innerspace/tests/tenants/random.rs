@@ -105,6 +105,8 @@ fn within_bound(what: &str, work: impl FnOnce() + Send + 'static) -> Result<(), 
     }
 }
 
+/// Runs a program. Whatever it does, A is ended and all is dropped: what a failed program left
+/// would count against the next.
 fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
     let (heap, before) = (HEAP.current_usage() as u64, resident());
     let world = World::new(LIMIT, Threads::Service);
@@ -137,24 +139,29 @@ fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
             Ok(_) => Ok(()),
         }
     };
-    for _ in 0..3 {
-        round(times.of(None))?;
-    }
-    for (number, act) in program.iter().enumerate() {
-        attacker.begin(act);
-        let after = |error| format!("{error}{AFTER}act {number}, {act:?}");
-        round(times.of(Some(act))).map_err(after)?;
-        let charged = world.a.usage() + world.b.usage();
-        let more = (HEAP.current_usage() as u64).saturating_sub(heap);
-        if more > charged + HEAP_BESIDE {
-            return Err(after(format!("{more} bytes of heap, {charged} charged")));
+    let mut acts = || {
+        for _ in 0..3 {
+            round(times.of(None))?;
         }
-        let resident = resident().saturating_sub(before);
-        if resident > LIMIT + RESIDENT_BESIDE {
-            return Err(after(format!("{resident} bytes resident")));
+        for (number, act) in program.iter().enumerate() {
+            attacker.begin(act);
+            let after = |error| format!("{error}{AFTER}act {number}, {act:?}");
+            round(times.of(Some(act))).map_err(after)?;
+            let charged = world.a.usage() + world.b.usage();
+            let more = (HEAP.current_usage() as u64).saturating_sub(heap);
+            if more > charged + HEAP_BESIDE {
+                return Err(after(format!("{more} bytes of heap, {charged} charged")));
+            }
+            let resident = resident().saturating_sub(before);
+            if resident > LIMIT + RESIDENT_BESIDE {
+                return Err(after(format!("{resident} bytes resident")));
+            }
         }
-    }
-    attacker.end()?;
+        Ok(())
+    };
+    let harm = acts();
+    let ended = attacker.end();
+    harm.and(ended)?;
     drop(ask);
     thread.join().map_err(|_| "B panicked".to_owned())?;
     let World { memory, a, b, .. } = world;
