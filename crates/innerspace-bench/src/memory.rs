@@ -14,8 +14,8 @@ use std::task::{Context, Waker};
 
 use innerspace::store::Store;
 use innerspace::{
-    AtFork, DaxDevice, DaxError, DaxFile, FileError, Group, MIB, Map, Memory, PagedFile,
-    SpaceError, Task, Threads,
+    AtFork, DaxDevice, DaxError, DaxFile, Device, DeviceError, FileError, Group, MIB, Map, Memory,
+    PagedFile, SpaceError, Task, Threads,
 };
 
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit};
@@ -88,6 +88,20 @@ impl Store for Zeros {
     }
 }
 
+/// A device without any function.
+struct Nothing;
+
+impl Device for Nothing {
+    fn load(&self, _: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        bytes.fill(0);
+        Ok(())
+    }
+
+    fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
 fn files(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let open = || memory.options().group(group).open(Zeros);
     row(rows, group, "file", |_| Ok(open()?))?;
@@ -126,7 +140,16 @@ fn spaces(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn
         let task: Task<(), SpaceError> = space.defer(move |space| space.sync(at, PAGE as u64));
         Ok(begin(task))
     })?;
-    row(rows, group, "accessor", |_| Ok(space.accessor()?))
+    row(rows, group, "accessor", |_| Ok(space.accessor()?))?;
+    // The root of its table is a page, which is charged too.
+    row(rows, group, "fork and its page", |_| Ok(space.fork()?))?;
+    space.map(Map::device(Nothing, PAGE as u64))?;
+    row(
+        rows,
+        group,
+        "snapshot and its page",
+        |_| Ok(space.freeze()?),
+    )
 }
 
 /// Polls a future once, which queues it.

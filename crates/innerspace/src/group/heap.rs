@@ -21,6 +21,8 @@ pub(crate) enum MayReclaim {
     Yes,
     /// By evicting clean pages only: no store is called.
     Clean,
+    /// Not at all. The error is that the caller would have to wait.
+    No,
 }
 
 /// Bytes on the heap that a group is charged for, until this is dropped.
@@ -39,6 +41,25 @@ impl HeapBytes {
     pub(crate) fn more(&self, bytes: usize, may: MayReclaim) -> Result<HeapBytes, LimitError> {
         // The bytes already in its ledger keep the group's number in use.
         HeapBytes::add(&self.tree, self.group, bytes, may)
+    }
+
+    /// Changes the charge to this many bytes.
+    ///
+    /// # Errors
+    /// The errors of [`Group::charge_heap`](super::Group::charge_heap), with which nothing has
+    /// changed. Giving back never fails.
+    pub(crate) fn set(&mut self, bytes: u64, may: MayReclaim) -> Result<(), LimitError> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.tree.add_heap(self.group, more, may)?,
+            None => self.tree.give_heap_back(self.group, self.bytes - bytes),
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// Returns the number of bytes charged.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Charges a group for this many bytes.
@@ -108,6 +129,12 @@ impl GroupTree {
     ) -> Result<(), LimitError> {
         let mut charged = self.try_charge(id, pages);
         let reclaimer = self.reclaimer();
+        if may == MayReclaim::No
+            && let Err(refused) = &charged
+        {
+            let reason = LimitReason::WouldBlock;
+            return Err(self.limit_error(refused.group, pages, reason, None));
+        }
         for _ in 0..ROUNDS {
             let (Err(refused), Some(reclaimer)) = (&charged, &reclaimer) else {
                 break;

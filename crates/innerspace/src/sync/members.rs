@@ -60,7 +60,12 @@ impl<T> Members<T> {
 
     /// Removes the member with this ticket, if there is one.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<T> {
-        self.by_ticket.remove(&ticket)
+        let member = self.by_ticket.remove(&ticket);
+        if self.by_ticket.is_empty() {
+            // An empty map keeps its last node.
+            self.by_ticket = BTreeMap::new();
+        }
+        member
     }
 
     /// Iterates over the members, oldest first.

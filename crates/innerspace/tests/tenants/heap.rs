@@ -49,6 +49,23 @@ impl Device for Nothing {
     }
 }
 
+/// A device with a state of so many bytes.
+struct Stateful(usize);
+
+impl Device for Stateful {
+    fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        Nothing.load(offset, bytes)
+    }
+
+    fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        vec![1; self.0]
+    }
+}
+
 /// Makes many objects of one kind, and compares the bytes that the allocator gave with those that
 /// the group is charged for beyond `frames` bytes each.
 fn check<T>(kind: &str, group: &Group, frames: u64, make: impl FnMut(usize) -> T) {
@@ -166,6 +183,97 @@ fn what_is_made_of_a_space_is_charged_at_its_size() {
     let task =
         |_| -> Task<(), innerspace::SpaceError> { space.defer(move |space| space.sync(at, 4096)) };
     check("task of a space", &world.a, 0, task);
+}
+
+// spec: N2
+#[test]
+fn spaces_and_their_copies_are_charged_at_their_size() {
+    let _alone = alone();
+    let world = World::new(128 * MIB, Threads::None);
+    let page = PAGE_SIZE as u64;
+    check("space", &world.a, page, |_| {
+        world.memory.space_in(&world.a).unwrap()
+    });
+    let space = world.memory.space_in(&world.a).unwrap();
+    let at = space.map(Map::anonymous(MIB)).unwrap();
+    let mut accessor = space.accessor().unwrap();
+    accessor.store(at, 1_u64).unwrap();
+    check("fork", &world.a, page, |_| space.fork().unwrap());
+    check("snapshot", &world.a, page, |_| space.freeze().unwrap());
+    drop(accessor);
+    check("space that has refused accesses", &world.a, page, |_| {
+        let space = world.memory.space_in(&world.a).unwrap();
+        let mut accessor = space.accessor().unwrap();
+        for page in 0..64_u64 {
+            let fault = accessor.load::<u8>(innerspace::VirtAddr(page << 12));
+            assert!(fault.is_err());
+        }
+        space
+    });
+}
+
+// spec: N2
+#[test]
+fn copies_of_a_space_with_many_files_and_devices_are_charged_at_their_size() {
+    let _alone = alone();
+    let world = World::new(128 * MIB, Threads::None);
+    let page = PAGE_SIZE as u64;
+    let open = || {
+        let options = world.memory.options().group(&world.a);
+        options.open(Zeros(None)).unwrap()
+    };
+    let space = || world.memory.space_in(&world.a).unwrap();
+    let own = space();
+    let mut files = Vec::with_capacity(2 * MANY);
+    check("file that is mapped", &world.a, 0, |_| {
+        let file = open();
+        own.map(Map::file(&file).range(..page)).unwrap();
+        files.push(file);
+    });
+    drop(own);
+    for maps in [1, 64] {
+        let mapped = space();
+        for file in &files[..maps] {
+            mapped.map(Map::file(file).range(..page)).unwrap();
+        }
+        let kind = format!("fork of a space with {maps} files");
+        check_many(&kind, 256, &world.a, page, |_| mapped.fork().unwrap());
+        let kind = format!("snapshot of a space with {maps} files");
+        check_many(&kind, 256, &world.a, page, |_| mapped.freeze().unwrap());
+        let mapped = space();
+        for _ in 0..maps {
+            mapped.map(Map::device(Nothing, page)).unwrap();
+        }
+        mapped.map(Map::device(Stateful(3_000), page)).unwrap();
+        let kind = format!("snapshot of a space with {maps} devices, and one with a state");
+        check_many(&kind, 256, &world.a, page, |_| mapped.freeze().unwrap());
+    }
+}
+
+// spec: N2, N3
+#[test]
+fn mappings_are_removed_from_a_group_that_is_full_to_the_last_byte() {
+    let world = World::new(8 * MIB, Threads::None);
+    let page = PAGE_SIZE as u64;
+    for ranges in [1, 5, 40] {
+        let full = world.a.child("full", 512 * KIB).unwrap();
+        let space = world.memory.space_in(&full).unwrap();
+        let copy = space.fork().unwrap();
+        let at = space.map(Map::anonymous(2 * ranges * page)).unwrap();
+        for range in 0..ranges {
+            space.unmap(at + (2 * range + 1) * page, page).unwrap();
+        }
+        let frozen = space.freeze().unwrap();
+        let file = world.memory.options().group(&full).open(Zeros(None));
+        let filled: Vec<_> = (0..).map_while(|_| full.watch().ok()).collect();
+        assert!(filled.len() > 500);
+        for range in 0..ranges {
+            space.unmap(at + 2 * range * page, page).unwrap();
+        }
+        assert!(full.usage() <= 512 * KIB);
+        drop((filled, file, frozen, copy, space));
+        assert_eq!(full.usage(), 0);
+    }
 }
 
 // spec: N2

@@ -85,6 +85,10 @@ impl Default for MapperList {
 }
 
 impl MapperList {
+    /// Heap bytes of a registration, which is one of 6 in a node with room for 11.
+    pub(crate) const ENTRY_BYTES: usize =
+        (11 * (size_of::<MapperId>() + size_of::<Weak<dyn Mappers>>()) + 16) / 6;
+
     /// Adds a mapper.
     pub(crate) fn add(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         let mut list = self.list.lock();

@@ -27,11 +27,6 @@ impl HeapCharge {
         }
     }
 
-    /// Whether this many bytes need more pages than are charged.
-    pub(crate) fn is_too_little_for(&self, bytes: u64) -> bool {
-        PageCount::floor(bytes).0 > self.pages.0
-    }
-
     /// Returns the pages for this many bytes, and some more, so that the next few bytes need no
     /// charge.
     pub(crate) fn wanted_ahead(bytes: u64) -> PageCount {
@@ -89,10 +84,6 @@ impl HeapCharge {
             self.pages.0 -= less.0;
         }
         Ok(())
-    }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
     }
 }
 

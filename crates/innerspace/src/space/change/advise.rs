@@ -283,7 +283,7 @@ impl Space {
             Ok(Detached::default())
         };
         // The group is probably full.
-        let changed = space.change_by(&mut writer, Payment::Undone, unlock, publish);
+        let changed = space.change_by(&mut writer, Payment::After, unlock, publish);
         drop(writer);
         space.finish(changed.expect("it needs no memory"));
     }

@@ -10,14 +10,14 @@ use super::revoke::mapper;
 use super::steps::EVERYWHERE;
 use crate::VirtAddr;
 use crate::exec::reentry::InCallback;
-use crate::group::{Group, LimitError};
+use crate::group::{Group, MayReclaim};
 use crate::reclaim::AllocMode;
 use crate::space::core::error::SpaceError;
 use crate::space::core::options::check_group;
 use crate::space::core::space::{Role, Space, SpaceInner};
 use crate::space::pin::PinnedCopies;
 use crate::space::vma::area::Residence;
-use crate::space::vma::ledger::Ledger;
+use crate::space::vma::ledger::{Entry, Ledger};
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::domain::Post;
@@ -60,15 +60,19 @@ impl Space {
         check_group(what, group, &parent.pool)?;
         let pool = &parent.pool;
         let nodes = parent.nodes();
+        let ledger = Ledger::new(group, SpaceInner::HEAP)?;
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
         let mut writer = parent.gate.write();
         let mut pinned = PinnedCopies::set_aside(parent, &mut writer, what, group)?;
-        let mut vmas = writer.vmas.with_ledger(Ledger::new(pool, group));
+        let mut vmas = writer.vmas.with_ledger(ledger.clone());
         if matches!(role, Role::Live { .. }) && vmas.has_locked() {
-            let _inside = InCallback::begin(parent.id);
-            unlock_all(&mut vmas)?;
+            unlock_all(&mut vmas);
         }
+        let files = Entry::new(&ledger, writer.files.bytes());
+        let inside = InCallback::begin(parent.id);
+        ledger.settle(pool, MayReclaim::Yes)?;
+        drop(inside);
         let root = nodes.publish(root);
         let child = Space(SpaceInner::new(
             &parent.cache,
@@ -79,6 +83,8 @@ impl Space {
             vmas,
         ));
         writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
+        // The child counts its files itself now.
+        drop(files);
         if parent.is_frozen() {
             // A snapshot's table gains children and loses none, and no thread writes to the nodes
             // below, so no translation has to end.
@@ -105,13 +111,12 @@ impl Space {
     }
 }
 
-/// Unlocks all mappings, so that reclaim may take every page. The charge for new nodes may wait.
-fn unlock_all(vmas: &mut VmaSet) -> Result<(), LimitError> {
+/// Unlocks all mappings, so that reclaim may take every page.
+fn unlock_all(vmas: &mut VmaSet) {
     let locked = vmas.iter().filter(|vma| vma.is_locked());
     let locked: Vec<_> = locked.map(|vma| vma.start..vma.end).collect();
     for range in locked {
         // The space is new, and no other thread sees it yet.
         let _changed = vmas.update(&range, |vma| vma.residence = Residence::Pageable);
     }
-    vmas.ledger().settle(AllocMode::Wait)
 }

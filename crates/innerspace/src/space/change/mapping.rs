@@ -50,7 +50,7 @@ impl Space {
         self.populate(at, len).inspect_err(|_| {
             // The group is probably full.
             let scope = self.0.pool.store_scope(Some(nodes));
-            let unmapped = self.unmap_paid(Payment::Undone, Some(scope), &range);
+            let unmapped = self.unmap_paid(Payment::After, Some(scope), &range);
             debug_assert!(
                 unmapped.is_ok(),
                 "what it takes was set aside: {unmapped:?}"

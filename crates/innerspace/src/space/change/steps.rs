@@ -29,6 +29,7 @@ use std::panic::resume_unwind;
 
 use super::revoke::mapper;
 use crate::exec::reentry::InCallback;
+use crate::group::{LimitError, MayReclaim};
 use crate::reclaim::{AllocMode, Pool, Retired};
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::SpaceInner;
@@ -49,20 +50,25 @@ use crate::sync::{Arc, failpoint};
 pub(crate) const EVERYWHERE: Range<u64> = 0..u64::MAX;
 
 /// How a change of the mappings pays for its nodes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payment {
     /// The group, before anything is changed.
     Own,
-    /// The change that is being undone has paid, and was [`Undoable`]. For nodes that are more than
-    /// its own, at most some of a path, the next change pays if the group has no room.
-    Undone,
+    /// The group if it has room, and otherwise once the change has given back what it removes: a
+    /// change that adds nothing does not fail for want of memory. Nor does one that is undone,
+    /// which was [`Undoable`] and has paid for its nodes. What is left then, at most some nodes of
+    /// a path, the next change pays for.
+    After,
 }
 
 /// Work that a change leaves to be done once the writer lock is released.
+#[derive(Default)]
 #[must_use = "detached memory is given back by `SpaceInner::finish`"]
 pub(crate) struct Leftover {
     detached: Detached,
     unused: Vec<FileUse>,
+    /// Whether nodes may still have to be paid for.
+    owes: bool,
 }
 
 /// Nodes that a change under way has detached. No other thread can reach copied nodes yet. Replaced
@@ -173,30 +179,52 @@ impl SpaceInner {
         writer.revision += 1;
         let mut vmas = writer.vmas.clone();
         let changed = change(&mut vmas);
-        let inside = InCallback::begin(self.id);
-        match payment {
-            Payment::Own => vmas.ledger().settle(AllocMode::Wait)?,
-            Payment::Undone => drop(vmas.ledger().settle(AllocMode::NoWait)),
-        }
-        drop(inside);
+        let payment = match changed.added.is_empty() {
+            true => Payment::After,
+            false => payment,
+        };
+        let detached = self.with_files(writer, &changed, |writer| {
+            self.pay(&vmas, payment)?;
+            tables(writer, &vmas, &changed)
+        })?;
+        writer.vmas = vmas;
+        let unused = writer.files.remove(&changed.removed);
+        let owes = payment == Payment::After;
+        Ok(Leftover {
+            detached,
+            unused,
+            owes,
+        })
+    }
+
+    /// Registers with the files of the mappings that a change adds, for `work`, and takes that back
+    /// if it fails. A store that is called to make room may panic.
+    fn with_files<T, E>(
+        self: &Arc<SpaceInner>,
+        writer: &mut Writer<'_, Structure>,
+        changed: &Changed,
+        work: impl FnOnce(&mut Writer<'_, Structure>) -> Result<T, E>,
+    ) -> Result<T, E> {
         for file in changed.added.iter().filter_map(Vma::file) {
             writer.files.add(file, 1, |file| mapper(self, file));
         }
-        // A store that is called to make room for nodes may panic.
-        match caught(|| tables(writer, &vmas, &changed)) {
-            Ok(Ok(detached)) => {
-                writer.vmas = vmas;
-                let unused = writer.files.remove(&changed.removed);
-                Ok(Leftover { detached, unused })
-            }
-            failed => {
-                let unused = writer.files.remove(&changed.added);
-                // The new set, which is dropped, was not the last to keep these files open.
-                unused.into_iter().map(FileUse::unregister).for_each(drop);
-                Err(match failed {
-                    Ok(error) => error.expect_err("done is done"),
-                    Err(panic) => resume_unwind(panic),
-                })
+        let done = caught(|| work(writer));
+        if !matches!(done, Ok(Ok(_))) {
+            let unused = writer.files.remove(&changed.added);
+            // The new set, which is dropped, was not the last to keep these files open.
+            unused.into_iter().map(FileUse::unregister).for_each(drop);
+        }
+        done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Pays for the nodes of this set and for the files in use.
+    fn pay(&self, vmas: &VmaSet, payment: Payment) -> Result<(), LimitError> {
+        let _inside = InCallback::begin(self.id);
+        match payment {
+            Payment::Own => vmas.ledger().settle(&self.pool, MayReclaim::Yes),
+            Payment::After => {
+                let _later = vmas.ledger().settle(&self.pool, MayReclaim::No);
+                Ok(())
             }
         }
     }
@@ -360,7 +388,7 @@ impl SpaceInner {
 
     /// Replaces the mappings by another set, and the table by `take_table`, with the gate closed
     /// everywhere. If that fails, nothing is changed.
-    pub(crate) fn replace_all<E>(
+    pub(crate) fn replace_all<E: From<LimitError>>(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
         vmas: &VmaSet,
@@ -372,8 +400,9 @@ impl SpaceInner {
             removed: writer.vmas.iter().cloned().collect(),
             added: vmas.iter().cloned().collect(),
         };
-        for file in changed.added.iter().filter_map(Vma::file) {
-            writer.files.add(file, 1, |file| mapper(self, file));
+        let paid = self.with_files(writer, &changed, |_| self.pay(&vmas, Payment::Own));
+        if let Err(full) = paid {
+            return (Err(full.into()), Leftover::default());
         }
         // The new leaves come from a snapshot. A revocation may have called this space's mapper
         // already, and may call the snapshot's when the leaves have moved here. A mapper that is
@@ -397,7 +426,12 @@ impl SpaceInner {
         let mut unused = writer.files.remove(gone);
         unused.extend(renewed);
         self.dirty.forget(self.payer(), &EVERYWHERE);
-        (taken, Leftover { detached, unused })
+        let leftover = Leftover {
+            detached,
+            unused,
+            owes: false,
+        };
+        (taken, leftover)
     }
 
     /// Does the work that a change left to be done without the writer lock.
@@ -408,6 +442,10 @@ impl SpaceInner {
             // The old set may be the last to keep one of these files open.
             self.cache
                 .released(files.filter_map(FileUse::unregister).collect());
+        }
+        if leftover.owes {
+            let ledger = self.inside(|tables| tables.vmas.ledger().clone());
+            let _later = ledger.settle(&self.pool, MayReclaim::No);
         }
         self.pool.flush_retired_if_due();
     }

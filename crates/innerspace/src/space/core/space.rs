@@ -13,7 +13,7 @@ use super::options::AddressWidth;
 use super::structure::Structure;
 use crate::cache::Cache;
 use crate::exec::reentry::{InCallback, is_in_callback};
-use crate::group::{Group, GroupId, LimitError};
+use crate::group::{Group, GroupId, HeapBytes, LimitError, MayReclaim};
 use crate::reclaim::{AllocMode, Pool};
 use crate::space::code::Code;
 use crate::space::dirty::DirtyLog;
@@ -33,6 +33,9 @@ use crate::{FrameId, PAGE_SIZE, VirtAddr};
 
 /// The number of faults whose causes are kept for [`Space::explain`].
 const REMEMBERED: usize = 16;
+
+/// Heap bytes of a cause: its place in the queue, and the error with its names.
+const CAUSE_BYTES: usize = size_of::<Remembered>() + 256;
 
 /// An address space: mappings of files and anonymous memory, reached through
 /// [`Accessor`](crate::Accessor)s.
@@ -78,6 +81,9 @@ pub(crate) enum Role {
     Frozen { of: u64 },
 }
 
+/// A fault, its cause, and the charge for them. The first cause is paid for by the space.
+type Remembered = (Fault, Cause, Option<HeapBytes>);
+
 pub(crate) struct SpaceInner {
     /// The number of the space or snapshot; unique in this process, never reused, never 0.
     pub(crate) id: u64,
@@ -110,7 +116,7 @@ pub(crate) struct SpaceInner {
     /// The calls of devices and guarded files that are under way.
     pub(crate) calls: Arc<Calls>,
     /// Causes of the last faults.
-    pub(crate) causes: Mutex<VecDeque<(Fault, Cause)>>,
+    causes: Mutex<VecDeque<Remembered>>,
 }
 
 impl Space {
@@ -121,11 +127,12 @@ impl Space {
         width: AddressWidth,
     ) -> Result<Space, LimitError> {
         let pool = cache.pool();
+        let ledger = Ledger::new(group, SpaceInner::HEAP)?;
         let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
         root.zero();
         let owner = NO_OWNER;
         let root = Nodes { pool, owner }.publish(root);
-        let vmas = VmaSet::new(Ledger::new(pool, group));
+        let vmas = VmaSet::new(ledger);
         let role = Role::Live { born_of: None };
         Ok(Space(SpaceInner::new(
             cache, group, role, width, root, vmas,
@@ -153,6 +160,14 @@ impl std::fmt::Debug for Space {
 }
 
 impl SpaceInner {
+    /// The heap bytes of a space: the space, its ledger and calls, the published set of mappings,
+    /// and the counts of each.
+    pub(crate) const HEAP: usize = size_of::<SpaceInner>()
+        + size_of::<Ledger>()
+        + size_of::<Calls>()
+        + size_of::<VmaSet>()
+        + 64;
+
     pub(crate) fn new(
         cache: &Arc<Cache>,
         group: &Group,
@@ -412,11 +427,14 @@ impl SpaceInner {
     }
 
     pub(crate) fn remember(&self, fault: Fault, cause: Cause) {
+        let paid = self.group.charge_heap(CAUSE_BYTES, MayReclaim::No).ok();
         let mut causes = self.causes.lock();
-        if causes.len() == REMEMBERED {
-            causes.pop_front();
-        }
-        causes.push_back((fault, cause));
+        let paid = match paid.filter(|_| causes.len() < REMEMBERED) {
+            Some(paid) => Some(paid),
+            // Without room for one more, the oldest goes.
+            None => causes.pop_front().and_then(|(_, _, paid)| paid),
+        };
+        causes.push_back((fault, cause, paid));
     }
 
     /// Returns the fault of an access at `at` that found no memory, and keeps `error` to explain
@@ -438,10 +456,10 @@ impl SpaceInner {
             .lock()
             .iter()
             .rev()
-            .find(|(known, _)| *known == fault)
-            .cloned();
+            .find(|(known, ..)| *known == fault)
+            .map(|(_, cause, _)| cause.clone());
         let text = match (cause, fault.kind()) {
-            (Some((_, cause)), _) => format!("{}: {cause}", Wanted(fault)),
+            (Some(cause), _) => format!("{}: {cause}", Wanted(fault)),
             (None, FaultKind::NotMapped) if fault.is_beyond() => fault.to_string(),
             (None, FaultKind::NotMapped) => self.inside(|tables| match tables.vmas.nearest(at.0) {
                 Some(vma) => format!("{fault}; nearest mapping {vma}"),

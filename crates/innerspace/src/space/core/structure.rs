@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::pinned_leaves::PinnedLeaves;
-use crate::cache::{MapperId, Mappers, Released};
+use crate::cache::{MapperId, MapperList, Mappers, Released};
 use crate::space::vma::area::{MappedFile, Vma};
+use crate::space::vma::ledger::{Entry, Ledger};
 use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
 
@@ -20,8 +21,11 @@ pub(crate) struct Structure {
 }
 
 /// The mapped files, by their keys. An entry keeps its file open.
-#[derive(Default)]
-pub(crate) struct Files(BTreeMap<usize, FileUse>);
+pub(crate) struct Files {
+    by_key: BTreeMap<usize, FileUse>,
+    /// What they take, in the ledger of the space.
+    heap: Entry,
+}
 
 /// A file that a space maps, and the space's mapper that is registered with it.
 pub(crate) struct FileUse {
@@ -57,9 +61,9 @@ impl FileUse {
 impl Structure {
     pub(crate) fn new(vmas: VmaSet) -> Structure {
         Structure {
-            vmas,
             revision: 0,
-            files: Files::default(),
+            files: Files::new(vmas.ledger()),
+            vmas,
             pins: PinnedLeaves::default(),
         }
     }
@@ -67,7 +71,7 @@ impl Structure {
     /// Unregisters from all files, and empties the set of mappings. Returns a clone of the empty
     /// set, and the files.
     pub(crate) fn close(&mut self) -> (VmaSet, Vec<Released>) {
-        let files = std::mem::take(&mut self.files).0.into_values();
+        let files = std::mem::take(&mut self.files.by_key).into_values();
         let files = files.filter_map(FileUse::unregister).collect();
         self.vmas = self.vmas.emptied();
         (self.vmas.clone(), files)
@@ -87,13 +91,41 @@ impl Structure {
             }
             return;
         }
-        for used in self.files.0.values() {
+        for used in self.files.by_key.values() {
             fork.files.add(&used.file, used.vmas, &mapper);
         }
     }
 }
 
 impl Files {
+    /// Bytes of a node of the map, which has room for 11 files and mostly 7 of them.
+    const NODE_BYTES: usize = 11 * (size_of::<usize>() + size_of::<FileUse>()) + 16;
+
+    fn new(ledger: &Arc<Ledger>) -> Files {
+        Files {
+            by_key: BTreeMap::new(),
+            heap: Entry::new(ledger, 0),
+        }
+    }
+
+    /// Returns the heap bytes that the files take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+
+    /// Counts what the files take now.
+    fn count(&mut self) {
+        let files = self.by_key.len();
+        if files == 0 {
+            // An empty map keeps its last node.
+            self.by_key = BTreeMap::new();
+        }
+        let mapper = |used: &FileUse| size_of_val(&*used._mapper) + 16 + MapperList::ENTRY_BYTES;
+        let each = self.by_key.values().next().map_or(0, mapper);
+        let bytes = files.div_ceil(7) * Files::NODE_BYTES + files * each;
+        self.heap.set(bytes);
+    }
+
     /// Counts `vmas` more mappings of the file, and registers with it first if it is new.
     pub(crate) fn add(
         &mut self,
@@ -101,9 +133,10 @@ impl Files {
         vmas: usize,
         mapper: impl FnOnce(&MappedFile) -> Arc<dyn Mappers>,
     ) {
-        let used = self.0.entry(file.key());
+        let used = self.by_key.entry(file.key());
         let used = used.or_insert_with(|| FileUse::register(mapper(file), file));
         used.vmas += vmas;
+        self.count();
     }
 
     /// Registers anew with every file, and returns the old registrations.
@@ -116,7 +149,7 @@ impl Files {
             new.vmas = used.vmas;
             std::mem::replace(used, new)
         };
-        self.0.values_mut().map(renewed).collect()
+        self.by_key.values_mut().map(renewed).collect()
     }
 
     /// Subtracts removed mappings from the counts, and returns the files that are no longer mapped.
@@ -124,12 +157,16 @@ impl Files {
         let mut unused = Vec::new();
         for file in removed.iter().filter_map(Vma::file) {
             let key = file.key();
-            let used = self.0.get_mut(&key).expect("a mapped file is registered");
+            let used = self
+                .by_key
+                .get_mut(&key)
+                .expect("a mapped file is registered");
             used.vmas -= 1;
             if used.vmas == 0 {
-                unused.extend(self.0.remove(&key));
+                unused.extend(self.by_key.remove(&key));
             }
         }
+        self.count();
         unused
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::devices::DeviceState;
+use super::devices::DeviceStates;
 use crate::group::{Group, LimitError};
 use crate::space::access::accessor::Accessor;
 use crate::space::core::error::SpaceError;
@@ -37,23 +37,19 @@ use crate::sync::Arc;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Snapshot(pub(super) Space, pub(super) Arc<[DeviceState]>);
+pub struct Snapshot(pub(super) Space, pub(super) Option<Arc<DeviceStates>>);
 
 impl Space {
     /// Freezes the space as it is now. It takes microseconds, whatever is mapped, and waits for no
-    /// accessor longer than its current access. The snapshot costs a page, and then the old copy of
-    /// each page that the space changes while the snapshot lives.
+    /// accessor longer than its current access. The snapshot costs a page, the states of devices,
+    /// and then the old copy of each page that the space changes while the snapshot lives.
     ///
     /// # Errors
     /// As [`Space::fork`].
     pub fn freeze(&self) -> Result<Snapshot, SpaceError> {
         let role = Role::Frozen { of: self.0.id };
         let frozen = self.copy(&self.0.group, role)?;
-        let devices = frozen.devices();
-        let states = devices
-            .into_iter()
-            .map(|device| DeviceState::of(&self.0, device));
-        let states = states.collect();
+        let states = DeviceStates::of(&self.0, frozen.devices())?;
         Ok(Snapshot(frozen, states))
     }
 }

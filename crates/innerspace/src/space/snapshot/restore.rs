@@ -42,7 +42,7 @@ use crate::space::core::address::slot_index;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::{Role, Space, SpaceInner};
 use crate::space::core::structure::Structure;
-use crate::space::table::nodes::{Nodes, TooManyForks};
+use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, Pte, VALID_W};
 use crate::space::table::still::Image;
 use crate::space::tlb::translator::GATE_MAIL;
@@ -71,8 +71,9 @@ impl Space {
     ///
     /// # Errors
     /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned;
-    /// [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]; [`SpaceError::Reentered`]. After an
-    /// error the space is unchanged.
+    /// [`SpaceError::Limit`] if the group has no room for mappings of files that the space has lost
+    /// since; [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]; [`SpaceError::Reentered`].
+    /// After an error the space is unchanged.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
         let space = &self.0;
         space.check_live("restore", VirtAddr(0), space.end())?;
@@ -92,7 +93,7 @@ impl Space {
         }
         // If a device panics, the others are restored all the same.
         let mut panics = Panics::default();
-        for device in snapshot.1.iter() {
+        for device in snapshot.1.iter().flat_map(|devices| devices.iter()) {
             panics.catch(|| device.bring_back(space));
         }
         panics.go_on();
@@ -111,15 +112,16 @@ impl Space {
         let revision = writer.revision + 1;
         let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
             space.changes.end(space.payer());
-            let plan = nodes.plan_restore(space.root, image.root)?;
+            let plan = nodes.plan_restore(space.root, image.root);
+            let plan = plan.map_err(|_| SpaceError::TooManyForks)?;
             failpoint!(GateClosed);
             nodes.apply_plan(plan, detached);
             space.changes.set(Record::new(image.id, revision));
-            Ok::<(), TooManyForks>(())
+            Ok::<(), SpaceError>(())
         });
         drop(writer);
         space.finish(leftover);
-        restored.map_err(|_| SpaceError::TooManyForks)?;
+        restored?;
         space.pool.counters.count(Event::RestoreDrop);
         Ok(())
     }

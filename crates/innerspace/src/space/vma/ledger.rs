@@ -1,59 +1,65 @@
-//! The account of a tree's nodes.
+//! The account of what a space has on the heap: itself, the nodes of its trees, and its uses of
+//! files.
 //!
-//! Nodes are smaller than a page and live on the heap. Each is counted in the ledger of the space
-//! that made it, even while only a fork still has it. The ledger's group is charged for them in
-//! whole pages. The first few are free, so that a space with a handful of mappings costs no page
-//! for them.
+//! A node is counted in the ledger of the space that made it, even while only a fork still has it.
 
-use crate::group::{Group, LimitError};
-use crate::reclaim::{AllocMode, HeapCharge, Pool};
+use crate::group::{Group, HeapBytes, LimitError, MayReclaim};
+use crate::reclaim::Pool;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
 
-/// Bytes that are not charged, about eight nodes. Nodes that wait for a grace period count too.
-const FREE: usize = 8 << 10;
-
-/// Counts nodes, and charges a group for them.
+/// Counts bytes, and charges a group for them.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Bytes of the live nodes; their size differs between trees.
     bytes: AtomicUsize,
     /// Changes that may still be undone; see [`Undoable`].
     undoable: AtomicUsize,
-    paid: Mutex<Option<HeapCharge>>,
+    /// The charge, except in tests of a tree alone.
+    paid: Mutex<Option<HeapBytes>>,
 }
 
 impl Ledger {
-    /// Creates a ledger whose nodes `group` pays for.
-    pub(crate) fn new(pool: &Arc<Pool>, group: &Group) -> Arc<Ledger> {
-        let paid = HeapCharge::new(pool, group);
-        Arc::new(Ledger {
-            bytes: AtomicUsize::new(0),
+    /// Creates the ledger of a space that takes `bytes` itself, which `group` is charged for now.
+    ///
+    /// # Errors
+    /// The group has no room.
+    pub(crate) fn new(group: &Group, bytes: usize) -> Result<Arc<Ledger>, LimitError> {
+        let paid = group.charge_heap(bytes, MayReclaim::Yes)?;
+        Ok(Arc::new(Ledger {
+            bytes: AtomicUsize::new(bytes),
             undoable: AtomicUsize::new(0),
             paid: Mutex::new(Some(paid)),
-        })
+        }))
     }
 
-    /// Returns the bytes of the live nodes of all trees.
+    /// Returns the bytes counted now. Nodes that wait for a grace period count too.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Charges the group for the live nodes, or gives back excess charges. The caller is outside
-    /// every section; the call may reclaim, as `mode` says.
-    pub(crate) fn settle(&self, mode: AllocMode) -> Result<(), LimitError> {
+    /// Charges the group for the bytes counted now, or gives back excess charges. The caller is
+    /// outside every section; the call may reclaim, as `may` says.
+    ///
+    /// # Errors
+    /// The group has no room.
+    pub(crate) fn settle(&self, pool: &Pool, may: MayReclaim) -> Result<(), LimitError> {
         let mut paid = self.paid.lock();
         let Some(paid) = paid.as_mut() else {
             return Ok(());
         };
-        let wanted = || self.bytes().saturating_sub(FREE) as u64;
-        if paid.is_too_little_for(wanted()) {
-            // Some nodes may exist only because they wait for a grace period.
-            paid.pool().flush_retired();
-        } else if self.undoable.load(Ordering::Relaxed) > 0 {
+        let bytes = self.bytes() as u64;
+        if bytes == paid.bytes() {
             return Ok(());
         }
-        paid.settle(wanted(), mode)
+        if bytes < paid.bytes() && self.undoable.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        if paid.set(bytes, MayReclaim::No).is_ok() {
+            return Ok(());
+        }
+        // Some nodes may exist only because they wait for a grace period.
+        pool.flush_retired();
+        paid.set(self.bytes() as u64, may)
     }
 }
 
@@ -82,20 +88,32 @@ impl Drop for Undoable {
     }
 }
 
-/// One counted node of a ledger.
+/// Bytes counted in a ledger, until this is dropped.
 pub(crate) struct Entry {
     ledger: Arc<Ledger>,
     bytes: usize,
 }
 
 impl Entry {
-    /// Counts a node of this many bytes.
+    /// Counts this many bytes.
     pub(crate) fn new(ledger: &Arc<Ledger>, bytes: usize) -> Entry {
         ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
         Entry {
             ledger: ledger.clone(),
             bytes,
         }
+    }
+
+    /// Returns the bytes counted.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts this many bytes from now on.
+    pub(crate) fn set(&mut self, bytes: usize) {
+        self.ledger.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.ledger.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
     }
 }
 
