@@ -1,7 +1,7 @@
 //! Columns of Parquet files in a cache with a hard limit.
 
 use bytes::Bytes;
-use innerspace::{Cursor, PagedFile};
+use innerspace::{PagedFile, file::Cursor};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 

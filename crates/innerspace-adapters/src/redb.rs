@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use innerspace::store::FileLock;
-use innerspace::{FileAccess, FileError, FileOpener, OpenError, PagedFile};
+use innerspace::{
+    FileOpener, OpenError, PagedFile,
+    file::{FileAccess, FileError},
+};
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 

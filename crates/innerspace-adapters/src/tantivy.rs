@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use innerspace::{Cursor, FileOpener, OpenError, PagedFile, store};
+use innerspace::{FileOpener, OpenError, PagedFile, file::Cursor, store};
 use tantivy::HasLen;
 use tantivy::directory::error::{
     DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError,

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use innerspace::{AtFork, Pinned, Space, SpaceError, VirtAddr};
+use innerspace::{
+    Space, VirtAddr,
+    space::{AtFork, Pinned, SpaceError},
+};
 use vm_memory::bitmap::BS;
 use vm_memory::guest_memory::Error as GuestMemoryError;
 use vm_memory::{

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
 use innerspace::store::{FaultyStore, MemoryStore};
-use innerspace::{FileAccess, KIB, MIB, Memory};
+use innerspace::{KIB, MIB, Memory, file::FileAccess};
 use innerspace_adapters::redb::PagedBackend;
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata,

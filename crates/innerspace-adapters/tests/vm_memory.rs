@@ -2,7 +2,7 @@
 
 #![cfg(feature = "vm_memory_0_18")]
 
-use innerspace::{AtFork, MIB, Map, Memory};
+use innerspace::{MIB, Map, Memory, space::AtFork};
 use innerspace_adapters::vm_memory::guest_memory;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use innerspace::store::MemoryStore;
-use innerspace::{FileAccess, KIB, MIB, PagedFile};
+use innerspace::{KIB, MIB, PagedFile, file::FileAccess};
 
 use crate::harness::{
     Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory, summed, summed_warm, thread_time,

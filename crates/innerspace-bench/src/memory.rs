@@ -14,8 +14,10 @@ use std::task::{Context, Waker};
 
 use innerspace::store::Store;
 use innerspace::{
-    AtFork, DaxDevice, DaxError, DaxFile, Device, DeviceError, FileError, Group, MIB, Map, Memory,
-    PagedFile, SpaceError, Task, Threads,
+    DaxFile, Group, MIB, Map, Memory, PagedFile, Task, Threads,
+    dax::{DaxDevice, DaxError},
+    file::FileError,
+    space::{AtFork, Device, DeviceError, SpaceError},
 };
 
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Sample, Unit};

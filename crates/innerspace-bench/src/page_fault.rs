@@ -18,7 +18,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use innerspace::{Advice, MIB, Map, Space};
+use innerspace::{MIB, Map, Space, space::Advice};
 
 use crate::access::{Clock, together};
 use crate::harness::{

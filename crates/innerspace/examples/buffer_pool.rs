@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
-use innerspace::{FileAccess, MIB, Memory, PagedFile, WriteOrder};
+use innerspace::{
+    MIB, Memory, PagedFile,
+    file::{FileAccess, WriteOrder},
+};
 
 type Disk = Arc<MemoryStore>;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -14,7 +14,7 @@ fn add(memory: &Memory, table: &DaxFile, numbers: &[u64]) -> Result<()> {
     let mut accessor = space.accessor()?;
     let counters = table.len() / 8;
     let total = (0..counters).step_by(512).try_fold(0, |sum, counter| {
-        Ok::<u64, innerspace::Fault>(sum + accessor.load::<u64>(at + counter * 8)?)
+        Ok::<u64, innerspace::space::Fault>(sum + accessor.load::<u64>(at + counter * 8)?)
     })?;
     let stats = space.stats();
     println!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule, Unsynced};
-use innerspace::{FileAccess, MIB, Memory};
+use innerspace::{MIB, Memory, file::FileAccess};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let disk = Arc::new(FaultyStore::new(MemoryStore::from_bytes(

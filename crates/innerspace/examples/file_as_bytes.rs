@@ -2,7 +2,7 @@
 //! and without a lifetime bound to a file.
 
 use bytes::Bytes;
-use innerspace::{FileError, KIB, MIB, Memory, PagedFile};
+use innerspace::{KIB, MIB, Memory, PagedFile, file::FileError};
 
 /// A range of a file as `Bytes`. The block stays in memory, and charged, until the last clone or
 /// slice is dropped.

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use innerspace::{Accessor, Fault, MIB, Map, Memory, PAGE_SIZE, VirtAddr};
+use innerspace::{Accessor, MIB, Map, Memory, PAGE_SIZE, VirtAddr, space::Fault};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const RUNS: u32 = 20_000;

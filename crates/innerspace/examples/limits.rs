@@ -1,7 +1,7 @@
 //! A limit that holds: a file 32 times as large as the memory is read, and exceeding the limit is
 //! an error where mmap would just take more.
 
-use innerspace::{FileError, KIB, MIB, Memory, View};
+use innerspace::{KIB, MIB, Memory, View, file::FileError};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;

@@ -1,7 +1,7 @@
 //! A file is cut short while it is mapped. With mmap the next load is a SIGBUS; here it is an error
 //! with file and offset.
 
-use innerspace::{FaultKind, FileError, KIB, MIB, Map, Memory};
+use innerspace::{KIB, MIB, Map, Memory, file::FileError, space::FaultKind};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;

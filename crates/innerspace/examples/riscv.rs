@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use innerspace::{
-    AddressWidth, Device, DeviceError, FaultKind, MIB, Map, Memory, Protection, SpaceOptions,
-    VirtAddr,
+    MIB, Map, Memory, VirtAddr,
+    space::{AddressWidth, Device, DeviceError, FaultKind, Protection, SpaceOptions},
 };
 use riscv::{Machine, SpaceMemory, Stop};
 

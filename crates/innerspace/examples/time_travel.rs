@@ -14,8 +14,8 @@ mod riscv;
 use std::time::{Duration, Instant};
 
 use innerspace::{
-    AddressWidth, GIB, MIB, Map, Memory, PAGE_SIZE, Protection, Snapshot, Space, SpaceOptions,
-    VirtAddr,
+    GIB, MIB, Map, Memory, PAGE_SIZE, Space, VirtAddr,
+    space::{AddressWidth, Protection, Snapshot, SpaceOptions},
 };
 use riscv::{Machine, SpaceMemory, Stop};
 
@@ -37,7 +37,10 @@ struct Moment {
 }
 
 impl Moment {
-    fn of(machine: &Machine<SpaceMemory>, space: &Space) -> Result<Moment, innerspace::SpaceError> {
+    fn of(
+        machine: &Machine<SpaceMemory>,
+        space: &Space,
+    ) -> Result<Moment, innerspace::space::SpaceError> {
         Ok(Moment {
             memory: space.freeze()?,
             registers: machine.hart.registers,
@@ -49,7 +52,7 @@ impl Moment {
         &self,
         machine: &mut Machine<SpaceMemory>,
         space: &Space,
-    ) -> Result<(), innerspace::SpaceError> {
+    ) -> Result<(), innerspace::space::SpaceError> {
         space.restore(&self.memory)?;
         machine.hart.registers = self.registers;
         machine.hart.pc = self.pc;

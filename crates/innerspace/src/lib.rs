@@ -141,6 +141,19 @@
 //!   (`TranslationLayout`).
 //! - `zerocopy_0_8`: loads and stores of a program's own types, through the traits of `zerocopy`
 //!   0.8.
+//!
+//! [`AddressWidth`]: space::AddressWidth
+//! [`DaxDevice`]: dax::DaxDevice
+//! [`Fault`]: space::Fault
+//! [`FileError::OtherProcess`]: file::FileError::OtherProcess
+//! [`LimitError`]: group::LimitError
+//! [`MAX_DEPTH`]: group::MAX_DEPTH
+//! [`OnShrink::Error`]: dax::OnShrink::Error
+//! [`Pinned`]: space::Pinned
+//! [`Session`]: space::Session
+//! [`Snapshot`]: space::Snapshot
+//! [`WriteOrder`]: file::WriteOrder
+
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 #![cfg_attr(
@@ -159,16 +172,20 @@
 
 #[cfg(not(loom))]
 mod cache;
-mod dax;
+pub mod dax;
+#[cfg(not(loom))]
+pub mod error;
 mod exec;
+#[cfg(not(loom))]
+pub mod file;
 mod frame;
-mod group;
+pub mod group;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 mod reclaim;
 #[cfg(not(loom))]
-mod space;
+pub mod space;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
@@ -178,20 +195,11 @@ mod sys;
 mod units;
 
 #[cfg(not(loom))]
-pub use cache::{
-    Array, BlockReader, Chunks, CloseError, Cursor, Element, FileAccess, FileError, FileStats,
-    HeldReason, PagedFile, Ready, ScatterView, StoreAction, Task, TimedOut, View, WriteOrder,
-};
+pub use cache::{PagedFile, Task, TimedOut, View};
 #[cfg(not(loom))]
-pub use dax::{
-    DaxAction, DaxDevice, DaxError, DaxFeature, DaxFile, DaxPin, DaxStats, Durability, HoleWrites,
-    OnShrink, PinHolder,
-};
+pub use dax::DaxFile;
 #[cfg(not(loom))]
-pub use group::{
-    Group, GroupError, GroupEvents, GroupStats, GroupWatch, Holders, LimitDetails, LimitError,
-    LimitReason, MAX_DEPTH, MAX_GROUPS_BELOW, Pressure,
-};
+pub use group::Group;
 #[cfg(not(loom))]
 pub use memory::{
     DirectOpener, FileOpener, Limit, LimitParts, MINIMUM_LIMIT, Memory, MemoryBuilder, MemoryError,
@@ -199,19 +207,10 @@ pub use memory::{
 };
 #[cfg(not(loom))]
 pub use reclaim::{EvictionPolicy, MissCurve};
-#[cfg(all(feature = "layout", not(any(loom, shuttle))))]
-pub use space::TranslationLayout;
 #[cfg(not(loom))]
-pub use space::{
-    AccessKind, Accessor, AddressWidth, Advice, AtFork, CodePage, Device, DeviceError, Explanation,
-    Fault, FaultKind, Map, MappingInfo, MappingKind, PageStats, PageView, Pinned, Protection,
-    Region, Remap, Session, Sharing, Snapshot, SnapshotFileError, Space, SpaceError, SpaceOptions,
-    SpaceReady, SpaceStats, VmaLookups,
-};
+pub use space::{Accessor, Map, Space};
 #[cfg(not(loom))]
 pub use stats::Totals;
-#[cfg(not(loom))]
-pub use sys::copy::{AtomicScalar, Scalar};
 pub(crate) use units::FrameId;
 pub use units::{
     ByteSize, GIB, Grouped, KIB, MIB, PAGE_SHIFT, PAGE_SIZE, PageCount, ParseVirtAddrError,

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
-use innerspace::{Advice, FileAccess, MIB, Map, Memory, PAGE_SIZE, Protection, Threads, VirtAddr};
+use innerspace::{
+    MIB, Map, Memory, PAGE_SIZE, Threads, VirtAddr,
+    file::FileAccess,
+    space::{Advice, Protection},
+};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -146,7 +150,7 @@ fn a_group_has_room_for_what_was_unmapped() {
 /// The last pages that a leaf borrows are moved elsewhere, and the leaf borrows no page any more.
 #[test]
 fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() {
-    use innerspace::Remap;
+    use innerspace::space::Remap;
     let tables = |forked: bool| {
         let memory = memory_of(16 * MIB);
         let space = memory.space().unwrap();

@@ -7,8 +7,9 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, Advice, FaultKind, FileAccess, KIB, MIB, Map, Memory, PAGE_SIZE, PageStats,
-    PagedFile, Protection, Space, Threads, VirtAddr,
+    Accessor, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    file::FileAccess,
+    space::{Advice, FaultKind, PageStats, Protection},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

@@ -8,8 +8,9 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    AccessKind, Accessor, FaultKind, FileAccess, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile,
-    Protection, Space, Threads, VirtAddr,
+    Accessor, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    file::FileAccess,
+    space::{AccessKind, FaultKind, Protection},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -36,7 +37,7 @@ fn half_cached(memory: &Memory) -> (PagedFile, Space, VirtAddr) {
 }
 
 #[track_caller]
-fn assert_would_block<T: std::fmt::Debug>(got: Result<T, innerspace::Fault>, at: VirtAddr) {
+fn assert_would_block<T: std::fmt::Debug>(got: Result<T, innerspace::space::Fault>, at: VirtAddr) {
     let fault = got.unwrap_err();
     assert!(fault.would_block(), "{fault}");
     assert_eq!((fault.kind(), fault.address()), (FaultKind::WouldBlock, at));
@@ -176,7 +177,7 @@ fn each_access_has_such_a_form_and_sessions_have_them_too() {
     }
     all!(&mut a);
     space
-        .advise(own, 64 * PAGE, innerspace::Advice::DontNeed)
+        .advise(own, 64 * PAGE, innerspace::space::Advice::DontNeed)
         .unwrap();
     a.session(|a| {
         all!(a);

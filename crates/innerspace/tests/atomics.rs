@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use innerspace::{
-    Accessor, AtomicScalar, Fault, FaultKind, MIB, Map, Memory, PAGE_SIZE, Protection, Space,
-    VirtAddr,
+    Accessor, MIB, Map, Memory, PAGE_SIZE, Space, VirtAddr,
+    space::{AtomicScalar, Fault, FaultKind, Protection},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -27,7 +27,7 @@ fn after_each<T: AtomicScalar + std::fmt::Debug>(
     old: T,
     operand: T,
 ) -> [T; 8] {
-    type Operation<T> = fn(&mut Accessor, VirtAddr, T) -> Result<T, innerspace::Fault>;
+    type Operation<T> = fn(&mut Accessor, VirtAddr, T) -> Result<T, innerspace::space::Fault>;
     let operations: [Operation<T>; 8] = [
         |a, at, x| a.swap(at, x, SeqCst),
         |a, at, x| a.fetch_add(at, x, Relaxed),

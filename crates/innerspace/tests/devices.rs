@@ -4,8 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use innerspace::{
-    AccessKind, AddressWidth, Advice, AtFork, Device, DeviceError, Fault, FaultKind, MIB, Map,
-    Memory, PAGE_SIZE, Protection, Remap, Space, SpaceError, Threads, VirtAddr,
+    MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr,
+    space::{
+        AccessKind, AddressWidth, Advice, AtFork, Device, DeviceError, Fault, FaultKind,
+        Protection, Remap, SpaceError,
+    },
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -100,7 +103,7 @@ fn each_access_is_one_call_with_its_width_and_place() {
     assert_eq!(calls.take(), ["load 1 at 0x1005"]);
     assert_eq!(space.stats().pages.resident, 0);
     let info = space.mapping_at(at + PAGE).unwrap();
-    let kind = innerspace::MappingKind::Device;
+    let kind = innerspace::space::MappingKind::Device;
     assert_eq!((info.kind, info.file, info.offset), (kind, None, PAGE));
     assert!(space.stats().to_string().contains(" rw shared device: "));
     space.validate();
@@ -432,11 +435,12 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
     let (mut a, mut b) = (space.accessor().unwrap(), space.accessor().unwrap());
     a.store(at, 0x13_u32).unwrap();
     let mut page = a.watch_code(at + 8).unwrap();
-    let check = |page: &mut innerspace::CodePage, a: &mut innerspace::Accessor, what: &str| {
-        assert!(!page.is_current(), "{what}");
-        *page = a.watch_code(at).unwrap();
-        assert!(page.is_current());
-    };
+    let check =
+        |page: &mut innerspace::space::CodePage, a: &mut innerspace::Accessor, what: &str| {
+            assert!(!page.is_current(), "{what}");
+            *page = a.watch_code(at).unwrap();
+            assert!(page.is_current());
+        };
     assert_eq!(a.fetch::<u32>(at), Ok(0x13));
     assert!(page.is_current());
     b.load::<u32>(at).unwrap();
@@ -458,7 +462,7 @@ fn a_page_that_was_fetched_from_counts_its_writes() {
         .unwrap();
     check(&mut page, &mut a, "another protection");
     space
-        .advise(at, PAGE, innerspace::Advice::DontNeed)
+        .advise(at, PAGE, innerspace::space::Advice::DontNeed)
         .unwrap();
     check(&mut page, &mut a, "new zeros");
     space.unmap(at, PAGE).unwrap();
@@ -484,7 +488,7 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
     let folder = tempfile::tempdir().unwrap();
     let cached = memory
         .options()
-        .access(innerspace::FileAccess::ReadWrite)
+        .access(innerspace::file::FileAccess::ReadWrite)
         .open_store(Arc::new(innerspace::store::MemoryStore::with_len(4 * PAGE)))
         .unwrap();
     let direct = memory.direct_options().create(folder.path().join("code"));
@@ -545,7 +549,7 @@ fn a_write_by_a_call_of_the_file_counts() {
     for block in [1, 4] {
         let options = memory.options().block_size(block * PAGE);
         let file = options
-            .access(innerspace::FileAccess::ReadWrite)
+            .access(innerspace::file::FileAccess::ReadWrite)
             .open(innerspace::store::MemoryStore::from_bytes(
                 &[1; 4 * PAGE_SIZE],
             ))
@@ -591,7 +595,7 @@ fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
         .unwrap();
     let file = memory
         .options()
-        .access(innerspace::FileAccess::ReadWrite)
+        .access(innerspace::file::FileAccess::ReadWrite)
         .open_store(Arc::new(innerspace::store::MemoryStore::with_len(4 * PAGE)))
         .unwrap();
     let space = memory.space().unwrap();
@@ -668,7 +672,7 @@ fn a_restore_brings_back_a_page_that_is_watched_or_cold() {
         a.store(at + PAGE, 10 + round).unwrap();
         let page = a.watch_code(at).unwrap();
         space
-            .advise(at, 2 * PAGE, innerspace::Advice::Cold)
+            .advise(at, 2 * PAGE, innerspace::space::Advice::Cold)
             .unwrap();
         space.restore(&snapshot).unwrap();
         assert!(!page.is_current());

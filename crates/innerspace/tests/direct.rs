@@ -6,8 +6,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use innerspace::{
-    DaxDevice, DaxError, DaxFile, Fault, FaultKind, FileAccess, HoleWrites, MIB, Map, MappingKind,
-    Memory, OnShrink, PAGE_SIZE, PinHolder, SpaceError, Threads,
+    DaxFile, MIB, Map, Memory, PAGE_SIZE, Threads,
+    dax::{DaxDevice, DaxError, HoleWrites, OnShrink, PinHolder},
+    file::FileAccess,
+    space::{Fault, FaultKind, MappingKind, SpaceError},
 };
 
 #[test]

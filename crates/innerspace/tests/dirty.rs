@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, Advice, DaxDevice, Device, DeviceError, FileAccess, HoleWrites, KIB, MIB,
-    MINIMUM_LIMIT, Map, Memory, PAGE_SIZE, PagedFile, Protection, Snapshot, Space, SpaceError,
-    Threads, VirtAddr,
+    Accessor, KIB, MIB, MINIMUM_LIMIT, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    dax::{DaxDevice, HoleWrites},
+    file::FileAccess,
+    space::{Advice, Device, DeviceError, Protection, Snapshot, SpaceError},
 };
 use proptest::prelude::*;
 
@@ -172,7 +173,7 @@ impl World {
                 let _unmapped = self.space.protect(place(page), PAGE, protection);
             }
             Op::Move(from, to) => {
-                let target = innerspace::Remap::Replacing(place(to));
+                let target = innerspace::space::Remap::Replacing(place(to));
                 if self.space.remap(place(from), PAGE, PAGE, target).is_ok() {
                     self.changed(from);
                     self.changed(to);

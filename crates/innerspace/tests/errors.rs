@@ -4,7 +4,10 @@
 use std::error::Error;
 use std::io::{self, ErrorKind};
 
-use innerspace::{FaultKind, KIB, MIB, Map, Memory, SnapshotFileError, SpaceError, Threads};
+use innerspace::{
+    KIB, MIB, Map, Memory, Threads,
+    space::{FaultKind, SnapshotFileError, SpaceError},
+};
 
 fn memory() -> Memory {
     let options = Memory::builder(4 * MIB).threads(Threads::None);

@@ -15,7 +15,10 @@ use std::sync::Arc;
 
 use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule};
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{FileAccess, FileError, KIB, MIB, Map, Memory, PagedFile, Threads, View};
+use innerspace::{
+    KIB, MIB, Map, Memory, PagedFile, Threads, View,
+    file::{FileAccess, FileError},
+};
 
 /// The number of programs in a run, unless the environment sets another.
 const RUNS: u64 = 100;

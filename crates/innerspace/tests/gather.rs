@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use innerspace::store::{Batch, MemoryStore, Store};
-use innerspace::{FaultKind, KIB, MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr};
+use innerspace::{KIB, MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr, space::FaultKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const PAGES: u64 = 256;

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, Fault, FaultKind, FileAccess, MIB, Map, Memory, PAGE_SHIFT, PAGE_SIZE, Protection,
-    Space, Threads, TranslationLayout, VirtAddr,
+    Accessor, MIB, Map, Memory, PAGE_SHIFT, PAGE_SIZE, Space, Threads, VirtAddr,
+    file::FileAccess,
+    space::{Fault, FaultKind, Protection, TranslationLayout},
 };
 
 type Layout = TranslationLayout;

@@ -1,7 +1,7 @@
 //! Requests that a limit refuses while a group is over it, and pages that a cut may take.
 
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{Advice, FileAccess, MIB, Map, Memory, PAGE_SIZE, Threads};
+use innerspace::{MIB, Map, Memory, PAGE_SIZE, Threads, file::FileAccess, space::Advice};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

@@ -7,8 +7,9 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use innerspace::store::{MemoryStore, Store, SyncWhat};
 use innerspace::{
-    FaultKind, FileAccess, FileError, KIB, MIB, Map, Memory, PagedFile, Protection, Threads, View,
-    WriteOrder,
+    KIB, MIB, Map, Memory, PagedFile, Threads, View,
+    file::{FileAccess, FileError, WriteOrder},
+    space::{FaultKind, Protection},
 };
 
 fn memory_of(limit: u64) -> Memory {

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use innerspace::store::{self, FileLock, Identity, MemoryStore, Store};
 use innerspace::{
-    DaxDevice, DaxError, FileAccess, KIB, MIB, Memory, OpenError, PAGE_SIZE, PagedFile, Threads,
-    WriteOrder,
+    KIB, MIB, Memory, OpenError, PAGE_SIZE, PagedFile, Threads,
+    dax::{DaxDevice, DaxError},
+    file::{FileAccess, WriteOrder},
 };
 
 fn refused(opened: Result<PagedFile, OpenError>) -> String {

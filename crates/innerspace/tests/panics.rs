@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use innerspace::store::{MemoryStore, Store};
-use innerspace::{FileAccess, MIB, Map, Memory, PAGE_SIZE, Threads};
+use innerspace::{MIB, Map, Memory, PAGE_SIZE, Threads, file::FileAccess};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -105,7 +105,7 @@ impl Store for PanicsWritten {
 /// A store panics while it makes room for the nodes that a change needs.
 #[test]
 fn a_panic_of_a_store_in_a_change_leaks_nothing() {
-    use innerspace::{Remap, VirtAddr};
+    use innerspace::{VirtAddr, space::Remap};
     let left = |panics: bool, change: fn(&innerspace::Space, VirtAddr)| {
         let memory = memory_of(8 * MIB);
         let group = memory.group("crowded", 4 * MIB).unwrap();
@@ -249,7 +249,7 @@ fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
 /// Restoring the memory restores a device, even if another device panics.
 #[test]
 fn a_device_that_panics_keeps_no_other_from_being_restored() {
-    use innerspace::{Device, DeviceError};
+    use innerspace::space::{Device, DeviceError};
     use std::sync::atomic::AtomicU8;
     struct Register {
         value: AtomicU8,

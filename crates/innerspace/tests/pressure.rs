@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, FileAccess, Group, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    Accessor, Group, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    file::FileAccess,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, AtFork, Device, DeviceError, FaultKind, FileAccess, MIB, Map, Memory, PAGE_SIZE,
-    PagedFile, Protection, Space, SpaceError, Threads, VirtAddr,
+    Accessor, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    file::FileAccess,
+    space::{AtFork, Device, DeviceError, FaultKind, Protection, SpaceError},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

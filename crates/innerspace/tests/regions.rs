@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, FaultKind, MIB, Map, Memory, PAGE_SIZE, Protection, Region, Space, SpaceError,
-    SpaceOptions, Threads, VirtAddr,
+    Accessor, MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr,
+    space::{FaultKind, Protection, Region, SpaceError, SpaceOptions},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

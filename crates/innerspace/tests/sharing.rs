@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, mpsc};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    FileAccess, MIB, Map, Memory, PAGE_SIZE, PagedFile, Protection, Threads, VirtAddr,
+    MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads, VirtAddr, file::FileAccess, space::Protection,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

@@ -13,7 +13,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use innerspace::store::Store;
-use innerspace::{FileAccess, Group, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, View};
+use innerspace::{
+    Group, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, View, file::FileAccess,
+};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

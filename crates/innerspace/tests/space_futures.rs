@@ -10,8 +10,12 @@ use std::time::Duration;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    AccessKind, Advice, AtFork, Device, DeviceError, Fault, FaultKind, FileAccess, KIB, MIB, Map,
-    Memory, PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, Task, Threads, VirtAddr,
+    KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Task, Threads, VirtAddr,
+    file::FileAccess,
+    space::{
+        AccessKind, Advice, AtFork, Device, DeviceError, Fault, FaultKind, Protection, Remap,
+        SpaceError,
+    },
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

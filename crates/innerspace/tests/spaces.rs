@@ -3,8 +3,9 @@
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    FaultKind, FileAccess, MIB, Map, Memory, PAGE_SIZE, PagedFile, Protection, SpaceOptions,
-    Threads, VirtAddr,
+    MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads, VirtAddr,
+    file::FileAccess,
+    space::{FaultKind, Protection, SpaceOptions},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    FaultKind, FileAccess, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Protection, Threads,
-    VirtAddr,
+    KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads, VirtAddr,
+    file::FileAccess,
+    space::{FaultKind, Protection},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;

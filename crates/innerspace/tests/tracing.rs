@@ -7,7 +7,7 @@
 
 use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
 use innerspace::store::{FaultyStore, MemoryStore};
-use innerspace::{FileAccess, KIB, MIB, Memory, Threads};
+use innerspace::{KIB, MIB, Memory, Threads, file::FileAccess};
 
 /// Keeps the text of each event of the library.
 #[derive(Clone, Default)]

@@ -7,7 +7,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use innerspace::store::{Batch, MemoryStore, Request, Store, SyncWhat};
-use innerspace::{FileAccess, FileError, Grouped, MIB, Memory, PagedFile, Ready, Threads, View};
+use innerspace::{
+    Grouped, MIB, Memory, PagedFile, Threads, View,
+    file::{FileAccess, FileError, Ready},
+};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 128;

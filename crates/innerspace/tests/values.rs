@@ -3,7 +3,9 @@
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Fault, FaultKind, FileAccess, MIB, Map, Memory, PAGE_SIZE, Protection, Space, VirtAddr,
+    MIB, Map, Memory, PAGE_SIZE, Space, VirtAddr,
+    file::FileAccess,
+    space::{Fault, FaultKind, Protection},
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

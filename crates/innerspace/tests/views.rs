@@ -1,7 +1,10 @@
 //! Views of a file: slices of views, views block by block, and long ones.
 
 use innerspace::store::MemoryStore;
-use innerspace::{FileAccess, FileError, KIB, MIB, Memory, PagedFile, View};
+use innerspace::{
+    KIB, MIB, Memory, PagedFile, View,
+    file::{FileAccess, FileError},
+};
 
 /// The block sizes at which each test runs.
 const SIZES: [u64; 3] = [4 * KIB, 64 * KIB, 2 * MIB];

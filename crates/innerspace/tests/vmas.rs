@@ -66,7 +66,7 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
     space.unmap(more, PAGE).unwrap();
     space.unmap(at + 6 * PAGE, 2 * PAGE).unwrap();
     space
-        .protect(own + 4 * PAGE, PAGE, innerspace::Protection::READ)
+        .protect(own + 4 * PAGE, PAGE, innerspace::space::Protection::READ)
         .unwrap();
     let child = space.fork().unwrap();
     assert_eq!(child.accessor().unwrap().load::<u64>(own), Ok(1));
@@ -96,7 +96,7 @@ fn a_mapping_that_goes_while_its_fault_waits_is_not_found() {
     go.send(()).unwrap();
     assert_eq!(
         waiter.join().unwrap(),
-        Err(innerspace::FaultKind::NotMapped)
+        Err(innerspace::space::FaultKind::NotMapped)
     );
     assert_eq!(space.stats().pages.resident, 0);
     space.validate();

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use innerspace::store::MemoryStore;
-use innerspace::{FileAccess, MIB};
+use innerspace::{MIB, file::FileAccess};
 
 use super::{Resident, WhenWanted};
 use crate::harness::{

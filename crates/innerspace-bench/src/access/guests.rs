@@ -4,7 +4,10 @@
 
 use std::error::Error;
 
-use innerspace::{AddressWidth, MIB, Map, Protection, SpaceOptions, VirtAddr};
+use innerspace::{
+    MIB, Map, VirtAddr,
+    space::{AddressWidth, Protection, SpaceOptions},
+};
 use rrs_lib::{MemAccessSize, Memory};
 
 use self::riscv::{GuestMemory, Machine, SpaceMemory, Stop};

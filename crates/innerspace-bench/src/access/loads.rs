@@ -7,7 +7,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use innerspace::{Accessor, Fault, Session, VirtAddr};
+use innerspace::{
+    Accessor, VirtAddr,
+    space::{Fault, Session},
+};
 use quick_cache::sync::Cache;
 
 use super::{Resident, WhenWanted};

@@ -32,7 +32,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
-use innerspace::{Accessor, FileAccess, MIB, Map, Memory, PagedFile, Space, VirtAddr};
+use innerspace::{Accessor, MIB, Map, Memory, PagedFile, Space, VirtAddr, file::FileAccess};
 use quick_cache::sync::Cache;
 
 use crate::harness::{Plan, Rows, Seeds, memory, xorshift};

@@ -6,8 +6,10 @@ use std::error::Error;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, DaxDevice, DaxFile, FileAccess, HoleWrites, MIB, Map, Memory, PagedFile, Session,
-    VirtAddr,
+    Accessor, DaxFile, MIB, Map, Memory, PagedFile, VirtAddr,
+    dax::{DaxDevice, HoleWrites},
+    file::FileAccess,
+    space::Session,
 };
 
 use super::flush::flush_lines;
@@ -316,7 +318,7 @@ fn run(
     at: VirtAddr,
     access: Access,
     places: impl Iterator<Item = u64>,
-) -> Result<u64, innerspace::Fault> {
+) -> Result<u64, innerspace::space::Fault> {
     let mut sum = 0_u64;
     match access {
         Access::Load => {

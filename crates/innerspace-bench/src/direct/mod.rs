@@ -18,7 +18,7 @@ mod threads;
 
 use std::error::Error;
 
-use innerspace::{DaxDevice, DaxFile, Memory};
+use innerspace::{DaxFile, Memory, dax::DaxDevice};
 
 use crate::harness::{Plan, Rows};
 use crate::report::Table;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use innerspace::{DaxDevice, DaxFile, MIB, Map, Memory, Space};
+use innerspace::{DaxFile, MIB, Map, Memory, Space, dax::DaxDevice};
 
 use crate::access::{Clock, together};
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Rows, Unit, memory};

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::error::Error;
 
-use innerspace::{Accessor, Snapshot, Space, VirtAddr};
+use innerspace::{Accessor, Space, VirtAddr, space::Snapshot};
 
 use super::{Resident, new_space};
 use crate::harness::{Budget, Contender, Outcome, Plan, Row, Unit, thread_time};

@@ -10,7 +10,7 @@ mod charging;
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use innerspace::{Advice, MIB, Map};
+use innerspace::{MIB, Map, space::Advice};
 
 use self::charging::{Charging, Frames};
 use crate::access::{Clock, together};

@@ -4,8 +4,10 @@
 use std::error::Error;
 
 use innerspace::{
-    AtFork, DaxDevice, DaxError, DaxFile, FileError, GIB, Group, MIB, Map, Memory, PagedFile,
-    SpaceError, Task, VirtAddr,
+    DaxFile, GIB, Group, MIB, Map, Memory, PagedFile, Task, VirtAddr,
+    dax::{DaxDevice, DaxError},
+    file::FileError,
+    space::{AtFork, SpaceError},
 };
 
 use super::{Zeros, begin};

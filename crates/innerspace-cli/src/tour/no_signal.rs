@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use innerspace::{FaultKind, GIB, KIB, MIB, Map, Memory};
+use innerspace::{GIB, KIB, MIB, Map, Memory, space::FaultKind};
 
 use super::{Child, Findings, Result, Tour};
 use crate::kernel::{self, Mapping};

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule};
 use innerspace::store::{Access, FileOptions};
-use innerspace::{Accessor, ByteSize, FileAccess, Grouped, MIB, Map, Memory, PagedFile, VirtAddr};
+use innerspace::{
+    Accessor, ByteSize, Grouped, MIB, Map, Memory, PagedFile, VirtAddr, file::FileAccess,
+};
 
 use super::sample::Random;
 use super::{Findings, Result, Tour};

@@ -3,8 +3,8 @@
 use ckb_vm::memory::{FLAG_EXECUTABLE, fill_page_data};
 use ckb_vm::{Bytes, Error, Memory, RISCV_MAX_MEMORY, Register};
 use innerspace::{
-    Accessor, Fault, FaultKind, MIB, Map, PAGE_SIZE, Protection, Scalar, Space, SpaceError,
-    VirtAddr,
+    Accessor, MIB, Map, PAGE_SIZE, Space, VirtAddr,
+    space::{Fault, FaultKind, Protection, Scalar, SpaceError},
 };
 
 /// The first bytes of a space, where a machine has its program, its data and its stack.

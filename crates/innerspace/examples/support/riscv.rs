@@ -1,6 +1,9 @@
 //! A RISC-V machine (RV32IM) on the interpreter `rrs-lib`, with any memory: here, with a space.
 
-use innerspace::{Accessor, CodePage, Fault, PAGE_SIZE, VirtAddr};
+use innerspace::{
+    Accessor, PAGE_SIZE, VirtAddr,
+    space::{CodePage, Fault},
+};
 use rrs_lib::instruction_executor::{InstructionException, InstructionExecutor};
 use rrs_lib::{HartState, MemAccessSize, Memory, process_instruction};
 

@@ -224,11 +224,11 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// With [`Threads::None`](crate::Threads::None), this thread makes the call and those that were
     /// polled before it, unless another thread is in a `tick()`. It also calls the wakers and the
     /// error hook that are due. A store that hangs in a call made here blocks this thread for
-    /// longer than `timeout`. In the handler of a [`Device`](crate::Device), this thread makes only
+    /// longer than `timeout`. In the handler of a [`Device`](crate::space::Device), this thread makes only
     /// its own call, and only if that was not polled before.
     ///
     /// ```
-    /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
+    /// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(4 * MIB)?;
     /// # let options = memory.options().access(FileAccess::ReadWrite);

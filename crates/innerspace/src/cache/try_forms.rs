@@ -30,7 +30,7 @@ impl PagedFile {
     /// made: an open end is the end of the file at that time.
     ///
     /// ```
-    /// # use innerspace::{FileAccess, MIB, Memory, store::MemoryStore};
+    /// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};
     /// # fn block_on<F: Future>(future: F) -> F::Output {
     /// #     use std::task::{Context, Poll, Wake, Waker};
     /// #     struct Thread(std::thread::Thread);

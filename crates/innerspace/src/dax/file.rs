@@ -45,7 +45,7 @@ const OTHER_BYTES: usize = 160;
 /// durable once [`DaxFile::sync_all`] or [`DaxFile::sync_range`] has returned.
 ///
 /// ```
-/// use innerspace::{DaxDevice, MIB, Map, Memory};
+/// use innerspace::{MIB, Map, Memory, dax::DaxDevice};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(MIB)?;
@@ -248,7 +248,7 @@ impl DaxFile {
     /// zeros, and nothing is allocated for them.
     ///
     /// # Errors
-    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::OnShrink::Error), [`DaxError::Shrank`] for
+    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::dax::OnShrink::Error), [`DaxError::Shrank`] for
     /// bytes that another process has cut off.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
         self.0.core.read_at(buf, offset, Wait::Yes)

@@ -47,7 +47,7 @@
 //! has a count of its own on the open file (`reference`).
 //!
 //! **Blocking is a choice**, as in `space`: reads, writes and pins by call have `try_` forms. These
-//! are the same code with [`Wait::No`](crate::cache::Wait), which never waits for a lock, uses only
+//! are the same code with `Wait::No`, which never waits for a lock, uses only
 //! free memory, and stops before a query of the host or a grace period. Cuts and syncs consist of
 //! queries and grace periods, so they have no such form. Any call can be made in the background.
 //!

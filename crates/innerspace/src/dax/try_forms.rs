@@ -25,11 +25,11 @@ impl DaxFile {
     /// wait for pins, because the holder of a pin may itself be waiting for the task: they fail
     /// with [`DaxError::Busy`] instead. And a pin that is made in a task is no thread's own, so a
     /// later cut cannot tell that it would wait for its own caller. Most calls wait for accesses
-    /// under way, and so for a [`Session`](crate::Session) until its next safepoint: do not wait
+    /// under way, and so for a [`Session`](crate::space::Session) until its next safepoint: do not wait
     /// for a task on the thread of a session.
     ///
     /// ```
-    /// # use innerspace::{DaxError, DaxFile};
+    /// # use innerspace::{DaxFile, dax::DaxError};
     /// async fn put(file: &DaxFile, bytes: Vec<u8>, at: u64) -> Result<(), DaxError> {
     ///     match file.try_write_at(&bytes, at) {
     ///         Err(error) if error.would_block() => {
@@ -62,7 +62,7 @@ impl DaxFile {
 ///
 /// Over a host file, the system may still have to fetch a page that is read or written, as with any
 /// mapping. A system call counts as waiting, so these forms read and write nothing of a file with
-/// [`OnShrink::Error`](crate::OnShrink::Error).
+/// [`OnShrink::Error`](crate::dax::OnShrink::Error).
 impl DaxFile {
     /// Reads like [`DaxFile::read_at`], but never waits. It would block during a
     /// [`DaxFile::set_len`] or [`DaxFile::punch`], and if the host has to be asked for its holes;

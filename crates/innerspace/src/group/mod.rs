@@ -6,10 +6,10 @@
 //! may have a mark above which charges are slow, `high`, and protection from reclaim for others,
 //! `low` and `min`. The root's limit is the whole memory.
 //!
-//! **Key types.** [`GroupTree`] holds the nodes; a [`GroupId`] names one and is followed without a
-//! lock (two loads). A [`Charge`] is a guard: dropped, it gives the pages back; `commit` hands them
+//! **Key types.** `GroupTree` holds the nodes; a `GroupId` names one and is followed without a
+//! lock (two loads). A `Charge` is a guard: dropped, it gives the pages back; `commit` hands them
 //! to the frame that carries the group's number. [`Group`] is the public handle; the last clone
-//! deletes the group. [`Reclaimer`] is the upcall by which a group that is over its limit gets
+//! deletes the group. `Reclaimer` is the upcall by which a group that is over its limit gets
 //! pages freed: `reclaim` implements it. [`LimitError`] says which group is full and what holds its
 //! memory.
 //!
@@ -34,7 +34,7 @@
 //! charged to the node itself). At rest `usage = own + sum(usage of children)` (I8). A charge adds
 //! to one level after another by compare-and-swap, so `usage` never exceeds `max`, even for an
 //! instant. If a level refuses, the levels below it are undone, and nothing else has changed. Most
-//! charges never touch the levels: each thread has a [stock] of charged pages. The pages of a stock
+//! charges never touch the levels: each thread has a stock of charged pages. The pages of a stock
 //! count as used, reports subtract them, and they are given back before a request is refused. A
 //! stock has up to 128 pages of a group, and more while every limit is far. A group that is over
 //! its limit (`over`) has nothing in stock.
@@ -48,7 +48,7 @@
 //! [`Group`] handle, or a page charged to it).
 //!
 //! **Neighbours.** Below: `sync`. Above: `reclaim` charges before it allocates, and implements
-//! [`Reclaimer`].
+//! `Reclaimer`.
 //!
 //! **Not here.** Frames, lists, and retries after reclaim: a refusal is returned to the caller.
 

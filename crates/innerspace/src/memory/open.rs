@@ -267,7 +267,7 @@ impl FileOpener {
     ///
     /// ```
     /// # use std::io::Write;
-    /// # use innerspace::{FileAccess, MIB, Memory};
+    /// # use innerspace::{MIB, Memory, file::FileAccess};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let memory = Memory::with_limit(4 * MIB)?;
     /// let mut unnamed = tempfile::tempfile()?;

@@ -41,7 +41,7 @@ impl Space {
     /// - `protect`, `fork` and `freeze`: for memory, and for other changes and open sections
     ///
     /// Waiting for memory includes waiting for a store, if pages have to be written first. A
-    /// section is open during an access, or in a [`Session`](crate::Session) until its next
+    /// section is open during an access, or in a [`Session`](crate::space::Session) until its next
     /// safepoint. So if groups have room, a fork or a restore takes microseconds and is best called
     /// directly.
     ///

@@ -44,7 +44,7 @@
 //! miss takes the same steps (`fault`); where a step would have to sleep, a `try_` form ends. Both
 //! kinds of future make the blocking call, as a task of the cache (`cache::task`).
 //!
-//! Neighbours: `cache` gives locked blocks and calls [`crate::cache::Mappers`] to revoke; `reclaim`
+//! Neighbours: `cache` gives locked blocks and calls `cache::Mappers` to revoke; `reclaim`
 //! gives frames. A space does no I/O of its own and starts no thread.
 
 mod access;
@@ -85,3 +85,4 @@ pub use self::snapshot::view::PageView;
 pub use self::vma::cache::VmaLookups;
 pub use self::vma::device::Device;
 pub use self::vma::protection::{Protection, Sharing};
+pub use crate::sys::copy::{AtomicScalar, Scalar};

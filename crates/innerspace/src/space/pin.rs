@@ -72,7 +72,7 @@ pub enum AtFork {
 /// the pin, and by nothing else.
 ///
 /// ```
-/// use innerspace::{AtFork, MIB, Map, Memory};
+/// use innerspace::{MIB, Map, Memory, space::AtFork};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let space = Memory::with_limit(4 * MIB)?.space()?;
 /// let at = space.map(Map::anonymous(64 * 1024))?;
@@ -112,7 +112,7 @@ impl Space {
     ///
     /// Accessors can load and store in the pages as before. They see bytes that are written through
     /// the pin. Watches do not: [`Space::take_dirty`] does not name these pages, and a
-    /// [`CodePage`](crate::CodePage) does not count these writes.
+    /// [`CodePage`](crate::space::CodePage) does not count these writes.
     ///
     /// # Errors
     /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::NotPinnable`] for

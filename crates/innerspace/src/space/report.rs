@@ -54,9 +54,9 @@ pub enum MappingKind {
     /// A direct-access file, whose own bytes are mapped.
     Direct,
     /// A direct-access file for which each access is a call, because other processes may cut it
-    /// short: see [`OnShrink::Error`](crate::OnShrink::Error).
+    /// short: see [`OnShrink::Error`](crate::dax::OnShrink::Error).
     Guarded,
-    /// A [`Device`](crate::Device).
+    /// A [`Device`](crate::space::Device).
     Device,
 }
 

@@ -27,9 +27,9 @@
 //! - A call may use other files of the same memory. It may also use cached blocks of the file for
 //!   which it is made: by a read, a view, an eviction, or a load through a mapping. An operation on
 //!   that file that might wait for the call fails with
-//!   [`FileError::Reentered`](crate::FileError::Reentered), or with a fault for that reason. In a
+//!   [`FileError::Reentered`](crate::file::FileError::Reentered), or with a fault for that reason. In a
 //!   call for a fault or a change of a space, all accesses to that space fail with
-//!   [`FaultKind::Reentered`](crate::FaultKind::Reentered).
+//!   [`FaultKind::Reentered`](crate::space::FaultKind::Reentered).
 //! - Two handles with equal [`Store::identity`] reach the same bytes.
 //! - Bytes reported as a hole by `next_data`/`next_hole` read as zeros.
 //!
@@ -327,7 +327,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// The cache asks for it when the file is opened, at the first fill in each tick of the
     /// memory's clock (about a second), and when a sync begins. After a change the cache reads no
-    /// more, and returns [`FileError::ChangedInPlace`](crate::FileError::ChangedInPlace). So old
+    /// more, and returns [`FileError::ChangedInPlace`](crate::file::FileError::ChangedInPlace). So old
     /// and new bytes are mixed for a tick at most. Default: `None`, which means that the store
     /// cannot tell; it is not asked again.
     ///
@@ -364,7 +364,7 @@ pub trait Store: Send + Sync + 'static {
     /// aside if its store uses files: a block and six pages. It is for the calls that change the
     /// store, and for files and spaces of the same memory. Where it is not enough, or the group
     /// that wants it is full by itself, the request fails in the store with a
-    /// [`LimitError`](crate::LimitError). If the store then fails with
+    /// [`LimitError`](crate::group::LimitError). If the store then fails with
     /// [`io::ErrorKind::OutOfMemory`], the file makes room and calls it again, with fewer blocks.
     fn uses_files(&self) -> bool {
         false

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, Advice, Fault, FaultKind, FileAccess, MIB, Map, Memory, PagedFile, Protection, Remap,
-    Space, SpaceError, Threads, VirtAddr,
+    Accessor, MIB, Map, Memory, PagedFile, Space, Threads, VirtAddr,
+    file::FileAccess,
+    space::{Advice, Fault, FaultKind, Protection, Remap, SpaceError},
 };
 
 use crate::program::{

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
 use innerspace::store::faulty::{FaultyStore, Rule};
-use innerspace::{FileAccess, FileError, Memory, PagedFile};
+use innerspace::{
+    Memory, PagedFile,
+    file::{FileAccess, FileError},
+};
 
 use crate::ops::{Op, Part, SyncKind, ViewKind};
 use crate::world::{PAGE, World, is_limit};

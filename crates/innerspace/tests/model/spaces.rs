@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 
 use innerspace::{
-    AccessKind, Accessor, Fault, FaultKind, Map, Protection, Space, SpaceError, VirtAddr,
+    Accessor, Map, Space, VirtAddr,
+    space::{AccessKind, Fault, FaultKind, Protection, SpaceError},
 };
 
 use crate::files::{File, FileId, pattern};

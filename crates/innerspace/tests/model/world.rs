@@ -1,6 +1,6 @@
 //! The library's objects with their models, and one step of both.
 
-use innerspace::{FileError, MIB, Memory, Threads, View};
+use innerspace::{MIB, Memory, Threads, View, file::FileError};
 
 use crate::files::{File, FileId};
 use crate::ops::Op;

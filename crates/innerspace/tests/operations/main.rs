@@ -8,8 +8,10 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Accessor, AddressWidth, Advice, FaultKind, FileAccess, GroupError, KIB, MIB, Map, Memory,
-    PAGE_SIZE, PagedFile, Protection, Remap, Space, SpaceError, SpaceOptions, Threads, VirtAddr,
+    Accessor, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    file::FileAccess,
+    group::GroupError,
+    space::{AddressWidth, Advice, FaultKind, Protection, Remap, SpaceError, SpaceOptions},
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -27,7 +29,7 @@ fn numbered(memory: &Memory, pages: u64) -> (PagedFile, Arc<MemoryStore>) {
     (options.open_store(store.clone()).unwrap(), store)
 }
 
-fn kind<T>(result: Result<T, innerspace::Fault>) -> Option<FaultKind> {
+fn kind<T>(result: Result<T, innerspace::space::Fault>) -> Option<FaultKind> {
     result.err().map(|fault| fault.kind())
 }
 
@@ -35,7 +37,7 @@ fn kind<T>(result: Result<T, innerspace::Fault>) -> Option<FaultKind> {
 fn shape(space: &Space) -> Vec<(u64, u64, String)> {
     space.validate();
     let mappings = space.stats().mappings;
-    let row = |m: &innerspace::MappingInfo| {
+    let row = |m: &innerspace::space::MappingInfo| {
         (
             m.start.page(),
             (m.end - m.start) / PAGE,
@@ -375,7 +377,7 @@ fn bytes_go_from_space_to_space_up_to_the_first_fault() {
         .unwrap_err();
     assert_eq!(
         (fault.access(), fault.address()),
-        (innerspace::AccessKind::Load, at(54))
+        (innerspace::space::AccessKind::Load, at(54))
     );
     assert_eq!(
         t.load::<u8>(target + (2 * PAGE - 1)),
@@ -385,6 +387,6 @@ fn bytes_go_from_space_to_space_up_to_the_first_fault() {
     let fault = t
         .copy_from(target + 3 * PAGE, &mut f, source, 2 * PAGE_SIZE)
         .unwrap_err();
-    assert_eq!(fault.access(), innerspace::AccessKind::Store);
+    assert_eq!(fault.access(), innerspace::space::AccessKind::Store);
     assert_eq!(fault.address(), target + 4 * PAGE);
 }

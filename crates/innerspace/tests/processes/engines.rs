@@ -9,7 +9,10 @@ use std::time::Duration;
 use innerspace::store::{
     Access, CacheMode, FileEngine, FileOptions, FileStore, Store, SyncWhat, kernel_cached_pages,
 };
-use innerspace::{FileAccess, MIB, Ready};
+use innerspace::{
+    MIB,
+    file::{FileAccess, Ready},
+};
 
 use super::*;
 

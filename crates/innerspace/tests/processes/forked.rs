@@ -8,7 +8,12 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use innerspace::store::{FileOptions, Store};
-use innerspace::{FileAccess, LimitReason, MIB, Ready, Space, SpaceError, WriteOrder};
+use innerspace::{
+    MIB, Space,
+    file::{FileAccess, Ready, WriteOrder},
+    group::LimitReason,
+    space::SpaceError,
+};
 
 use super::*;
 

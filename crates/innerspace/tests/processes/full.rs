@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use innerspace::{FileAccess, MIB, WriteOrder};
+use innerspace::{
+    MIB,
+    file::{FileAccess, WriteOrder},
+};
 
 use super::*;
 

@@ -17,8 +17,10 @@ use std::process::{Child, Command, Stdio};
 
 use innerspace::store::{self, Holder, StoreErrorKind};
 use innerspace::{
-    DaxError, DaxFile, FaultKind, FileError, Grouped, KIB, Map, Memory, OnShrink, OpenError,
-    PagedFile, StoreAction, Threads,
+    DaxFile, Grouped, KIB, Map, Memory, OpenError, PagedFile, Threads,
+    dax::{DaxError, OnShrink},
+    file::{FileError, StoreAction},
+    space::FaultKind,
 };
 
 const PART: &str = "INNERSPACE_TEST_PART";

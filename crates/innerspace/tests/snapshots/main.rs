@@ -2,8 +2,13 @@
 
 use innerspace::store::Store;
 use innerspace::{
-    AddressWidth, AtFork, FaultKind, FileAccess, LimitError, MIB, Map, Memory, PagedFile,
-    Protection, Snapshot, SnapshotFileError, SpaceError, SpaceOptions, Threads, VirtAddr,
+    MIB, Map, Memory, PagedFile, Threads, VirtAddr,
+    file::FileAccess,
+    group::LimitError,
+    space::{
+        AddressWidth, AtFork, FaultKind, Protection, Snapshot, SnapshotFileError, SpaceError,
+        SpaceOptions,
+    },
 };
 use std::io;
 use std::ops::Range;

@@ -426,15 +426,17 @@ fn a_saved_snapshot_has_neither_locks_nor_advice_on_reading() {
     let file = memory.options().name("data.bin").open(store).unwrap();
     let space = memory.space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
-    space.advise(at, 8192, innerspace::Advice::Random).unwrap();
+    space
+        .advise(at, 8192, innerspace::space::Advice::Random)
+        .unwrap();
     space.lock(at, 8192).unwrap();
     let mut saved = Vec::new();
     space.freeze().unwrap().save(&mut saved).unwrap();
     let loaded = memory.load_snapshot(&mut &saved[..], |_| Some(file.clone()));
     let fork = loaded.unwrap().fork().unwrap();
     for (space, locked, reading) in [
-        (&space, true, innerspace::Advice::Random),
-        (&fork, false, innerspace::Advice::Normal),
+        (&space, true, innerspace::space::Advice::Random),
+        (&fork, false, innerspace::space::Advice::Normal),
     ] {
         let shown = space.mapping_at(at).unwrap();
         assert_eq!((shown.locked, shown.reading), (locked, reading));

@@ -7,8 +7,9 @@ use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    DaxDevice, DaxFile, DirectOpener, FileAccess, FileError, MIB, Map, Memory, OnShrink, PAGE_SIZE,
-    PagedFile, Space, Threads, VirtAddr,
+    DaxFile, DirectOpener, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    dax::{DaxDevice, OnShrink},
+    file::{FileAccess, FileError},
 };
 
 use crate::PAGE;

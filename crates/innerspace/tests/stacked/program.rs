@@ -19,8 +19,8 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store};
 use innerspace::{
-    Accessor, FileAccess, FileError, Group, KIB, Map, Memory, OpenError, PAGE_SIZE, PagedFile,
-    Space, Threads, VirtAddr,
+    Accessor, Group, KIB, Map, Memory, OpenError, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    file::{FileAccess, FileError},
 };
 
 use crate::PAGE;

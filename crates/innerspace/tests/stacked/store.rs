@@ -9,7 +9,9 @@ use std::task::{Context, Waker};
 
 use innerspace::store::{Identity, MemoryStore, Store, SyncWhat};
 use innerspace::{
-    Fault, FaultKind, FileAccess, FileError, Map, Memory, PagedFile, Space, View, VirtAddr,
+    Map, Memory, PagedFile, Space, View, VirtAddr,
+    file::{FileAccess, FileError},
+    space::{Fault, FaultKind},
 };
 
 use crate::PAGE;

@@ -8,7 +8,10 @@ use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use innerspace::{Advice, AtFork, Group, KIB, MIB, Map, Memory, PAGE_SIZE};
+use innerspace::{
+    Group, KIB, MIB, Map, Memory, PAGE_SIZE,
+    space::{Advice, AtFork},
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

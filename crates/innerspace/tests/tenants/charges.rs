@@ -9,8 +9,10 @@ use std::thread;
 
 use innerspace::store::{MemoryStore, Store, SyncWhat};
 use innerspace::{
-    Accessor, AtFork, DaxDevice, DaxError, FileAccess, FileError, Group, HoleWrites, KIB, MIB, Map,
-    Memory, PAGE_SIZE, PagedFile, Protection, Space, SpaceError, Threads, VirtAddr,
+    Accessor, Group, KIB, MIB, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr,
+    dax::{DaxDevice, DaxError, HoleWrites},
+    file::{FileAccess, FileError},
+    space::{AtFork, Protection, SpaceError},
 };
 
 use crate::victim::Victim;
@@ -129,12 +131,12 @@ impl Hoard {
 /// A device that is nothing.
 struct Silent;
 
-impl innerspace::Device for Silent {
-    fn load(&self, _: u64, _: &mut [u8]) -> Result<(), innerspace::DeviceError> {
+impl innerspace::space::Device for Silent {
+    fn load(&self, _: u64, _: &mut [u8]) -> Result<(), innerspace::space::DeviceError> {
         Ok(())
     }
 
-    fn store(&self, _: u64, _: &[u8]) -> Result<(), innerspace::DeviceError> {
+    fn store(&self, _: u64, _: &[u8]) -> Result<(), innerspace::space::DeviceError> {
         Ok(())
     }
 }

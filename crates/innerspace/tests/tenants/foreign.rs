@@ -6,7 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::task::Wake;
 
 use innerspace::store::{Batch, Identity, Limits, Request, Store, SyncWhat, Version};
-use innerspace::{Device, DeviceError, MIB};
+use innerspace::{
+    MIB,
+    space::{Device, DeviceError},
+};
 
 use crate::calls::Arguments;
 

@@ -8,8 +8,10 @@ use std::task::{Context, Poll, Waker};
 
 use innerspace::store::{Identity, Store};
 use innerspace::{
-    AtFork, DaxDevice, DaxFile, Device, DeviceError, FileError, Group, KIB, MIB, Map, PAGE_SIZE,
-    PagedFile, Ready, Task, Threads,
+    DaxFile, Group, KIB, MIB, Map, PAGE_SIZE, PagedFile, Task, Threads,
+    dax::DaxDevice,
+    file::{FileError, Ready},
+    space::{AtFork, Device, DeviceError},
 };
 
 use crate::world::{World, alone, heap};
@@ -161,7 +163,7 @@ fn direct_files_and_pins_are_charged_at_their_size() {
     check("pin of a direct file", &world.a, 0, |_| {
         file.pin_raw(0..4096).unwrap()
     });
-    let task = |_| -> Task<(), innerspace::DaxError> { file.defer(DaxFile::sync_all) };
+    let task = |_| -> Task<(), innerspace::dax::DaxError> { file.defer(DaxFile::sync_all) };
     check("task of a direct file", &world.a, 0, task);
 }
 
@@ -180,8 +182,9 @@ fn what_is_made_of_a_space_is_charged_at_its_size() {
     check("mapping of a device", &world.a, 0, |_| {
         space.map(Map::device(Nothing, PAGE_SIZE as u64)).unwrap()
     });
-    let task =
-        |_| -> Task<(), innerspace::SpaceError> { space.defer(move |space| space.sync(at, 4096)) };
+    let task = |_| -> Task<(), innerspace::space::SpaceError> {
+        space.defer(move |space| space.sync(at, 4096))
+    };
     check("task of a space", &world.a, 0, task);
 }
 

@@ -12,8 +12,11 @@ use std::task::{Context, Waker};
 use std::thread::{self, ThreadId};
 
 use innerspace::{
-    Accessor, AtFork, DaxDevice, DaxFile, DirectOpener, FileAccess, FileOpener, Group, MIB, Map,
-    Memory, PAGE_SIZE, PagedFile, Pinned, Space, SpaceError, VirtAddr,
+    Accessor, DaxFile, DirectOpener, FileOpener, Group, MIB, Map, Memory, PAGE_SIZE, PagedFile,
+    Space, VirtAddr,
+    dax::DaxDevice,
+    file::FileAccess,
+    space::{AtFork, Pinned, SpaceError},
 };
 
 use crate::calls::Arguments;

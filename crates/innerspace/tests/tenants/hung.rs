@@ -12,7 +12,9 @@ use std::time::Duration;
 use innerspace::store::faulty::{Fault, OperationKind, Release, Rule};
 use innerspace::store::{FaultyStore, MemoryStore, Store};
 use innerspace::{
-    AccessKind, Device, DeviceError, FileAccess, Group, KIB, MIB, Map, Memory, PagedFile, Threads,
+    Group, KIB, MIB, Map, Memory, PagedFile, Threads,
+    file::FileAccess,
+    space::{AccessKind, Device, DeviceError},
 };
 
 use crate::world::World;

@@ -5,7 +5,9 @@ use std::thread;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    FileAccess, Group, GroupError, KIB, MAX_GROUPS_BELOW, MIB, Map, PAGE_SIZE, Threads,
+    Group, KIB, MIB, Map, PAGE_SIZE, Threads,
+    file::FileAccess,
+    group::{GroupError, MAX_GROUPS_BELOW},
 };
 
 use crate::BOUND;

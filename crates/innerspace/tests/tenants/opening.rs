@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use innerspace::store::MemoryStore;
-use innerspace::{DaxError, FileAccess, GroupError, KIB, MIB, OpenError, PagedFile, Threads};
+use innerspace::{
+    KIB, MIB, OpenError, PagedFile, Threads, dax::DaxError, file::FileAccess, group::GroupError,
+};
 
 use crate::world::World;
 

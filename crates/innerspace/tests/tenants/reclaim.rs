@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use innerspace::store::{Accepted, MemoryStore, Store, SyncWhat};
 use innerspace::{
-    FileAccess, FileError, Group, LimitReason, MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads,
+    Group, MIB, Map, Memory, PAGE_SIZE, PagedFile, Threads,
+    file::{FileAccess, FileError},
+    group::LimitReason,
 };
 
 /// A bound that only a failure reaches.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use innerspace::store::MemoryStore;
 use innerspace::{
-    Advice, AtFork, FileAccess, Group, MIB, Map, Memory, PAGE_SIZE, Protection, Remap, Space,
-    Threads, VirtAddr,
+    Group, MIB, Map, Memory, PAGE_SIZE, Space, Threads, VirtAddr,
+    file::FileAccess,
+    space::{Advice, AtFork, Protection, Remap},
 };
 
 use crate::world::World;

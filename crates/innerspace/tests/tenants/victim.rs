@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use innerspace::store::{MemoryStore, Store, SyncWhat};
-use innerspace::{FileAccess, Group, KIB, Map, Memory, PAGE_SIZE, PagedFile, Space, SpaceOptions};
+use innerspace::{
+    Group, KIB, Map, Memory, PAGE_SIZE, PagedFile, Space, file::FileAccess, space::SpaceOptions,
+};
 
 use crate::{BOUND, must};
 

@@ -124,7 +124,7 @@ impl Drop for FileInner {
 /// for which the last [`Memory`](crate::Memory) waits.
 ///
 /// ```
-/// use innerspace::{FileError, MIB, Memory};
+/// use innerspace::{MIB, Memory, file::FileError};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("table.db");

@@ -27,7 +27,7 @@ static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 /// long as it lives: drop views soon, or the group fills up with them.
 ///
 /// ```
-/// use innerspace::{FileAccess, MIB, Memory, View, store::MemoryStore};
+/// use innerspace::{MIB, Memory, View, file::FileAccess, store::MemoryStore};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
 /// let options = memory.options().access(FileAccess::ReadWrite);

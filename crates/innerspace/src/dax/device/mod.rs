@@ -42,14 +42,14 @@ pub enum Durability {
 /// same device.
 ///
 /// ```
-/// use innerspace::{DaxDevice, Durability, MIB};
+/// use innerspace::{MIB, dax::{DaxDevice, Durability}};
 ///
 /// let device = DaxDevice::memory(4 * MIB)?;
 /// assert_eq!(device.len(), 4 * MIB);
 /// assert_eq!(device.durability(), Durability::Lines);
 /// let error = DaxDevice::memory(5000).unwrap_err();
 /// assert_eq!(error.to_string(), "a device of 5,000 bytes is not a whole number of pages of 4096");
-/// # Ok::<(), innerspace::DaxError>(())
+/// # Ok::<(), innerspace::dax::DaxError>(())
 /// ```
 #[derive(Clone)]
 pub struct DaxDevice(Arc<DeviceInner>);

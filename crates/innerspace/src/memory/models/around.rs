@@ -6,9 +6,10 @@ use std::sync::atomic::AtomicU64 as PlainU64;
 use shuttle::rand::Rng;
 
 use super::{PAGE, assert_nothing_left, explore, memory, numbered};
+use crate::space::FaultKind;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{FaultKind, Map, Memory, PagedFile};
+use crate::{Map, Memory, PagedFile};
 
 /// Counts the neighbours that were mapped in all schedules of a model. Not part of the explored
 /// state.

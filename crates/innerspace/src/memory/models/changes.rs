@@ -2,9 +2,10 @@
 //! stored to while it is watched.
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
+use crate::space::{Advice, FaultKind, Protection, Remap};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, thread};
-use crate::{Advice, FaultKind, Map, Memory, PagedFile, Protection, Remap, VirtAddr};
+use crate::{Map, Memory, PagedFile, VirtAddr};
 
 #[test]
 fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address() {

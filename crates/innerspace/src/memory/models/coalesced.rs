@@ -3,9 +3,10 @@
 //! up its leaf again.
 
 use super::{PAGE, assert_nothing_left, explore, until};
+use crate::space::Advice;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{Accessor, Advice, MIB, Map, Memory, Space, Threads, VirtAddr};
+use crate::{Accessor, MIB, Map, Memory, Space, Threads, VirtAddr};
 
 const AT: VirtAddr = VirtAddr(8 * MIB);
 const PAGES: u64 = 512;

@@ -1,9 +1,10 @@
 //! Direct-access files under random schedules: faults against each other, calls, cuts and sync.
 
 use super::{PAGE, SCHEDULES, explore, memory};
+use crate::dax::{DaxDevice, HoleWrites};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{Accessor, DaxDevice, DaxFile, HoleWrites, Map, Memory, PAGE_SIZE, Space, VirtAddr};
+use crate::{Accessor, DaxFile, Map, Memory, PAGE_SIZE, Space, VirtAddr};
 
 const LARGE: u64 = 512 * PAGE;
 

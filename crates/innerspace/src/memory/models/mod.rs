@@ -9,10 +9,11 @@ mod opening;
 mod sessions;
 mod spaces;
 
+use crate::file::FileAccess;
 use crate::store::MemoryStore;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{FileAccess, Group, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr};
+use crate::{Group, Map, Memory, PAGE_SIZE, PagedFile, Space, Threads, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The number of random schedules for each test.

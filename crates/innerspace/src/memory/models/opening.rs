@@ -3,9 +3,10 @@
 use super::{assert_nothing_left, explore, memory};
 use std::io;
 
+use crate::Memory;
+use crate::file::FileAccess;
 use crate::store::{Identity, MemoryStore, Store};
 use crate::sync::{Arc, thread};
-use crate::{FileAccess, Memory};
 
 /// A store that answers so slowly that others may open and drop it meanwhile.
 struct Slow(Arc<MemoryStore>, u32);

@@ -3,9 +3,10 @@
 //! page again and again.
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered, until};
+use crate::space::{FaultKind, Protection, Session};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{Accessor, FaultKind, Map, Protection, Session, VirtAddr};
+use crate::{Accessor, Map, VirtAddr};
 
 /// Opens a session in another thread, which first stores 1 to `at` and to `at + 8`. Then the other
 /// threads go on.

@@ -4,10 +4,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered};
+use crate::file::FileAccess;
+use crate::space::{AtFork, FaultKind, Protection, SpaceError};
 use crate::store::MemoryStore;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, thread};
-use crate::{AtFork, FaultKind, FileAccess, Map, Protection, Space, SpaceError, VirtAddr};
+use crate::{Map, Space, VirtAddr};
 
 #[test]
 fn stores_beside_a_fork_stay_on_their_side() {
@@ -551,7 +553,7 @@ fn stores_beside_restores_in_place_are_kept_or_taken_back_whole() {
 fn a_page_unmapped_beside_a_fault_that_maps_its_neighbours_stays_unmapped() {
     explore(|| {
         let memory = memory();
-        let device = crate::DaxDevice::memory(8 * PAGE).unwrap();
+        let device = crate::dax::DaxDevice::memory(8 * PAGE).unwrap();
         let file = memory.direct_file(&device, "data.bin").unwrap();
         file.set_len(4 * PAGE).unwrap();
         let space = memory.space().unwrap();

@@ -8,9 +8,9 @@ use crate::cache::{FileAccess, PagedFile};
 use crate::dax::{DaxDevice, DaxFile};
 use crate::memory::{Memory, Threads};
 use crate::reclaim::Retired;
-use crate::space::{Map, Space};
 use crate::store::{MemoryStore, Store, write_all_at};
 use crate::units::{MIB, PAGE_SIZE, VirtAddr};
+use crate::{Map, Space};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -187,7 +187,7 @@ fn the_last_file_leaves_nothing_charged_when_the_memory_went_before_it() {
     let options = options.access(FileAccess::ReadWrite);
     let open = || options.clone().open(MemoryStore::new()).unwrap();
     let files = [open(), open()];
-    let mapped = memory.space_with(&crate::SpaceOptions::new().group(&group));
+    let mapped = memory.space_with(&crate::space::SpaceOptions::new().group(&group));
     let mapped = mapped.unwrap();
     for (file, number) in files.iter().zip(1..) {
         // The offsets make the index deep enough for nodes, in which readers may be.

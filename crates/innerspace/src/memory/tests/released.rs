@@ -9,11 +9,11 @@ use crate::cache::{FileAccess, PagedFile};
 use crate::frame::{HoldState, Kind};
 use crate::memory::{Memory, Threads};
 use crate::reclaim::{AllocMode, Retired};
-use crate::space::{Map, Space};
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::store::{FaultyStore, MemoryStore};
 use crate::sync::{failpoint, thread};
 use crate::units::{MIB, PAGE_SIZE, VirtAddr};
+use crate::{Map, Space};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

@@ -5,9 +5,10 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 
+use crate::Map;
 use crate::cache::{FileAccess, PagedFile, TimedOut};
 use crate::memory::{Memory, Threads};
-use crate::space::{AccessKind, Map};
+use crate::space::AccessKind;
 use crate::store::faulty::{Fault, OperationKind, Release, Rule};
 use crate::store::{FaultyStore, MemoryStore};
 use crate::sync::{Arc, thread};

@@ -5,9 +5,10 @@ use super::session::{InSession, Session};
 use super::single::{Core, Sectioned, Single};
 use crate::group::LimitError;
 use crate::reclaim::AllocMode;
+use crate::space::Explanation;
 use crate::space::core::error::Fault;
 use crate::sys::copy::Scalar;
-use crate::{Explanation, Space, VirtAddr};
+use crate::{Space, VirtAddr};
 
 /// Loads and stores of one space by one thread at a time, as a processor makes them in an address
 /// space.
@@ -23,7 +24,7 @@ use crate::{Explanation, Space, VirtAddr};
 /// Each access has a `try_` form that never waits; a hit costs the same. The access succeeds if it
 /// needs no waiting: for a page of zeros, for a new page or a copy if a frame is free, for a cached
 /// page of a file. Otherwise it fails with a [`Fault`] of the kind
-/// [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock), and no byte at or after the fault's
+/// [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock), and no byte at or after the fault's
 /// address is changed. It does so if
 ///
 /// - bytes have to be read from a store, or memory has to be evicted first;
@@ -36,8 +37,8 @@ use crate::{Explanation, Space, VirtAddr};
 /// may leave its block marked as changed, so that the block is written to its file once more than
 /// necessary.
 ///
-/// The calls of a [`Device`](crate::Device), or of a file with
-/// [`OnShrink::Error`](crate::OnShrink::Error), are made as usual, and may take time. A `try_` form
+/// The calls of a [`Device`](crate::space::Device), or of a file with
+/// [`OnShrink::Error`](crate::dax::OnShrink::Error), are made as usual, and may take time. A `try_` form
 /// does two more things that may take a moment. If a group is near its limit, it takes back the
 /// charges that other threads hold in stock before it fails for lack of a frame; that may mean
 /// waiting briefly for threads in the middle of a charge. And if only a mapping keeps a
@@ -50,7 +51,7 @@ use crate::{Explanation, Space, VirtAddr};
 /// thread.
 ///
 /// ```
-/// use innerspace::{FaultKind, MIB, Map, Memory};
+/// use innerspace::{MIB, Map, Memory, space::FaultKind};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let space = Memory::with_limit(16 * MIB)?.space()?;
 /// let at = space.map(Map::anonymous(8192))?;
@@ -113,7 +114,7 @@ impl Accessor {
     ///     for i in 0..8192 {
     ///         sum += a.load::<u64>(at + i * 8)?;
     ///     }
-    ///     Ok::<u64, innerspace::Fault>(sum)
+    ///     Ok::<u64, innerspace::space::Fault>(sum)
     /// })?;
     /// assert_eq!(sum, 0);
     /// # Ok(()) }
@@ -164,7 +165,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Stores a value at any alignment, wholly or not at all.
     ///
     /// If a value lies in two pages, nothing is stored before both are known to take it. A
-    /// [`Device`](crate::Device) refuses only when it is called. If one part of the value is in
+    /// [`Device`](crate::space::Device) refuses only when it is called. If one part of the value is in
     /// memory, the device is called first, and memory stays as it was if the device refuses. If
     /// both parts go to devices, the second may refuse when the first has taken its part. A
     /// direct-access file that is guarded counts as a device here; of a value in two of its pages,

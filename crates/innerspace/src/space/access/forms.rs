@@ -3,7 +3,7 @@
 //! An access is written once, generic over a [`Sectioned`](super::single::Sectioned) that says how
 //! it opens its section and whether it may wait. [`forms!`] gives it its two public names: `load`,
 //! for example, and `try_load`, which fails with
-//! [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock). A hit is the same code in both. On a
+//! [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock). A hit is the same code in both. On a
 //! miss both take the same steps (`fault`), and `try_load` ends where a step would have to sleep.
 
 use crate::cache::Wait;
@@ -49,7 +49,7 @@ macro_rules! forms {
             #[doc = concat!("[`Self::", stringify!($name), "`] that never waits.")]
             ///
             /// # Errors
-            /// The same errors, and [`FaultKind::WouldBlock`](crate::FaultKind::WouldBlock).
+            /// The same errors, and [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock).
             #[inline]
             pub fn $try_name $(<$T: $bound $(+ $more)*>)? (&mut $self $(, $argument: $kind)*) -> $result {
                 type M = $section<$crate::space::access::forms::NonBlocking>;

@@ -16,7 +16,7 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// Tells generated code how to make an access that hits, and how to see that it has to call for any
 /// other.
 ///
-/// The code runs inside a [`Session`](crate::Session) of the accessor, on the session's thread, and
+/// The code runs inside a [`Session`](crate::space::Session) of the accessor, on the session's thread, and
 /// nowhere else. For an access of `size` bytes at the address `at` it takes the steps below. As
 /// soon as a condition does not hold, it calls the session's own `load`, `store` or `fetch`
 /// instead, which finds the page or says why there is none:
@@ -50,14 +50,14 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 ///   becomes the address of tags that match no leaf, so the next access of the code does not hit,
 ///   and makes a call, which is a safepoint. A loop without accesses has to check for itself
 ///   whether `[current]` differs from `tags`, and call
-///   [`Session::safepoint`](crate::Session::safepoint) if so.
+///   [`Session::safepoint`](crate::space::Session::safepoint) if so.
 /// - The first store to a watched page ([`Accessor::watch_code`]) is a call, because the page is
 ///   not valid for stores.
 ///
 /// The numbers are those of this version of the library and may change in the next: use the names.
 ///
 /// ```
-/// # use innerspace::{MIB, Map, Memory, TranslationLayout};
+/// # use innerspace::{MIB, Map, Memory, space::TranslationLayout};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
 /// let space = memory.space()?;
@@ -73,7 +73,7 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 ///     // SAFETY: as above; so many numbers are there.
 ///     let tags = unsafe { shown.byte_add(TranslationLayout::WRITE_TAGS) };
 ///     assert_eq!(unsafe { tags.add(leaf as usize % TranslationLayout::LEAVES).read() }, leaf);
-///     Ok::<(), innerspace::Fault>(())
+///     Ok::<(), innerspace::space::Fault>(())
 /// })?;
 /// # Ok(()) }
 /// ```

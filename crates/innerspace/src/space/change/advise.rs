@@ -347,8 +347,8 @@ fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) 
 /// Calls `cached` or `direct` with each file and those of its bytes that exist.
 fn for_each_file(
     parts: Vec<FilePart>,
-    cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::FileError>,
-    direct: impl Fn(&DaxFile, Range<u64>) -> Result<(), crate::DaxError>,
+    cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::file::FileError>,
+    direct: impl Fn(&DaxFile, Range<u64>) -> Result<(), crate::dax::DaxError>,
 ) -> Result<(), SpaceError> {
     for (file, pages) in parts {
         let up_to = |len: u64| pages.start << PAGE_SHIFT..(pages.end << PAGE_SHIFT).min(len);

@@ -32,7 +32,7 @@ impl Space {
     /// # Errors
     /// [`SpaceError::Limit`] if the group has no page for the child's root, or for a copy of each
     /// pinned page; [`SpaceError::PinnedAlone`] while a page is pinned with
-    /// [`AtFork::Refuse`](crate::AtFork::Refuse); [`SpaceError::TooManyForks`];
+    /// [`AtFork::Refuse`](crate::space::AtFork::Refuse); [`SpaceError::TooManyForks`];
     /// [`SpaceError::Reentered`]. After an error the space is unchanged.
     pub fn fork(&self) -> Result<Space, SpaceError> {
         self.fork_into(&self.0.group.clone())

@@ -29,7 +29,7 @@ const MAX_OFFSET: u64 = LAST_OFFSET - END;
 /// chooses.
 ///
 /// ```
-/// # use innerspace::{Map, Memory, Protection, VirtAddr, MIB};
+/// # use innerspace::{Map, Memory, VirtAddr, MIB, space::Protection};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
 /// let space = memory.space()?;
@@ -126,7 +126,7 @@ impl Map {
 
     /// Describes a mapping of all of a direct-access file, with the file's present length; see
     /// [`Map::range`]. If it is a host file opened with
-    /// [`OnShrink::Error`](crate::OnShrink::Error), every load and store is a call, atomic ones
+    /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic ones
     /// too, and there is no atomic read-modify-write, no execution, and no private mapping.
     pub fn direct(file: &DaxFile) -> Map {
         let what = What::Direct {
@@ -149,12 +149,12 @@ impl Map {
     /// executable. An `Arc` of a device is a device too: keep a clone to have access to it.
     ///
     /// A mapping takes whole pages of addresses. An access that goes beyond `len` is a fault of the
-    /// kind [`FaultKind::PastDevice`](crate::FaultKind::PastDevice), and the device is not asked. A
+    /// kind [`FaultKind::PastDevice`](crate::space::FaultKind::PastDevice), and the device is not asked. A
     /// second device in the same page is refused when it is mapped: map one device that divides
     /// the offsets among them.
     ///
     /// ```
-    /// use innerspace::{Device, DeviceError, MIB, Map, Memory};
+    /// use innerspace::{MIB, Map, Memory, space::{Device, DeviceError}};
     /// # use std::sync::atomic::{AtomicU32, Ordering};
     /// /// Counts how often it is read.
     /// struct Counter(AtomicU32);

@@ -84,8 +84,8 @@ impl Space {
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
     /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
-    /// stay in their file. One exception: the call of a [`Device`](crate::Device), or of a file
-    /// with [`OnShrink::Error`](crate::OnShrink::Error), may still be under way if an access had
+    /// stay in their file. One exception: the call of a [`Device`](crate::space::Device), or of a file
+    /// with [`OnShrink::Error`](crate::dax::OnShrink::Error), may still be under way if an access had
     /// begun it, and then that access succeeds. A handler may take as long as it likes, and may
     /// want a lock that the caller holds; [`Space::wait_for_calls`] waits for it.
     ///
@@ -100,7 +100,7 @@ impl Space {
     }
 
     /// Waits for the calls of devices and of files with
-    /// [`OnShrink::Error`](crate::OnShrink::Error) that accesses to this space have begun.
+    /// [`OnShrink::Error`](crate::dax::OnShrink::Error) that accesses to this space have begun.
     /// [`Space::unmap`], [`Space::protect`] and all other changes of the mappings return without
     /// waiting for such calls. Once both a change and this have returned, no call is under way any
     /// more that the change would have refused, so the device may be taken apart.
@@ -109,7 +109,7 @@ impl Space {
     /// caller, this does not return either.
     ///
     /// ```
-    /// # use innerspace::{Device, DeviceError, MIB, Map, Memory};
+    /// # use innerspace::{MIB, Map, Memory, space::{Device, DeviceError}};
     /// # struct Uart;
     /// # impl Device for Uart {
     /// #     fn load(&self, _: u64, _: &mut [u8]) -> Result<(), DeviceError> { Ok(()) }

@@ -20,7 +20,7 @@ impl Space {
     /// they were last taken, and returns them as ranges by address. With these, for example, a
     /// display redraws only changed pages, and a copy of a running space sends only changed pages
     /// again. Parts that are not mapped, devices, and files with
-    /// [`OnShrink::Error`](crate::OnShrink::Error) are left out.
+    /// [`OnShrink::Error`](crate::dax::OnShrink::Error) are left out.
     ///
     /// If a store is over before the call, its page is in the result, or was in an earlier one. If
     /// a store happens during the call, its page is in this result or the next. So if bytes that

@@ -59,7 +59,7 @@ pub enum FaultKind {
     /// Nothing is mapped there.
     NotMapped,
     /// The mapping's protection forbids the access, or it was an atomic read-modify-write of a file
-    /// with [`OnShrink::Error`](crate::OnShrink::Error), which supports none.
+    /// with [`OnShrink::Error`](crate::dax::OnShrink::Error), which supports none.
     Forbidden,
     /// The page is past the end of the mapped file, or another process has cut it off. With `mmap`
     /// this is a SIGBUS.
@@ -540,7 +540,7 @@ pub enum SpaceError {
         /// The first such page.
         at: VirtAddr,
     },
-    /// A page that is pinned with [`AtFork::Refuse`](crate::AtFork::Refuse) would have to be
+    /// A page that is pinned with [`AtFork::Refuse`](crate::space::AtFork::Refuse) would have to be
     /// copied.
     #[error("{what}: the page at {at} is pinned and may not be copied; unpin it first")]
     PinnedAlone {

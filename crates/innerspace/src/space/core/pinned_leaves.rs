@@ -19,7 +19,7 @@ pub(crate) struct PinnedLeaves {
     leaves: BTreeSet<u64>,
     /// The number of leaves that had pinned pages at the last check.
     live: usize,
-    /// The frames of each pin with [`AtFork::Refuse`](crate::AtFork::Refuse).
+    /// The frames of each pin with [`AtFork::Refuse`](crate::space::AtFork::Refuse).
     alone: Vec<Weak<[FrameId]>>,
     /// The number of these pins that still existed at the last check.
     alone_live: usize,

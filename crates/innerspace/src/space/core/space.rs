@@ -44,7 +44,7 @@ const CAUSE_BYTES: usize = size_of::<Remembered>() + 256;
 /// another space. The space lives as long as a handle or an accessor of it.
 ///
 /// ```
-/// use innerspace::{MIB, Map, Memory, Protection};
+/// use innerspace::{MIB, Map, Memory, space::Protection};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(16 * MIB)?;
 /// let space = memory.space()?;

@@ -32,13 +32,14 @@ use super::error::SnapshotFileError;
 use super::frozen::Snapshot;
 use crate::cache::{Cache, PagedFile};
 use crate::group::Group;
+use crate::space::AddressWidth;
 use crate::space::change::map::Map;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::Space;
 use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::sync::Arc;
-use crate::{AddressWidth, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 const MAGIC: [u8; 8] = *b"INNERSNP";
 /// The version that is written, and the only one that is read.
@@ -61,7 +62,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 impl Snapshot {
     /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks
-    /// ([`Space::lock`]) and advice on reading ([`Advice`](crate::Advice)) are left out: a loaded
+    /// ([`Space::lock`]) and advice on reading ([`Advice`](crate::space::Advice)) are left out: a loaded
     /// snapshot has neither. The call buffers only a batch of pages; pass a `BufWriter` if small
     /// writes are expensive, and sync the file yourself.
     ///

@@ -91,7 +91,7 @@ impl Snapshot {
     }
 
     /// Creates an accessor for reading: its stores fail with
-    /// [`FaultKind::Frozen`](crate::FaultKind::Frozen). Charged like any accessor.
+    /// [`FaultKind::Frozen`](crate::space::FaultKind::Frozen). Charged like any accessor.
     ///
     /// # Errors
     /// As [`Space::accessor`].

@@ -69,7 +69,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// The [`Fault`] of the first byte that cannot be read;
-    /// [`FaultKind::Limit`](crate::FaultKind::Limit) if the group has no room for a copy.
+    /// [`FaultKind::Limit`](crate::space::FaultKind::Limit) if the group has no room for a copy.
     pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
         let space = &*self.0.0;
         let offset = at.page_offset();

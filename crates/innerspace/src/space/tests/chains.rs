@@ -92,7 +92,12 @@ fn a_page_moved_beside_a_collapse_is_not_stored_to_by_its_other_owner() {
         });
         out.send(storing.join().unwrap()).unwrap();
     });
-    let moved = fourth.remap(at + 3 * PAGE, PAGE, PAGE, crate::Remap::Replacing(to));
+    let moved = fourth.remap(
+        at + 3 * PAGE,
+        PAGE,
+        PAGE,
+        crate::space::Remap::Replacing(to),
+    );
     drop(there);
     drop(third_back.recv().unwrap());
     let to = moved.unwrap();

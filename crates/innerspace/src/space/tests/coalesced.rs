@@ -5,9 +5,9 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::space::core::address::{LEAF_BYTES, SLOTS};
+use crate::space::{Advice, Remap};
 use crate::stats::Event;
 use crate::sync::failpoint;
-use crate::{Advice, Remap};
 
 const PAGES: u64 = SLOTS as u64;
 const AT: VirtAddr = VirtAddr(8 * LEAF_BYTES);

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::Advice;
+use crate::space::Advice;
 use crate::space::core::address::LEAF_BYTES;
 use crate::sync::failpoint;
 

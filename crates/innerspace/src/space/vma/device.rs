@@ -14,19 +14,19 @@ use crate::sync::{Arc, OnceLock};
 /// [`Map::device`](crate::Map::device).
 ///
 /// Calls stay inside the length with which the device was mapped: an access beyond that is a fault,
-/// [`FaultKind::PastDevice`](crate::FaultKind::PastDevice).
+/// [`FaultKind::PastDevice`](crate::space::FaultKind::PastDevice).
 ///
 /// An access of a program is one call with as many bytes as the access has: 1, 2, 4, 8 or 16, at
 /// any alignment, in the machine's byte order. A bulk access is a run of calls of at most 8 bytes,
 /// aligned to their size; an access across the end of a page is two such runs. If a call is
 /// refused, the stores of earlier calls stay. An atomic load or store is one call too. An atomic
 /// read-modify-write is refused. Several threads may call at the same time. A handler may not use
-/// the space in which it is mapped: see [`FaultKind::Reentered`](crate::FaultKind::Reentered).
+/// the space in which it is mapped: see [`FaultKind::Reentered`](crate::space::FaultKind::Reentered).
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
     /// # Errors
-    /// An error makes the access fail with [`FaultKind::Device`](crate::FaultKind::Device), and the
+    /// An error makes the access fail with [`FaultKind::Device`](crate::space::FaultKind::Device), and the
     /// fault's explanation gives the reason.
     fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 

@@ -4,7 +4,11 @@ use std::io::{Seek, SeekFrom};
 use std::time::Duration;
 
 use innerspace::store::FileLock;
-use innerspace::{DaxDevice, FileAccess, HoleWrites, KIB, OnShrink};
+use innerspace::{
+    KIB,
+    dax::{DaxDevice, HoleWrites, OnShrink},
+    file::FileAccess,
+};
 
 use super::{Arguments, Entry, PAGE, calls};
 use crate::held::Held;

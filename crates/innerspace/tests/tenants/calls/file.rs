@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use innerspace::file::{FileAccess, WriteOrder};
 use innerspace::store::FileLock;
-use innerspace::{FileAccess, WriteOrder};
 
 use super::{Arguments, Entry, PAGE, calls};
 use crate::held::Held;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use innerspace::{
-    AccessKind, AddressWidth, Advice, AtFork, Map, Protection, Remap, SpaceOptions, VirtAddr,
+    Map, VirtAddr,
+    space::{AccessKind, AddressWidth, Advice, AtFork, Protection, Remap, SpaceOptions},
 };
 
 use super::{Arguments, Entry, PAGE, calls};

@@ -114,7 +114,7 @@ fn changes_that_the_group_has_no_memory_to_note_are_all_restored() {
     let pool = pool(4_096);
     let group = pool.root_group().child("tenant", max * PAGE).unwrap();
     let cache = crate::cache::Cache::new(&pool);
-    let space = Space::new(&cache, &group, crate::AddressWidth::Bits48).unwrap();
+    let space = Space::new(&cache, &group, crate::space::AddressWidth::Bits48).unwrap();
     let at = VirtAddr(LEAF);
     space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
     let mut a = space.accessor().unwrap();

@@ -9,11 +9,12 @@ mod pins;
 
 use super::frozen::Snapshot;
 use crate::reclaim::{Pool, PoolOptions};
+use crate::space::Protection;
 use crate::space::access::accessor::Accessor;
 use crate::space::core::error::{FaultKind, SpaceError};
 use crate::space::core::space::Space;
 use crate::sync::{Arc, thread};
-use crate::{Map, PAGE_SIZE, PageCount, Protection, VirtAddr};
+use crate::{Map, PAGE_SIZE, PageCount, VirtAddr};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const LEAF: u64 = 512 * PAGE;
@@ -26,7 +27,7 @@ fn space(pool: &Arc<Pool>) -> Space {
     Space::new(
         &crate::cache::Cache::new(pool),
         &pool.root_group(),
-        crate::AddressWidth::Bits48,
+        crate::space::AddressWidth::Bits48,
     )
     .unwrap()
 }
@@ -498,14 +499,14 @@ struct Register {
     reentered: crate::sync::Mutex<Option<Space>>,
 }
 
-impl crate::Device for Register {
-    fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), crate::DeviceError> {
+impl crate::space::Device for Register {
+    fn load(&self, _offset: u64, bytes: &mut [u8]) -> Result<(), crate::space::DeviceError> {
         let value = self.value.lock().to_ne_bytes();
         bytes.copy_from_slice(&value[..bytes.len()]);
         Ok(())
     }
 
-    fn store(&self, _offset: u64, bytes: &[u8]) -> Result<(), crate::DeviceError> {
+    fn store(&self, _offset: u64, bytes: &[u8]) -> Result<(), crate::space::DeviceError> {
         *self.value.lock() += u64::from(bytes[0]);
         Ok(())
     }

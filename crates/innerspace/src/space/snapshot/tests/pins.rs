@@ -124,7 +124,7 @@ fn the_copy_of_a_pinned_page_allows_what_its_mapping_does() {
     space.protect(at, PAGE, Protection::READ).unwrap();
     space.protect(at + PAGE, PAGE, Protection::NONE).unwrap();
     let forbidden = Some(FaultKind::Forbidden);
-    let refused = |result: Result<(), crate::Fault>| result.err().map(|fault| fault.kind());
+    let refused = |result: Result<(), crate::space::Fault>| result.err().map(|fault| fault.kind());
     let check = |space: &Space| {
         let mut a = space.accessor().unwrap();
         assert_eq!(a.load::<u64>(at), Ok(1));
@@ -374,7 +374,7 @@ fn a_pin_over_the_limit_is_refused_and_pins_nothing() {
     let space = Space::new(
         &crate::cache::Cache::new(&pool),
         &group,
-        crate::AddressWidth::Bits48,
+        crate::space::AddressWidth::Bits48,
     )
     .unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();

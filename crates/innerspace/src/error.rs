@@ -1,0 +1,20 @@
+//! All errors, one enum for each family, and what they contain. Each converts into
+//! [`std::io::Error`].
+//!
+//! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file
+//! - [`FileError`]: a cached file; [`CloseError`] gives the file back that could not be closed
+//! - [`DaxError`]: a direct file
+//! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes, and [`Explanation`] its
+//!   full story; [`SnapshotFileError`]: a snapshot in a file
+//! - [`GroupError`]: changing a group; [`LimitError`]: a group is full
+//! - [`StoreError`]: what a store says in an `io::Error`, sorted by [`StoreErrorKind`]
+
+pub use crate::cache::{CloseError, FileError, HeldReason, StoreAction, TimedOut};
+pub use crate::dax::{DaxAction, DaxError, DaxFeature, PinHolder};
+pub use crate::group::{GroupError, Holders, LimitDetails, LimitError, LimitReason};
+pub use crate::memory::{MemoryError, OpenError};
+pub use crate::space::{
+    AccessKind, DeviceError, Explanation, Fault, FaultKind, SnapshotFileError, SpaceError,
+};
+pub use crate::store::{KnownSince, StoreError, StoreErrorKind};
+pub use crate::units::ParseVirtAddrError;
