@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     write_columns(&path)?;
 
     let memory = Memory::with_limit(4 * MIB)?;
-    let file = memory.options().block_size(64 * KIB).open_path(&path)?;
+    let file = memory.file_options().block_size(64 * KIB).open(&path)?;
     let reader = SerializedFileReader::new(PagedReader::new(file.clone()))?;
     let mut sum = 0;
     for number in 0..reader.num_row_groups() {

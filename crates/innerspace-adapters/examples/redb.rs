@@ -10,9 +10,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let memory = Memory::with_limit(8 * MIB)?;
     for tenant in ["first", "second"] {
-        let group = memory.group(tenant, 3 * MIB)?;
+        let group = memory.create_group(tenant, 3 * MIB)?;
         let path = folder.path().join(tenant);
-        let backend = PagedBackend::open(memory.options().group(&group), &path)?;
+        let backend = PagedBackend::open(memory.file_options().group(&group), &path)?;
         // redb's own cache is small: the blocks are in the memory's.
         let mut builder = Database::builder();
         let database = builder

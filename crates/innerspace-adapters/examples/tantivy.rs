@@ -10,7 +10,7 @@ use tantivy::{Index, IndexSettings, doc};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let memory = Memory::with_limit(16 * MIB)?;
-    let directory = PagedDirectory::open(memory.options(), folder.path())?;
+    let directory = PagedDirectory::open(memory.file_options(), folder.path())?;
 
     let mut schema = Schema::builder();
     let text = schema.add_text_field("text", TEXT | STORED);

@@ -7,7 +7,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::with_limit(16 * MIB)?;
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let at = space.map(Map::anonymous(4 * MIB))?;
     let guest = guest_memory(&space, at, 4 * MIB)?;
 

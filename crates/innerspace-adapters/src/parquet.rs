@@ -17,7 +17,7 @@ use parquet::file::reader::{ChunkReader, Length};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(64 * MIB)?;
-/// let file = memory.options().block_size(64 * KIB).open_path("data.parquet")?;
+/// let file = memory.file_options().block_size(64 * KIB).open("data.parquet")?;
 /// let reader = SerializedFileReader::new(PagedReader::new(file))?;
 /// println!("{} rows", reader.metadata().file_metadata().num_rows());
 /// # Ok(()) }

@@ -38,7 +38,7 @@ const MODE_BYTES: std::ops::RangeInclusive<u64> = (1 << 62) + 1..=(1 << 62) + 2;
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("names.redb");
 /// let memory = Memory::with_limit(8 * MIB)?;
-/// let backend = PagedBackend::open(memory.options(), &path)?;
+/// let backend = PagedBackend::open(memory.file_options(), &path)?;
 /// let database = Database::builder().set_cache_size(MIB as usize).create_with_backend(backend)?;
 /// let write = database.begin_write()?;
 /// write.open_table(TABLE)?.insert(1, "one")?;
@@ -81,7 +81,7 @@ impl PagedBackend {
     ) -> Result<PagedBackend, OpenError> {
         let path = path.as_ref();
         let options = options.access(FileAccess::ReadOnly);
-        let file = options.lock(FileLock::None).open_path(path)?;
+        let file = options.lock(FileLock::None).open(path)?;
         let locks = File::open(path).ok();
         let locks = locks.and_then(|file| FileBackend::new(file).ok());
         let file = RwLock::new(Some(file));

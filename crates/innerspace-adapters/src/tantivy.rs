@@ -30,7 +30,7 @@ use tantivy::directory::{
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// let memory = Memory::with_limit(32 * MIB)?;
-/// let directory = PagedDirectory::open(memory.options(), folder.path())?;
+/// let directory = PagedDirectory::open(memory.file_options(), folder.path())?;
 /// let mut schema = Schema::builder();
 /// let title = schema.add_text_field("title", TEXT | STORED);
 /// let index = Index::create(directory, schema.build(), IndexSettings::default())?;
@@ -74,7 +74,7 @@ impl fmt::Debug for PagedDirectory {
 
 impl Directory for PagedDirectory {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
-        match self.options.clone().open_path(self.path.join(path)) {
+        match self.options.clone().open(self.path.join(path)) {
             Ok(file) => Ok(Arc::new(PagedHandle(file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(OpenReadError::FileDoesNotExist(path.to_owned()))

@@ -13,8 +13,8 @@ fn chunks_are_those_of_the_file_and_end_with_it() {
     let bytes: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
     let memory = Memory::with_limit(MIB).unwrap();
     let file = memory
-        .options()
-        .open(MemoryStore::from_bytes(&bytes))
+        .file_options()
+        .open_store(MemoryStore::from_bytes(&bytes))
         .unwrap();
     let reader = PagedReader::new(file);
     assert_eq!(reader.len(), 100_000);

@@ -17,7 +17,7 @@ use redb::{
 const ROWS: TableDefinition<u64, &[u8]> = TableDefinition::new("rows");
 
 fn open(memory: &Memory, path: &Path) -> Result<Database, DatabaseError> {
-    let backend = PagedBackend::open(memory.options(), path).unwrap();
+    let backend = PagedBackend::open(memory.file_options(), path).unwrap();
     let mut builder = Database::builder();
     builder
         .set_cache_size(MIB as usize)
@@ -94,7 +94,7 @@ fn readers_of_both_kinds_share_a_database_and_let_go_of_it() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     insert(&open(&memory, &path).unwrap(), 0..10).unwrap();
     let read_only = || {
-        let backend = PagedBackend::open_read_only(memory.options(), &path).unwrap();
+        let backend = PagedBackend::open_read_only(memory.file_options(), &path).unwrap();
         Database::builder().open_read_only_with_backend(backend)
     };
     let by_redb_itself = redb::ReadOnlyDatabase::open(&path).unwrap();
@@ -125,7 +125,7 @@ fn a_store_that_fails_is_redbs_error_and_loses_no_commit() {
     let memory = Memory::with_limit(MIB).unwrap();
     let store = Arc::new(FaultyStore::new(MemoryStore::new()));
     let open = || {
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let file = options
             .block_size(4 * KIB)
             .open_store(store.clone())

@@ -54,7 +54,7 @@ fn answers(index: &Index) -> Vec<(usize, Vec<(String, u64)>)> {
 }
 
 fn on_library(memory: &Memory, path: &Path) -> PagedDirectory {
-    PagedDirectory::open(memory.options(), path).unwrap()
+    PagedDirectory::open(memory.file_options(), path).unwrap()
 }
 
 #[test]

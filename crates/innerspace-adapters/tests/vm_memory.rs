@@ -9,7 +9,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
 #[test]
 fn the_guest_has_the_bytes_of_the_space_and_no_others() {
     let memory = Memory::with_limit(8 * MIB).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     // Pages that are in use elsewhere, so that the guest's are in several pieces.
     let used = space.map(Map::anonymous(MIB)).unwrap();

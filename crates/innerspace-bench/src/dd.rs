@@ -139,8 +139,8 @@ fn row(
     let (ours, theirs) = (Scratch::new("ours"), Scratch::new("theirs"));
     let file: PagedFile = match place {
         Place::Memory => {
-            let options = memory.options().access(FileAccess::ReadWrite);
-            options.open(MemoryStore::new())?
+            let options = memory.file_options().access(FileAccess::ReadWrite);
+            options.open_store(MemoryStore::new())?
         }
         Place::Disk => memory.create(&ours.0)?,
     };

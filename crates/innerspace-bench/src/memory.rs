@@ -61,11 +61,11 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     IS_COUNTING.store(true, Ordering::Relaxed);
     let mut rows = Rows::new(plan, only);
     let memory = Memory::builder(256 * MIB).threads(Threads::None).build()?;
-    let group = memory.group("tenant", 192 * MIB)?;
+    let group = memory.create_group("tenant", 192 * MIB)?;
     files(&memory, &group, &mut rows)?;
     spaces(&memory, &group, &mut rows)?;
     row(&mut rows, &group, "group", |number| {
-        Ok(group.child_unlimited(&number.to_string())?)
+        Ok(group.create_child_unlimited(&number.to_string())?)
     })?;
     row(&mut rows, &group, "watch", |_| Ok(group.watch()?))?;
     IS_COUNTING.store(false, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Device for Nothing {
 }
 
 fn files(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let open = || memory.options().group(group).open(Zeros);
+    let open = || memory.file_options().group(group).open_store(Zeros);
     row(rows, group, "file", |_| Ok(open()?))?;
     let file = open()?;
     row(rows, group, "file handle", |_| Ok(file.clone()))?;
@@ -118,7 +118,12 @@ fn files(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn 
         Ok(begin(file.ready(..8)))
     })?;
     let device = DaxDevice::memory(MIB)?;
-    let direct = || memory.direct_options().group(group).on(&device, "direct");
+    let direct = || {
+        memory
+            .direct_options()
+            .group(group)
+            .create_on(&device, "direct")
+    };
     row(rows, group, "direct file", |_| Ok(direct()?))?;
     let file = direct()?;
     file.set_len(MIB)?;
@@ -132,7 +137,7 @@ fn files(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn 
 }
 
 fn spaces(memory: &Memory, group: &Group, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
-    let space = memory.space_in(group)?;
+    let space = memory.create_space_in(group)?;
     let at = space.map(Map::anonymous(MIB))?;
     space.accessor()?.store(at, 1_u64)?;
     row(rows, group, "pin", |_| {

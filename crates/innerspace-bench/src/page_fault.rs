@@ -132,7 +132,7 @@ enum Step {
 pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     let pages = plan.pages(PAGES);
     let bytes = pages * PAGE as u64;
-    let space = memory(bytes + bytes / 8 + 16 * MIB)?.space()?;
+    let space = memory(bytes + bytes / 8 + 16 * MIB)?.create_space()?;
     let mut rows = Rows::new(plan, only);
     for workers in WORKERS {
         let name = format!("write faults, 1 MiB in all, {workers} workers");

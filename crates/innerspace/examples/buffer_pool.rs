@@ -22,10 +22,10 @@ struct Database {
 impl Database {
     fn open(log: &Disk, pages: &Disk) -> Result<Database> {
         let memory = Memory::with_limit(2 * MIB)?;
-        let file = memory.options().access(FileAccess::ReadWrite);
+        let file = memory.file_options().access(FileAccess::ReadWrite);
         let open = |name, order, disk: &Disk| {
             let file = file.clone().name(name).write_order(order);
-            file.open(disk.clone())
+            file.open_store(disk.clone())
         };
         let log = open("log", WriteOrder::OnSync, log)?;
         let pages = open("pages", WriteOrder::Ordered, pages)?;

@@ -42,7 +42,7 @@ fn machine(memory: SpaceMemory<u32>, data: u32, numbers: u32) -> Vm {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let all = innerspace::Memory::with_limit(6 * MIB)?;
-    let first = SpaceMemory::map(all.space()?, RISCV_MAX_MEMORY)?;
+    let first = SpaceMemory::map(all.create_space()?, RISCV_MAX_MEMORY)?;
     let mut vm = machine(first, DATA, NUMBERS);
     let code: Vec<u8> = sieve::SIEVE
         .iter()

@@ -9,7 +9,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Adds to the counters with these numbers, in the file's own bytes, and makes that durable.
 fn add(memory: &Memory, table: &DaxFile, numbers: &[u64]) -> Result<()> {
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let at: VirtAddr = space.map(Map::direct(table).shared().writable())?;
     let mut accessor = space.accessor()?;
     let counters = table.len() / 8;

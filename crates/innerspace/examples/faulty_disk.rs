@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )));
     let memory = Memory::with_limit(MIB)?;
     let options = memory
-        .options()
+        .file_options()
         .access(FileAccess::ReadWrite)
         .name("data.bin");
     let file = options.open_store(disk.clone())?;

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(&path, &content)?;
 
     let memory = Memory::with_limit(MIB)?;
-    let file = memory.options().block_size(64 * KIB).open_path(&path)?;
+    let file = memory.file_options().block_size(64 * KIB).open(&path)?;
 
     // Inside one block the bytes are the cached ones themselves.
     let first = bytes_of(&file, 0..64 * KIB)?;

@@ -10,7 +10,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::with_limit(64 * MIB)?;
-    let parent = memory.space()?;
+    let parent = memory.create_space()?;
     let at = parent.map(Map::anonymous(PAGES * PAGE))?;
     let mut a = parent.accessor()?;
     for page in 0..PAGES {

@@ -24,7 +24,7 @@ fn target(memory: &mut Accessor, base: VirtAddr, input: [u8; 8]) -> Result<bool,
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::with_limit(32 * MIB)?;
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let base = space.map(Map::anonymous(16 * MIB))?;
     let mut a = space.accessor()?;
     a.fill(base + 8 * MIB, 0x55, 4 * MIB as usize)?; // what the target had set up

@@ -24,10 +24,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Blocks that nobody holds are evicted as needed. Blocks that are held are not, and the limit
     // holds nevertheless. A group confines the effects to its own part of the memory.
-    let tenant = memory.group("tenant-a", 256 * KIB)?;
+    let tenant = memory.create_group("tenant-a", 256 * KIB)?;
     let path = folder.path().join("other.bin");
     std::fs::write(&path, &bytes[..MIB as usize])?;
-    let other = memory.options().group(&tenant).open_path(&path)?;
+    let other = memory.file_options().group(&tenant).open(&path)?;
     let mut views: Vec<View> = Vec::new();
     let error = loop {
         let start = views.len() as u64 * 4 * KIB;

@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let memory = Memory::with_limit(4 * MIB)?;
     let file = memory.open(&path)?;
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let at = space.map(Map::file(&file))?;
     let mut a = space.accessor()?;
     assert_eq!(a.load::<u8>(at)?, 7);

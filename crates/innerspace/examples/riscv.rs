@@ -39,7 +39,7 @@ impl Device for Console {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::with_limit(8 * MIB)?;
-    let space = memory.space_with(&SpaceOptions::new().width(AddressWidth::Bits32))?;
+    let space = memory.create_space_with(&SpaceOptions::new().width(AddressWidth::Bits32))?;
     let code = VirtAddr(CODE.into());
     space.map(Map::anonymous(4096).at(code))?;
     space.map(Map::anonymous(DATA_BYTES).at(VirtAddr(DATA.into())))?;

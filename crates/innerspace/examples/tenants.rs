@@ -12,17 +12,17 @@ fn open(memory: &Memory, group: &Group, name: &str, len: u64) -> PagedFile {
             .unwrap();
     }
     memory
-        .options()
+        .file_options()
         .group(group)
         .name(name)
-        .open(store)
+        .open_store(store)
         .unwrap()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = Memory::with_limit(4 * MIB)?;
-    let interactive = memory.group("interactive", MIB)?;
-    let batch = memory.group("batch", 512 * KIB)?;
+    let interactive = memory.create_group("interactive", MIB)?;
+    let batch = memory.create_group("batch", 512 * KIB)?;
 
     // A working set that fits in the first tenant's share.
     let hot = open(&memory, &interactive, "hot.db", 512 * KIB);

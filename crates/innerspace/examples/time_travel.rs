@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let memory = Memory::with_limit(2 * machine_bytes + 16 * MIB)?;
-    let space = memory.space_with(&SpaceOptions::new().width(AddressWidth::Bits32))?;
+    let space = memory.create_space_with(&SpaceOptions::new().width(AddressWidth::Bits32))?;
     let code = VirtAddr(CODE.into());
     let data = VirtAddr(DATA.into());
     space.map(Map::anonymous(4096).at(code))?;

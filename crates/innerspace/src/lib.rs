@@ -16,7 +16,7 @@
 //! let head: View = file.view(0..4096)?;    // &[u8] that never changes, even if the file does
 //! assert_eq!(head[100], 7);
 //!
-//! let space = memory.space()?;
+//! let space = memory.create_space()?;
 //! let at = space.map(Map::file(&file).private().writable())?;
 //! let mut a = space.accessor()?;
 //! let x: u64 = a.load(at)?;                // a failure is an error value, never a signal

@@ -29,7 +29,7 @@ fn left_after_dropping(
     drop_them: impl Fn(&innerspace::Space, innerspace::VirtAddr),
 ) -> u64 {
     let memory = memory_of(16 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     // There is another mapping in the 2 MiB, so that they are not unmapped as a whole.
     let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
     space.unmap(at + MIB, MIB).unwrap();
@@ -108,7 +108,7 @@ fn pages_that_are_dropped_before_two_forks_end_are_given_back_with_the_second() 
 #[test]
 fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
     let memory = memory_of(16 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
     let mut a = space.accessor().unwrap();
     a.fill(at, 1, 4 * PAGE_SIZE).unwrap();
@@ -131,8 +131,8 @@ fn a_store_takes_over_a_page_that_two_ended_forks_have_left() {
 #[test]
 fn a_group_has_room_for_what_was_unmapped() {
     let memory = memory_of(16 * MIB);
-    let group = memory.group("small", 400 * PAGE).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("small", 400 * PAGE).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let mut a = space.accessor().unwrap();
     let at = space.map(Map::anonymous(2 * MIB).writable()).unwrap();
     a.fill(at, 1, MIB as usize).unwrap();
@@ -153,7 +153,7 @@ fn tables_that_nothing_is_borrowed_from_any_more_are_given_back_after_a_remap() 
     use innerspace::space::Remap;
     let tables = |forked: bool| {
         let memory = memory_of(16 * MIB);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::anonymous(4 * MIB).writable()).unwrap();
         // The second half of the first leaf stays, and belongs to neither mapping.
         let (first, second) = (VirtAddr(at.0.next_multiple_of(2 * MIB)), 2 * MIB);
@@ -193,11 +193,11 @@ fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
         ("punched", &punched),
     ] {
         let memory = memory_of(8 * MIB);
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let file = options
             .open_store(Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE])))
             .unwrap();
-        let parent = memory.space().unwrap();
+        let parent = memory.create_space().unwrap();
         let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
         let at = parent.map(code).unwrap();
         let mut p = parent.accessor().unwrap();
@@ -221,11 +221,11 @@ fn code_of_a_file_is_stale_in_each_space_that_shares_the_leaf() {
 #[test]
 fn code_of_a_file_is_stale_after_a_write_though_its_leaf_was_copied() {
     let memory = memory_of(8 * MIB);
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options
         .open_store(Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE])))
         .unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let data = space.map(Map::anonymous(16 * PAGE)).unwrap();
     let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
     let at = space.map(code.at(data + 16 * PAGE)).unwrap();

@@ -27,8 +27,11 @@ fn numbers(pages: u64) -> MemoryStore {
 
 /// Creates a file of such a store, with all of it cached.
 fn cached(memory: &Memory, pages: u64, block: u64) -> PagedFile {
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.block_size(block).open(numbers(pages)).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options
+        .block_size(block)
+        .open_store(numbers(pages))
+        .unwrap();
     let mut byte = [0];
     for page in 0..pages {
         file.read_at(&mut byte, page * PAGE).unwrap();
@@ -56,7 +59,7 @@ fn load_by(accessor: &mut Accessor, at: VirtAddr) -> Result<u8, FaultKind> {
 
 /// Maps all of a file, and loads one page in its middle.
 fn with_neighbours(memory: &Memory, file: &PagedFile) -> (Space, VirtAddr) {
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(file).shared().writable()).unwrap();
     assert_eq!(load(&space, at + 20 * PAGE), Ok(21));
     (space, at)
@@ -88,7 +91,7 @@ fn a_load_maps_the_cached_pages_around_it_and_uses_its_own_alone() {
 fn no_page_is_mapped_beyond_the_mapping_its_protection_the_leaf_or_the_file() {
     let memory = memory();
     let file = cached(&memory, 40, PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let part = space
         .map(Map::file(&file).range(18 * PAGE..23 * PAGE))
         .unwrap();
@@ -130,7 +133,7 @@ fn pages_of_large_blocks_are_mapped_with_their_own_block_and_the_next() {
     let memory = memory();
     for block in [8 * KIB, 32 * KIB, 128 * KIB] {
         let file = cached(&memory, 64, block);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         // The mapping does not begin where the blocks do.
         let map = Map::file(&file).range(PAGE..);
         let at = space.map(map.at(VirtAddr(MIB))).unwrap();
@@ -272,7 +275,7 @@ fn a_neighbour_goes_with_its_mapping() {
 fn a_neighbour_in_a_private_mapping_is_copied_by_a_store() {
     let memory = memory();
     let file = cached(&memory, 40, PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(at + 19 * PAGE, 100u8).unwrap();
@@ -320,8 +323,8 @@ fn a_neighbour_that_is_being_read_is_not_waited_for() {
         asked: Mutex::new(asked),
         go_on: Mutex::new(may_go_on),
     };
-    let file = memory.options().open_store(Arc::new(store)).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(Arc::new(store)).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     space.advise(at, 40 * PAGE, Advice::Random).unwrap();
     for page in [19, 20, 22] {
@@ -354,7 +357,7 @@ fn a_hole_that_is_read_at_random_is_mapped_alone() {
     let memory = memory();
     let file = cached(&memory, 1, PAGE);
     file.set_len(64 * PAGE).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     space.advise(at, 32 * PAGE, Advice::Random).unwrap();
     assert_eq!(load(&space, at + 20 * PAGE), Ok(0));
@@ -366,8 +369,8 @@ fn a_hole_that_is_read_at_random_is_mapped_alone() {
 #[test]
 fn advice_says_what_is_read_ahead_and_mapped_around() {
     let memory = memory();
-    let file = memory.options().open(numbers(200)).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(numbers(200)).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let ahead = || {
         // The request in flight completes.

@@ -27,11 +27,13 @@ fn numbers(pages: u64) -> Vec<u8> {
 
 /// Creates a file of 16 such pages, of which the first 8 are cached, and a shared mapping of it.
 fn half_cached(memory: &Memory) -> (PagedFile, Space, VirtAddr) {
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(MemoryStore::from_bytes(&numbers(16))).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options
+        .open_store(MemoryStore::from_bytes(&numbers(16)))
+        .unwrap();
     file.read_at(&mut [0; 8 * PAGE_SIZE], 0).unwrap();
     file.evict(8 * PAGE..).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     (file, space, at)
 }
@@ -50,7 +52,10 @@ fn what_takes_no_waiting_is_done() {
     let (file, space, at) = half_cached(&memory);
     let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let private = space.map(Map::file(&file).private().writable()).unwrap();
-    let holes = memory.options().open(MemoryStore::with_len(PAGE)).unwrap();
+    let holes = memory
+        .file_options()
+        .open_store(MemoryStore::with_len(PAGE))
+        .unwrap();
     let hole = space.map(Map::file(&holes)).unwrap();
     let reads = file.stats().store_reads;
     let mut a = space.accessor().unwrap();
@@ -219,7 +224,7 @@ fn many_reads_end_at_the_first_that_would_block_and_ask_no_store() {
 fn a_copy_between_spaces_ends_where_either_would_block() {
     let memory = memory(8 * MIB);
     let (file, space, at) = half_cached(&memory);
-    let other = memory.space().unwrap();
+    let other = memory.create_space().unwrap();
     let own = other.map(Map::anonymous(64 * PAGE)).unwrap();
     let reads = file.stats().store_reads;
     let (mut here, mut there) = (other.accessor().unwrap(), space.accessor().unwrap());
@@ -266,12 +271,12 @@ const PAGE_I64: i64 = PAGE as i64;
 #[test]
 fn a_full_group_would_block_and_is_not_reclaimed_from() {
     let memory = memory(512 * KIB);
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options
-        .open(MemoryStore::from_bytes(&numbers(512)))
+        .open_store(MemoryStore::from_bytes(&numbers(512)))
         .unwrap();
     file.scan(.., |_| ()).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     let mut stored = 0;
@@ -359,9 +364,9 @@ impl Store for Held {
 }
 
 fn mapped(memory: &Memory, store: &Arc<Held>) -> (PagedFile, Space, VirtAddr) {
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options.open_store(store.clone()).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     (file, space, at)
 }
@@ -416,8 +421,8 @@ fn what_waits_for_other_accessors_would_block() {
     a.store(at, 9_u8).unwrap();
     assert_eq!((view[0], a.try_load::<u8>(at)), (1, Ok(9)));
     // A hole that is stored to is taken away from all mappings.
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let holes = options.open(MemoryStore::with_len(PAGE)).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let holes = options.open_store(MemoryStore::with_len(PAGE)).unwrap();
     holes.prefetch(..).unwrap();
     let hole = space.map(Map::file(&holes).shared().writable()).unwrap();
     assert_eq!(a.try_load::<u8>(hole), Ok(0));
@@ -431,11 +436,11 @@ fn what_waits_for_other_accessors_would_block() {
 #[test]
 fn a_store_where_too_much_is_dirty_would_block_and_has_it_written() {
     let memory = memory(512 * KIB);
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options
-        .open(MemoryStore::from_bytes(&numbers(100)))
+        .open_store(MemoryStore::from_bytes(&numbers(100)))
         .unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     let mut store = |page: u64| {
@@ -460,7 +465,7 @@ fn of_a_direct_access_file_is_had_what_it_knows_without_asking() {
     let file = options.open(&path).unwrap();
     file.set_len(3 * PAGE).unwrap();
     let mapped = || {
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::direct(&file).shared().writable()).unwrap();
         (space.accessor().unwrap(), at)
     };

@@ -14,7 +14,7 @@ use innerspace::{
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn space() -> (Space, VirtAddr) {
-    let space = Memory::with_limit(4 * MIB).unwrap().space().unwrap();
+    let space = Memory::with_limit(4 * MIB).unwrap().create_space().unwrap();
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
     (space, at)
 }

@@ -16,7 +16,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 fn space() -> Space {
     let options = Memory::builder(4 * MIB).threads(Threads::None);
     let memory: Memory = options.build().unwrap();
-    memory.space().unwrap()
+    memory.create_space().unwrap()
 }
 
 /// A device that notes each call, and answers loads with the low bytes of the offset.
@@ -487,7 +487,7 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let cached = memory
-        .options()
+        .file_options()
         .access(innerspace::file::FileAccess::ReadWrite)
         .open_store(Arc::new(innerspace::store::MemoryStore::with_len(4 * PAGE)))
         .unwrap();
@@ -495,7 +495,10 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
     let direct = direct.unwrap();
     direct.set_len(4 * PAGE).unwrap();
     for map in [Map::file(&cached), Map::direct(&direct)] {
-        let (space, other) = (memory.space().unwrap(), memory.space().unwrap());
+        let (space, other) = (
+            memory.create_space().unwrap(),
+            memory.create_space().unwrap(),
+        );
         let execute = Protection::READ | Protection::EXECUTE;
         let code = map.clone().shared().protection(execute);
         let code = space.map(code).unwrap();
@@ -534,7 +537,7 @@ fn a_store_to_the_same_page_of_a_file_counts_wherever_it_comes_from() {
 fn a_write_by_a_call_of_the_file_counts() {
     let options = Memory::builder(16 * MIB).threads(Threads::None);
     let memory: Memory = options.build().unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let check = |at: VirtAddr, change: &dyn Fn(), what: &str| {
         let mut a = space.accessor().unwrap();
         let pages = [at, at + PAGE, at + 2 * PAGE].map(|page| a.watch_code(page).unwrap());
@@ -547,10 +550,10 @@ fn a_write_by_a_call_of_the_file_counts() {
         space.map(map).unwrap()
     };
     for block in [1, 4] {
-        let options = memory.options().block_size(block * PAGE);
+        let options = memory.file_options().block_size(block * PAGE);
         let file = options
             .access(innerspace::file::FileAccess::ReadWrite)
-            .open(innerspace::store::MemoryStore::from_bytes(
+            .open_store(innerspace::store::MemoryStore::from_bytes(
                 &[1; 4 * PAGE_SIZE],
             ))
             .unwrap();
@@ -594,11 +597,11 @@ fn code_is_stale_when_its_page_goes_with_a_part_of_the_file_or_moves() {
         .build()
         .unwrap();
     let file = memory
-        .options()
+        .file_options()
         .access(innerspace::file::FileAccess::ReadWrite)
         .open_store(Arc::new(innerspace::store::MemoryStore::with_len(4 * PAGE)))
         .unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let code = Map::file(&file).protection(Protection::READ | Protection::EXECUTE);
     let at = space.map(code.at(VirtAddr(0x10_0000))).unwrap();
     let mut a = space.accessor().unwrap();

@@ -20,7 +20,9 @@ fn a_host_files_device_has_no_blocks_to_give() {
         .direct_options()
         .create(folder.path().join("data.bin"))
         .unwrap();
-    let error = memory.direct_file(host.device(), "other.bin").unwrap_err();
+    let error = memory
+        .create_direct_on(host.device(), "other.bin")
+        .unwrap_err();
     assert!(matches!(error, DaxError::Unsupported { .. }), "{error}");
 }
 
@@ -63,7 +65,7 @@ fn a_file_of_another_memory_is_not_mapped() {
         Memory::with_limit(MIB).unwrap(),
         Memory::with_limit(MIB).unwrap(),
     );
-    let space = here.space().unwrap();
+    let space = here.create_space().unwrap();
     let cached = there.open(&paths[0]).unwrap();
     let direct = there.open_direct(&paths[1]).unwrap();
     for (map, path) in [Map::file(&cached), Map::direct(&direct)]
@@ -88,7 +90,7 @@ fn a_host_file_keeps_its_bytes_and_its_holes() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let file = memory.direct_options().create(&path).unwrap();
     file.set_len(16 * MIB).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(at + 9 * MIB, 9_u64).unwrap();
@@ -167,7 +169,7 @@ fn a_file_that_was_closed_with_its_mappings_can_be_opened_the_other_way() {
     std::fs::write(&path, [7; 10_000]).unwrap();
     let options = Memory::builder(MIB).threads(Threads::None);
     let memory = options.build().unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     for _ in 0..3 {
         // No thread waits for a grace period unasked: unmapped pages are released some time later.
         let direct = memory.open_direct(&path).unwrap();
@@ -245,7 +247,7 @@ fn what_another_process_put_into_a_hole_is_seen_after_an_invalidation() {
     let memory = Memory::with_limit(MIB).unwrap();
     let file = memory.direct_options().create(&path).unwrap();
     file.set_len(4 * MIB).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u64>(at + MIB).unwrap(), 0);
@@ -312,7 +314,7 @@ fn a_guarded_mapping_fails_as_a_file_does() {
     let options = memory.direct_options().on_shrink(OnShrink::Error);
     let file = options.create(&path).unwrap();
     file.write_at(&[7; 8192], 0).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let map = Map::direct(&file).shared().writable();
     let at = space.map(map.range(0..16_384)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -361,7 +363,7 @@ fn a_sync_of_the_space_makes_a_guarded_mapping_durable() {
     let file = options.create(folder.path().join("data.bin")).unwrap();
     file.write_at(&[7; 3 * PAGE_SIZE], 0).unwrap();
     file.sync_all().unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let map = Map::direct(&file).shared().writable();
     let at = space.map(map.range(PAGE..8 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -402,7 +404,7 @@ fn unserved() -> Memory {
 fn calls_are_made_by_a_tick() {
     let memory = unserved();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
-    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let file = memory.create_direct_on(&device, "data.bin").unwrap();
     drop(file.defer(move |file| file.write_at(b"dropped before its turn", 0)));
     let refused = file.try_write_at(b"hello", 3).unwrap_err();
     assert!(refused.would_block(), "{refused}");
@@ -449,7 +451,7 @@ fn calls_are_made_by_a_tick() {
 fn ranges_of_calls_reach_what_was_written_by_calls_before_them() {
     let memory = unserved();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
-    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let file = memory.create_direct_on(&device, "data.bin").unwrap();
     let mut context = Context::from_waker(Waker::noop());
     // The call is made while the file has no bytes.
     let mut write = pin!(file.defer(move |file| file.write_at(b"hello", 0)));
@@ -475,7 +477,7 @@ fn ranges_of_calls_reach_what_was_written_by_calls_before_them() {
 fn a_cut_as_a_future_waits_for_no_pin() {
     let memory = unserved();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
-    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let file = memory.create_direct_on(&device, "data.bin").unwrap();
     file.write_at(&[7; 2 * PAGE_SIZE], 0).unwrap();
     let pin = || file.pin_raw(PAGE..2 * PAGE).unwrap();
     let pin = std::thread::scope(|scope| scope.spawn(pin).join().unwrap());
@@ -512,7 +514,7 @@ fn assert_busy_for_others(memory: &Memory, file: &DaxFile) {
 fn the_service_thread_makes_the_calls_of_a_file_whose_memory_is_gone() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let device = DaxDevice::memory(16 * PAGE).unwrap();
-    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let file = memory.create_direct_on(&device, "data.bin").unwrap();
     drop(memory);
     let mut write = file.defer(move |file| file.write_at(&[7; 100], PAGE));
     write
@@ -539,7 +541,7 @@ fn what_is_stored_to_a_large_block_is_read_by_call() {
     let options = memory.direct_options().hole_writes(HoleWrites::Large);
     let file = options.create(folder.path().join("data.bin")).unwrap();
     file.set_len(4 * MIB).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(at, 7_u64).unwrap();
@@ -562,7 +564,7 @@ fn a_store_past_the_end_of_a_guarded_file_is_lost() {
     let options = memory.direct_options().on_shrink(OnShrink::Error);
     let file = options.create(folder.path().join("data.bin")).unwrap();
     file.set_len(100).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let map = Map::direct(&file).range(0..4096).shared().writable();
     let at = space.map(map).unwrap();
     let mut a = space.accessor().unwrap();

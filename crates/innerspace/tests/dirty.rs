@@ -97,9 +97,9 @@ struct World {
 impl World {
     fn new(memory: &Memory) -> World {
         let store = Arc::new(MemoryStore::with_len(4 * PAGE));
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let file = options.open_store(store).unwrap();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         for page in 0..OF_FILE {
             space.map(Map::anonymous(PAGE).at(place(page))).unwrap();
         }
@@ -249,7 +249,7 @@ proptest! {
 fn a_copy_made_beside_a_writer_is_whole_in_the_end() {
     const PAGES: u64 = 64;
     let memory = memory(16 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(PAGES * PAGE)).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..2)
@@ -299,7 +299,7 @@ fn a_copy_made_beside_a_writer_is_whole_in_the_end() {
 #[test]
 fn a_take_names_only_its_range_and_leaves_the_rest() {
     let memory = memory(16 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(8 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     let all = at..at + 8 * PAGE;
@@ -335,7 +335,7 @@ impl Device for Sink {
 #[test]
 fn devices_and_what_is_not_mapped_are_left_out() {
     let memory = memory(16 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = VirtAddr(0x1000_0000);
     space.map(Map::anonymous(PAGE).at(at)).unwrap();
     space
@@ -353,7 +353,7 @@ fn devices_and_what_is_not_mapped_are_left_out() {
 
 #[test]
 fn nonsense_is_refused() {
-    let space = memory(16 * MIB).space().unwrap();
+    let space = memory(16 * MIB).create_space().unwrap();
     let at = VirtAddr(0x1000_0000);
     let refused = |at, len| space.take_dirty(at, len).unwrap_err();
     assert!(matches!(refused(at, 0), SpaceError::Empty { .. }));
@@ -371,8 +371,8 @@ fn nonsense_is_refused() {
 fn without_memory_to_note_pages_in_more_is_named() {
     const LEAVES: u64 = 64;
     let memory = memory(MINIMUM_LIMIT + 16 * MIB);
-    let group = memory.group("small", 2 * MIB).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("small", 2 * MIB).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let at = VirtAddr(0x4000_0000);
     space.map(Map::anonymous(LEAVES * LEAF).at(at)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -405,9 +405,9 @@ fn pages_of_a_direct_access_file_that_a_store_made_writable_are_named() {
     let memory = memory(16 * MIB);
     let device = DaxDevice::memory(4 * LARGE).unwrap();
     let opener = memory.direct_options().hole_writes(HoleWrites::Large);
-    let file = opener.on(&device, "data.bin").unwrap();
+    let file = opener.create_on(&device, "data.bin").unwrap();
     file.set_len(2 * LARGE).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let map = Map::direct(&file).shared().writable();
     let map = map.protection(Protection::READ_WRITE | Protection::EXECUTE);
     let at = space.map(map).unwrap();

@@ -35,14 +35,14 @@ fn a_memory_that_cannot_be() {
 #[test]
 fn a_group_that_cannot_be_or_is_full() {
     let memory = memory();
-    let group = memory.group("g", MIB).unwrap();
-    let bad = memory.group("a/b", MIB).unwrap_err();
+    let group = memory.create_group("g", MIB).unwrap();
+    let bad = memory.create_group("a/b", MIB).unwrap_err();
     assert!(!bad.is_limit());
     assert_eq!(kind_of(bad), ErrorKind::InvalidInput);
-    let twice = memory.group("g", MIB).unwrap_err();
+    let twice = memory.create_group("g", MIB).unwrap_err();
     assert_eq!(kind_of(twice), ErrorKind::AlreadyExists);
 
-    let space = memory.space_in(&group).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     space
         .accessor()
@@ -57,8 +57,8 @@ fn a_group_that_cannot_be_or_is_full() {
 #[test]
 fn a_change_of_a_space_for_which_there_is_no_memory() {
     let memory = memory();
-    let group = memory.group("g", 256 * KIB).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("g", 256 * KIB).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let full = space.map(Map::anonymous(MIB).populated()).unwrap_err();
     assert!(full.is_limit() && matches!(full, SpaceError::Access { .. }));
     assert_eq!(kind_of(full), ErrorKind::OutOfMemory);
@@ -81,9 +81,13 @@ fn a_change_of_a_space_for_which_there_is_no_memory() {
 #[test]
 fn a_file_for_which_there_is_no_memory() {
     let memory = memory();
-    let group = memory.group("g", 256 * KIB).unwrap();
+    let group = memory.create_group("g", 256 * KIB).unwrap();
     let store = innerspace::store::MemoryStore::from_bytes(&[1; MIB as usize]);
-    let file = memory.options().group(&group).open(store).unwrap();
+    let file = memory
+        .file_options()
+        .group(&group)
+        .open_store(store)
+        .unwrap();
     let views: Result<Vec<_>, _> = (0..MIB / 4096)
         .map(|page| file.view(page * 4096..(page + 1) * 4096))
         .collect();
@@ -103,7 +107,7 @@ fn a_snapshot_that_cannot_be_loaded() {
         ErrorKind::InvalidData
     );
 
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     space
         .accessor()
@@ -116,7 +120,7 @@ fn a_snapshot_that_cannot_be_loaded() {
     assert!(!cut.is_limit());
     assert_eq!(kind_of(cut), ErrorKind::InvalidData);
 
-    let group = memory.group("g", 256 * KIB).unwrap();
+    let group = memory.create_group("g", 256 * KIB).unwrap();
     let full = memory.load_snapshot_in(&group, &mut &saved[..], |_| None);
     let full = full.unwrap_err();
     assert!(full.is_limit() && matches!(full, SnapshotFileError::Pages(_)));

@@ -121,7 +121,7 @@ impl World {
         let memory = options.build().unwrap();
         let block = random.pick(&[4 * KIB, 4 * KIB, 16 * KIB, 64 * KIB]);
         let store = Arc::new(FaultyStore::new(MemoryStore::new()));
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let options = options.block_size(block.min(limit / 16));
         World {
             file: options.open_store(store.clone()).unwrap(),
@@ -300,7 +300,7 @@ impl World {
             return;
         }
         let map = Map::file(&self.file).range(first * PAGE..(first + 8) * PAGE);
-        let Ok(space) = self.memory.space() else {
+        let Ok(space) = self.memory.create_space() else {
             return;
         };
         let Ok(start) = space.map(map.shared().writable()) else {

@@ -47,8 +47,8 @@ fn mapped(limit: u64) -> (Memory, Space, VirtAddr, Arc<Noting>) {
         store,
         together: Mutex::default(),
     });
-    let file = memory.options().open_store(store.clone()).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(store.clone()).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     store.together.lock().unwrap().clear();
     (memory, space, at, store)

@@ -77,7 +77,7 @@ fn store(layout: &Layout, at: VirtAddr, value: u64) -> bool {
 
 /// Creates a space of a few leaves of anonymous memory.
 fn anonymous(memory: &Memory) -> (Space, VirtAddr, Accessor) {
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(8 * MIB)).unwrap();
     let accessor = space.accessor().unwrap();
     (space, at, accessor)
@@ -171,7 +171,7 @@ fn what_was_taken_away_is_not_hit() {
 #[test]
 fn pages_that_lie_in_a_row_are_hit_without_their_words() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
     let at = VirtAddr(4 * MIB);
     let map = Map::anonymous(2 * MIB).at(at).protection(all);
@@ -220,9 +220,9 @@ fn pages_that_lie_in_a_row_are_hit_without_their_words() {
 fn pages_of_files_are_hit_by_the_rights_that_were_used() {
     let memory = memory();
     let store_of = Arc::new(MemoryStore::from_bytes(&[5; 4 * PAGE_SIZE]));
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options.open_store(store_of).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
     let map = Map::file(&file).shared().protection(all);
     let at = space.map(map).unwrap();

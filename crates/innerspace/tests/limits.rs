@@ -15,8 +15,8 @@ fn memory() -> Memory {
 #[test]
 fn requests_are_refused_until_usage_is_under_a_lowered_limit() {
     let memory = memory();
-    let group = memory.group("g", 4 * MIB).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("g", 4 * MIB).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let own = space.map(Map::anonymous(400 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     (0..300).for_each(|page| a.store(own + page * PAGE, 1_u64).unwrap());
@@ -46,11 +46,14 @@ fn requests_are_refused_until_usage_is_under_a_lowered_limit() {
 fn a_cut_beside_a_view_of_a_clean_block_stays_under_the_limit() {
     let memory = memory();
     let max = 3 * MIB;
-    let group = memory.group("g", max).unwrap();
+    let group = memory.create_group("g", max).unwrap();
     let store = MemoryStore::new();
     store.write_at(&vec![7; 2 << 20], 0).unwrap();
-    let options = memory.options().group(&group).block_size(2 * MIB);
-    let file = options.access(FileAccess::ReadWrite).open(store).unwrap();
+    let options = memory.file_options().group(&group).block_size(2 * MIB);
+    let file = options
+        .access(FileAccess::ReadWrite)
+        .open_store(store)
+        .unwrap();
     let view = file.view(0..10).unwrap();
     file.set_len(MIB + 1).unwrap();
     assert!(group.take_peak() <= max);
@@ -61,12 +64,12 @@ fn a_cut_beside_a_view_of_a_clean_block_stays_under_the_limit() {
 fn a_copy_by_an_uncached_scan_has_room_in_a_small_group() {
     let memory = memory();
     for pages in [16, 32, 48] {
-        let group = memory.group("g", pages * PAGE).unwrap();
-        let options = memory.options().group(&group);
+        let group = memory.create_group("g", pages * PAGE).unwrap();
+        let options = memory.file_options().group(&group);
         let from = MemoryStore::from_bytes(&[7; 100 * PAGE_SIZE]);
-        let from = options.clone().open(from).unwrap();
+        let from = options.clone().open_store(from).unwrap();
         let options = options.access(FileAccess::ReadWrite);
-        let to = options.open(MemoryStore::new()).unwrap();
+        let to = options.open_store(MemoryStore::new()).unwrap();
         let copy = |piece: &[u8]| {
             to.append(piece).unwrap();
         };
@@ -79,14 +82,14 @@ fn a_copy_by_an_uncached_scan_has_room_in_a_small_group() {
 fn what_a_block_reader_remembers_leaves_room_for_what_it_reads() {
     let memory = memory();
     for (pages, block) in [(12, PAGE), (3 * 512, 2 * MIB)] {
-        let group = memory.group("g", pages * PAGE).unwrap();
-        let options = memory.options().group(&group).block_size(block);
+        let group = memory.create_group("g", pages * PAGE).unwrap();
+        let options = memory.file_options().group(&group).block_size(block);
         let store = MemoryStore::new();
         store.set_len(20 * block).unwrap();
         for at in 0..20 {
             store.write_at(&[at], u64::from(at) * block).unwrap();
         }
-        let file = options.open(store).unwrap();
+        let file = options.open_store(store).unwrap();
         let mut blocks = file.block_reader();
         for at in 0..20 {
             let mut byte = [99];

@@ -20,8 +20,8 @@ fn memory_of(limit: u64) -> Memory {
 }
 
 fn writable(memory: &Memory, store: impl Store) -> PagedFile {
-    let options = memory.options().access(FileAccess::ReadWrite);
-    options.open(store).unwrap()
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    options.open_store(store).unwrap()
 }
 
 /// A store that interrupts each read once before it serves it, as read(2) may do.
@@ -45,7 +45,7 @@ fn an_interrupted_read_is_tried_again_also_in_a_run() {
         MemoryStore::from_bytes(&[7; 64 << 10]),
         AtomicBool::new(false),
     );
-    let file = memory.options().open(store).unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
     let mut sum = 0u64;
     // The read of one block is retried after its interruption.
     assert_eq!(file.view(60 * KIB..61 * KIB).unwrap()[0], 7);
@@ -84,10 +84,10 @@ fn a_store_that_says_it_did_more_than_it_was_asked_is_an_error() {
     let is_error = |error: &FileError| {
         matches!(error, FileError::Short { .. } | FileError::Store { .. }) && !error.would_block()
     };
-    let one = memory.options().open(store()).unwrap();
+    let one = memory.file_options().open_store(store()).unwrap();
     let error = one.view(0..10).unwrap_err();
     assert!(is_error(&error), "one block: {error:?}");
-    let run = memory.options().open(store()).unwrap();
+    let run = memory.file_options().open_store(store()).unwrap();
     let error = run.scan(.., |_| ()).unwrap_err();
     assert!(is_error(&error), "a run: {error:?}");
     let written = writable(&memory, TooMuch(MemoryStore::new()));
@@ -192,8 +192,8 @@ impl Store for BadAfter {
 fn what_is_read_ahead_is_part_of_what_is_filled() {
     let memory = memory_of(4 * MIB);
     let file = memory
-        .options()
-        .open(BadAfter(MemoryStore::from_bytes(&[7; 64 << 10]), 4096))
+        .file_options()
+        .open_store(BadAfter(MemoryStore::from_bytes(&[7; 64 << 10]), 4096))
         .unwrap();
     file.scan(.., |_| ()).unwrap_err();
     let stats = file.stats();
@@ -247,9 +247,9 @@ fn cut_with(memory: &Memory, before: impl FnOnce(&PagedFile)) -> (PagedFile, Vie
         store: MemoryStore::new(),
         viewer: viewer.clone(),
     };
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let options = options.block_size(2 * MIB).write_order(WriteOrder::OnSync);
-    let file = options.open(store).unwrap();
+    let file = options.open_store(store).unwrap();
     file.write_at(&vec![9; 2 << 20], 0).unwrap();
     before(&file);
     let kept: Arc<Mutex<Option<View>>> = Arc::default();
@@ -285,7 +285,7 @@ fn a_cut_beside_a_view_shows_nothing_of_what_it_cut_off() {
 #[test]
 fn a_cut_beside_a_view_shows_nothing_through_a_mapping() {
     let memory = memory_of(5 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut a = space.accessor().unwrap();
     let mut at = None;
     let (_file, view) = cut_with(&memory, |file| {
@@ -328,9 +328,9 @@ fn a_cut_beside_a_view_shows_nothing_behind_an_append() {
 #[test]
 fn a_file_that_was_cut_beside_a_view_grows_if_memory_can_be_had() {
     let memory = memory_of(7 * MIB);
-    let options = memory.options().block_size(2 * MIB);
+    let options = memory.file_options().block_size(2 * MIB);
     let other = options
-        .open(MemoryStore::from_bytes(&[5; 2 << 20]))
+        .open_store(MemoryStore::from_bytes(&[5; 2 << 20]))
         .unwrap();
     let kept = other.view(0..10).unwrap();
     let (file, view) = cut_beside_a_view(&memory);
@@ -344,8 +344,11 @@ fn a_file_that_was_cut_beside_a_view_grows_if_memory_can_be_had() {
 fn a_discard_after_a_cut_by_others_beside_a_view_shows_nothing_of_what_was_cut_off() {
     let memory = memory_of(5 * MIB);
     let store = Failing::default();
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.block_size(2 * MIB).open(store.clone()).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options
+        .block_size(2 * MIB)
+        .open_store(store.clone())
+        .unwrap();
     file.write_at(&vec![9; 2 << 20], 0).unwrap();
     // These blocks are written, and not synced.
     (0..4).for_each(|_| memory.tick());
@@ -433,12 +436,12 @@ fn a_punch_that_fails_half_way_shows_what_the_store_has() {
 fn reclaim_frees_what_it_is_asked_for() {
     let memory = memory_of(8 * MIB);
     let a = memory
-        .options()
-        .open(MemoryStore::from_bytes(&[7; 64 << 10]))
+        .file_options()
+        .open_store(MemoryStore::from_bytes(&[7; 64 << 10]))
         .unwrap();
     let b = memory
-        .options()
-        .open(MemoryStore::from_bytes(&[7; 256 << 10]))
+        .file_options()
+        .open_store(MemoryStore::from_bytes(&[7; 256 << 10]))
         .unwrap();
     b.scan(.., |_| ()).unwrap();
     a.scan(.., |_| ()).unwrap();
@@ -457,11 +460,11 @@ fn reclaim_frees_what_it_is_asked_for() {
 fn reclaim_says_how_much_it_freed() {
     let memory = memory_of(8 * MIB);
     let file = memory
-        .options()
-        .open(MemoryStore::from_bytes(&[7; 1 << 20]))
+        .file_options()
+        .open_store(MemoryStore::from_bytes(&[7; 1 << 20]))
         .unwrap();
     file.scan(.., |_| ()).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(256 * KIB)).unwrap();
     (0..8).for_each(|_| memory.tick());
     for protection in [Protection::READ, Protection::READ_WRITE].repeat(20) {

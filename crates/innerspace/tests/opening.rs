@@ -49,12 +49,12 @@ fn a_second_open_of_a_path_is_the_same_file() {
     assert_eq!(memory.stats().files.len(), 1);
     // It may not be opened with other options, and is not emptied.
     let larger = memory
-        .options()
+        .file_options()
         .access(FileAccess::ReadWrite)
         .block_size(64 * KIB);
     let name = path.display();
     assert_eq!(
-        refused(larger.open_path(&path)),
+        refused(larger.open(&path)),
         format!(
             "{name}: is open already with another block size; close it first, or open it the same way"
         )
@@ -78,7 +78,7 @@ fn a_file_that_is_opened_or_made_keeps_what_it_holds() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
-    let open = || memory.options().open_or_create(&path);
+    let open = || memory.file_options().open_or_create(&path);
     let made = open().unwrap();
     assert!(made.is_empty());
     made.write_at(b"kept", 0).unwrap();
@@ -108,15 +108,15 @@ fn why_a_file_cannot_be_opened_is_an_io_error_of_the_nearest_kind() {
         (missing, NotFound),
         (no_folder, NotFound),
         (
-            memory.options().block_size(5000).open_path(&path),
+            memory.file_options().block_size(5000).open(&path),
             InvalidInput,
         ),
         (
-            memory.options().group(others.root_group()).open_path(&path),
+            memory.file_options().group(others.root_group()).open(&path),
             InvalidInput,
         ),
         (
-            memory.options().block_size(64 * KIB).open_path(&path),
+            memory.file_options().block_size(64 * KIB).open(&path),
             ResourceBusy,
         ),
         (memory.create(&path), ResourceBusy),
@@ -135,13 +135,16 @@ fn a_store_that_knows_itself_is_one_file_and_others_are_not() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let store = Arc::new(MemoryStore::with_len(8192));
     let open = || {
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         options.open_store(store.clone()).unwrap()
     };
     let (first, second) = (open(), open());
     first.write_at(&[1; 10], 0).unwrap();
     assert_eq!(second.view(0..10).unwrap()[..], [1; 10]);
-    let other = memory.options().open(MemoryStore::with_len(8192)).unwrap();
+    let other = memory
+        .file_options()
+        .open_store(MemoryStore::with_len(8192))
+        .unwrap();
     assert_eq!(other.view(0..10).unwrap()[..], [0; 10]);
     assert_eq!(memory.stats().files.len(), 2);
 }
@@ -152,7 +155,7 @@ fn a_second_open_does_not_promise_an_order_that_the_file_has_not() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let store = Arc::new(MemoryStore::with_len(8192));
     let open = |order| {
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         options.write_order(order).open_store(store.clone())
     };
     for (first, others) in [
@@ -178,13 +181,16 @@ fn a_second_open_does_not_promise_an_order_that_the_file_has_not() {
 #[test]
 fn a_store_that_takes_no_writes_is_not_opened_for_them() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let refused = options.open(Busy::new(&Arc::default())).unwrap_err();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let refused = options.open_store(Busy::new(&Arc::default())).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "store: its store takes no writes (Store::writable); open it read-only"
     );
-    let file = memory.options().open(Busy::new(&Arc::default())).unwrap();
+    let file = memory
+        .file_options()
+        .open_store(Busy::new(&Arc::default()))
+        .unwrap();
     assert_eq!(
         format!("{file:?}"),
         "PagedFile { name: \"store\", len: 0, access: ReadOnly, .. }"
@@ -243,8 +249,8 @@ impl Store for Busy {
 }
 
 fn another(memory: &Memory) -> PagedFile {
-    let options = memory.options().access(FileAccess::ReadWrite);
-    options.open(MemoryStore::new()).unwrap()
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    options.open_store(MemoryStore::new()).unwrap()
 }
 
 // spec: P27
@@ -254,12 +260,12 @@ fn a_store_may_open_others_when_it_is_asked_or_is_not_to_be_opened() {
     let bytes = Arc::new(MemoryStore::with_len(100));
     let inner = memory.clone();
     let store = Busy::new(&bytes).when_asked(move || drop(another(&inner)));
-    assert_eq!(memory.options().open(store).unwrap().len(), 100);
+    assert_eq!(memory.file_options().open_store(store).unwrap().len(), 100);
     let inner = memory.clone();
     let mut store = Busy::new(&bytes);
     store.when_dropped = Some(Box::new(move || drop(another(&inner))));
-    let options = memory.options().access(FileAccess::ReadWrite);
-    options.open(store).unwrap_err();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    options.open_store(store).unwrap_err();
 }
 
 // spec: P27
@@ -270,12 +276,12 @@ fn a_store_that_is_opened_while_it_is_asked_is_one_file() {
     let writer = Arc::new(Mutex::new(None));
     let (other, same, slot) = (memory.clone(), bytes.clone(), writer.clone());
     let store = Busy::new(&bytes).when_asked(move || {
-        let options = other.options().access(FileAccess::ReadWrite);
+        let options = other.file_options().access(FileAccess::ReadWrite);
         let file = options.open_store(same).unwrap();
         file.write_at(&[7; 1000], 0).unwrap();
         *slot.lock().unwrap() = Some(file);
     });
-    let file = memory.options().open(store).unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
     assert_eq!(memory.stats().files.len(), 1);
     assert_eq!(file.view(..).unwrap()[..], [7; 1000]);
 }
@@ -287,14 +293,14 @@ fn a_store_that_was_open_while_it_was_asked_is_asked_again() {
     let bytes = Arc::new(MemoryStore::with_len(100));
     let (other, same) = (memory.clone(), bytes.clone());
     let store = Busy::new(&bytes).when_asked(move || {
-        let options = other.options().access(FileAccess::ReadWrite);
+        let options = other.file_options().access(FileAccess::ReadWrite);
         let file = options.open_store(same).unwrap();
         file.write_at(&[7; 1000], 0).unwrap();
         drop(file);
         // The table has no entry left of the file.
         drop(another(&other));
     });
-    let file = memory.options().open(store).unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
     assert_eq!(file.view(..).unwrap()[..], [7; 1000]);
 }
 
@@ -331,15 +337,15 @@ fn who_opens_a_store_waits_for_its_last_drop_though_others_open_others() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let bytes = Arc::new(MemoryStore::with_len(100));
     let (begins, began) = mpsc::sync_channel(0);
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(Slow(bytes.clone(), begins)).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options.open_store(Slow(bytes.clone(), begins)).unwrap();
     file.write_at(&[7; 1000], 0).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || drop(file));
         began.recv().unwrap();
         // When a file is entered in the table, those that are gone are removed.
         drop(another(&memory));
-        let again = scope.spawn(|| memory.options().open_store(bytes.clone()).unwrap());
+        let again = scope.spawn(|| memory.file_options().open_store(bytes.clone()).unwrap());
         for _ in 0..1000 {
             std::thread::yield_now();
         }
@@ -351,14 +357,14 @@ fn who_opens_a_store_waits_for_its_last_drop_though_others_open_others() {
 #[test]
 fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
     let [memory, other] = [(); 2].map(|()| Memory::with_limit(4 * MIB).unwrap());
-    let foreign = other.group("tenant", MIB).unwrap();
+    let foreign = other.create_group("tenant", MIB).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
     std::fs::write(&path, [1; 5_000]).unwrap();
-    let cached = || memory.options().group(&foreign);
+    let cached = || memory.file_options().group(&foreign);
     for opened in [
-        cached().open(MemoryStore::new()),
-        cached().open_path(&path),
+        cached().open_store(MemoryStore::new()),
+        cached().open(&path),
         cached().create(&path),
     ] {
         assert!(matches!(opened, Err(OpenError::OtherMemorysGroup)));
@@ -366,7 +372,7 @@ fn a_file_that_a_group_of_another_memory_was_to_pay_for_is_not_opened() {
     let direct = || memory.direct_options().group(&foreign);
     let device = DaxDevice::memory(MIB).unwrap();
     for opened in [
-        direct().on(&device, "data.bin"),
+        direct().create_on(&device, "data.bin"),
         direct().open(&path),
         direct().create(&path),
     ] {
@@ -414,11 +420,11 @@ fn a_file_that_must_be_new_is_made_once() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (cached, direct) = (folder.path().join("cached"), folder.path().join("direct"));
-    let file = memory.options().create_new(&cached).unwrap();
+    let file = memory.file_options().create_new(&cached).unwrap();
     file.write_at(b"new", 0).unwrap();
     file.close().unwrap();
     assert_eq!(std::fs::read(&cached).unwrap(), b"new");
-    let error = memory.options().create_new(&cached).unwrap_err();
+    let error = memory.file_options().create_new(&cached).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
 
     let file = memory.direct_options().create_new(&direct).unwrap();
@@ -439,7 +445,7 @@ fn a_file_that_is_given_open_is_checked_and_used() {
     std::fs::write(&path, b"as it was").unwrap();
     let readable = || std::fs::File::open(&path).unwrap();
     let kind = |file, access| {
-        let opened = memory.options().access(access).open_file(file);
+        let opened = memory.file_options().access(access).open_file(file);
         opened.unwrap_err().kind()
     };
     // The descriptor has to permit the access for which the file is opened.
@@ -470,7 +476,7 @@ fn a_file_that_is_given_open_is_checked_and_used() {
     let given = both.read(true).write(true).open(&path).unwrap();
     let moved = folder.path().join("moved.bin");
     std::fs::rename(&path, &moved).unwrap();
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options.clone().open_file(given).unwrap();
     file.write_at(b"now it is", 0).unwrap();
     let same = memory.open(&moved).unwrap();
@@ -500,8 +506,8 @@ fn the_lock_is_the_one_that_was_chosen() {
     std::fs::write(&path, b"as it was").unwrap();
     // There are two memories, as in two programs.
     let open = |memory: &Memory, access, lock| {
-        let options = memory.options().access(access).lock(lock);
-        options.open_path(&path)
+        let options = memory.file_options().access(access).lock(lock);
+        options.open(&path)
     };
     let memories = [(); 2].map(|()| Memory::with_limit(4 * MIB).unwrap());
     let [first, second] = &memories;
@@ -536,7 +542,7 @@ fn the_lock_is_the_one_that_was_chosen() {
 fn a_direct_file_is_read_and_written_from_a_position() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let device = DaxDevice::memory(MIB).unwrap();
-    let file = memory.direct_file(&device, "data.bin").unwrap();
+    let file = memory.create_direct_on(&device, "data.bin").unwrap();
     let mut cursor = file.cursor();
     cursor.write_all(b"hello, world").unwrap();
     cursor.flush().unwrap();

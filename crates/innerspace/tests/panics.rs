@@ -45,8 +45,8 @@ fn a_panic_of_a_store_in_a_fault_that_has_copied_a_leaf_leaks_nothing() {
             bytes: MemoryStore::from_bytes(&[7; 16 * PAGE_SIZE]),
             ..Panicking::default()
         });
-        let file = memory.options().open_store(store.clone()).unwrap();
-        let space = memory.space().unwrap();
+        let file = memory.file_options().open_store(store.clone()).unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file).private().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         for page in 0..4 {
@@ -108,10 +108,13 @@ fn a_panic_of_a_store_in_a_change_leaks_nothing() {
     use innerspace::{VirtAddr, space::Remap};
     let left = |panics: bool, change: fn(&innerspace::Space, VirtAddr)| {
         let memory = memory_of(8 * MIB);
-        let group = memory.group("crowded", 4 * MIB).unwrap();
-        let space = memory.space_in(&group).unwrap();
+        let group = memory.create_group("crowded", 4 * MIB).unwrap();
+        let space = memory.create_space_in(&group).unwrap();
         let store = Arc::new(PanicsWritten::default());
-        let options = memory.options().access(FileAccess::ReadWrite).group(&group);
+        let options = memory
+            .file_options()
+            .access(FileAccess::ReadWrite)
+            .group(&group);
         let file = options.open_store(store.clone()).unwrap();
         file.write_at(&[7; 64 * PAGE_SIZE], 0).unwrap();
         let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
@@ -144,14 +147,17 @@ fn a_panic_of_a_store_in_a_change_leaks_nothing() {
 #[test]
 fn a_panic_of_a_store_in_a_map_keeps_no_file_open() {
     let memory = memory_of(8 * MIB);
-    let group = memory.group("crowded", 4 * MIB).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("crowded", 4 * MIB).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let store = Arc::new(PanicsWritten::default());
-    let options = memory.options().access(FileAccess::ReadWrite).group(&group);
+    let options = memory
+        .file_options()
+        .access(FileAccess::ReadWrite)
+        .group(&group);
     let file = options.open_store(store.clone()).unwrap();
     file.write_at(&[7; 64 * PAGE_SIZE], 0).unwrap();
     let shown = memory
-        .options()
+        .file_options()
         .open_store(Arc::new(MemoryStore::from_bytes(&[1; PAGE_SIZE])))
         .unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
@@ -198,8 +204,8 @@ impl Store for PunchPanics {
 fn what_a_punch_that_panics_has_left_is_what_is_read_before_and_after_eviction() {
     let memory = memory_of(16 * MIB);
     let store = PunchPanics(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]));
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(store).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options.open_store(store).unwrap();
     let read = || {
         let mut bytes = vec![0; 4 * PAGE_SIZE];
         file.read_exact_at(&mut bytes, 0).unwrap();
@@ -220,11 +226,14 @@ fn what_a_punch_that_panics_has_left_is_what_is_read_before_and_after_eviction()
 fn what_reclaim_had_in_hand_when_a_store_panicked_can_be_evicted_later() {
     let room = |panics: bool| {
         let memory = memory_of(16 * MIB);
-        let group = memory.group("crowded", 2 * MIB).unwrap();
+        let group = memory.create_group("crowded", 2 * MIB).unwrap();
         let store = Arc::new(PanicsWritten::default());
-        let options = memory.options().access(FileAccess::ReadWrite).group(&group);
+        let options = memory
+            .file_options()
+            .access(FileAccess::ReadWrite)
+            .group(&group);
         let file = options.open_store(store.clone()).unwrap();
-        let space = memory.space_in(&group).unwrap();
+        let space = memory.create_space_in(&group).unwrap();
         let at = space.map(Map::anonymous(4 * MIB)).unwrap();
         let mut a = space.accessor().unwrap();
         for page in 0..200 {
@@ -276,7 +285,7 @@ fn a_device_that_panics_keeps_no_other_from_being_restored() {
         value: AtomicU8::new(1),
         panics,
     };
-    let space = memory_of(4 * MIB).space().unwrap();
+    let space = memory_of(4 * MIB).create_space().unwrap();
     let memory = space.map(Map::anonymous(PAGE)).unwrap();
     let first = space.map(Map::device(register(true), PAGE)).unwrap();
     let second = space.map(Map::device(register(false), PAGE)).unwrap();

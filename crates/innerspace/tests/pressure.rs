@@ -20,7 +20,10 @@ fn memory(bytes: u64) -> Memory {
 /// Creates a file of `bytes` stored bytes that are not zeros.
 fn file_in(memory: &Memory, group: &Group, bytes: u64) -> PagedFile {
     let store = MemoryStore::from_bytes(&vec![7; bytes as usize]);
-    let options = memory.options().access(FileAccess::ReadWrite).group(group);
+    let options = memory
+        .file_options()
+        .access(FileAccess::ReadWrite)
+        .group(group);
     options.open_store(Arc::new(store)).unwrap()
 }
 
@@ -32,7 +35,7 @@ fn a_mapped_hot_set_stays_under_a_mapped_stream_of_ten_times_the_memory() {
     let (hot_pages, stream_pages) = (512, 20 * MIB / PAGE * 4);
     let hot = file_in(&memory, &root, hot_pages * PAGE);
     let stream = file_in(&memory, &root, stream_pages * PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let hot_at = space.map(Map::file(&hot)).unwrap();
     let stream_at = space.map(Map::file(&stream)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -61,9 +64,9 @@ fn a_mapped_hot_set_stays_under_a_mapped_stream_of_ten_times_the_memory() {
 #[test]
 fn who_brings_a_page_in_pays_until_it_is_gone() {
     let memory = memory(8 * MIB);
-    let [a, b] = ["a", "b"].map(|name| memory.group(name, 2 * MIB).unwrap());
+    let [a, b] = ["a", "b"].map(|name| memory.create_group(name, 2 * MIB).unwrap());
     let file = file_in(&memory, &a, 64 * PAGE);
-    let space = memory.space_in(&b).unwrap();
+    let space = memory.create_space_in(&b).unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let own = space.map(Map::anonymous(32 * PAGE)).unwrap();
     let mut accessor = space.accessor().unwrap();
@@ -75,7 +78,7 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     // it writes.
     (0..32).for_each(|page| accessor.store(own + page * PAGE, 1u8).unwrap());
     assert!(b.usage() >= 32 * PAGE);
-    let c = memory.group("c", 2 * MIB).unwrap();
+    let c = memory.create_group("c", 2 * MIB).unwrap();
     let child = space.fork_into(&c).unwrap();
     let mut in_child = child.accessor().unwrap();
     (0..32).for_each(|page| assert_eq!(in_child.load::<u8>(own + page * PAGE), Ok(1)));
@@ -88,8 +91,8 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
     assert_eq!((b.usage(), c.usage()), (0, 0));
 
     // A deleted group leaves pages that outlive it to its parent.
-    let outer = memory.group("outer", 2 * MIB).unwrap();
-    let inner = outer.child("inner", MIB).unwrap();
+    let outer = memory.create_group("outer", 2 * MIB).unwrap();
+    let inner = outer.create_child("inner", MIB).unwrap();
     let short = file_in(&memory, &inner, 8 * PAGE);
     let view = short.view(0..8 * PAGE).unwrap();
     let pages = outer.usage();
@@ -103,7 +106,7 @@ fn who_brings_a_page_in_pays_until_it_is_gone() {
         "{left:?}"
     );
     assert_eq!(
-        outer.child("inner", MIB).unwrap().usage(),
+        outer.create_child("inner", MIB).unwrap().usage(),
         0,
         "a new life owes nothing"
     );
@@ -119,9 +122,9 @@ fn a_high_mark_holds_the_cache_and_lets_other_memory_pass() {
     /// A sixteenth of a MiB.
     const SCALED: u64 = MIB / 16;
     let memory = memory(16 * MIB);
-    let group = memory.group("tenant", 8 * MIB).unwrap();
+    let group = memory.create_group("tenant", 8 * MIB).unwrap();
     group.set_high(Some(30 * SCALED)).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let at = space.map(Map::anonymous(31 * SCALED)).unwrap();
     let mut a = space.accessor().unwrap();
     for page in 0..31 * SCALED / PAGE {
@@ -152,7 +155,7 @@ fn a_high_mark_holds_the_cache_and_lets_other_memory_pass() {
 #[test]
 fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
     let memory = Memory::builder(16 * MIB).build().unwrap();
-    let group = memory.group("tenant", 2 * MIB).unwrap();
+    let group = memory.create_group("tenant", 2 * MIB).unwrap();
     let workers: Vec<_> = (0..3u64)
         .map(|n| {
             let (memory, group) = (memory.clone(), group.clone());
@@ -160,7 +163,7 @@ fn dropping_spaces_and_files_beside_charges_keeps_the_limit_and_ends() {
                 let mut refused = 0;
                 for round in 0..60 {
                     // Three of these spaces do not fit together.
-                    let space = memory.space_in(&group).unwrap();
+                    let space = memory.create_space_in(&group).unwrap();
                     let at = space.map(Map::anonymous(MIB)).unwrap();
                     let mut a = space.accessor().unwrap();
                     for page in 0..150 + 30 * n {
@@ -230,7 +233,7 @@ fn sampled(pages: u64) -> (Memory, PagedFile, Space, VirtAddr) {
     let options = Memory::builder(16 * MIB).threads(Threads::None);
     let memory = options.sample_misses().build().unwrap();
     let file = file_in(&memory, &memory.root_group().clone(), pages * PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     (memory, file, space, at)
 }
@@ -333,8 +336,8 @@ impl Store for Plain {
 fn appends_to_a_store_that_says_nothing_of_itself_need_little_memory() {
     let memory = memory(MIB);
     let open = || {
-        let options = memory.options().access(FileAccess::ReadWrite);
-        options.open(Plain(MemoryStore::new())).unwrap()
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        options.open_store(Plain(MemoryStore::new())).unwrap()
     };
     let (log, other) = (open(), open());
     let record = vec![9; 32 * 4096 + 100];

@@ -71,10 +71,13 @@ impl Crowded {
     fn new() -> Crowded {
         let options = Memory::builder(4 * MIB).threads(Threads::None);
         let memory = options.build().unwrap();
-        let group = memory.group("crowded", 2 * MIB).unwrap();
-        let space = memory.space_in(&group).unwrap();
+        let group = memory.create_group("crowded", 2 * MIB).unwrap();
+        let space = memory.create_space_in(&group).unwrap();
         let store = Arc::new(Meddling::default());
-        let options = memory.options().access(FileAccess::ReadWrite).group(&group);
+        let options = memory
+            .file_options()
+            .access(FileAccess::ReadWrite)
+            .group(&group);
         let file = options.open_store(store.clone()).unwrap();
         Crowded {
             memory,
@@ -201,7 +204,7 @@ thread_local! {
 #[test]
 fn a_device_that_comes_back_at_the_end_of_a_thread_is_refused_too() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let device = Arc::new(Prying::default());
     let at = space.map(Map::device(device.clone(), PAGE)).unwrap();
     space.map(Map::anonymous(PAGE).at(CODE)).unwrap();

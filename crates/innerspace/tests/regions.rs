@@ -20,7 +20,7 @@ fn memory_of(limit: u64) -> Memory {
 
 #[test]
 fn what_a_region_gets_is_zeros() {
-    let space = memory_of(4 * MIB).space().unwrap();
+    let space = memory_of(4 * MIB).create_space().unwrap();
     let mut heap = space.region(64 * PAGE).unwrap();
     heap.set_len(2 * PAGE).unwrap();
     let mut a = space.accessor().unwrap();
@@ -36,7 +36,7 @@ fn what_a_region_gets_is_zeros() {
 /// the region.
 #[test]
 fn a_region_does_not_take_what_is_mapped_where_its_reserve_was() {
-    let space = memory_of(4 * MIB).space().unwrap();
+    let space = memory_of(4 * MIB).create_space().unwrap();
     let mut heap = space.region(64 * PAGE).unwrap();
     heap.set_len(8 * PAGE).unwrap();
     space.unmap(heap.start() + 32 * PAGE, 32 * PAGE).unwrap();
@@ -76,8 +76,8 @@ impl Store for UnmapsWhenRead {
 fn a_lock_that_fails_beside_an_unmap_locks_nothing() {
     let memory = memory_of(8 * MIB);
     let store = Arc::new(UnmapsWhenRead::default());
-    let file = memory.options().open_store(store.clone()).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(store.clone()).unwrap();
+    let space = memory.create_space().unwrap();
     // The mapping is elsewhere, so that the unmap does not touch the pages being read.
     let hole = space.map(Map::anonymous(PAGE)).unwrap();
     let at = space.map(Map::file(&file).at(hole + PAGE)).unwrap();
@@ -96,10 +96,10 @@ fn a_lock_that_fails_beside_an_unmap_locks_nothing() {
 #[test]
 fn a_region_does_not_grow_over_what_is_mapped_behind_its_reserve() {
     let memory = memory_of(4 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let file = memory
-        .options()
-        .open(MemoryStore::from_bytes(&[5; 16 << 10]))
+        .file_options()
+        .open_store(MemoryStore::from_bytes(&[5; 16 << 10]))
         .unwrap();
     let mut heap = space.region(64 * PAGE).unwrap();
     heap.set_len(8 * PAGE).unwrap();
@@ -121,10 +121,10 @@ fn a_region_does_not_grow_over_what_is_mapped_behind_its_reserve() {
 #[test]
 fn a_region_that_cannot_grow_keeps_what_it_was_protected_from() {
     let memory = memory_of(4 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let file = memory
-        .options()
-        .open(MemoryStore::from_bytes(&[5; 16 << 10]))
+        .file_options()
+        .open_store(MemoryStore::from_bytes(&[5; 16 << 10]))
         .unwrap();
     let mut heap = space.region(64 * PAGE).unwrap();
     heap.set_len(8 * PAGE).unwrap();
@@ -147,7 +147,7 @@ fn a_region_that_cannot_grow_keeps_what_it_was_protected_from() {
 #[test]
 fn a_region_with_locked_pages_grows_over_what_it_was_protected_from() {
     let memory = memory_of(4 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut heap = space.region(64 * PAGE).unwrap();
     heap.set_len(2 * PAGE).unwrap();
     space.lock(heap.start(), 2 * PAGE).unwrap();
@@ -160,10 +160,13 @@ fn a_region_with_locked_pages_grows_over_what_it_was_protected_from() {
 /// Creates a space in a group of its own, with this many mappings of one page of a file each, and a
 /// region.
 fn space_with_mappings(memory: &Memory, mappings: u64) -> (Space, Region) {
-    let group = memory.root_group().child("full", 64 * PAGE).unwrap();
+    let group = memory.root_group().create_child("full", 64 * PAGE).unwrap();
     let options = SpaceOptions::new().group(&group);
-    let space = memory.space_with(&options).unwrap();
-    let file = memory.options().open(MemoryStore::with_len(PAGE)).unwrap();
+    let space = memory.create_space_with(&options).unwrap();
+    let file = memory
+        .file_options()
+        .open_store(MemoryStore::with_len(PAGE))
+        .unwrap();
     for number in 0..mappings {
         let apart = VirtAddr((16 + 2 * number) * PAGE);
         space.map(Map::file(&file).at(apart)).unwrap();

@@ -12,7 +12,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 fn writable(memory: &Memory, store: &Arc<MemoryStore>) -> PagedFile {
     memory
-        .options()
+        .file_options()
         .access(FileAccess::ReadWrite)
         .open_store(store.clone())
         .unwrap()
@@ -21,7 +21,7 @@ fn writable(memory: &Memory, store: &Arc<MemoryStore>) -> PagedFile {
 #[test]
 fn a_chain_of_forks_that_is_cut_leaves_nobody_writing_to_shared_pages() {
     let memory = Memory::with_limit(16 * MIB).unwrap();
-    let mut spaces = vec![memory.space().unwrap()];
+    let mut spaces = vec![memory.create_space().unwrap()];
     let at = spaces[0].map(Map::anonymous(64 * PAGE)).unwrap();
     spaces[0].accessor().unwrap().store(at, 1u64).unwrap();
     for generation in 1..=8u64 {
@@ -59,7 +59,7 @@ fn a_chain_of_forks_that_is_cut_leaves_nobody_writing_to_shared_pages() {
 #[test]
 fn an_ancestor_that_is_alone_again_does_not_write_to_what_a_descendant_reads() {
     let memory = Memory::with_limit(16 * MIB).unwrap();
-    let mut spaces = vec![memory.space().unwrap()];
+    let mut spaces = vec![memory.create_space().unwrap()];
     let at = spaces[0].map(Map::anonymous(64 * PAGE)).unwrap();
     spaces[0].accessor().unwrap().store(at, 1u64).unwrap();
     for generation in 1..=9u64 {
@@ -83,7 +83,7 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
     let memory = Memory::with_limit(64 * MIB).unwrap();
     for round in 0..400 {
         let file = writable(&memory, &Arc::new(MemoryStore::with_len(MIB)));
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         for page in 0..256 {
@@ -124,7 +124,7 @@ fn a_fork_that_copies_its_leaf_sees_a_hole_that_is_filled_meanwhile() {
 fn a_load_of_a_hole_maps_the_holes_around_it() {
     let memory = Memory::with_limit(64 * MIB).unwrap();
     let file = writable(&memory, &Arc::new(MemoryStore::with_len(100 * PAGE)));
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = VirtAddr(64 * MIB + 8 * PAGE);
     let map = Map::file(&file).range(..40 * PAGE).shared().writable();
     space.map(map.at(at)).unwrap();
@@ -167,7 +167,7 @@ fn what_only_a_mapping_kept_open_is_written_without_a_service_thread() {
         .unwrap();
     let store = Arc::new(MemoryStore::with_len(PAGE));
     let file = writable(&memory, &store);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     space.accessor().unwrap().store(at, 7u8).unwrap();
     drop(file);
@@ -192,7 +192,7 @@ fn two_threads_fork_with_sessions_open() {
     for _ in 0..2 {
         let (memory, start, done) = (memory.clone(), start.clone(), done.clone());
         std::thread::spawn(move || {
-            let space = memory.space().unwrap();
+            let space = memory.create_space().unwrap();
             let at = space.map(Map::anonymous(PAGE)).unwrap();
             let mut a = space.accessor().unwrap();
             start.wait(); // not in the session: the library does not see this wait
@@ -217,7 +217,7 @@ fn two_threads_fork_with_sessions_open() {
 fn protecting_a_forked_range_races_with_the_other_forks_loads() {
     let memory = Memory::with_limit(64 * MIB).unwrap();
     for round in 0..60 {
-        let parent = memory.space().unwrap();
+        let parent = memory.create_space().unwrap();
         let len = 256 * 2 * MIB;
         let at = parent.map(Map::anonymous(len)).unwrap();
         parent.accessor().unwrap().store(at, 1u64).unwrap();
@@ -249,7 +249,7 @@ fn what_happens_in_a_space_is_counted() {
     let memory = Memory::with_limit(16 * MIB).unwrap();
     let store = Arc::new(MemoryStore::from_bytes(&[1; 2 * PAGE_SIZE]));
     let file = writable(&memory, &store);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(4 * MIB)).unwrap();
     let mapped = space.map(Map::file(&file)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -286,7 +286,7 @@ fn a_hole_that_the_store_calls_data_after_a_write_nearby_is_one_no_more_for_who_
     let memory = Memory::with_limit(16 * MIB).unwrap();
     let store = Arc::new(MemoryStore::with_len(4 * PAGE));
     let file = writable(&memory, &store);
-    let spaces = [(); 2].map(|()| memory.space().unwrap());
+    let spaces = [(); 2].map(|()| memory.create_space().unwrap());
     let at = spaces.each_ref().map(|space| {
         let map = Map::file(&file).shared().writable();
         space.map(map).unwrap()
@@ -342,7 +342,7 @@ fn what_the_locals_of_a_thread_keep_works_to_its_end() {
             KEPT.with_borrow(|kept| assert!(kept.is_none()));
             let file = writable(&memory, &store);
             file.write_at(b"kept", 0).unwrap();
-            let space = memory.space().unwrap();
+            let space = memory.create_space().unwrap();
             let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
             space.accessor().unwrap().store(at, 7_u64).unwrap();
             KEPT.set(Some(Kept { file, space, at }));

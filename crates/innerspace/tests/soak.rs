@@ -92,16 +92,16 @@ struct Tenant {
 impl Tenant {
     fn new(memory: &Memory, number: u64) -> Tenant {
         let group = memory
-            .group(
+            .create_group(
                 &format!("tenant-{number}"),
                 [30 * MIB, 20 * MIB, 12 * MIB][number as usize],
             )
             .unwrap();
         let sizes = [PAGE, 64 * KIB];
         let files = sizes.map(|block| {
-            let options = memory.options().access(FileAccess::ReadWrite);
+            let options = memory.file_options().access(FileAccess::ReadWrite);
             let options = options.group(&group).block_size(block);
-            options.open(Computed(40 * MIB)).unwrap()
+            options.open_store(Computed(40 * MIB)).unwrap()
         });
         Tenant {
             memory: memory.clone(),
@@ -139,7 +139,7 @@ impl Tenant {
     }
 
     fn address_spaces(&mut self) {
-        let Ok(space) = self.memory.space_in(&self.group) else {
+        let Ok(space) = self.memory.create_space_in(&self.group) else {
             self.spaces.clear();
             return;
         };

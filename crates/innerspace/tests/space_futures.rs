@@ -72,9 +72,9 @@ fn at_once<F: Future>(future: F) -> F::Output {
 /// Creates a file of 16 pages, page n full of n + 1, and a shared mapping of it.
 fn mapped(memory: &Memory) -> (PagedFile, Space, VirtAddr) {
     let bytes: Vec<u8> = (0..16 * PAGE).map(|at| (at / PAGE) as u8 + 1).collect();
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(MemoryStore::from_bytes(&bytes)).unwrap();
-    let space = memory.space().unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options.open_store(MemoryStore::from_bytes(&bytes)).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     space.advise(at, 16 * PAGE, Advice::Random).unwrap();
     (file, space, at)
@@ -119,7 +119,7 @@ fn pages_that_would_block_are_there_after_a_tick() {
 #[test]
 fn what_takes_no_waiting_is_had_at_the_first_poll() {
     let memory = memory(8 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     at_once(space.ready(at, 64 * PAGE_SIZE, AccessKind::Load)).unwrap();
     assert_eq!(space.stats().pages.zero, 64);
@@ -176,8 +176,8 @@ fn whatever_would_block_can_be_waited_for() {
     store(at);
     assert_eq!(view[0], 1);
     // So would a store to a hole.
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let holes = options.open(MemoryStore::with_len(PAGE)).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let holes = options.open_store(MemoryStore::with_len(PAGE)).unwrap();
     store(space.map(Map::file(&holes).shared().writable()).unwrap());
     // So would a store to a direct access file.
     let options = memory.direct_options().access(FileAccess::ReadWrite);
@@ -191,12 +191,12 @@ fn whatever_would_block_can_be_waited_for() {
 #[test]
 fn a_full_group_makes_room_for_who_waits() {
     let memory = memory(512 * KIB);
-    let options = memory.options();
+    let options = memory.file_options();
     let file = options
-        .open(MemoryStore::from_bytes(&[1; 256 * PAGE_SIZE]))
+        .open_store(MemoryStore::from_bytes(&[1; 256 * PAGE_SIZE]))
         .unwrap();
     file.scan(.., |_| ()).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     let refused = (0..64).find(|page| a.try_store(at + page * PAGE, 1_u8).is_err());
@@ -507,8 +507,8 @@ fn who_serves_futures_need_not_wait_for_them() {
         below: OnceLock::new(),
         polled: Mutex::default(),
     });
-    let over = memory.options().open_store(store.clone()).unwrap();
-    let above = memory.space().unwrap();
+    let over = memory.file_options().open_store(store.clone()).unwrap();
+    let above = memory.create_space().unwrap();
     let there = above.map(Map::file(&over)).unwrap();
     assert!(store.below.set((space, at)).is_ok());
     after_a_tick(&memory, above.ready(there, 1, AccessKind::Load)).unwrap();
@@ -542,9 +542,11 @@ impl Device for Syncs {
 #[test]
 fn who_waits_in_a_device_makes_no_calls_of_others() {
     let memory = memory(8 * MIB);
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(MemoryStore::from_bytes(&[1; 10000])).unwrap();
-    let space = memory.space().unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options
+        .open_store(MemoryStore::from_bytes(&[1; 10000]))
+        .unwrap();
+    let space = memory.create_space().unwrap();
     let device = space.map(Map::device(Syncs(file), PAGE)).unwrap();
     let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
     let bell = Arc::new(Bell::default());
@@ -581,7 +583,7 @@ impl Device for Unmaps {
 #[test]
 fn a_device_has_its_space_changed_later() {
     let memory = memory(8 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let unmaps = Unmaps::default();
     let device = space.map(Map::device(unmaps.clone(), PAGE)).unwrap();
     let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
@@ -597,9 +599,11 @@ fn a_device_has_its_space_changed_later() {
 #[test]
 fn calls_and_views_come_without_the_memory() {
     let memory = memory(8 * MIB);
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(MemoryStore::from_bytes(&[7; 10000])).unwrap();
-    let space = memory.space().unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options
+        .open_store(MemoryStore::from_bytes(&[7; 10000]))
+        .unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(PAGE).writable()).unwrap();
     let bell = Arc::new(Bell::default());
     let mut populate = pin!(space.defer(move |space| space.populate(at, PAGE)));

@@ -28,7 +28,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn file(memory: &Memory, bytes: &[u8], block: u64) -> (PagedFile, std::sync::Arc<MemoryStore>) {
     let store = std::sync::Arc::new(MemoryStore::from_bytes(bytes));
     let options = memory
-        .options()
+        .file_options()
         .access(FileAccess::ReadWrite)
         .block_size(block);
     (options.open_store(store.clone()).unwrap(), store)
@@ -40,7 +40,7 @@ fn a_shared_mapping_shows_the_file_and_writes_to_it() {
         let memory = memory_of(16 * MIB);
         let bytes = pattern(40 * PAGE_SIZE + 100);
         let (file, store) = file(&memory, &bytes, block);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         let mut seen = vec![0; bytes.len()];
@@ -74,7 +74,7 @@ fn a_private_mapping_copies_and_the_file_never_changes() {
     let memory = memory();
     let bytes = pattern(8 * PAGE_SIZE);
     let (file, store) = file(&memory, &bytes, PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load::<u8>(at + 1), Ok(bytes[1]));
@@ -102,7 +102,7 @@ fn a_mapping_larger_than_the_memory_is_read_through() {
     let memory = Memory::builder(MIB).threads(Threads::None).build().unwrap();
     let bytes = pattern(16 << 20);
     let (file, _) = file(&memory, &bytes, PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let mut a = space.accessor().unwrap();
     let mut buffer = vec![0; 64 << 10];
@@ -124,8 +124,8 @@ fn an_access_across_two_pages_ends_with_a_group_of_the_minimum_size() {
     let memory = memory();
     let bytes = pattern(64 * PAGE_SIZE);
     let (file, _) = file(&memory, &bytes, PAGE);
-    let group = memory.group("small", 10 * PAGE).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("small", 10 * PAGE).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(at + (PAGE - 4), 0x0102_0304_0506_0708_u64).unwrap();
@@ -139,7 +139,7 @@ fn truncate_and_punch_take_translations_away() {
     let memory = memory();
     let bytes = pattern(8 * PAGE_SIZE);
     let (file, _) = file(&memory, &bytes, PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     for page in 0..8 {
@@ -174,11 +174,11 @@ fn truncate_and_punch_take_translations_away() {
 fn a_file_opened_read_only_cannot_be_mapped_for_shared_writing() {
     let memory = memory();
     let file = memory
-        .options()
+        .file_options()
         .name("data.bin")
-        .open(MemoryStore::with_len(PAGE))
+        .open_store(MemoryStore::with_len(PAGE))
         .unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let error = space
         .map(Map::file(&file).shared().writable())
         .unwrap_err()
@@ -204,7 +204,7 @@ fn views_keep_their_bytes_while_a_mapping_writes() {
     let memory = memory();
     let bytes = pattern(4 * PAGE_SIZE);
     let (file, _) = file(&memory, &bytes, PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
@@ -220,7 +220,7 @@ fn views_keep_their_bytes_while_a_mapping_writes() {
 fn a_dropped_space_leaves_dirty_pages_to_the_file() {
     let memory = memory();
     let (file, store) = file(&memory, &pattern(4 * PAGE_SIZE), PAGE);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     space.accessor().unwrap().store(at + PAGE, 9u64).unwrap();
     drop(space);
@@ -237,8 +237,8 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
     let path = folder.path().join("data.bin");
     std::fs::write(&path, vec![7; 1 << 20]).unwrap();
     let memory = memory_of(256 << 10);
-    let file = memory.options().name("data.bin").open_path(&path);
-    let space = memory.space().unwrap();
+    let file = memory.file_options().name("data.bin").open(&path);
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file.unwrap())).unwrap();
     let mut a = space.accessor().unwrap();
     assert_eq!(a.load(at), Ok(0x0707_u16));
@@ -261,7 +261,10 @@ fn a_file_cut_short_while_mapped_is_an_error_with_file_and_offset() {
 #[test]
 fn a_store_across_two_pages_ends_after_somebody_has_waited_for_a_section() {
     let memory = memory();
-    let (space, other) = (memory.space().unwrap(), memory.space().unwrap());
+    let (space, other) = (
+        memory.create_space().unwrap(),
+        memory.create_space().unwrap(),
+    );
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     let there = other.map(Map::anonymous(PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -279,7 +282,7 @@ fn a_store_across_two_pages_ends_after_somebody_has_waited_for_a_section() {
 
 #[test]
 fn a_fault_of_a_value_in_two_pages_names_its_size_and_the_page_that_failed() {
-    let space = Memory::with_limit(MIB).unwrap().space().unwrap();
+    let space = Memory::with_limit(MIB).unwrap().create_space().unwrap();
     let all = Protection::READ_WRITE | Protection::EXECUTE;
     let at = VirtAddr(0x10_0000);
     let map = Map::anonymous(PAGE).protection(all);
@@ -306,7 +309,7 @@ fn a_fault_of_a_value_in_two_pages_names_its_size_and_the_page_that_failed() {
 // spec: V24
 #[test]
 fn a_fault_above_every_space_is_not_explained_by_a_mapping() {
-    let space = Memory::with_limit(MIB).unwrap().space().unwrap();
+    let space = Memory::with_limit(MIB).unwrap().create_space().unwrap();
     let low = VirtAddr(0x10_1000);
     space.map(Map::anonymous(4096).at(low)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -321,8 +324,8 @@ fn a_fault_above_every_space_is_not_explained_by_a_mapping() {
 #[test]
 fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
     let (memory, other) = (memory(), memory());
-    let foreign = other.group("tenant", MIB).unwrap();
-    let space = memory.space().unwrap();
+    let foreign = other.create_group("tenant", MIB).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(at, 7_u64).unwrap();
@@ -330,8 +333,8 @@ fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
     let before = memory.root_group().usage();
     let options = SpaceOptions::new().group(&foreign);
     for (refused, what) in [
-        (memory.space_in(&foreign), "space"),
-        (memory.space_with(&options), "space"),
+        (memory.create_space_in(&foreign), "space"),
+        (memory.create_space_with(&options), "space"),
         (space.fork_into(&foreign), "fork"),
         (snapshot.fork_into(&foreign), "fork"),
     ] {
@@ -351,7 +354,7 @@ fn a_space_or_fork_that_a_group_of_another_memory_was_to_pay_for_is_refused() {
 fn a_refusal_is_an_error_of_input_and_output_where_a_function_returns_one() {
     use std::io::{Error, ErrorKind};
     let memory = memory_of(MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let kind = |map: Map| {
         let mapped = space.map(map);
         mapped.map_err(|error| Error::from(error).kind()).err()

@@ -19,9 +19,9 @@ fn memory() -> Memory {
 }
 
 fn data_bin(memory: &Memory, group: &str, store: MemoryStore) -> (PagedFile, Arc<MemoryStore>) {
-    let group = memory.group(group, MIB).unwrap();
+    let group = memory.create_group(group, MIB).unwrap();
     let store = Arc::new(store);
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options.group(&group).name("data.bin");
     (file.open_store(store.clone()).unwrap(), store)
 }
@@ -107,7 +107,7 @@ fn parse_prometheus(text: &str) -> HashMap<String, u64> {
 fn prometheus_can_read_what_a_memory_counts() {
     let memory = memory();
     let (file, _) = data_bin(&memory, "say \"a\\b\"", MemoryStore::new());
-    let _unlimited = memory.root_group().child_unlimited("b").unwrap();
+    let _unlimited = memory.root_group().create_child_unlimited("b").unwrap();
     file.write_at(&[1; PAGE_SIZE], 0).unwrap();
     let samples = parse_prometheus(&memory.stats().prometheus());
     assert_eq!(samples["innerspace_pgdirtied_total"], 1);
@@ -131,7 +131,7 @@ fn a_space_prints_its_mappings_in_the_manner_of_smaps() {
         "tenant-a",
         MemoryStore::from_bytes(&[1; 2 * PAGE_SIZE]),
     );
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let anonymous = VirtAddr(0x10_0000);
     space.map(Map::anonymous(64 * KIB).at(anonymous)).unwrap();
     let shown = VirtAddr(0x20_0000);
@@ -166,7 +166,7 @@ fn counters_serialize_with_the_names_of_their_fields() {
         "tenant-a",
         MemoryStore::from_bytes(&[1; 2 * PAGE_SIZE]),
     );
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     space.accessor().unwrap().load::<u8>(at).unwrap();
     let value = serde_json::to_value(memory.stats()).unwrap();
@@ -189,7 +189,7 @@ fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
     file.write_at(&[1; PAGE_SIZE], 8 * PAGE).unwrap();
     file.sync_all().unwrap();
     file.evict(..).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = VirtAddr(0x10_0000);
     space
         .map(Map::file(&file).at(at).protection(Protection::READ))
@@ -211,12 +211,12 @@ fn an_access_past_a_file_that_was_cut_short_outside_says_so() {
 #[test]
 fn a_group_that_cannot_be_as_asked_says_why() {
     let memory = memory();
-    let error = memory.group("small", 8 * KIB).unwrap_err();
+    let error = memory.create_group("small", 8 * KIB).unwrap_err();
     assert_eq!(
         error.to_string(),
         "group root/small: limit 8.0 KiB is below the minimum of 40.0 KiB (8 pages and 2 for each of 1 accessor(s))"
     );
-    let tenant = memory.group("tenant-a", 256 * KIB).unwrap();
+    let tenant = memory.create_group("tenant-a", 256 * KIB).unwrap();
     let error = tenant.set_max(4 * KIB).unwrap_err();
     assert!(
         error
@@ -228,12 +228,12 @@ fn a_group_that_cannot_be_as_asked_says_why() {
         error.to_string(),
         "group root/tenant-a: a minimum of 1.0 MiB does not fit in its limit of 256.0 KiB"
     );
-    let error = memory.group("tenant-a", MIB).unwrap_err();
+    let error = memory.create_group("tenant-a", MIB).unwrap_err();
     assert_eq!(error.to_string(), "group root already has a group tenant-a");
     // Neither a cycle nor a second deletion can be expressed: a group is made below an existing
     // one, stays below it, and is deleted by its last handle.
     drop(tenant);
-    let again = memory.group("tenant-a", 256 * KIB).unwrap();
+    let again = memory.create_group("tenant-a", 256 * KIB).unwrap();
     assert_eq!(again.usage(), 0);
 }
 
@@ -241,15 +241,15 @@ fn a_group_that_cannot_be_as_asked_says_why() {
 fn groups_of_one_name_in_two_places_are_told_apart() {
     let memory = memory();
     let [(a, in_a), (_b, in_b)] = ["tenant-a", "tenant-b"].map(|tenant| {
-        let tenant = memory.group(tenant, MIB).unwrap();
-        let cache = tenant.child("cache", 64 * KIB).unwrap();
+        let tenant = memory.create_group(tenant, MIB).unwrap();
+        let cache = tenant.create_child("cache", 64 * KIB).unwrap();
         (tenant, cache)
     });
     assert_eq!((in_a.name(), in_b.name()), ("cache".into(), "cache".into()));
     assert_eq!(in_b.path(), "root/tenant-b/cache");
     assert_eq!(in_b.path(), in_b.stats().path);
 
-    let space = memory.space_in(&in_b).unwrap();
+    let space = memory.create_space_in(&in_b).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     let mut accessor = space.accessor().unwrap();
     let fault = accessor.write(at, &[1; MIB as usize]).unwrap_err();
@@ -257,14 +257,14 @@ fn groups_of_one_name_in_two_places_are_told_apart() {
     let full = "group root/tenant-b/cache is full: ";
     assert!(text.contains(full), "{text}");
 
-    let exists = a.child("cache", MIB).unwrap_err();
+    let exists = a.create_child("cache", MIB).unwrap_err();
     let text = "group root/tenant-a already has a group cache";
     assert_eq!(exists.to_string(), text);
     let small = in_a.set_max(KIB).unwrap_err().to_string();
     assert!(small.starts_with("group root/tenant-a/cache: limit"));
     let min = in_a.set_min(Some(MIB)).unwrap_err().to_string();
     assert!(min.starts_with("group root/tenant-a/cache: a minimum"));
-    let bad = in_a.child("x", KIB).unwrap_err().to_string();
+    let bad = in_a.create_child("x", KIB).unwrap_err().to_string();
     assert!(bad.starts_with("group root/tenant-a/cache/x: limit"));
 }
 

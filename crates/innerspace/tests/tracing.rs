@@ -45,15 +45,18 @@ fn a_subscriber_is_told_what_comes_and_goes_and_what_is_lost() {
     let listener = Listener::default();
     tracing::subscriber::with_default(listener.clone(), || {
         let memory = Memory::builder(MIB).threads(Threads::None).build().unwrap();
-        let group = memory.group("tenant", 512 * KIB).unwrap();
+        let group = memory.create_group("tenant", 512 * KIB).unwrap();
         let store = FaultyStore::new(MemoryStore::with_len(100));
         store.add(
             Rule::new(Fault::Fail(Failure::NoSpace))
                 .on(&[OperationKind::Write])
                 .forever(),
         );
-        let options = memory.options().access(FileAccess::ReadWrite).group(&group);
-        let file = options.name("data.bin").open(store).unwrap();
+        let options = memory
+            .file_options()
+            .access(FileAccess::ReadWrite)
+            .group(&group);
+        let file = options.name("data.bin").open_store(store).unwrap();
         file.write_at(b"lost", 0).unwrap();
         drop(file);
         drop(memory);

@@ -101,7 +101,7 @@ fn with_requests(threads: Threads) -> (Memory, PagedFile, Vec<Ready>, Arc<Keepin
     let store = Arc::new(Keeping::default());
     let bytes: Vec<u8> = (0..BLOCKS * BLOCK).map(number_at).collect();
     store.bytes.write_at(&bytes, 0).unwrap();
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options.name("data.bin").open_store(store.clone()).unwrap();
     file.view(block(0)).unwrap();
     let mut futures: Vec<Ready> = (0..WANTED).map(|n| file.ready(block(wanted(n)))).collect();

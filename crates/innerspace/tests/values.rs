@@ -37,7 +37,7 @@ struct Padded {
 }
 
 fn space() -> (Space, VirtAddr) {
-    let space = Memory::with_limit(4 * MIB).unwrap().space().unwrap();
+    let space = Memory::with_limit(4 * MIB).unwrap().create_space().unwrap();
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
     (space, at)
 }
@@ -107,12 +107,12 @@ fn a_value_is_stored_wholly_or_not_at_all() {
 #[test]
 fn what_would_wait_is_refused_and_leaves_the_value_whole() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     let file = options
-        .open(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]))
+        .open_store(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]))
         .unwrap();
     file.view(..PAGE).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     let edge = at + PAGE;

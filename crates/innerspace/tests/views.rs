@@ -15,9 +15,9 @@ fn pattern(len: u64) -> Vec<u8> {
 }
 
 fn open(memory: &Memory, block: u64, bytes: &[u8]) -> PagedFile {
-    let options = memory.options().block_size(block);
+    let options = memory.file_options().block_size(block);
     let options = options.access(FileAccess::ReadWrite);
-    options.open(MemoryStore::from_bytes(bytes)).unwrap()
+    options.open_store(MemoryStore::from_bytes(bytes)).unwrap()
 }
 
 fn used(memory: &Memory) -> u64 {

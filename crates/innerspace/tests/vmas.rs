@@ -50,8 +50,8 @@ fn a_fault_that_waits_for_its_store_keeps_nobody_waiting() {
         go: Mutex::new(may_go),
     });
     let memory = memory();
-    let file = memory.options().open_store(store).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let own = space.map(Map::anonymous(16 * PAGE)).unwrap();
     let mut waiting = space.accessor().unwrap();
@@ -86,8 +86,8 @@ fn a_mapping_that_goes_while_its_fault_waits_is_not_found() {
         go: Mutex::new(may_go),
     });
     let memory = memory();
-    let file = memory.options().open_store(store).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let mut waiting = space.accessor().unwrap();
     let waiter = thread::spawn(move || waiting.load::<u8>(at + PAGE).map_err(|fault| fault.kind()));

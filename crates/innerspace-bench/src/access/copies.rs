@@ -142,8 +142,8 @@ pub(super) fn measure_writes(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn 
     let content = [0x5a; PAGE];
     let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
     let tmpfs: File = memory_file()?;
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(MemoryStore::new())?;
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options.open_store(MemoryStore::new())?;
     let mut region = Region::anonymous(bytes as usize, HostPages::Huge)?;
     let contenders = vec![
         Contender::new("tmpfs pwrite", || {

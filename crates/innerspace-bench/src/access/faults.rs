@@ -67,9 +67,11 @@ impl Faults {
         let pages = plan.pages(PAGES);
         let bytes = pages * PAGE as u64;
         let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
-        let space = memory.space()?;
+        let space = memory.create_space()?;
         let accessor = RefCell::new(space.accessor().unwrap());
-        let hole = memory.options().open(MemoryStore::with_len(bytes))?;
+        let hole = memory
+            .file_options()
+            .open_store(MemoryStore::with_len(bytes))?;
         Ok(Faults {
             pages,
             space,
@@ -161,7 +163,7 @@ impl Faults {
     fn cold_writes(&self) -> Row<'_> {
         let ours = || {
             let memory = memory(self.bytes() + self.bytes() / 16 + 8 * MIB)?;
-            let space = memory.space()?;
+            let space = memory.create_space()?;
             let at = space.map(Map::anonymous(self.bytes()))?;
             let mut accessor = space.accessor().unwrap();
             thread_time(self.pages, || store_each(&mut accessor, at, self.pages))
@@ -224,13 +226,13 @@ impl Faults {
         let (pages, bytes) = (self.pages, self.bytes());
         let memory = memory(bytes + bytes / 16 + 8 * MIB)?;
         let store = MemoryStore::from_bytes(&vec![1; bytes as usize]);
-        let file = memory.options().open(store)?;
+        let file = memory.file_options().open_store(store)?;
         file.prefetch(..)?;
         let cached = file.stats().cached.bytes();
         if cached != bytes {
             return Err(format!("{cached} of {bytes} bytes are in the cache").into());
         }
-        let space = memory.space()?;
+        let space = memory.create_space()?;
         let mut accessor = space.accessor().unwrap();
         let ours = move || {
             let at = space.map(Map::file(&file).shared())?;

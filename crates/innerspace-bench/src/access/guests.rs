@@ -94,7 +94,7 @@ fn start<M>(machine: &mut Machine<M>) {
 
 fn in_space() -> Result<Machine<SpaceMemory>, Box<dyn Error>> {
     let options = SpaceOptions::new().width(AddressWidth::Bits32);
-    let space = memory(8 * MIB)?.space_with(&options)?;
+    let space = memory(8 * MIB)?.create_space_with(&options)?;
     let code = VirtAddr(CODE.into());
     space.map(Map::anonymous(END - u64::from(CODE)).at(code))?;
     let mut accessor = space.accessor().unwrap();

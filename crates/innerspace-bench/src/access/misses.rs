@@ -57,7 +57,7 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
     options = options
         .access(Access::ReadOnly)
         .cache_mode(CacheMode::Direct);
-    let file = memory.options().open(options.open(&path.0)?)?;
+    let file = memory.file_options().open_store(options.open(&path.0)?)?;
     let direct = path.direct()?;
     // Direct transfers need aligned memory.
     let mut buffer = Region::anonymous(PAGE, HostPages::Base)?;

@@ -124,13 +124,13 @@ impl Resident {
         let room = bytes + bytes / 16 + 16 * MIB;
         let memories = [memory(room)?, memory(room)?, memory(room)?];
         let [memory, file_memory, scattered_memory] = &memories;
-        let space = memory.space()?;
+        let space = memory.create_space()?;
         let at = space.map(Map::anonymous(bytes))?;
         let mut accessor = space.accessor().unwrap();
         let file = file_memory
-            .options()
+            .file_options()
             .access(FileAccess::ReadWrite)
-            .open(MemoryStore::new())?;
+            .open_store(MemoryStore::new())?;
         for (page, content) in (0..).zip(raw.bytes().chunks_exact(PAGE)) {
             let offset = page * PAGE as u64;
             kernel_file.write_all_at(content, offset)?;
@@ -138,7 +138,7 @@ impl Resident {
             accessor.write(at + offset, content)?;
             file.write_at(content, offset)?;
         }
-        let elsewhere = scattered_memory.space()?;
+        let elsewhere = scattered_memory.create_space()?;
         let scattered_at = elsewhere.map(Map::anonymous(bytes))?;
         let mut scattered = elsewhere.accessor().unwrap();
         for (page, content) in raw.bytes().chunks_exact(PAGE).enumerate().rev() {

@@ -78,9 +78,9 @@ impl Content {
         // The memory is so large that no dirty block has to be written during the measurement.
         let memory = memory(8 * bytes + 16 * MIB)?;
         let direct = super::hole(&memory, bytes, bytes + 2 * MIB)?;
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let cached = options.open(MemoryStore::with_len(bytes))?;
-        let space = memory.space()?;
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let cached = options.open_store(MemoryStore::with_len(bytes))?;
+        let space = memory.create_space()?;
         let maps = [Map::direct(&direct), Map::file(&cached)];
         let at = maps.map(|map| space.map(map.shared().writable()));
         let [direct_at, cached_at] = at;
@@ -154,7 +154,7 @@ impl Content {
         let memory = memory(16 * MIB)?;
         let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
         let options = memory.direct_options().hole_writes(blocks);
-        let file = options.on(&device, "written")?;
+        let file = options.create_on(&device, "written")?;
         file.set_len(bytes)?;
         have_blocks(&memory, &file)?;
         let source = vec![6_u8; CALL];
@@ -190,11 +190,11 @@ impl Content {
         let memory = memory(16 * MIB)?;
         let device = DaxDevice::huge_pages(bytes.next_multiple_of(2 * MIB) + 2 * MIB)?;
         let options = memory.direct_options().hole_writes(blocks);
-        let file = options.on(&device, "stored")?;
+        let file = options.create_on(&device, "stored")?;
         file.set_len(bytes)?;
         have_blocks(&memory, &file)?;
         file.sync_all()?;
-        let space = memory.space()?;
+        let space = memory.create_space()?;
         let at = space.map(Map::direct(&file).shared().writable())?;
         let accessor = RefCell::new(space.accessor().unwrap());
         let ours = Contender::new("innerspace", move || {
@@ -240,7 +240,7 @@ impl Content {
 
 /// Stores to each page of a hole through a mapping, which allocates blocks of the chosen size.
 fn have_blocks(memory: &Memory, file: &DaxFile) -> Result<(), Box<dyn Error>> {
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let at = space.map(Map::direct(file).shared().writable())?;
     let mut accessor = space.accessor().unwrap();
     for offset in (0..file.len()).step_by(PAGE) {
@@ -259,7 +259,7 @@ fn size(blocks: HoleWrites) -> &'static str {
 /// Stores through the mapping, and syncs. The faults of the stores are in the figure, because a
 /// sync takes the right to store away.
 fn synced_mapping(memory: &Memory, file: &DaxFile, bytes: u64, source: &[u8]) -> Outcome {
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let at = space.map(Map::direct(file).shared().writable())?;
     let mut accessor = space.accessor().unwrap();
     thread_time(bytes / PAGE as u64, || {

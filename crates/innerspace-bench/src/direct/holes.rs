@@ -66,10 +66,12 @@ impl Holes {
         let bytes = pages * PAGE as u64;
         // The memory has room for the pages of the old way.
         let memory = memory(bytes + bytes / 16 + 16 * MIB)?;
-        let space = memory.space()?;
+        let space = memory.create_space()?;
         let direct = super::hole(&memory, bytes, MIB)?;
-        let cached = memory.options().open(MemoryStore::with_len(bytes))?;
-        let zeros = memory.options().open(Zeros(bytes))?;
+        let cached = memory
+            .file_options()
+            .open_store(MemoryStore::with_len(bytes))?;
+        let zeros = memory.file_options().open_store(Zeros(bytes))?;
         Ok(Holes {
             pages,
             _memory: memory,

@@ -24,9 +24,9 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
     let pages = plan.pages(PAGES);
     let memory = memory(64 * MIB)?;
     let device = DaxDevice::huge_pages(2 * pages * PAGE as u64 + 4 * MIB)?;
-    let file = memory.direct_file(&device, "threads")?;
+    let file = memory.create_direct_on(&device, "threads")?;
     file.set_len((2 * pages + 1) * PAGE as u64)?;
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let setting = Setting {
         pages,
         _memory: memory,

@@ -279,7 +279,7 @@ fn mapping(task: &Task) -> Fallible<Taken> {
         return Err(no_part(task.contender, task.work));
     };
     let (memory, file) = open_paged(task)?;
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let mut starts: Vec<VirtAddr> = Vec::new();
     for handle in handles(&file, task) {
         starts.push(space.map(Map::file(&handle).shared())?);

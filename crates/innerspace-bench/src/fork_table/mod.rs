@@ -67,7 +67,7 @@ struct Resident {
 
 /// Creates a space with `bytes` resident bytes.
 fn new_space(memory: &Memory, bytes: u64) -> Result<(Space, VirtAddr, Accessor), Box<dyn Error>> {
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let at = space.map(Map::anonymous(bytes))?;
     let mut accessor = space.accessor().unwrap();
     for page in 0..bytes / PAGE as u64 {

@@ -31,7 +31,7 @@ fn options() -> MemoryBuilder {
 /// Opens a file whose pages are all resident and were used often.
 fn hot_file(memory: &Memory) -> Result<PagedFile, Box<dyn Error>> {
     let store = MemoryStore::from_bytes(&vec![1; HOT as usize * PAGE]);
-    let file = memory.options().open(store)?;
+    let file = memory.file_options().open_store(store)?;
     for _ in 0..3 {
         for page in 0..HOT {
             file.view(page * PAGE as u64..page * PAGE as u64 + 8)?;
@@ -82,7 +82,7 @@ fn eviction(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let memory = options().build()?;
     let file = hot_file(&memory)?;
     let stream = MemoryStore::from_bytes(&vec![1; 65_536 * PAGE]);
-    let stream = memory.options().open(stream)?;
+    let stream = memory.file_options().open_store(stream)?;
     let count = plan.operations(4_000_000);
     let seeds = RefCell::new(Seeds::default());
     let seed = || seeds.borrow_mut().next();

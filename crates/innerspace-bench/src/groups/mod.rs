@@ -141,14 +141,14 @@ fn depths(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let memory = memory(16 * MIB)?;
     let mut groups = vec![memory.root_group().clone()];
     for level in 1..=8 {
-        let group = groups[level - 1].child(&format!("level-{level}"), 8 * MIB)?;
+        let group = groups[level - 1].create_child(&format!("level-{level}"), 8 * MIB)?;
         groups.push(group);
     }
     let bytes = PAGES * PAGE as u64;
     let times = plan.operations(400);
     let mut contenders = Vec::new();
     for (name, group) in [("in the root", &groups[0]), ("innerspace", &groups[8])] {
-        let space = memory.space_in(group)?;
+        let space = memory.create_space_in(group)?;
         let at = space.map(Map::anonymous(bytes).writable())?;
         contenders.push(Contender::new(name, move || {
             let mut accessor = space.accessor().unwrap();

@@ -99,7 +99,9 @@ fn through_library(trace: &Trace, policy: EvictionPolicy) -> Result<Run, Box<dyn
         .policy(policy)
         .build()?;
     let blocks = distinct.next_power_of_two() * 2;
-    let file = memory.options().open(Zeros(blocks * PAGE as u64))?;
+    let file = memory
+        .file_options()
+        .open_store(Zeros(blocks * PAGE as u64))?;
     let mut most = 0;
     let mut byte = [0];
     for (count, block) in trace.blocks.iter().enumerate() {

@@ -22,7 +22,7 @@ const PART: u64 = 10;
 /// Adds a row for each kind of object that a tenant can make in large numbers.
 pub(super) fn rows(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
     let memory = memory(2 * GIB)?;
-    let group = memory.group("tenant", 2 * GIB - 64 * MIB)?;
+    let group = memory.create_group("tenant", 2 * GIB - 64 * MIB)?;
     let mut kinds = Kinds {
         plan,
         memory: &memory,
@@ -35,7 +35,7 @@ pub(super) fn rows(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>> {
 }
 
 fn files(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(), Box<dyn Error>> {
-    let open = || memory.options().group(group).open(Zeros);
+    let open = || memory.file_options().group(group).open_store(Zeros);
     kinds.add("files", |_| Ok(open()?))?;
     let file = open()?;
     kinds.add("file handles", |_| Ok(file.clone()))?;
@@ -53,7 +53,12 @@ fn files(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(), Box<dy
 
 fn direct_files(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(), Box<dyn Error>> {
     let device = DaxDevice::memory(MIB)?;
-    let direct = || memory.direct_options().group(group).on(&device, "direct");
+    let direct = || {
+        memory
+            .direct_options()
+            .group(group)
+            .create_on(&device, "direct")
+    };
     kinds.add("direct files", |_| Ok(direct()?))?;
     let file = direct()?;
     file.set_len(MIB)?;
@@ -65,7 +70,7 @@ fn direct_files(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(),
 }
 
 fn spaces(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(), Box<dyn Error>> {
-    let space = memory.space_in(group)?;
+    let space = memory.create_space_in(group)?;
     let at = space.map(Map::anonymous(MIB))?;
     space.accessor()?.store(at, 1_u64)?;
     kinds.add("accessors", |_| Ok(space.accessor()?))?;
@@ -76,7 +81,7 @@ fn spaces(memory: &Memory, group: &Group, kinds: &mut Kinds) -> Result<(), Box<d
         let task: Task<(), SpaceError> = space.defer(move |space| space.sync(at, PAGE as u64));
         Ok(begin(task))
     })?;
-    kinds.add("spaces", |_| Ok(memory.space_in(group)?))?;
+    kinds.add("spaces", |_| Ok(memory.create_space_in(group)?))?;
     kinds.add("forks", |_| Ok(space.fork()?))?;
     kinds.add("snapshots", |_| Ok(space.freeze()?))?;
     // Every second page is mapped, so that no mappings merge.

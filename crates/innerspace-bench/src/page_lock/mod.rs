@@ -92,7 +92,7 @@ const FILE_PAGES: u64 = 256;
 /// Creates a space, maps all files, loads from each page, `pages` loads in all, and drops the
 /// space.
 fn space_once(memory: &Memory, files: &[PagedFile]) -> Result<u64, Box<dyn Error>> {
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let mut accessor = space.accessor().unwrap();
     let mut sum = 0u64;
     for file in files {
@@ -127,7 +127,7 @@ fn bench_spaces(plan: Plan) -> Result<Row<'static>, Box<dyn Error>> {
     let memory = memory(32 * MIB)?;
     let open = |_| {
         let store = MemoryStore::from_bytes(&vec![1; bytes]);
-        memory.options().open(store)
+        memory.file_options().open_store(store)
     };
     let files = (0..FILES).map(open).collect::<Result<Vec<_>, _>>()?;
     let ours = Contender::new("innerspace", move || {

@@ -28,7 +28,7 @@ const FILLED: u8 = 0x11;
 pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let mut findings = Findings::default();
     let memory = Memory::with_limit(tour.limit)?;
-    let parent = memory.space()?;
+    let parent = memory.create_space()?;
     let usable = memory
         .root_group()
         .stats()

@@ -37,8 +37,8 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
 
 fn here(tour: &Tour, path: &Path, findings: &mut Findings) -> Result<()> {
     let memory = Memory::with_limit(tour.limit)?;
-    let file = memory.options().name("data.bin").open_path(path)?;
-    let space = memory.space()?;
+    let file = memory.file_options().name("data.bin").open(path)?;
+    let space = memory.create_space()?;
     let at = space.map(Map::file(&file))?;
     let mut accessor = space.accessor()?;
     let first: u64 = accessor.load(at)?;

@@ -31,7 +31,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
 
     let memory = Memory::with_limit(limit)?;
     let options = memory
-        .options()
+        .file_options()
         .access(FileAccess::ReadWrite)
         .name("updates.bin");
     let file = options.open_store(store.clone())?;
@@ -99,7 +99,7 @@ struct Updates {
 
 impl Updates {
     fn of(memory: &Memory, file: &PagedFile) -> Result<Updates> {
-        let space = memory.space()?;
+        let space = memory.create_space()?;
         Ok(Updates {
             at: space.map(Map::file(file).shared().writable())?,
             accessor: space.accessor()?,

@@ -138,7 +138,7 @@ pub(super) fn contend(arguments: &ContenderArguments) -> Result<()> {
         Contender::Innerspace => {
             let memory = Memory::with_limit(limit)?;
             let blocks = same_bytes::block_size(limit);
-            let file = memory.options().block_size(blocks).open_path(path)?;
+            let file = memory.file_options().block_size(blocks).open(path)?;
             let checksum = same_bytes::checksum_by_mapping(&memory, &file, len, |_| ())?;
             counted = memory.stats().peak;
             checksum

@@ -20,7 +20,7 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let mut findings = Findings::default();
     let memory = Memory::with_limit(tour.limit)?;
     let blocks = block_size(tour.limit);
-    let file = memory.options().block_size(blocks).open_path(&tour.file)?;
+    let file = memory.file_options().block_size(blocks).open(&tour.file)?;
     let size = ByteSize(file.len());
 
     let bar = tour.bytes_bar("through a mapping", file.len());
@@ -73,7 +73,7 @@ pub(super) fn checksum_by_mapping(
     len: u64,
     progress: impl Fn(u64),
 ) -> Result<Checksum> {
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let mut accessor = space.accessor()?;
     let mut checksum = Checksum::new();
     let mut buffer = vec![0; PIECE];
@@ -125,7 +125,7 @@ fn store_privately(
     if file.is_empty() {
         return Ok(0);
     }
-    let space = memory.space()?;
+    let space = memory.create_space()?;
     let at = space.map(Map::file(file).private().writable())?;
     let mut accessor = space.accessor()?;
     // Until it is unmapped, each store takes a page of its own, and one for the table that leads to

@@ -17,14 +17,14 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     tour.write(&path, &vec![1; working_set as usize])?;
 
     let memory = Memory::with_limit(tour.limit)?;
-    let a = memory.group("tenant-a", max)?;
-    let b = memory.group("tenant-b", max)?;
-    let set = memory.options().group(&a).open_path(&path)?;
+    let a = memory.create_group("tenant-a", max)?;
+    let b = memory.create_group("tenant-b", max)?;
+    let set = memory.file_options().group(&a).open(&path)?;
     let options = memory
-        .options()
+        .file_options()
         .group(&b)
         .block_size(same_bytes::block_size(max));
-    let file = options.open_path(&tour.file)?;
+    let file = options.open(&tour.file)?;
     let evicted = scan_between_reads(tour, &set, &file)?;
 
     let scanned = ByteSize(file.len());

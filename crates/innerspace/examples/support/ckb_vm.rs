@@ -94,7 +94,7 @@ impl<R: Register> Memory for SpaceMemory<R> {
     /// for tables.
     fn new_with_memory(bytes: usize) -> Self {
         let memory = innerspace::Memory::with_limit(2 * bytes as u64 + MIB).expect("a memory");
-        SpaceMemory::map(memory.space().expect("a space"), bytes).expect("an empty space")
+        SpaceMemory::map(memory.create_space().expect("a space"), bytes).expect("an empty space")
     }
 
     fn init_pages(

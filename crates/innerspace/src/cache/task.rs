@@ -231,8 +231,8 @@ impl<T: Send + 'static, E: From<LimitError> + Send + 'static> Task<T, E> {
     /// # use innerspace::{MIB, Memory, file::FileAccess, store::MemoryStore};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(4 * MIB)?;
-    /// # let options = memory.options().access(FileAccess::ReadWrite);
-    /// # let file = options.open(MemoryStore::new())?;
+    /// # let options = memory.file_options().access(FileAccess::ReadWrite);
+    /// # let file = options.open_store(MemoryStore::new())?;
     /// let mut sync = file.defer(|file| file.sync_all());
     /// loop {
     ///     match sync.wait_timeout(std::time::Duration::from_secs(5)) {

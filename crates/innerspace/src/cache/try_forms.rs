@@ -48,8 +48,8 @@ impl PagedFile {
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let memory = Memory::with_limit(4 * MIB)?;
-    /// let options = memory.options().access(FileAccess::ReadWrite);
-    /// let file = options.open(MemoryStore::new())?;
+    /// let options = memory.file_options().access(FileAccess::ReadWrite);
+    /// let file = options.open_store(MemoryStore::new())?;
     /// let written = async {
     ///     file.defer(|file| {
     ///         file.write_at(b"hello", 0)?;

@@ -50,10 +50,10 @@ const OTHER_BYTES: usize = 160;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(MIB)?;
 /// let device = DaxDevice::memory(4 * MIB)?;
-/// let file = memory.direct_file(&device, "log")?;
+/// let file = memory.create_direct_on(&device, "log")?;
 /// file.set_len(1024 * MIB)?; // a hole, longer than the device
 ///
-/// let space = memory.space()?;
+/// let space = memory.create_space()?;
 /// let at = space.map(Map::direct(&file).shared().writable())?;
 /// let mut a = space.accessor()?;
 /// assert_eq!(a.load::<u64>(at + 512 * MIB)?, 0);

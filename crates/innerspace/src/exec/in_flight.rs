@@ -221,6 +221,7 @@ impl<W> InFlight<W> {
     }
 
     /// Waits until all requests that have left have also released their blocks.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {
         let mut table = self.table.lock();
         while table.leaving > 0 {

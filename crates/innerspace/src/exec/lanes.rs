@@ -372,6 +372,7 @@ impl Workers {
 
     /// Waits until no job runs or is queued. In a memory without threads the caller has to deal
     /// with queued jobs.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {
         let mut state = self.0.state.lock();
         while state.has_threads

@@ -193,6 +193,7 @@ impl Buddy {
     }
 
     /// Recomputes the count, checks the lists, and calls `block` for each free block.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
         let mut free = 0;
         for (order, list) in (0..=MAX_ORDER).zip(&self.lists) {

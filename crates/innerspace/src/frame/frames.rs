@@ -534,6 +534,7 @@ impl Frames {
     /// Checks that every frame is in exactly one state (I1), and recomputes what the allocator
     /// caches. Each frame is in one free block, one magazine or one allocated block, and no free
     /// frame is held. Panics otherwise. No thread may allocate or free meanwhile.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(&self) {
         let mut free = vec![false; self.metas.len()];
         let mut count = 0;

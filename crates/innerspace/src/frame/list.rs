@@ -31,6 +31,7 @@ impl FrameList {
     }
 
     /// Returns the number of frames (blocks) in the list.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -46,6 +47,7 @@ impl FrameList {
     }
 
     /// Returns the frame after `id`.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn after(&self, metas: &[Meta], id: FrameId) -> Option<FrameId> {
         let next = metas[id.index()].links.next.load(Ordering::Relaxed);
         (next != 0).then_some(FrameId(next))

@@ -43,7 +43,7 @@
 //! inside either.
 
 use super::buddy::Buddy;
-use super::meta::{Kind, Meta};
+use super::meta::Meta;
 use super::stack::{CAPACITY, Stack};
 use crate::FrameId;
 use crate::stats::thread_number;
@@ -353,11 +353,16 @@ impl Allocator {
 
     /// Checks lists, magazines and counts, and calls `block` for each free block. No thread may
     /// allocate or free meanwhile.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn validate(&self, metas: &[Meta], mut block: impl FnMut(FrameId, u8)) {
         let buddy = self.common.lists.lock();
         for id in self.magazines().flat_map(Stack::iter) {
             let meta = &metas[id.index()];
-            assert_eq!(meta.kind(), Kind::Magazine, "{id:?} is in a magazine");
+            assert_eq!(
+                meta.kind(),
+                super::meta::Kind::Magazine,
+                "{id:?} is in a magazine"
+            );
             assert_eq!(meta.order(), 0, "{id:?} is in a magazine");
             block(id, 0);
         }

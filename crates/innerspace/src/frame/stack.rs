@@ -78,6 +78,7 @@ impl Stack {
     }
 
     /// Iterates over the frames, the coldest first.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = FrameId> {
         (0..self.len()).map(|at| self.get(at))
     }

@@ -20,7 +20,7 @@ use crate::units::PageCount;
 /// A handle leads downwards only: from a group, or from a space or a file of it, there is no way to
 /// the groups above. Errors give the names of these groups, and the usage of the one that refused.
 /// A handle can change its group's own limits. So give a tenant that must not raise its limit a
-/// [`child_unlimited`](Group::child_unlimited) of a group whose limit you keep.
+/// [`child_unlimited`](Group::create_child_unlimited) of a group whose limit you keep.
 ///
 /// ```
 /// use innerspace::{KIB, MIB, Map, Memory};
@@ -29,12 +29,12 @@ use crate::units::PageCount;
 /// # let path = folder.path().join("data.bin");
 /// # std::fs::write(&path, vec![7; MIB as usize])?;
 /// let memory = Memory::with_limit(16 * MIB)?;
-/// let tenant = memory.group("tenant-a", 512 * KIB)?;
-/// let file = memory.options().group(&tenant).open_path(&path)?;
+/// let tenant = memory.create_group("tenant-a", 512 * KIB)?;
+/// let file = memory.file_options().group(&tenant).open(&path)?;
 /// file.scan(.., |_| ())?;                            // evicts its own pages, and nobody else's
 /// assert!(tenant.usage() <= 512 * KIB);
 ///
-/// let space = memory.space_in(&tenant)?;
+/// let space = memory.create_space_in(&tenant)?;
 /// let at = space.map(Map::anonymous(MIB))?;          // address space costs nothing yet
 /// let mut a = space.accessor()?;
 /// let full = a.fill(at, 1, MIB as usize).unwrap_err();
@@ -110,7 +110,7 @@ impl Group {
     /// [`GroupError::TooDeep`], [`GroupError::TooMany`], [`GroupError::TooManyBelow`];
     /// [`GroupError::Limit`]: a group below the root pays for the groups below it, some 600 bytes
     /// each.
-    pub fn child(&self, name: &str, max: u64) -> Result<Group, GroupError> {
+    pub fn create_child(&self, name: &str, max: u64) -> Result<Group, GroupError> {
         self.make_child(name, Some(PageCount::floor(max)))
             .map_err(|error| error.for_limit(max))
     }
@@ -118,8 +118,8 @@ impl Group {
     /// Makes a group below this one that only counts: the groups above it are its limit.
     ///
     /// # Errors
-    /// The errors of [`Group::child`], except [`GroupError::TooSmall`].
-    pub fn child_unlimited(&self, name: &str) -> Result<Group, GroupError> {
+    /// The errors of [`Group::create_child`], except [`GroupError::TooSmall`].
+    pub fn create_child_unlimited(&self, name: &str) -> Result<Group, GroupError> {
         self.make_child(name, None)
     }
 

@@ -1,7 +1,7 @@
 //! Reports of the tree: usage and counters of groups, the details of a refusal, `validate`.
 
 use super::levels::Levels;
-use super::tree::{MOST_OWED, Shape};
+use super::tree::Shape;
 use super::{
     GroupEvents, GroupId, GroupStats, GroupTree, LimitDetails, LimitError, LimitReason, Reclaimer,
 };
@@ -179,6 +179,7 @@ impl GroupTree {
 
     /// Recomputes the counters from their parts. Call this at rest. The error names the first group
     /// that disagrees (I8).
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(&self) -> Result<(), String> {
         let ids = self.subtree(GroupId::ROOT);
         let shape = self.shape.lock();
@@ -202,7 +203,7 @@ impl GroupTree {
                     id.0
                 ));
             }
-            let owed = |child: GroupId| self.protection(child).1.0.min(MOST_OWED);
+            let owed = |child: GroupId| self.protection(child).1.0.min(super::tree::MOST_OWED);
             let owed = entry.children().map(owed);
             if self.owed(id).0 != owed.sum::<u64>() {
                 return Err(format!(

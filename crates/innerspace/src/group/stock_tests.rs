@@ -360,7 +360,7 @@ fn threads_at_the_limit_use_all_of_it_and_never_more() {
 fn events_are_told_to_those_who_watch() {
     let tree = Arc::new(GroupTree::new(pages(1000)));
     let root = Group::root(tree.clone());
-    let group = root.child("tenant", MIB).unwrap();
+    let group = root.create_child("tenant", MIB).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let into = heard.clone();
     let callback = group
@@ -393,7 +393,9 @@ fn events_are_told_to_those_who_watch() {
 #[test]
 fn who_watches_hears_though_another_panics() {
     let tree = Arc::new(GroupTree::new(pages(1000)));
-    let group = Group::root(tree.clone()).child("tenant", MIB).unwrap();
+    let group = Group::root(tree.clone())
+        .create_child("tenant", MIB)
+        .unwrap();
     let _alarm = group
         .on_events(|_| panic!("a watcher of somebody else's"))
         .unwrap();
@@ -408,14 +410,14 @@ fn who_watches_hears_though_another_panics() {
 fn a_group_that_has_the_number_of_one_just_deleted_keeps_its_watchers() {
     let tree = Arc::new(GroupTree::new(pages(1000)));
     let root = Group::root(tree.clone());
-    let group = root.child("old", MIB).unwrap();
+    let group = root.create_child("old", MIB).unwrap();
     let number = group.id();
     let heard = Arc::new(Mutex::new(0));
     let next = Arc::new(Mutex::new(None));
     let released = failpoint::on("Released", {
         let (heard, next) = (heard.clone(), next.clone());
         move || {
-            let group = root.child("new", MIB).unwrap();
+            let group = root.create_child("new", MIB).unwrap();
             let watch = group.on_events(move |_| *heard.lock() += 1).unwrap();
             *next.lock() = Some((group, watch));
         }
@@ -461,8 +463,8 @@ fn a_limit_that_is_lowered_finds_no_stock() {
 fn who_watches_is_not_told_of_what_happens_to_others() {
     let tree = Arc::new(GroupTree::new(pages(1000)));
     let root = Group::root(tree.clone());
-    let group = root.child("quiet", MIB).unwrap();
-    let other = root.child("busy", MIB).unwrap();
+    let group = root.create_child("quiet", MIB).unwrap();
+    let other = root.create_child("busy", MIB).unwrap();
     let heard = Arc::new(Mutex::new(0));
     let into = heard.clone();
     let _watch = group.on_events(move |_| *into.lock() += 1).unwrap();
@@ -478,20 +480,20 @@ fn who_watches_is_not_told_of_what_happens_to_others() {
 fn who_watches_a_deleted_group_is_told_nothing_of_who_has_its_number_next() {
     let tree = Arc::new(GroupTree::new(pages(1000)));
     let root = Group::root(tree.clone());
-    let group = root.child("old", MIB).unwrap();
+    let group = root.create_child("old", MIB).unwrap();
     let number = group.id();
     let heard = Arc::new(Mutex::new(0));
     let into = heard.clone();
     let watch = group.on_events(move |_| *into.lock() += 1).unwrap();
     drop(group);
-    let group = root.child("new", MIB).unwrap();
+    let group = root.create_child("new", MIB).unwrap();
     assert_ne!(group.id(), number, "the watch keeps it");
     assert!(tree.try_charge(group.id(), pages(1000)).is_err());
     tree.call_watchers();
     assert_eq!((*heard.lock(), watch.events().refused), (0, 0));
     assert_eq!(group.events().refused, 1);
     drop(watch);
-    assert_eq!(root.child("next", MIB).unwrap().id(), number);
+    assert_eq!(root.create_child("next", MIB).unwrap().id(), number);
 }
 
 /// A reclaimer that frees nothing, but lets another thread give pages back during its call.

@@ -280,8 +280,8 @@ fn lowering_the_limit_evicts_or_says_what_stayed() {
 fn handles_delete_their_group_and_keep_the_ones_above() {
     let tree = Arc::new(GroupTree::new(pages(1000)));
     let root = Group::root(tree.clone());
-    let outer = root.child("outer", 512 * KIB).unwrap();
-    let inner = outer.child_unlimited("inner").unwrap();
+    let outer = root.create_child("outer", 512 * KIB).unwrap();
+    let inner = outer.create_child_unlimited("inner").unwrap();
     let twin = inner.clone();
     drop(outer);
     assert_eq!(tree.all_stats().len(), 3);

@@ -221,7 +221,9 @@ mod tests {
     #[test]
     fn who_is_woken_for_nothing_waits_on() {
         let tree = Arc::new(GroupTree::new(PageCount(1000)));
-        let group = Group::root(tree.clone()).child("tenant", MIB).unwrap();
+        let group = Group::root(tree.clone())
+            .create_child("tenant", MIB)
+            .unwrap();
         let watch = group.watch().unwrap();
         let seen = watch.events();
         thread::scope(|scope| {

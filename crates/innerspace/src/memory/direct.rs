@@ -27,8 +27,8 @@ impl Memory {
     /// # Errors
     /// [`DaxError::Unsupported`] if the device is a host file's, whose blocks belong to its file
     /// system.
-    pub fn direct_file(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
-        self.direct_options().on(device, name)
+    pub fn create_direct_on(&self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
+        self.direct_options().create_on(device, name)
     }
 
     /// Opens an existing host file for direct access, for reading and writing: the file's own bytes
@@ -119,8 +119,8 @@ impl DirectOpener {
     /// Creates an empty file in blocks of `device`.
     ///
     /// # Errors
-    /// The errors of [`Memory::direct_file`].
-    pub fn on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
+    /// The errors of [`Memory::create_direct_on`].
+    pub fn create_on(self, device: &DaxDevice, name: &str) -> Result<DaxFile, DaxError> {
         self.check_process(|| name.into())?;
         self.check_group()?;
         let group = self.payer().clone();

@@ -96,16 +96,16 @@ impl Memory {
     /// Creates a group (a tenant) below the root, limited to `max` bytes.
     ///
     /// # Errors
-    /// The errors of [`Group::child`].
-    pub fn group(&self, name: &str, max: u64) -> Result<Group, GroupError> {
-        self.0.root.child(name, max)
+    /// The errors of [`Group::create_child`].
+    pub fn create_group(&self, name: &str, max: u64) -> Result<Group, GroupError> {
+        self.0.root.create_child(name, max)
     }
 
     /// Creates an empty address space, charged to the root group.
     ///
     /// # Errors
     /// [`LimitError`] if there is no page for the space's root.
-    pub fn space(&self) -> Result<Space, LimitError> {
+    pub fn create_space(&self) -> Result<Space, LimitError> {
         Space::new(&self.0.cache, &self.0.root, AddressWidth::default())
     }
 
@@ -114,8 +114,8 @@ impl Memory {
     /// # Errors
     /// [`SpaceError::Limit`] if the group has no page for the space's root;
     /// [`SpaceError::OtherMemorysGroup`].
-    pub fn space_in(&self, group: &Group) -> Result<Space, SpaceError> {
-        self.space_with(&SpaceOptions::new().group(group))
+    pub fn create_space_in(&self, group: &Group) -> Result<Space, SpaceError> {
+        self.create_space_with(&SpaceOptions::new().group(group))
     }
 
     /// Creates an empty address space with these options.
@@ -123,7 +123,7 @@ impl Memory {
     /// # Errors
     /// [`SpaceError::Limit`] if its group has no page for the space's root;
     /// [`SpaceError::OtherMemorysGroup`].
-    pub fn space_with(&self, options: &SpaceOptions) -> Result<Space, SpaceError> {
+    pub fn create_space_with(&self, options: &SpaceOptions) -> Result<Space, SpaceError> {
         let group = options.group.as_ref().unwrap_or(&self.0.root);
         check_group("space", group, &self.0.pool)?;
         Ok(Space::new(&self.0.cache, group, options.width)?)
@@ -140,7 +140,7 @@ impl Memory {
     /// # use innerspace::{Map, Memory, MIB};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let memory = Memory::with_limit(4 * MIB)?;
-    /// let space = memory.space()?;
+    /// let space = memory.create_space()?;
     /// let at = space.map(Map::anonymous(MIB))?;
     /// space.accessor()?.store(at, 7_u64)?;
     /// let mut saved = Vec::new();
@@ -249,7 +249,7 @@ impl Memory {
     ///
     /// # Panics
     /// Panics if an invariant is broken.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "test-util"))]
     pub fn validate(&self) {
         if self.0.cache.is_foreign() {
             return;

@@ -84,7 +84,7 @@ impl From<OpenError> for io::Error {
 /// the blocks.
 type Ending = (FileBlocks, HeapBytes);
 
-/// Options for opening a file of a memory; made by [`Memory::options`].
+/// Options for opening a file of a memory; made by [`Memory::file_options`].
 #[derive(Clone, Debug)]
 pub struct FileOpener {
     memory: Memory,
@@ -104,7 +104,7 @@ impl Memory {
     /// # Errors
     /// See [`OpenError`]: missing, a directory, unreadable, not a regular file.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
-        self.options().open_path(path)
+        self.file_options().open(path)
     }
 
     /// Opens an existing file for reading and writing, and keeps other processes from doing so.
@@ -112,7 +112,7 @@ impl Memory {
     /// # Errors
     /// See [`OpenError`]; also if another process has the file open for writing.
     pub fn open_rw(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
-        self.options().access(FileAccess::ReadWrite).open_path(path)
+        self.file_options().access(FileAccess::ReadWrite).open(path)
     }
 
     /// Creates a file, or empties an existing one, and opens it for reading and writing.
@@ -121,12 +121,12 @@ impl Memory {
     /// See [`OpenError`]: [`OpenError::NotEmptied`] if the file is open in this memory already. A
     /// file that is in use keeps its content.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
-        self.options().create(path)
+        self.file_options().create(path)
     }
 
     /// Returns the options for a file: block size, group, write order; then open the file by path
     /// or over a store.
-    pub fn options(&self) -> FileOpener {
+    pub fn file_options(&self) -> FileOpener {
         FileOpener {
             memory: self.clone(),
             options: FileOptions::new(),
@@ -180,10 +180,10 @@ impl FileOpener {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(8 * MIB)?;
     /// # let store = std::sync::Arc::new(MemoryStore::new());
-    /// let (a, b) = (memory.group("a", MIB)?, memory.group("b", MIB)?);
-    /// let first = memory.options().group(&a).share().open_store(store.clone())?;
-    /// memory.options().group(&b).open_store(store.clone()).unwrap_err();
-    /// let second = memory.options().group(&b).share().open_store(store)?;
+    /// let (a, b) = (memory.create_group("a", MIB)?, memory.create_group("b", MIB)?);
+    /// let first = memory.file_options().group(&a).share().open_store(store.clone())?;
+    /// memory.file_options().group(&b).open_store(store.clone()).unwrap_err();
+    /// let second = memory.file_options().group(&b).share().open_store(store)?;
     /// assert_eq!(second.group().name(), "a");
     /// # Ok(()) }
     /// ```
@@ -206,20 +206,16 @@ impl FileOpener {
         self
     }
 
-    /// Opens a file over any store. If a store with the same identity is open in this memory
-    /// already, the result is the same file.
+    /// Opens a file over any store, also over one in an [`Arc`] that others hold. If
+    /// a store with the same identity is open in this memory already, the result is the same file.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open(self, store: impl Store) -> Result<PagedFile, OpenError> {
-        self.open_store(Arc::new(store))
+    pub fn open_store(self, store: impl Store) -> Result<PagedFile, OpenError> {
+        self.over_store(Arc::new(store))
     }
 
-    /// Opens a file like [`FileOpener::open`], over a store that others also hold.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn open_store(self, store: Arc<dyn Store>) -> Result<PagedFile, OpenError> {
+    fn over_store(self, store: Arc<dyn Store>) -> Result<PagedFile, OpenError> {
         let inner = &*self.memory.0;
         self.check_process(|| store.name())?;
         self.check_group()?;
@@ -258,7 +254,7 @@ impl FileOpener {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open_path(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
+    pub fn open(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.with_create(path.as_ref(), Create::Never)
     }
 
@@ -272,7 +268,7 @@ impl FileOpener {
     /// let memory = Memory::with_limit(4 * MIB)?;
     /// let mut unnamed = tempfile::tempfile()?;
     /// unnamed.write_all(b"as it was")?;
-    /// let file = memory.options().access(FileAccess::ReadWrite).open_file(unnamed)?;
+    /// let file = memory.file_options().access(FileAccess::ReadWrite).open_file(unnamed)?;
     /// assert_eq!(file.read_to_vec(..)?, b"as it was");
     /// # Ok(()) }
     /// ```

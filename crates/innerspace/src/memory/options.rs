@@ -177,7 +177,7 @@ mod tests {
 
     fn works(options: MemoryBuilder) {
         let memory = options.threads(Threads::None).build().unwrap();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(crate::Map::anonymous(8 * 4096)).unwrap();
         let mut a = space.accessor().unwrap();
         for page in 0..8 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::cache::Cache;
 use crate::reclaim::Step;
 use crate::sync::panics::caught;
-use crate::sync::{Arc, Mutex, MutexGuard, Rank};
+use crate::sync::{Arc, Mutex, Rank};
 
 /// The time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -18,6 +18,10 @@ const TICK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Service {
     /// A mutex that the thread holds while it works.
+    #[cfg_attr(
+        not(any(test, feature = "test-util")),
+        expect(dead_code, reason = "only `pause` reads it")
+    )]
     at_work: Arc<Mutex<()>>,
 }
 
@@ -34,7 +38,8 @@ impl Service {
     }
 
     /// Keeps the thread from working until the returned guard is dropped.
-    pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn pause(&self) -> crate::sync::MutexGuard<'_, ()> {
         self.at_work.lock()
     }
 }
@@ -119,7 +124,10 @@ mod tests {
     #[test]
     fn wakers_and_hooks_that_panic_do_not_end_the_service() {
         let memory = Memory::with_limit(4 * MIB).unwrap();
-        let file = memory.options().open(MemoryStore::new()).unwrap();
+        let file = memory
+            .file_options()
+            .open_store(MemoryStore::new())
+            .unwrap();
         have_woken(&file, || panic!("a waker of somebody else's"));
         have_many_woken(&file);
 
@@ -145,8 +153,8 @@ mod tests {
         let store = FaultyStore::new(MemoryStore::new());
         let refuse = Rule::new(Fault::Fail(Failure::Io)).on(&[OperationKind::Write]);
         store.add(refuse.forever());
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let file = options.open(store).unwrap();
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let file = options.open_store(store).unwrap();
         file.write_at(&[1; 100], 0).unwrap();
         file
     }

@@ -94,6 +94,7 @@ impl DirtyLog {
     }
 
     /// Checks the log. No other thread uses the space.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(&self) {
         self.log.lock().validate();
     }
@@ -128,6 +129,7 @@ impl Log {
     }
 
     /// Checks that all entries are charged, and are for watched pages.
+    #[cfg(any(test, feature = "test-util"))]
     fn validate(&self) {
         let entries = self.watched.len() + self.stored.len();
         assert!(

@@ -74,7 +74,7 @@ pub enum AtFork {
 /// ```
 /// use innerspace::{MIB, Map, Memory, space::AtFork};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let space = Memory::with_limit(4 * MIB)?.space()?;
+/// let space = Memory::with_limit(4 * MIB)?.create_space()?;
 /// let at = space.map(Map::anonymous(64 * 1024))?;
 /// let ring = space.pin(at, 8192, AtFork::Copy)?;
 /// ring.write(4090, b"from a device");

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::VirtAddr;
 use crate::cache::Reading;
 use crate::space::change::advise::Advice;
 use crate::space::core::space::{Space, Tables};
@@ -11,7 +12,6 @@ use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::cache::VmaLookups;
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::units::{ByteSize, PAGE_SIZE};
-use crate::{PageCount, VirtAddr};
 
 /// One mapping and its resident pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -220,7 +220,7 @@ impl Space {
     ///
     /// # Panics
     /// Panics if an invariant is broken.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "test-util"))]
     pub fn validate(&self) {
         self.0.dirty.validate();
         let nodes = self.0.nodes();
@@ -246,7 +246,7 @@ impl Space {
                 let found = resident(tables.root, vma.start, vma.end);
                 let readable = vma.protection.allows(Protection::READ);
                 assert!(
-                    readable || found.referenced == PageCount(0),
+                    readable || found.referenced == crate::PageCount(0),
                     "{vma} has readable pages"
                 );
             }

@@ -236,7 +236,7 @@ impl Own {
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
-/// let file = memory.options().name("squares").open(Squares)?;
+/// let file = memory.file_options().name("squares").open_store(Squares)?;
 /// assert_eq!(file.view(8 * 111..8 * 112)?[..], *b"   12321");
 /// # Ok(()) }
 /// ```

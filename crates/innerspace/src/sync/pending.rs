@@ -83,6 +83,7 @@ impl<const N: usize> Pending<N> {
     }
 
     /// Iterates over the last entries, in order.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.entries_from(0, self.number.load(Ordering::Acquire))
     }

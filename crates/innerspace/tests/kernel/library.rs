@@ -77,10 +77,14 @@ pub(crate) fn run(program: &Program) -> Vec<String> {
             READ_ONLY => FileAccess::ReadOnly,
             _ => FileAccess::ReadWrite,
         };
-        memory.options().access(access).open_store(store).unwrap()
+        memory
+            .file_options()
+            .access(access)
+            .open_store(store)
+            .unwrap()
     });
     let files = files.collect();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let accessor = space.accessor().unwrap();
     let mut world = World {
         files,

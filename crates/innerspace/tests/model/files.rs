@@ -47,7 +47,7 @@ impl File {
         innerspace::store::write_all_at(&inner, &tail, at as u64).expect("a vector");
         bytes[at..].copy_from_slice(&tail);
         let store = Arc::new(FaultyStore::new(inner));
-        let opener = memory.options().access(FileAccess::ReadWrite);
+        let opener = memory.file_options().access(FileAccess::ReadWrite);
         let opener = opener.block_size(block).name("model");
         let handle = opener.open_store(store.clone()).expect("a new store");
         File {

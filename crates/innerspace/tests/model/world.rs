@@ -36,7 +36,9 @@ impl World {
             File::new(&memory, 16 << 10, 50 * PAGE),
             File::new(&memory, large, 37 * PAGE + 4000),
         ];
-        let spaces = vec![SpaceModel::new(memory.space().expect("an empty memory"))];
+        let spaces = vec![SpaceModel::new(
+            memory.create_space().expect("an empty memory"),
+        )];
         World {
             memory,
             files,
@@ -93,7 +95,7 @@ impl World {
         for file in &self.files {
             file.store.heal();
         }
-        let space = self.memory.space().expect("room for a space");
+        let space = self.memory.create_space().expect("room for a space");
         self.spaces.push(SpaceModel::new(space));
     }
 

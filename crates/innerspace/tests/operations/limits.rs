@@ -12,7 +12,7 @@ use super::*;
 fn advice_drops_reads_ahead_ages_and_evicts() {
     let memory = memory();
     let (file, store) = numbered(&memory, 8);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let own = space.map(Map::anonymous(4 * PAGE)).unwrap();
     let private = space.map(Map::file(&file).private().writable()).unwrap();
     let shared = space.map(Map::file(&file).shared().writable()).unwrap();
@@ -57,7 +57,7 @@ fn advice_drops_reads_ahead_ages_and_evicts() {
 fn populated_and_locked_pages_are_there_and_stay() {
     let memory = memory();
     let (file, _store) = numbered(&memory, 16);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let own = space.map(Map::anonymous(8 * PAGE).populated()).unwrap();
     assert_eq!(space.mapping_at(own).unwrap().pages.own, 8);
     let shown = space.map(Map::file(&file).shared()).unwrap();
@@ -85,7 +85,7 @@ fn populated_and_locked_pages_are_there_and_stay() {
 fn a_lock_ends_with_its_space_whatever_forks_and_snapshots_there_are() {
     let memory = memory();
     let (file, _store) = numbered(&memory, 16);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let shown = space.map(Map::file(&file).shared()).unwrap();
     let locked = |space: &Space| {
         let refused = space.advise(shown + PAGE, PAGE, Advice::DontNeed);
@@ -121,8 +121,8 @@ fn a_lock_ends_with_its_space_whatever_forks_and_snapshots_there_are() {
 #[test]
 fn more_than_the_group_may_hold_is_not_locked() {
     let memory = memory();
-    let group = memory.group("small", 32 * PAGE).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("small", 32 * PAGE).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
     space.lock(own, 2 * PAGE).unwrap();
     let refused = space.lock(own, 64 * PAGE).unwrap_err();
@@ -167,8 +167,8 @@ impl Store for Interrupting {
 #[test]
 fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
     let memory = memory();
-    let group = memory.group("full", 64 * PAGE).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("full", 64 * PAGE).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let used = space.map(Map::anonymous(32 * PAGE).populated()).unwrap();
     let (forked, children) = std::sync::mpsc::channel();
     let beside = (space.clone(), group.clone());
@@ -181,7 +181,7 @@ fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
     };
     let bytes = Arc::new(MemoryStore::from_bytes(&[7; 4 * PAGE_SIZE]));
     let store = Interrupting(bytes, Mutex::new(Some(Box::new(fork))));
-    let file = memory.options().open(store).unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
     let at = used + 100 * PAGE;
     let map = Map::file(&file).private().writable().at(at).populated();
     let refused = space.map(map).unwrap_err();
@@ -202,8 +202,8 @@ fn a_mapping_that_could_not_be_populated_does_not_stay_beside_a_fork() {
 #[test]
 fn a_full_group_fails_the_access_and_leaves_the_space_usable() -> Result<(), GroupError> {
     let memory = memory();
-    let group = memory.group("small", 24 * PAGE)?;
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("small", 24 * PAGE)?;
+    let space = memory.create_space_in(&group).unwrap();
     let own = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
     let stored = (0..64)
@@ -233,13 +233,13 @@ fn a_full_group_fails_the_access_and_leaves_the_space_usable() -> Result<(), Gro
 fn an_evicted_page_loses_every_translation_first() {
     let memory = memory();
     let (file, _store) = numbered(&memory, 4);
-    let first = memory.space().unwrap();
+    let first = memory.create_space().unwrap();
     let at = first.map(Map::file(&file).shared()).unwrap();
     let mut spaces = vec![first];
     // Forks share the table; the other spaces have their own.
     for _ in 0..4 {
         spaces.push(spaces[0].fork().unwrap());
-        let other = memory.space().unwrap();
+        let other = memory.create_space().unwrap();
         other.map(Map::file(&file).shared().at(at)).unwrap();
         spaces.push(other);
     }
@@ -266,7 +266,7 @@ fn an_evicted_page_loses_every_translation_first() {
         })
         .collect();
     // The frames are used for other pages as soon as they are free.
-    let other = memory.space().unwrap();
+    let other = memory.create_space().unwrap();
     let scratch = other.map(Map::anonymous(16 * PAGE)).unwrap();
     let mut b = other.accessor().unwrap();
     let mut evicted = 0;
@@ -303,8 +303,8 @@ fn a_hot_set_stays_under_a_mapped_stream() {
     for page in 0..stream_pages {
         innerspace::store::Store::write_at(&*store, &[1], page * PAGE).unwrap();
     }
-    let stream = memory.options().open_store(store).unwrap();
-    let space = memory.space().unwrap();
+    let stream = memory.file_options().open_store(store).unwrap();
+    let space = memory.create_space().unwrap();
     let (hot_at, stream_at) = (
         space.map(Map::file(&hot)).unwrap(),
         space.map(Map::file(&stream)).unwrap(),

@@ -25,7 +25,7 @@ fn memory() -> Memory {
 fn numbered(memory: &Memory, pages: u64) -> (PagedFile, Arc<MemoryStore>) {
     let bytes: Vec<u8> = (0..pages * PAGE).map(|at| (at / PAGE) as u8 + 1).collect();
     let store = Arc::new(MemoryStore::from_bytes(&bytes));
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     (options.open_store(store.clone()).unwrap(), store)
 }
 
@@ -62,7 +62,7 @@ fn number(a: &mut Accessor, from: u64, pages: u64) {
 #[test]
 fn each_protection_refuses_its_accesses_and_changes_nothing() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(PAGE).at(at(100))).unwrap();
     a.store(at(100), 5u64).unwrap();
@@ -113,8 +113,8 @@ fn each_protection_refuses_its_accesses_and_changes_nothing() {
 fn a_store_to_a_private_file_mapping_is_seen_there_alone() {
     let memory = memory();
     let (file, store) = numbered(&memory, 4);
-    let space = memory.space().unwrap();
-    let other = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
+    let other = memory.create_space().unwrap();
     let private = space.map(Map::file(&file).private().writable()).unwrap();
     let again = space.map(Map::file(&file).private().writable()).unwrap();
     let elsewhere = other.map(Map::file(&file).shared()).unwrap();
@@ -148,7 +148,10 @@ fn a_store_to_a_private_file_mapping_is_seen_there_alone() {
 fn a_store_to_a_shared_file_mapping_is_seen_at_once_and_stored_at_sync() {
     let memory = memory();
     let (file, store) = numbered(&memory, 4);
-    let (space, other) = (memory.space().unwrap(), memory.space().unwrap());
+    let (space, other) = (
+        memory.create_space().unwrap(),
+        memory.create_space().unwrap(),
+    );
     let here = space.map(Map::file(&file).shared().writable()).unwrap();
     let there = other.map(Map::file(&file).shared()).unwrap();
     let (mut a, mut b) = (space.accessor().unwrap(), other.accessor().unwrap());
@@ -170,7 +173,7 @@ fn a_store_to_a_shared_file_mapping_is_seen_at_once_and_stored_at_sync() {
 fn a_narrow_space_wraps_and_refuses_by_its_width() {
     let memory = memory();
     let narrow = SpaceOptions::new().width(AddressWidth::Bits32);
-    let space = memory.space_with(&narrow).unwrap();
+    let space = memory.create_space_with(&narrow).unwrap();
     let mut a = space.accessor().unwrap();
     let last = VirtAddr((1 << 32) - PAGE);
     space.map(Map::anonymous(PAGE).at(last)).unwrap();
@@ -218,7 +221,7 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
         Ok(0x1122_3344_5566_7788)
     );
     // A wide space does not wrap.
-    let wide = memory.space().unwrap();
+    let wide = memory.create_space().unwrap();
     let last = VirtAddr((1 << 48) - PAGE);
     wide.map(Map::anonymous(PAGE).at(last)).unwrap();
     let mut a = wide.accessor().unwrap();
@@ -234,7 +237,7 @@ fn a_narrow_space_wraps_and_refuses_by_its_width() {
 #[test]
 fn page_0_is_mapped_on_request_alone() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let refused = space.map(Map::anonymous(2 * PAGE).at(VirtAddr(0)));
     assert!(matches!(refused, Err(SpaceError::NullPage { .. })));
     assert_eq!(space.map(Map::anonymous(PAGE).at(at(1))).unwrap(), at(1));
@@ -248,7 +251,7 @@ fn page_0_is_mapped_on_request_alone() {
 #[test]
 fn what_spans_two_mappings_is_done_wholly_or_counted() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(2 * PAGE).at(at(100))).unwrap();
     space
@@ -303,7 +306,7 @@ fn what_spans_two_mappings_is_done_wholly_or_counted() {
 #[test]
 fn nonsense_is_refused() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     space.map(Map::anonymous(4 * PAGE).at(at(100))).unwrap();
     let before = shape(&space);
     let empty = |error: Option<SpaceError>| matches!(error, Some(SpaceError::Empty { .. }));
@@ -354,7 +357,10 @@ fn nonsense_is_refused() {
 fn bytes_go_from_space_to_space_up_to_the_first_fault() {
     let memory = memory();
     let (file, _store) = numbered(&memory, 4);
-    let (from, to) = (memory.space().unwrap(), memory.space().unwrap());
+    let (from, to) = (
+        memory.create_space().unwrap(),
+        memory.create_space().unwrap(),
+    );
     let source = from.map(Map::file(&file).at(at(50))).unwrap();
     let target = to.map(Map::anonymous(4 * PAGE)).unwrap();
     let (mut f, mut t) = (from.accessor().unwrap(), to.accessor().unwrap());

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(4 * PAGE).at(at(1000))).unwrap();
     number(&mut a, 1000, 4);
@@ -65,7 +65,7 @@ fn a_mapping_grows_in_place_moves_and_shrinks_with_its_bytes() {
 #[test]
 fn a_fixed_target_replaces_what_was_there_and_may_not_overlap() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut a = space.accessor().unwrap();
     space.map(Map::anonymous(4 * PAGE).at(at(1000))).unwrap();
     space
@@ -111,7 +111,7 @@ fn a_fixed_target_replaces_what_was_there_and_may_not_overlap() {
 #[test]
 fn pages_shared_with_a_fork_move_without_it() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut a = space.accessor().unwrap();
     // The range crosses the end of a leaf, and moves to a place with another offset in its leaf.
     space.map(Map::anonymous(8 * PAGE).at(at(508))).unwrap();
@@ -142,7 +142,7 @@ fn pages_shared_with_a_fork_move_without_it() {
 #[test]
 fn a_region_moves_its_end() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut heap = space.region(16 * PAGE).unwrap();
     let mut a = space.accessor().unwrap();
     let start = heap.start();
@@ -171,7 +171,7 @@ fn a_region_moves_its_end() {
 #[test]
 fn a_region_has_the_length_that_its_space_gives_it() {
     let memory = memory();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let mut heap = space.region(32 * PAGE).unwrap();
     let mut a = space.accessor().unwrap();
     heap.set_len(10 * PAGE).unwrap();
@@ -208,7 +208,7 @@ fn no_mapping_of_a_file_comes_to_an_offset_that_no_file_has() {
     const LEN: u64 = 1 << 46;
     let memory = memory();
     let (file, _store) = numbered(&memory, 1);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let first = (i64::MAX as u64 - (1 << 48)) / PAGE * PAGE;
     let [mut here, mut there] = [1, 2].map(|number| VirtAddr(number * LEN));
     let map = Map::file(&file).range(first..first + LEN).at(here);

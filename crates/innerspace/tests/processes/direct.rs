@@ -64,7 +64,7 @@ fn a_direct_file_that_another_process_cuts_is_an_error_for_the_access() {
         file.write_at(&page(number), number * BLOCK as u64).unwrap();
     }
     file.sync_all().unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
     let mut accessor = space.accessor().unwrap();
     let place = |number: u64| number * BLOCK as u64 + 8;
@@ -118,7 +118,7 @@ pub(super) fn fill_the_disk_directly(path: &Path) {
     let data = path.join("data.bin");
     let file = memory.direct_options().create(&data).unwrap();
     file.set_len(64 << 20).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
     let mut accessor = space.accessor().unwrap();
     // Writes every second page, by call and by mapping in turn, until there is no room.
@@ -213,7 +213,7 @@ pub(super) fn fill_the_disk_beside_holes(path: &Path) {
         let _ = fill.sync_all();
     }
     let file = memory.open_direct(&data).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::direct(&file).shared().writable()).unwrap();
     let mut accessor = space.accessor().unwrap();
     let mut refused = 0;

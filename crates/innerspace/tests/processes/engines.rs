@@ -52,7 +52,7 @@ impl Case {
         let options = FileOptions::new().access(Access::ReadWrite);
         let store = Arc::new(options.cache_mode(cache).open(path).unwrap());
         let memory = Memory::with_limit(2 * MIB).unwrap();
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let file = options.open_store(store.clone()).unwrap();
         Case {
             memory,

@@ -89,16 +89,13 @@ impl World {
     fn new(path: &Path, threads: Threads) -> World {
         std::fs::write(path, pattern()).unwrap();
         let memory = Memory::builder(8 * MIB).threads(threads).build().unwrap();
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let file = options
-            .write_order(WriteOrder::OnSync)
-            .open_path(path)
-            .unwrap();
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let file = options.write_order(WriteOrder::OnSync).open(path).unwrap();
         file.write_at(b"unwritten", DIRTY).unwrap();
         file.read_exact_at(&mut [0; 100], 0).unwrap();
         let gate = Gated::default();
-        let gated = memory.options().open(gate.clone()).unwrap();
-        let space = memory.space().unwrap();
+        let gated = memory.file_options().open_store(gate.clone()).unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let direct = memory.direct_options().create(path.with_extension("dax"));
         let direct = direct.unwrap();
@@ -262,7 +259,7 @@ fn is_refused(world: World, maker: u32, path: &Path) {
     }
     let error = memory.open(path).unwrap_err();
     assert!(error.to_string().contains(&owner), "{error}");
-    let error = memory.space().unwrap_err();
+    let error = memory.create_space().unwrap_err();
     let reason = error.details().reason;
     assert_eq!(reason, LimitReason::OtherProcess { pid: maker });
     assert!(error.to_string().contains(&owner), "{error}");

@@ -50,10 +50,10 @@ pub(super) fn fill_the_disk_in_a_batch(path: &Path) {
     let beside = memory.open(&beside).unwrap();
     let data = path.join("data.bin");
     std::fs::write(&data, []).unwrap();
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     // Nothing is written before the sync, which then has several runs of many blocks.
     let options = options.write_order(WriteOrder::OnSync);
-    let file = options.open_path(&data).unwrap();
+    let file = options.open(&data).unwrap();
     write_pieces(&file, PIECES);
 
     let stop = AtomicBool::new(false);

@@ -76,8 +76,8 @@ fn counted(memory: &Memory, pages: u64, byte: u8) -> (Arc<Counted>, PagedFile) {
         bytes: Mutex::new(vec![byte; (pages * PAGE) as usize]),
         ..Counted::default()
     });
-    let options = memory.options().access(FileAccess::ReadWrite);
-    let file = options.open(Handle(store.clone())).unwrap();
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    let file = options.open_store(Handle(store.clone())).unwrap();
     (store, file)
 }
 
@@ -86,7 +86,7 @@ fn counted(memory: &Memory, pages: u64, byte: u8) -> (Arc<Counted>, PagedFile) {
 fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
     let memory = memory(8 * MIB);
     let (store, file) = counted(&memory, 16, 1);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let mut a = space.accessor().unwrap();
     for page in 0..16 {
@@ -123,7 +123,7 @@ fn a_page_that_a_hundred_forks_share_is_written_once_and_read_once() {
 #[test]
 fn every_fork_of_a_snapshot_can_be_restored_to_it() {
     let memory = memory(4 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(4 * PAGE)).unwrap();
     space.accessor().unwrap().store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
@@ -146,7 +146,7 @@ fn restoring_brings_back_a_file_page_that_a_store_had_copied() {
     std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
     let memory = memory(4 * MIB);
     let file = memory.open(&path).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     let snapshot = space.freeze().unwrap();
     let mut a = space.accessor().unwrap();
@@ -174,12 +174,12 @@ fn limit(error: SpaceError) -> LimitError {
 #[test]
 fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
     let memory = memory(8 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     let mut a = space.accessor().unwrap();
     a.store(at, 1u64).unwrap();
     let snapshot = space.freeze().unwrap();
-    let small = memory.group("small", 16 * PAGE).unwrap();
+    let small = memory.create_group("small", 16 * PAGE).unwrap();
     let child = snapshot.fork_into(&small).unwrap();
     let mut of_child = child.accessor().unwrap();
     let mut children = Vec::new();
@@ -213,7 +213,7 @@ fn a_fork_over_its_groups_limit_is_refused_and_both_sides_are_as_they_were() {
 #[test]
 fn many_threads_fork_from_one_snapshot() {
     let memory = memory(32 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     space.accessor().unwrap().store(at, 1u64).unwrap();
     let snapshot: Snapshot = space.freeze().unwrap();
@@ -248,8 +248,8 @@ fn a_system_call_reads_into_pinned_pages() {
 
     let memory = memory(8 * MIB);
     let store = innerspace::store::MemoryStore::from_bytes(&[9; 4 * PAGE as usize]);
-    let file = memory.options().open_store(Arc::new(store)).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(Arc::new(store)).unwrap();
+    let space = memory.create_space().unwrap();
     // In a private mapping of a file, the copied pages are pinned.
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     let shared = space.map(Map::file(&file)).unwrap();
@@ -289,7 +289,7 @@ fn a_system_call_reads_into_pinned_pages() {
 fn a_page_of_a_file_that_is_shared_no_more_is_named() {
     let memory = memory(4 * MIB);
     let (_, file) = counted(&memory, 8, 7);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let shared = space.freeze().unwrap();
     assert!(space.changed_since(&shared).unwrap().is_empty());

@@ -10,7 +10,7 @@ fn a_private_copy_of_a_file_is_saved_and_the_file_is_found_by_name() {
     std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
     let one = memory(4 * MIB);
     let file = one.open(&path).unwrap();
-    let space = one.space().unwrap();
+    let space = one.create_space().unwrap();
     let at = space
         .map(Map::file(&file).range(PAGE..6 * PAGE).private().writable())
         .unwrap();
@@ -56,8 +56,8 @@ fn a_file_with_an_odd_name_is_found_by_its_own_and_shown_in_one_line_of_plain_te
     std::fs::write(&path, vec![7; PAGE as usize]).unwrap();
     let memory = memory(4 * MIB);
     let by_path = memory.open(&path).unwrap();
-    let named = memory.options().name(ODD);
-    let named = named.open(innerspace::store::MemoryStore::from_bytes(&[8; 100]));
+    let named = memory.file_options().name(ODD);
+    let named = named.open_store(innerspace::store::MemoryStore::from_bytes(&[8; 100]));
     let named = named.unwrap();
     assert_eq!(
         (by_path.name().ends_with(SHOWN), named.name()),
@@ -66,7 +66,7 @@ fn a_file_with_an_odd_name_is_found_by_its_own_and_shown_in_one_line_of_plain_te
     let refused = named.write_at(&[1], 0).unwrap_err().to_string();
     assert!(refused.starts_with(SHOWN), "{refused}");
     for (file, name) in [(by_path, path.to_str().unwrap()), (named, ODD)] {
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let mut saved = Vec::new();
         space.freeze().unwrap().save(&mut saved).unwrap();
@@ -111,7 +111,7 @@ fn seal(saved: &mut [u8]) {
 /// Returns a save whose page records have the same length and different bytes, and an older one of
 /// the same space with other bytes in the third.
 fn saved_twice(memory: &Memory) -> [Vec<u8>; 2] {
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(16 * PAGE)).unwrap();
     let save = || {
         let mut saved = Vec::new();
@@ -184,7 +184,7 @@ fn records_of(saved: &[u8]) -> Vec<Vec<u8>> {
 #[test]
 fn the_group_that_is_named_pays_for_a_loaded_snapshot() {
     let memory = memory(8 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(100 * PAGE)).unwrap();
     space
         .accessor()
@@ -196,11 +196,11 @@ fn the_group_that_is_named_pays_for_a_loaded_snapshot() {
     drop(space);
     let used_before = memory.root_group().usage();
     let load_in = |group| memory.load_snapshot_in(group, &mut &saved[..], |_| None);
-    let small = memory.group("small", 64 * PAGE).unwrap();
+    let small = memory.create_group("small", 64 * PAGE).unwrap();
     let refused = load_in(&small).map(drop).unwrap_err().to_string();
     assert!(refused.contains("group root/small is full"), "{refused}");
     assert_eq!(small.usage(), 0, "what was loaded before is given back");
-    let large = memory.group("large", 128 * PAGE).unwrap();
+    let large = memory.create_group("large", 128 * PAGE).unwrap();
     let loaded = load_in(&large).unwrap();
     let paid = large.usage();
     assert!(paid >= 100 * PAGE, "{paid}");
@@ -259,11 +259,11 @@ fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file
     let memory = memory(4 * MIB);
     let store = innerspace::store::MemoryStore::from_bytes(&[7; 2 * PAGE as usize]);
     let file = memory
-        .options()
+        .file_options()
         .access(FileAccess::ReadWrite)
-        .open(store)
+        .open_store(store)
         .unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     space.accessor().unwrap().store(at, 5u64).unwrap();
     let mut saved = Vec::new();
@@ -289,7 +289,7 @@ fn a_saved_snapshot_with_pages_of_a_shared_mapping_is_refused_and_writes_no_file
 fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
     let memory = memory(4 * MIB);
     let (store, file) = counted(&memory, 4, 7);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).private().writable()).unwrap();
     // There is a mapping next to it, partly forbidden: only what may merge does.
     space.map(Map::anonymous(PAGE).at(at + 4 * PAGE)).unwrap();
@@ -340,7 +340,7 @@ fn a_private_page_needs_its_files_page_neither_to_be_saved_nor_to_be_loaded() {
 #[test]
 fn a_page_with_as_many_views_as_can_be_counted_is_saved() {
     let memory = memory(4 * MIB);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(2 * PAGE)).unwrap();
     space
         .accessor()
@@ -373,8 +373,8 @@ fn a_name_is_saved_as_far_as_it_is_loaded() {
     let save = |bytes: usize| {
         let name = "n".repeat(bytes);
         let store = innerspace::store::MemoryStore::from_bytes(&[7; PAGE as usize]);
-        let file = memory.options().name(&name).open(store).unwrap();
-        let space = memory.space().unwrap();
+        let file = memory.file_options().name(&name).open_store(store).unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file).private()).unwrap();
         let mut saved = Vec::new();
         let ended = space.freeze().unwrap().save(&mut saved);
@@ -399,7 +399,7 @@ fn a_name_is_saved_as_far_as_it_is_loaded() {
 fn a_saved_snapshot_has_page_0_and_the_width_of_its_addresses() {
     let memory = memory(4 * MIB);
     let options = SpaceOptions::new().width(AddressWidth::Bits32);
-    let space = memory.space_with(&options).unwrap();
+    let space = memory.create_space_with(&options).unwrap();
     let null = VirtAddr(0);
     space
         .map(Map::anonymous(PAGE).at(null).with_null())
@@ -423,8 +423,12 @@ fn a_saved_snapshot_has_page_0_and_the_width_of_its_addresses() {
 fn a_saved_snapshot_has_neither_locks_nor_advice_on_reading() {
     let memory = Memory::with_limit(4 * MIB).unwrap();
     let store = innerspace::store::MemoryStore::from_bytes(&[7; 8192]);
-    let file = memory.options().name("data.bin").open(store).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory
+        .file_options()
+        .name("data.bin")
+        .open_store(store)
+        .unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     space
         .advise(at, 8192, innerspace::space::Advice::Random)

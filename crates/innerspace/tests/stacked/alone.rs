@@ -63,8 +63,8 @@ fn memory() -> Memory {
 }
 
 fn open(memory: &Memory, store: impl Store) -> PagedFile {
-    let options = memory.options().access(FileAccess::ReadWrite);
-    options.open(store).unwrap()
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    options.open_store(store).unwrap()
 }
 
 fn over(below: &PagedFile, log: Option<&PagedFile>) -> Arc<Over> {
@@ -82,7 +82,7 @@ fn when_full(memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
 
 fn when_full_but_for(dirty: usize, memory: &Memory, above: &PagedFile, work: impl FnOnce()) {
     above.write_at(&vec![5; dirty * PAGE_SIZE], 0).unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     let root = memory.root_group();
     // The rest of the memory is private.
@@ -149,7 +149,7 @@ fn in_a_full_memory(work: impl FnOnce(&PagedFile, &PagedFile) + Send + 'static) 
         let base = open(&memory, bytes);
         let above = open(&memory, over(&base, None));
         above.write_at(&[5; MUCH * PAGE_SIZE], 0).unwrap();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::anonymous(MIB)).unwrap();
         let root = memory.root_group();
         let most = root.stats().max.unwrap().0 * PAGE;
@@ -195,13 +195,16 @@ fn while_written(first: impl FnOnce(&Memory, &mut Option<PagedFile>) + Send + 's
     const DIRTY: usize = 70;
     notes::watched(0, || {
         let memory = memory();
-        let group = memory.group("top", MIB).unwrap();
+        let group = memory.create_group("top", MIB).unwrap();
         let base = open(&memory, MemoryStore::new());
         let store = over(&base, None);
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let middle = options.open_store(store.clone()).unwrap();
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let top = options.group(&group).open(over(&middle, None)).unwrap();
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let top = options
+            .group(&group)
+            .open_store(over(&middle, None))
+            .unwrap();
         top.write_at(&[3; DIRTY * PAGE_SIZE], 0).unwrap();
         middle.write_at(&[4; PAGE_SIZE], 100 * PAGE).unwrap();
         let top = Arc::new(Mutex::new(Some(top)));
@@ -238,8 +241,8 @@ fn a_file_that_goes_in_a_call_of_a_store_below_it_is_closed_after_it() {
 fn who_makes_room_in_a_store_writes_nothing_that_is_stored_above_it() {
     while_written(|memory, top| {
         let group = top.as_ref().unwrap().group();
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let other = options.group(group).open(MemoryStore::new()).unwrap();
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let other = options.group(group).open_store(MemoryStore::new()).unwrap();
         assert!(group.set_max(20 * PAGE).is_err(), "it is unwritten");
         // Nothing is granted beyond it either.
         let refused = other.write_at(b"another word", 0).unwrap_err();
@@ -254,7 +257,7 @@ fn a_future_is_served_after_a_call_of_its_files_store_that_ticks() {
         let memory = memory();
         let base = open(&memory, MemoryStore::new());
         let store = over(&base, None);
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let middle = options.open_store(store.clone()).unwrap();
         middle.write_at(&[6; 100], 0).unwrap();
         middle.sync_all().unwrap();
@@ -311,7 +314,7 @@ impl Store for OverDirect {
 
 fn on_a_device(options: DirectOpener) -> DaxFile {
     let device = DaxDevice::memory(4 * MIB).unwrap();
-    options.on(&device, "direct").unwrap()
+    options.create_on(&device, "direct").unwrap()
 }
 
 /// Does `work` in a group whose only memory is in dirty pages of the direct file that `open`
@@ -322,11 +325,11 @@ fn when_full_above_direct(
 ) {
     notes::watched(0, || {
         let memory = memory();
-        let group = memory.group("both", MIB).unwrap();
+        let group = memory.create_group("both", MIB).unwrap();
         let direct = memory.direct_options().group(&group);
         let direct = open(direct.access(FileAccess::ReadWrite));
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let above = options.group(&group).open(OverDirect(direct.clone()));
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let above = options.group(&group).open_store(OverDirect(direct.clone()));
         let above = above.unwrap();
         above.write_at(&[5; 12 * PAGE_SIZE], 0).unwrap();
         group.set_max(group.usage()).unwrap();
@@ -365,7 +368,7 @@ fn a_guarded_store_that_wants_memory_does_not_wait_for_a_store_that_writes_there
     };
     when_full_above_direct(guarded, |memory, direct| {
         direct.set_len(700 * PAGE).unwrap();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::direct(direct).shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         a.store(at + 600 * PAGE, 8_u8).unwrap();
@@ -470,14 +473,17 @@ fn a_limit_of_another_memory_holds_for_a_store_also_where_files_were_passed_over
     const MAX: u64 = 16;
     for beside in [false, true] {
         let (near, far) = (memory(), memory());
-        let group = far.group("small", MAX * PAGE).unwrap();
+        let group = far.create_group("small", MAX * PAGE).unwrap();
         let below = open(&near, MemoryStore::new());
-        let options = far.options().access(FileAccess::ReadWrite).group(&group);
-        let passed_over = options.open(over(&below, None)).unwrap();
+        let options = far
+            .file_options()
+            .access(FileAccess::ReadWrite)
+            .group(&group);
+        let passed_over = options.open_store(over(&below, None)).unwrap();
         if beside {
             passed_over.write_at(&[1; PAGE_SIZE], 0).unwrap();
         }
-        let space = far.space_in(&group).unwrap();
+        let space = far.create_space_in(&group).unwrap();
         let at = space.map(Map::anonymous(MIB)).unwrap();
         let file = open(&near, InSpace { space, at });
         for part in 0..4 {

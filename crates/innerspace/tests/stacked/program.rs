@@ -169,7 +169,7 @@ fn mapped_at(number: usize) -> VirtAddr {
 impl Top {
     /// None if there is no memory for what is set aside.
     fn open(&self, world: &World) -> Option<PagedFile> {
-        let options = world.memory().options().access(FileAccess::ReadWrite);
+        let options = world.memory().file_options().access(FileAccess::ReadWrite);
         let options = options.block_size(self.block).name(self.name);
         let options = options.group(&self.group);
         // A handle that was left in `Around` may be the last one, and closing it need not succeed.
@@ -231,7 +231,7 @@ impl Worker<'_> {
             3 => drop(take_one(&world.around.spaces)),
             4 => {
                 // This uses private memory for a while.
-                let Ok(space) = world.memory().space() else {
+                let Ok(space) = world.memory().create_space() else {
                     return;
                 };
                 let pages = 1 + self.random.below(30);
@@ -384,7 +384,7 @@ impl Worker<'_> {
     /// that.
     fn mapped(&mut self, number: usize, file: &PagedFile) -> Option<VirtAddr> {
         if self.space.is_none() {
-            self.space = self.world.memory().space().ok();
+            self.space = self.world.memory().create_space().ok();
             self.accessor = self.space.as_ref()?.accessor().ok();
             if self.accessor.is_none() {
                 self.space = None;
@@ -476,10 +476,10 @@ pub(crate) fn run(seed: u64) {
     let meddles = [2, 8, 1 << 40][random.below(3) as usize];
     let build = |limit| Memory::builder(limit).threads(service).build().unwrap();
     let (memory, other) = (build(limit), build(384 * KIB));
-    let group = memory.group("tops", limit / 2).unwrap();
+    let group = memory.create_group("tops", limit / 2).unwrap();
     fn open(memory: &Memory, name: &str, store: impl Store) -> PagedFile {
-        let options = memory.options().access(FileAccess::ReadWrite);
-        options.name(name).open(store).unwrap()
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        options.name(name).open_store(store).unwrap()
     }
     let base = open(&memory, "base", MemoryStore::new());
     base.set_len(PARTS * PART).unwrap();
@@ -504,7 +504,7 @@ pub(crate) fn run(seed: u64) {
         },
         // A part of the base may also be reached through a mapping.
         through: (part.is_some() && random.below(3) == 0).then(|| {
-            let space = memory.space().unwrap();
+            let space = memory.create_space().unwrap();
             let map = Map::file(below).range(..PARTS * PART).shared().writable();
             let at = space.map(map).unwrap();
             (space, at)

@@ -105,9 +105,12 @@ impl Stacked {
             4 => memory.tick(),
             5 => drop((memory.stats(), memory.pressure())),
             6 => {
-                let options = memory.options().access(FileAccess::ReadWrite).name("new");
+                let options = memory
+                    .file_options()
+                    .access(FileAccess::ReadWrite)
+                    .name("new");
                 // There may be no room for another file.
-                if let Ok(file) = options.open(MemoryStore::new()) {
+                if let Ok(file) = options.open_store(MemoryStore::new()) {
                     let _ = file.write_at(&[1; 5000], more % 9000);
                 }
             }
@@ -116,7 +119,7 @@ impl Stacked {
             9 => drop(take_one(&self.around.handles)),
             10 => drop(memory.reclaim(more % 20 * PAGE)),
             11 => {
-                let _ = memory.space().map(|space| {
+                let _ = memory.create_space().map(|space| {
                     let at = space.map(Map::anonymous(4 * PAGE))?;
                     if let Ok(mut accessor) = space.accessor() {
                         let _ = accessor.store(at + more % 4 * PAGE, 1_u8);

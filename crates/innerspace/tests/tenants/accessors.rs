@@ -9,7 +9,7 @@ use crate::world::{World, alone, heap};
 fn accessors_are_charged_at_their_size_and_refused_where_that_does_not_fit() {
     let _alone = alone();
     let world = World::new(64 * MIB, Threads::None);
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let mut accessors = Vec::with_capacity(10_000);
     let (before, usage) = (heap(), world.a.usage());
     let refused = loop {
@@ -29,7 +29,7 @@ fn accessors_are_charged_at_their_size_and_refused_where_that_does_not_fit() {
     assert_eq!(refused.details().group, "root/a");
     assert!(accessors.len() > 1000, "{}", accessors.len());
     // B, inside its `min`, does not notice it.
-    let other = world.memory.space_in(&world.b).unwrap();
+    let other = world.memory.create_space_in(&world.b).unwrap();
     let at = other.map(Map::anonymous(MIB)).unwrap();
     let mut b = other.accessor().unwrap();
     for page in 0..MIB / PAGE_SIZE as u64 {

@@ -213,7 +213,7 @@ impl Held {
             Act::Direct(n) => {
                 for i in 0..n {
                     let options = self.memory.direct_options().group(&self.group);
-                    self.keep(options.on(&self.device, &format!("direct {i}"))?);
+                    self.keep(options.create_on(&self.device, &format!("direct {i}"))?);
                 }
             }
             Act::Readers(n) => {
@@ -224,13 +224,13 @@ impl Held {
             }
             Act::Groups(n) => {
                 for i in 0..n {
-                    self.keep(self.group.child_unlimited(&format!("child {i}"))?);
+                    self.keep(self.group.create_child_unlimited(&format!("child {i}"))?);
                 }
             }
             Act::Nested(n) => {
                 let mut group = self.group.clone();
                 for _ in 0..n {
-                    group = group.child_unlimited("nested")?;
+                    group = group.create_child_unlimited("nested")?;
                     self.keep(group.clone());
                 }
             }
@@ -260,7 +260,7 @@ impl Held {
             }
             Act::Spaces(n) => {
                 for _ in 0..n {
-                    self.keep(self.memory.space_in(&self.group)?);
+                    self.keep(self.memory.create_space_in(&self.group)?);
                 }
             }
             Act::Maps(n) => {

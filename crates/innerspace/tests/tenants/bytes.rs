@@ -56,7 +56,7 @@ impl Store for SpyOnRequests {
 /// Leaves A's secret in the memory's free frames. Then B reads a file over this store.
 fn look(store: impl Store, found: &AtomicUsize, block: u64) {
     let world = World::new(16 * MIB, Threads::None);
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let own = space.map(Map::anonymous(3 * MIB)).unwrap();
     let mut accessor = space.accessor().unwrap();
     let text = SECRET.repeat(PAGE_SIZE / SECRET.len());
@@ -66,8 +66,12 @@ fn look(store: impl Store, found: &AtomicUsize, block: u64) {
     }
     space.unmap(own, 3 * MIB).unwrap();
     drop((accessor, space));
-    let options = world.memory.options().block_size(block).group(&world.b);
-    let file = options.open(store).unwrap();
+    let options = world
+        .memory
+        .file_options()
+        .block_size(block)
+        .group(&world.b);
+    let file = options.open_store(store).unwrap();
     let mut bytes = vec![0; MIB as usize];
     for at in (0..8).map(|part| part * MIB) {
         let read = file.read_at(&mut bytes, at).unwrap();

@@ -65,10 +65,13 @@ impl Store for Stuck {
 impl Hoard {
     fn new(memory: &Memory, group: &Group) -> Hoard {
         let open = || {
-            let options = memory.options().group(group);
-            options.access(FileAccess::ReadWrite).open(Stuck).unwrap()
+            let options = memory.file_options().group(group);
+            options
+                .access(FileAccess::ReadWrite)
+                .open_store(Stuck)
+                .unwrap()
         };
-        let space = memory.space_in(group).unwrap();
+        let space = memory.create_space_in(group).unwrap();
         let at = space.map(Map::anonymous(256 * MIB)).unwrap();
         Hoard {
             memory: memory.clone(),
@@ -100,12 +103,20 @@ impl Hoard {
             4 => Box::new(self.space.fork()?),
             5 => Box::new(self.space.freeze()?),
             6 => Box::new(self.space.pin(self.at + offset, PAGE, AtFork::Copy)?),
-            7 => Box::new(self.memory.options().group(&self.group).open(Stuck)?),
-            8 => Box::new(self.group.child(&format!("of a {number}"), 64 * KIB)?),
+            7 => Box::new(
+                self.memory
+                    .file_options()
+                    .group(&self.group)
+                    .open_store(Stuck)?,
+            ),
+            8 => Box::new(
+                self.group
+                    .create_child(&format!("of a {number}"), 64 * KIB)?,
+            ),
             9 => Box::new(self.space.map(Map::device(Silent, PAGE))?),
             _ => {
                 let direct = self.memory.direct_options().group(&self.group);
-                let file = direct.on(&self.device, "direct")?;
+                let file = direct.create_on(&self.device, "direct")?;
                 file.set_len(MIB)?;
                 file.write_at(&[1; PAGE_SIZE], 0)?;
                 file.write_at(&[1; PAGE_SIZE], 2 * PAGE)?;
@@ -215,8 +226,11 @@ fn a_store_that_hoards_in_its_own_calls_stays_under_the_limit() {
             uses_files,
             calls: Arc::clone(&calls),
         };
-        let options = world.memory.options().group(&world.a);
-        let file = options.access(FileAccess::ReadWrite).open(store).unwrap();
+        let options = world.memory.file_options().group(&world.a);
+        let file = options
+            .access(FileAccess::ReadWrite)
+            .open_store(store)
+            .unwrap();
         let acts: [&dyn Fn() -> Result<(), FileError>; 5] = [
             &|| file.write_at(&[1; PAGE_SIZE], 0),
             &|| file.sync_all(),
@@ -265,7 +279,7 @@ impl Store for Over {
 
 /// Takes all that the group has left, until the result is dropped.
 fn fill(group: &Group, memory: &Memory) -> Accessor {
-    let space = memory.space_in(group).unwrap();
+    let space = memory.create_space_in(group).unwrap();
     let at = space.map(Map::anonymous(64 * MIB)).unwrap();
     let mut a = space.accessor().unwrap();
     let stored = (0..).find(|page| a.store(at + page * PAGE, 1_u8).is_err());
@@ -278,8 +292,11 @@ fn fill(group: &Group, memory: &Memory) -> Accessor {
 fn a_file_in_a_file_is_written_in_a_group_that_is_full_to_the_last_page() {
     let world = World::new(4 * MIB, Threads::None);
     let open = |store: Box<dyn Store>| {
-        let options = world.memory.options().group(&world.a);
-        options.access(FileAccess::ReadWrite).open(store).unwrap()
+        let options = world.memory.file_options().group(&world.a);
+        options
+            .access(FileAccess::ReadWrite)
+            .open_store(store)
+            .unwrap()
     };
     let base = open(Box::new(MemoryStore::new()));
     let middle = open(Box::new(Over(base.clone())));
@@ -339,7 +356,7 @@ fn meddling(
     page: u64,
     act: fn(&Memory, &Space) -> Thing,
 ) -> (Space, Arc<Meddles>, PagedFile) {
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let store = Arc::new(Meddles {
         memory: world.memory.clone(),
         group: world.a.clone(),
@@ -348,7 +365,7 @@ fn meddling(
         act,
         kept: Mutex::default(),
     });
-    let options = world.memory.options().group(&world.a);
+    let options = world.memory.file_options().group(&world.a);
     let file = options.open_store(store.clone()).unwrap();
     store.space.set(space.clone()).unwrap();
     (space, store, file)
@@ -414,7 +431,7 @@ fn a_punch_that_parts_a_run_is_paid_for_or_refused() {
     // Each range is one run on the device.
     let direct = world.memory.direct_options().group(&world.a);
     let direct = direct.hole_writes(HoleWrites::Large);
-    let file = direct.on(&device, "direct").unwrap();
+    let file = direct.create_on(&device, "direct").unwrap();
     let large = vec![1; 512 * PAGE_SIZE];
     for range in 0..16 {
         file.write_at(&large, range * 512 * PAGE).unwrap();

@@ -114,8 +114,8 @@ fn files_and_what_is_made_of_them_are_charged_at_their_size() {
     let _alone = alone();
     let world = World::new(64 * MIB, Threads::None);
     let open = |store| {
-        let options = world.memory.options().group(&world.a);
-        options.open(store).unwrap()
+        let options = world.memory.file_options().group(&world.a);
+        options.open_store(store).unwrap()
     };
     check("file", &world.a, 0, |_| open(Zeros(None)));
     check("file with an identity", &world.a, 0, |number| {
@@ -138,7 +138,7 @@ fn files_and_what_is_made_of_them_are_charged_at_their_size() {
 fn groups_and_watches_are_charged_at_their_size() {
     let _alone = alone();
     let world = World::new(64 * MIB, Threads::None);
-    let child = |number: usize| world.a.child_unlimited(&number.to_string()).unwrap();
+    let child = |number: usize| world.a.create_child_unlimited(&number.to_string()).unwrap();
     check("group", &world.a, 0, child);
     check("watch", &world.a, 0, |_| world.a.watch().unwrap());
     let state = [0_u64; 8];
@@ -154,7 +154,7 @@ fn direct_files_and_pins_are_charged_at_their_size() {
     let device = DaxDevice::memory(4 * MIB).unwrap();
     let open = |_| -> DaxFile {
         let options = world.memory.direct_options().group(&world.a);
-        options.on(&device, "d").unwrap()
+        options.create_on(&device, "d").unwrap()
     };
     check("direct file", &world.a, 0, open);
     let file = open(0);
@@ -172,7 +172,7 @@ fn direct_files_and_pins_are_charged_at_their_size() {
 fn what_is_made_of_a_space_is_charged_at_its_size() {
     let _alone = alone();
     let world = World::new(64 * MIB, Threads::None);
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let at = space.map(Map::anonymous(4 * MIB)).unwrap();
     space.accessor().unwrap().store(at, 1_u64).unwrap();
     let pin = |_| space.pin(at, 8, AtFork::Copy).unwrap();
@@ -283,7 +283,7 @@ fn mappings_are_removed_from_a_group_that_is_full_to_the_last_byte() {
 #[test]
 fn a_small_group_is_refused_in_the_end_and_has_all_back() {
     let world = World::new(8 * MIB, Threads::None);
-    let small = world.a.child("small", 64 * KIB).unwrap();
+    let small = world.a.create_child("small", 64 * KIB).unwrap();
     let device = DaxDevice::memory(4 * MIB).unwrap();
     let fill = |kind: &str, make: &mut dyn FnMut() -> bool| {
         let made = (0..10_000).take_while(|_| make()).count();
@@ -291,11 +291,11 @@ fn a_small_group_is_refused_in_the_end_and_has_all_back() {
         assert!(small.usage() <= 64 * KIB);
         drop(world.b.watch().unwrap());
     };
-    let options = || world.memory.options().group(&small);
+    let options = || world.memory.file_options().group(&small);
     let mut files = Vec::new();
     fill("files", &mut || {
         options()
-            .open(Zeros(None))
+            .open_store(Zeros(None))
             .map(|file| files.push(file))
             .is_ok()
     });
@@ -305,7 +305,7 @@ fn a_small_group_is_refused_in_the_end_and_has_all_back() {
     let mut files = Vec::new();
     fill("direct files", &mut || {
         direct()
-            .on(&device, "d")
+            .create_on(&device, "d")
             .map(|file| files.push(file))
             .is_ok()
     });

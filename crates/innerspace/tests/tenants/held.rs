@@ -111,7 +111,7 @@ impl Held {
     }
 
     pub(crate) fn options(&self) -> FileOpener {
-        let options = self.memory.options().access(FileAccess::ReadWrite);
+        let options = self.memory.file_options().access(FileAccess::ReadWrite);
         options.group(&self.group)
     }
 
@@ -127,7 +127,7 @@ impl Held {
     ) -> Result<PagedFile, Box<dyn Error>> {
         let file = self
             .options()
-            .open(Foreign::new(reads, writes, &self.rope))?;
+            .open_store(Foreign::new(reads, writes, &self.rope))?;
         self.file_of(file.clone());
         Ok(file)
     }
@@ -163,7 +163,7 @@ impl Held {
         with: &mut Arguments,
     ) -> Result<DaxFile, Box<dyn Error>> {
         let name = format!("direct {}", with.below(4));
-        let file = self.direct_options().on(device, &name)?;
+        let file = self.direct_options().create_on(device, &name)?;
         file.set_len(MIB)?;
         Ok(file)
     }
@@ -182,7 +182,7 @@ impl Held {
         if let Some(space) = lock(&self.spaces).last() {
             return Ok(space.clone());
         }
-        let space = self.memory.space_in(&self.group)?;
+        let space = self.memory.create_space_in(&self.group)?;
         self.space_of(space.clone());
         Ok(space)
     }

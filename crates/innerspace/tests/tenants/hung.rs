@@ -33,7 +33,7 @@ fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'stat
 }
 
 fn open(memory: &Memory, group: &Group, store: Arc<dyn Store>) -> PagedFile {
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     options.group(group).open_store(store).unwrap()
 }
 
@@ -61,7 +61,7 @@ fn work(memory: &Memory, group: &Group) {
     { write }.wait_timeout(LONG).expect("it is made").unwrap();
     let sync = file.defer(PagedFile::sync_all);
     { sync }.wait_timeout(LONG).expect("it is made").unwrap();
-    let space = memory.space_in(group).unwrap();
+    let space = memory.create_space_in(group).unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     let ready = space.ready(at + 90_000, 10, AccessKind::Load);
     { ready }.wait_timeout(LONG).expect("it is ready").unwrap();
@@ -257,9 +257,9 @@ impl Store for PanicsInWrite {
 fn a_store_that_panics_where_its_group_makes_room_leaves_nothing_charged() {
     let world = World::new(16 * MIB, Threads::None);
     for pages in 0..64 {
-        let group = world.a.child("small", 256 * KIB).unwrap();
+        let group = world.a.create_child("small", 256 * KIB).unwrap();
         let file = open(&world.memory, &group, Arc::new(PanicsInWrite));
-        let space = world.memory.space_in(&group).unwrap();
+        let space = world.memory.create_space_in(&group).unwrap();
         let at = space.map(Map::anonymous(MIB)).unwrap();
         let each = |work: &mut dyn FnMut()| {
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -315,7 +315,7 @@ fn a_watcher_that_never_returns_stops_its_own_tenant() {
     let world = World::new(16 * MIB, Threads::Service);
     let (hangs, calls, keep) = Hangs::new();
     let watch = world.a.on_events(move |_| hangs.hang());
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let at = space.map(Map::anonymous(8 * MIB)).unwrap();
     let mut accessor = space.accessor().unwrap();
     for page in 0..2048 {
@@ -354,7 +354,7 @@ impl Drop for HangsAtEnd {
 fn a_destructor_of_a_device_that_hangs_stops_its_own_tenant() {
     let world = World::new(16 * MIB, Threads::Service);
     let (hangs, calls, keep) = Hangs::new();
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let at = space.map(Map::device(HangsAtEnd(hangs), PAGE)).unwrap();
     let end = thread::spawn(move || {
         space.unmap(at, PAGE).unwrap();
@@ -385,7 +385,7 @@ impl Device for HangsInCalls {
 fn a_call_of_a_device_that_hangs_stops_its_own_tenant() {
     let world = World::new(16 * MIB, Threads::Service);
     let (hangs, calls, keep) = Hangs::new();
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let at = space.map(Map::device(HangsInCalls(hangs), 8)).unwrap();
     let mut accessor = space.accessor().unwrap();
     let caller = thread::spawn(move || accessor.load::<u8>(at));

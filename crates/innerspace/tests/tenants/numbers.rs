@@ -26,10 +26,10 @@ impl Upwards for Group {}
 #[test]
 fn a_handle_of_a_tenant_leads_to_no_group_above_it() {
     let world = World::new(4 * MIB, Threads::None);
-    let space = world.memory.space_in(&world.a).unwrap();
-    let options = world.memory.options().group(&world.a);
-    let file = options.open(MemoryStore::new()).unwrap();
-    let inner = world.a.child_unlimited("inner").unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
+    let options = world.memory.file_options().group(&world.a);
+    let file = options.open_store(MemoryStore::new()).unwrap();
+    let inner = world.a.create_child_unlimited("inner").unwrap();
     for group in [&world.a, &inner, space.group(), file.group()] {
         let up: Option<()> = group.parent();
         assert_eq!(up, None);
@@ -46,7 +46,7 @@ fn one_tenant_does_not_take_the_group_numbers_of_all() {
         // Some groups are below one another, too.
         let above = own.last().filter(|_| own.len() % 7 > 0);
         let above: &Group = above.unwrap_or(&world.a);
-        match above.child_unlimited(&own.len().to_string()) {
+        match above.create_child_unlimited(&own.len().to_string()) {
             Ok(group) => own.push(group),
             Err(error) => break error,
         }
@@ -56,22 +56,22 @@ fn one_tenant_does_not_take_the_group_numbers_of_all() {
         matches!(&refused, GroupError::TooManyBelow { group } if group == "root/a"),
         "{refused}"
     );
-    world.b.child("inner", 512 * KIB).unwrap();
-    world.memory.group("another", MIB).unwrap();
+    world.b.create_child("inner", 512 * KIB).unwrap();
+    world.memory.create_group("another", MIB).unwrap();
     // Deleted groups count as long as a page is charged to them, and no longer.
     drop(own);
     assert_eq!(world.a.usage(), 0);
-    world.a.child_unlimited("again").unwrap();
+    world.a.create_child_unlimited("again").unwrap();
 }
 
 // spec: N2
 #[test]
 fn groups_below_a_small_group_are_refused_in_the_end() {
     let world = World::new(4 * MIB, Threads::None);
-    let small = world.a.child("small", 64 * KIB).unwrap();
+    let small = world.a.create_child("small", 64 * KIB).unwrap();
     let mut own = Vec::new();
     let refused = loop {
-        match small.child_unlimited(&own.len().to_string()) {
+        match small.create_child_unlimited(&own.len().to_string()) {
             Ok(group) => own.push(group),
             Err(error) => break error,
         }
@@ -85,9 +85,9 @@ fn groups_below_a_small_group_are_refused_in_the_end() {
 fn a_cut_of_a_file_that_is_mapped_over_most_addresses_ends() {
     let world = World::new(4 * MIB, Threads::None);
     let store = MemoryStore::with_len(1 << 50);
-    let options = world.memory.options().access(FileAccess::ReadWrite);
-    let file = options.group(&world.a).open(store).unwrap();
-    let space = world.memory.space_in(&world.a).unwrap();
+    let options = world.memory.file_options().access(FileAccess::ReadWrite);
+    let file = options.group(&world.a).open_store(store).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let map = Map::file(&file).range(..1 << 46).shared();
     let at = space.map(map).unwrap();
     let mut accessor = space.accessor().unwrap();

@@ -22,7 +22,7 @@ fn refused(opened: Result<PagedFile, OpenError>) -> String {
 fn a_file_that_is_open_for_another_group_is_refused_and_the_error_says_so() {
     let world = World::new(4 * MIB, Threads::None);
     let store = Arc::new(MemoryStore::from_bytes(&[7; 100_000]));
-    let options = || world.memory.options();
+    let options = || world.memory.file_options();
     let first = options().group(&world.a).name("a secret").share();
     let first = first.open_store(store.clone()).unwrap();
     let text = refused(options().group(&world.b).open_store(store.clone()));
@@ -54,7 +54,7 @@ fn a_file_that_is_open_for_another_group_is_refused_and_the_error_says_so() {
 fn a_file_that_is_open_for_reading_says_so_to_a_writer() {
     let world = World::new(4 * MIB, Threads::None);
     let store = Arc::new(MemoryStore::from_bytes(&[7; 100_000]));
-    let options = || world.memory.options().group(&world.b).share();
+    let options = || world.memory.file_options().group(&world.b).share();
     let reader = options().open_store(store.clone()).unwrap();
     let writer = || options().access(FileAccess::ReadWrite);
     let text = refused(writer().open_store(store.clone()));
@@ -78,7 +78,7 @@ fn a_direct_file_that_is_open_for_another_group_is_refused_and_the_error_says_so
     let text = error.to_string();
     assert!(text.contains("is open already for another group"), "{text}");
     assert!(!text.contains("secret"), "{text}");
-    refused(world.memory.options().group(&world.b).open_path(&path));
+    refused(world.memory.file_options().group(&world.b).open(&path));
     options().group(&world.b).share().open(&path).unwrap();
     options().open(&path).unwrap();
     drop(first);
@@ -90,12 +90,12 @@ fn a_direct_file_that_is_open_for_another_group_is_refused_and_the_error_says_so
 #[test]
 fn a_file_whose_blocks_do_not_fit_in_its_group_is_refused_with_the_numbers() {
     let world = World::new(4 * MIB, Threads::None);
-    let small = world.a.child("small", 48 * KIB).unwrap();
-    let inner = small.child_unlimited("inner").unwrap();
+    let small = world.a.create_child("small", 48 * KIB).unwrap();
+    let inner = small.create_child_unlimited("inner").unwrap();
     let open = |block, group| {
         let store = MemoryStore::from_bytes(&[7; 100_000]);
-        let options = world.memory.options().block_size(block).group(group);
-        options.open(store)
+        let options = world.memory.file_options().block_size(block).group(group);
+        options.open_store(store)
     };
     for group in [&small, &inner] {
         let error = open(64 * KIB, group).unwrap_err();

@@ -113,7 +113,7 @@ fn run(program: &[Act], times: &mut Times) -> Result<(), String> {
     // A may change its own limits, so it gets a group below the one that limits it.
     let own = world
         .a
-        .child_unlimited("tenant")
+        .create_child_unlimited("tenant")
         .map_err(|error| error.to_string())?;
     let mut attacker = Attacker::new(&world.memory, &own);
     drop(own);

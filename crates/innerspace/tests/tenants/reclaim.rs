@@ -128,8 +128,8 @@ struct Tenants {
 impl Tenants {
     fn new(threads: Threads) -> Arc<Tenants> {
         let memory = Memory::builder(LIMIT).threads(threads).build().unwrap();
-        let a = memory.root_group().child_unlimited("a").unwrap();
-        let b = memory.root_group().child_unlimited("b").unwrap();
+        let a = memory.root_group().create_child_unlimited("a").unwrap();
+        let b = memory.root_group().create_child_unlimited("b").unwrap();
         b.set_min(Some(LIMIT / 4 * 3)).unwrap();
         Arc::new(Tenants { memory, a, b })
     }
@@ -139,8 +139,11 @@ impl Tenants {
             act,
             calls: Arc::clone(calls),
         };
-        let options = self.memory.options().group(&self.a);
-        options.access(FileAccess::ReadWrite).open(store).unwrap()
+        let options = self.memory.file_options().group(&self.a);
+        options
+            .access(FileAccess::ReadWrite)
+            .open_store(store)
+            .unwrap()
     }
 }
 
@@ -169,7 +172,7 @@ fn fill(file: &PagedFile) -> Option<FileError> {
 
 /// Stores to this many pages of a new space of B. Returns `None` if B was refused.
 fn store_to(tenants: &Tenants, pages: u64) -> Option<()> {
-    let space = tenants.memory.space_in(&tenants.b).unwrap();
+    let space = tenants.memory.create_space_in(&tenants.b).unwrap();
     let own = space.map(Map::anonymous(pages * PAGE_SIZE as u64)).unwrap();
     let mut accessor = space.accessor().unwrap();
     (0..pages).try_for_each(|page| accessor.store(own + page * PAGE_SIZE as u64, page).ok())
@@ -177,8 +180,10 @@ fn store_to(tenants: &Tenants, pages: u64) -> Option<()> {
 
 /// Does B's work inside its `min`, in five eighths of the memory, with 256 KiB of a file unwritten.
 fn work(tenants: &Tenants) {
-    let file = tenants.memory.options().group(&tenants.b);
-    let file = file.access(FileAccess::ReadWrite).open(MemoryStore::new());
+    let file = tenants.memory.file_options().group(&tenants.b);
+    let file = file
+        .access(FileAccess::ReadWrite)
+        .open_store(MemoryStore::new());
     let file = file.unwrap();
     for page in 0..64 {
         let offset = page * PAGE_SIZE as u64;
@@ -297,7 +302,7 @@ fn b_beyond_its_min_calls_no_store_of_a_for_bytes_on_the_heap() {
         beside(act, Threads::None, |tenants, calls| {
             let of_b = Arc::clone(tenants);
             let (b, files) = within_bounds(move || {
-                let space = of_b.memory.space_in(&of_b.b).unwrap();
+                let space = of_b.memory.create_space_in(&of_b.b).unwrap();
                 let own = space.map(Map::anonymous(LIMIT)).unwrap();
                 let mut accessor = space.accessor().unwrap();
                 // All that it can have.
@@ -306,9 +311,9 @@ fn b_beyond_its_min_calls_no_store_of_a_for_bytes_on_the_heap() {
                 assert!(stored.count() > 0);
                 let open = || {
                     of_b.memory
-                        .options()
+                        .file_options()
                         .group(&of_b.b)
-                        .open(MemoryStore::new())
+                        .open_store(MemoryStore::new())
                 };
                 let files: Vec<_> = (0..20_000).map_while(|_| open().ok()).collect();
                 files.len()

@@ -65,7 +65,7 @@ fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
 
 /// Makes all kinds of changes of a space, and of files.
 fn work(memory: &Memory, group: &Group) {
-    let space = memory.space_in(group).unwrap();
+    let space = memory.create_space_in(group).unwrap();
     let at = space.map(Map::anonymous(PAGES * PAGE)).unwrap();
     let mut b = space.accessor().unwrap();
     let mut store_all = |value: u64| {
@@ -89,9 +89,12 @@ fn work(memory: &Memory, group: &Group) {
     space.protect(at, PAGE, Protection::READ).unwrap();
     space.advise(at, 8 * PAGE, Advice::DontNeed).unwrap();
     drop(space.pin(at + 8 * PAGE, PAGE, AtFork::Refuse).unwrap());
-    let options = memory.options().group(group);
+    let options = memory.file_options().group(group);
     let store = MemoryStore::from_bytes(&vec![7; 4 << 20]);
-    let file = options.access(FileAccess::ReadWrite).open(store).unwrap();
+    let file = options
+        .access(FileAccess::ReadWrite)
+        .open_store(store)
+        .unwrap();
     let shared = Map::file(&file).shared().writable();
     let mapped = space.map(shared).unwrap();
     for page in 0..MIB / PAGE {
@@ -107,7 +110,7 @@ fn work(memory: &Memory, group: &Group) {
 
 fn with_session_of_a(threads: Threads) {
     let world = World::new(16 * MIB, threads);
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     // A shares its page table with a fork of its own, and has retired pages itself.
     let child = space.fork().unwrap();

@@ -74,13 +74,13 @@ impl Victim {
             calls: Arc::clone(&calls),
         };
         store.bytes.set_len(LEN).unwrap();
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let file = options.group(group).name("b").open(store).unwrap();
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let file = options.group(group).name("b").open_store(store).unwrap();
         Victim {
             memory: memory.clone(),
             group: group.clone(),
             file,
-            space: memory.space_in(group).unwrap(),
+            space: memory.create_space_in(group).unwrap(),
             calls,
             round: 0,
         }
@@ -159,12 +159,14 @@ impl Victim {
     }
 
     fn make_objects(&self) -> Done {
-        let child = self.group.child("b's child", 256 * KIB)?;
-        let space = self.memory.space_with(&SpaceOptions::new().group(&child))?;
+        let child = self.group.create_child("b's child", 256 * KIB)?;
+        let space = self
+            .memory
+            .create_space_with(&SpaceOptions::new().group(&child))?;
         let at = space.map(Map::anonymous(8 * PAGE))?;
         space.accessor()?.store(at, 1_u8)?;
-        let options = self.memory.options().group(&child);
-        let other = options.name("b's other").open(MemoryStore::new())?;
+        let options = self.memory.file_options().group(&child);
+        let other = options.name("b's other").open_store(MemoryStore::new())?;
         drop(other);
         Ok(())
     }

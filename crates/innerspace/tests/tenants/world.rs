@@ -20,8 +20,8 @@ impl World {
         let _others = Beside::begin();
         let options = Memory::builder(limit).threads(threads);
         let memory = options.build().unwrap();
-        let a = memory.group("a", limit / 4).unwrap();
-        let b = memory.group("b", limit / 2).unwrap();
+        let a = memory.create_group("a", limit / 4).unwrap();
+        let b = memory.create_group("b", limit / 2).unwrap();
         b.set_min(Some(limit / 2)).unwrap();
         World {
             memory,

@@ -19,6 +19,7 @@ pub(crate) mod requests;
 pub(crate) mod store_handle;
 pub(crate) mod store_probe;
 pub(crate) mod store_version;
+#[cfg(any(test, feature = "test-util"))]
 mod validate;
 mod version_check;
 

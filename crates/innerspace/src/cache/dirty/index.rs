@@ -165,6 +165,7 @@ impl DirtyIndex {
         accepted.chain(doubted.map(|(blocks, ())| blocks))
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn contains(&self, block: u64) -> bool {
         self.dirty.contains(block)
     }

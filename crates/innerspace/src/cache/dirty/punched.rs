@@ -133,6 +133,7 @@ impl Punched {
     }
 
     /// Checks the entries for a file of `blocks` blocks at rest.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(&self, blocks: u64) {
         let lost = self.lost.all().map(|(run, ())| run);
         let emptied = self.emptied.all().map(|(run, _)| run);

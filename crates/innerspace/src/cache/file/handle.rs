@@ -446,7 +446,7 @@ impl PagedFile {
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(4 * MIB)?;
-    /// let file = memory.options().open(MemoryStore::from_bytes(b"key=value"))?;
+    /// let file = memory.file_options().open_store(MemoryStore::from_bytes(b"key=value"))?;
     /// let mut before = 0;
     /// let found = file.scan_until(.., |piece| match piece.iter().position(|byte| *byte == b'=') {
     ///     Some(at) => ControlFlow::Break(before + at),

@@ -324,6 +324,7 @@ impl<T> Index<T> {
 
     /// Recounts everything, and panics if a count or the form of the tree is wrong. No other thread
     /// may be changing the index.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(&self, nodes: &impl Nodes) {
         let writer = self.write();
         let mut found = Counts::default();
@@ -363,6 +364,7 @@ fn next_below(
     }
 }
 
+#[cfg(any(test, feature = "test-util"))]
 fn recount(nodes: &impl Nodes, word: u64, found: &mut Counts) -> bool {
     match Word::decode(word) {
         Word::Empty => false,

@@ -36,7 +36,7 @@ const RECENT: usize = 16;
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
-/// let file = memory.options().open(MemoryStore::from_bytes(&[7; 100_000]))?;
+/// let file = memory.file_options().open_store(MemoryStore::from_bytes(&[7; 100_000]))?;
 /// let mut blocks = file.block_reader();
 /// let mut key = [0; 8];
 /// blocks.read_at(&mut key, 4096)?;

@@ -21,7 +21,7 @@ impl PagedFile {
     /// # use innerspace::{MIB, Memory, store::MemoryStore};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(4 * MIB)?;
-    /// let file = memory.options().open(MemoryStore::from_bytes(&[1; 10_000]))?;
+    /// let file = memory.file_options().open_store(MemoryStore::from_bytes(&[1; 10_000]))?;
     /// let mut sum = 0;
     /// for chunk in file.chunks(100..)? {
     ///     sum += chunk?.iter().map(|byte| u64::from(*byte)).sum::<u64>();
@@ -100,7 +100,7 @@ impl FusedIterator for Chunks {}
 /// # use innerspace::{MIB, Memory, store::MemoryStore};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let memory = Memory::with_limit(4 * MIB)?;
-/// let file = memory.options().open(MemoryStore::from_bytes(&[7; 10_000]))?;
+/// let file = memory.file_options().open_store(MemoryStore::from_bytes(&[7; 10_000]))?;
 /// let mut bytes = file.scatter(1000..)?;
 /// assert_eq!(bytes.len(), 9_000);
 /// bytes.advance(5_000);

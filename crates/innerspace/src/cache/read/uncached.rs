@@ -52,7 +52,7 @@ impl PagedFile {
     /// # use innerspace::{MIB, Memory, PageCount, store::MemoryStore};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(4 * MIB)?;
-    /// let file = memory.options().open(MemoryStore::from_bytes(&[1; 1_000_000]))?;
+    /// let file = memory.file_options().open_store(MemoryStore::from_bytes(&[1; 1_000_000]))?;
     /// let mut sum = 0;
     /// file.scan_uncached(.., |piece| {
     ///     sum += piece.iter().map(|byte| u64::from(*byte)).sum::<u64>();

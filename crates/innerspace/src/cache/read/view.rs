@@ -30,8 +30,8 @@ static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
 /// use innerspace::{MIB, Memory, View, file::FileAccess, store::MemoryStore};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
-/// let options = memory.options().access(FileAccess::ReadWrite);
-/// let file = options.open(MemoryStore::from_bytes(b"as it was"))?;
+/// let options = memory.file_options().access(FileAccess::ReadWrite);
+/// let file = options.open_store(MemoryStore::from_bytes(b"as it was"))?;
 /// let view: View = file.view(..)?;
 /// file.write_at(b"changed  ", 0)?;
 /// drop(file);
@@ -63,7 +63,7 @@ impl View {
     /// # use innerspace::{MIB, Memory, View, store::MemoryStore};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(4 * MIB)?;
-    /// let file = memory.options().open(MemoryStore::from_bytes(b"key=value"))?;
+    /// let file = memory.file_options().open_store(MemoryStore::from_bytes(b"key=value"))?;
     /// let entry = file.view(..)?;
     /// let value: View = entry.slice(4..);
     /// drop(entry);
@@ -92,7 +92,7 @@ impl View {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let memory = Memory::with_limit(4 * MIB)?;
     /// let bytes: Vec<u8> = [0.5_f32, 1.5].into_iter().flat_map(f32::to_ne_bytes).collect();
-    /// let file = memory.options().open(MemoryStore::from_bytes(&bytes))?;
+    /// let file = memory.file_options().open_store(MemoryStore::from_bytes(&bytes))?;
     /// assert_eq!(file.view(..)?.cast::<f32>().unwrap(), [0.5, 1.5]);
     /// assert!(file.view(1..5)?.cast::<f32>().is_err(), "not aligned");
     /// # Ok(()) }

@@ -2,6 +2,7 @@
 //! a service thread, or `tick()`, does for them is in `work`.
 
 mod files;
+#[cfg(any(test, feature = "test-util"))]
 mod validate;
 mod work;
 

@@ -474,7 +474,7 @@ fn a_handle_that_its_store_drops_last_is_closed_later() {
 #[test]
 fn a_limit_that_fails_an_operation_that_may_be_tried_again_counts_once() {
     let cache = memory(256);
-    let group = cache.root_group().child("both", 64 * 4096).unwrap();
+    let group = cache.root_group().create_child("both", 64 * 4096).unwrap();
     let options = options(4096).group(&group);
     let store = patterned(0);
     let above = open(&cache, &store, &options);

@@ -68,7 +68,10 @@ fn a_long_write_goes_over_what_is_cached_evicted_stored_and_absent() {
 fn a_long_write_stops_at_the_dirty_limit_as_short_ones_do() {
     for pages_a_call in [1, 7, 64] {
         let cache = memory(16_384);
-        let group = cache.root_group().child("tenant", 100 * PAGES).unwrap();
+        let group = cache
+            .root_group()
+            .create_child("tenant", 100 * PAGES)
+            .unwrap();
         let options = options(4096).group(&group).write_order(WriteOrder::OnSync);
         let store = Arc::new(MemoryStore::new());
         let file = open(&cache, &store, &options);
@@ -107,7 +110,10 @@ fn a_long_write_stops_at_the_dirty_limit_as_short_ones_do() {
 fn a_long_write_that_runs_out_of_memory_leaves_what_came_before() {
     for pages_a_call in [1, 7, 64] {
         let cache = memory(16_384);
-        let group = cache.root_group().child("tenant", 64 * PAGES).unwrap();
+        let group = cache
+            .root_group()
+            .create_child("tenant", 64 * PAGES)
+            .unwrap();
         let options = options(4096).group(&group);
         // Viewed pages stay, and so do written ones, since the store refuses them.
         let viewed = open(&cache, &patterned(40 * PAGES), &options);
@@ -164,7 +170,10 @@ fn what_is_had_together_goes_back_together() {
     drop(first);
     assert_empty(&cache);
     // Near a limit there is no memory for several pages, but that counts as no refusal.
-    let tenant = cache.root_group().child("tenant", 10 * PAGES).unwrap();
+    let tenant = cache
+        .root_group()
+        .create_child("tenant", 10 * PAGES)
+        .unwrap();
     assert!(pool.alloc_some(tenant.id(), 8).is_none());
     assert_eq!(pool.totals().charge_refused, 0);
     let one = pool.alloc(tenant.id(), 0, crate::reclaim::AllocMode::NoWait);

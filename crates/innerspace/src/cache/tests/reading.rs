@@ -466,7 +466,7 @@ fn what_could_not_be_read_ahead_is_an_error_of_whoever_wants_it() {
 #[test]
 fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
     let cache = memory(1_000);
-    let group = cache.root_group().child("small", 25 * 4096).unwrap();
+    let group = cache.root_group().create_child("small", 25 * 4096).unwrap();
     let options = options(4096).group(&group);
     let (slow, quick) = (patterned(100 * 4096), patterned(8 * 4096));
     let stream = open(&cache, &slow, &options);
@@ -492,7 +492,7 @@ fn what_is_read_ahead_leaves_room_for_others_in_a_small_group() {
 #[test]
 fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     let cache = memory(1_000);
-    let group = cache.root_group().child("small", 25 * 4096).unwrap();
+    let group = cache.root_group().create_child("small", 25 * 4096).unwrap();
     let options = options(4096).group(&group);
     let (slow, quick) = (patterned(100 * 4096), patterned(8 * 4096));
     let wanted = open(&cache, &slow, &options);

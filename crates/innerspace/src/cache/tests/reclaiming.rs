@@ -321,7 +321,7 @@ fn threads_that_read_write_cut_and_sync_at_once_agree_in_the_end() {
 #[test]
 fn a_tick_in_a_call_of_a_store_puts_no_flush_off() {
     let cache = memory(1024);
-    let group = cache.root_group().child("both", 64 * 4096).unwrap();
+    let group = cache.root_group().create_child("both", 64 * 4096).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     core(&file).store.note_use();
@@ -370,7 +370,10 @@ fn a_tick_in_a_call_of_a_store_forgets_no_write_that_reclaim_wants() {
 #[test]
 fn the_limit_of_an_append_that_stopped_half_way_is_counted_once() {
     let cache = memory(256);
-    let group = cache.root_group().child("both", 64 * PAGE as u64).unwrap();
+    let group = cache
+        .root_group()
+        .create_child("both", 64 * PAGE as u64)
+        .unwrap();
     let store = patterned(0);
     let file = open(&cache, &store, &options(4096).group(&group));
     let charge = cache
@@ -395,7 +398,7 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
     contents(&file);
     let (pool, full) = (
         cache.pool(),
-        cache.root_group().child("full", 16 * 4096).unwrap(),
+        cache.root_group().create_child("full", 16 * 4096).unwrap(),
     );
     for good in [true, false] {
         let mut times = 0;
@@ -425,7 +428,10 @@ fn what_succeeds_when_room_was_made_to_the_last_has_failed_nobody() {
 #[test]
 fn a_tick_in_a_store_call_forgets_no_high() {
     let cache = memory(1024);
-    let group = cache.root_group().child("both", 256 * PAGE as u64).unwrap();
+    let group = cache
+        .root_group()
+        .create_child("both", 256 * PAGE as u64)
+        .unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     core(&file).store.note_use();

@@ -526,7 +526,10 @@ fn without_threads_whoever_waits_makes_the_calls() {
 #[test]
 fn what_is_in_flight_is_a_part_of_the_nearest_limit() {
     let cache = memory(4_096);
-    let group = cache.root_group().child("small", 256 * 4096).unwrap();
+    let group = cache
+        .root_group()
+        .create_child("small", 256 * 4096)
+        .unwrap();
     let store = Holding::new(4 << 20);
     let file = open(&cache, &store, &read_only(4096).group(&group));
     file.prefetch(0..4096).unwrap();

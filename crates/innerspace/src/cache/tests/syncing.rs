@@ -240,9 +240,12 @@ fn a_sync_of_a_range_does_not_wait_for_other_blocks() {
 fn one_write_of_a_sync_is_a_small_part_of_the_nearest_limit() {
     let cache = memory(40_000);
     for (limit, run) in [(8, 1), (16, 1), (48, 3), (64, 4), (128, 4)] {
-        let group = cache.root_group().child("outer", limit * MIB).unwrap();
-        let larger = group.child("larger", 1 << 30).unwrap();
-        let inner = larger.child_unlimited("inner").unwrap();
+        let group = cache
+            .root_group()
+            .create_child("outer", limit * MIB)
+            .unwrap();
+        let larger = group.create_child("larger", 1 << 30).unwrap();
+        let inner = larger.create_child_unlimited("inner").unwrap();
         let options = options(4096)
             .group(&inner)
             .write_order(crate::cache::WriteOrder::OnSync);
@@ -405,8 +408,8 @@ fn a_sync_does_not_cover_what_was_written_after_it_began() {
 #[test]
 fn what_is_held_back_counts_against_the_limit_of_the_nearest_group_above() {
     let cache = memory(1024);
-    let outer = cache.root_group().child("outer", 64 * 4096).unwrap();
-    let inner = outer.child_unlimited("inner").unwrap();
+    let outer = cache.root_group().create_child("outer", 64 * 4096).unwrap();
+    let inner = outer.create_child_unlimited("inner").unwrap();
     let on_sync = options(4096)
         .group(&inner)
         .write_order(crate::cache::WriteOrder::OnSync);

@@ -298,7 +298,7 @@ fn what_is_refused_in_a_waker_is_counted_whoever_wakes() {
     ];
     for work in works {
         let cache = memory(256);
-        let group = cache.root_group().child("full", 16 * 4096).unwrap();
+        let group = cache.root_group().create_child("full", 16 * 4096).unwrap();
         let (_store, file) = a_file(&cache);
         let at_once = AtOnce::new({
             let (cache, group) = (cache.clone(), group.clone());

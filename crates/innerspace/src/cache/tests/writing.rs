@@ -328,7 +328,7 @@ fn a_write_to_part_of_a_hole_keeps_what_others_wrote_there() {
 #[test]
 fn an_append_that_has_written_nothing_is_tried_again_though_the_file_is_longer() {
     let cache = memory(64);
-    let group = cache.root_group().child("both", 32 * 4096).unwrap();
+    let group = cache.root_group().create_child("both", 32 * 4096).unwrap();
     let options = options(4096).group(&group);
     let [file, other] = [(); 2].map(|()| open(&cache, &patterned(0), &options));
     // Reclaim skips both files while one is locked.

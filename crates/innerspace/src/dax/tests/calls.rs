@@ -281,7 +281,7 @@ fn new_bytes_are_put_into_a_block_when_nobody_sees_the_hole_any_more() {
 fn the_tree_of_a_scattered_file_is_charged_and_given_back() {
     let pool = pool(512);
     let device = device(4_000);
-    let group = pool.root_group().child("tenant", 11 * PAGE).unwrap();
+    let group = pool.root_group().create_child("tenant", 11 * PAGE).unwrap();
     let setup = DaxSetup::default();
     let file = DaxFile::on_device(&Cache::new(&pool), &group, &device, "data.bin", setup).unwrap();
     file.set_len(1 << 30).unwrap();

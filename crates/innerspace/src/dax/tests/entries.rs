@@ -136,7 +136,7 @@ fn entries_far_apart_are_found_in_order() {
 #[test]
 fn a_full_group_refuses_a_node_and_leaves_nothing_locked() {
     let pool = pool(64);
-    let group = pool.root_group().child("tenant", 16 * PAGE).unwrap();
+    let group = pool.root_group().create_child("tenant", 16 * PAGE).unwrap();
     let entries = Entries::new(&pool, &group);
     let mut page = 0;
     let error = loop {
@@ -232,7 +232,7 @@ fn an_entry_that_became_another_one_wakes_all_who_wait() {
 #[test]
 fn who_is_woken_and_has_no_memory_wakes_the_next() {
     let pool = pool(64);
-    let group = pool.root_group().child("tenant", 16 * PAGE).unwrap();
+    let group = pool.root_group().create_child("tenant", 16 * PAGE).unwrap();
     let entries = Entries::new(&pool, &group);
     put(&entries, 0, Wanted::Large, Content::Zero);
     let mut all = Vec::new();

@@ -95,7 +95,10 @@ fn what_becomes_dirty_is_paid_for_within_the_limit() {
     const RANGES: u64 = 600;
     let pool = pool(1_024);
     let device = device(RANGES);
-    let group = pool.root_group().child("tenant", 800 * PAGE).unwrap();
+    let group = pool
+        .root_group()
+        .create_child("tenant", 800 * PAGE)
+        .unwrap();
     let setup = DaxSetup::default();
     let file = DaxFile::on_device(&Cache::new(&pool), &group, &device, "data.bin", setup).unwrap();
     file.set_len(RANGES * LARGE * PAGE).unwrap();

@@ -43,7 +43,7 @@ fn a_neighbour_that_is_evicted_while_it_is_mapped_shows_no_other_bytes() {
         let memory = memory();
         let (file, _store) = numbered(&memory, memory.root_group(), 4);
         cache(&file);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let readers = [[0, 1, 2], [3, 2, 1]].map(|pages| {
             let mut a = space.accessor().unwrap();
@@ -54,7 +54,7 @@ fn a_neighbour_that_is_evicted_while_it_is_mapped_shows_no_other_bytes() {
                 }
             })
         });
-        let other = memory.space().unwrap();
+        let other = memory.create_space().unwrap();
         let mine = other.map(Map::anonymous(4 * PAGE)).unwrap();
         let mut b = other.accessor().unwrap();
         for page in 0..3 {
@@ -82,7 +82,7 @@ fn a_neighbour_that_is_punched_or_cut_off_is_not_seen_afterwards() {
         let memory = memory();
         let (file, _store) = numbered(&memory, memory.root_group(), 4);
         cache(&file);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let stage = Arc::new(AtomicU32::new(0));
         let readers = [0, 1].map(|first| {

@@ -59,7 +59,7 @@ fn a_page_that_moves_takes_all_stores_with_it_and_gets_none_by_its_old_address()
 fn what_was_fetched_before_a_store_is_not_current_after_it() {
     explore(|| {
         let memory = memory();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
         let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
         let mut storer = space.accessor().unwrap();
@@ -168,7 +168,7 @@ fn a_copy_beside_a_drop_brings_nothing_back() {
 fn code_beside(stores_to: fn(&Memory, &PagedFile) -> Box<dyn Fn(u64) + Send>) {
     let memory = memory();
     let (file, _store) = numbered(&memory, memory.root_group(), 1);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let execute = Protection::READ | Protection::EXECUTE;
     let code = space.map(Map::file(&file).protection(execute)).unwrap();
     let done = Arc::new(AtomicU64::new(0));
@@ -222,7 +222,7 @@ fn code_beside_writes_by_calls_is_current_or_known_to_be_stale() {
 fn code_beside_stores_elsewhere_is_current_or_known_to_be_stale() {
     explore(|| {
         code_beside(|memory, file| {
-            let space = memory.space().unwrap();
+            let space = memory.create_space().unwrap();
             let at = space.map(Map::file(file).shared().writable()).unwrap();
             let a = Mutex::new(space.accessor().unwrap());
             Box::new(move |value| a.lock().store(at + 8, value).unwrap())

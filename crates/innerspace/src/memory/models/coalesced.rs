@@ -19,7 +19,7 @@ const PLACE: VirtAddr = VirtAddr(AT.0 + 100 * PAGE + 64);
 fn leaf() -> (Memory, Space, Accessor) {
     let options = Memory::builder(4 * MIB).threads(Threads::None);
     let memory = options.build().unwrap();
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     space.map(Map::anonymous(2 * MIB).at(AT)).unwrap();
     space.map(Map::anonymous(PAGE).at(BESIDE)).unwrap();
     let mut a = space.accessor().unwrap();

@@ -9,7 +9,7 @@ use crate::{Accessor, Map, Memory, Space, VirtAddr};
 /// Creates a space with `pages` pages, each of which begins with its own number. The space uses low
 /// addresses, which walks of a table reach soon, and so at about the same time.
 fn numbered(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = VirtAddr(16 * PAGE);
     space.map(Map::anonymous(pages * PAGE).at(at)).unwrap();
     let mut a = space.accessor().unwrap();

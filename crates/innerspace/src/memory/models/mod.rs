@@ -40,12 +40,15 @@ fn numbered(memory: &Memory, group: &Group, pages: u64) -> (PagedFile, Arc<Memor
         let number = (page + 100).to_le_bytes();
         crate::store::write_all_at(&*store, &number, page * PAGE).unwrap();
     }
-    let options = memory.options().access(FileAccess::ReadWrite).group(group);
+    let options = memory
+        .file_options()
+        .access(FileAccess::ReadWrite)
+        .group(group);
     (options.open_store(store.clone()).unwrap(), store)
 }
 
 fn anonymous(memory: &Memory, pages: u64) -> (Space, VirtAddr) {
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::anonymous(pages * PAGE)).unwrap();
     (space, at)
 }

@@ -45,11 +45,16 @@ impl Store for Slow {
 /// Opens the store, appends to it, and drops it; other stores enter the table meanwhile.
 fn add(memory: &Memory, bytes: &Arc<MemoryStore>, slowness: u32) {
     for _ in 0..2 {
-        let options = memory.options().access(FileAccess::ReadWrite);
-        let file = options.open(Slow(bytes.clone(), slowness)).unwrap();
+        let options = memory.file_options().access(FileAccess::ReadWrite);
+        let file = options.open_store(Slow(bytes.clone(), slowness)).unwrap();
         file.append(b"0123456789").unwrap();
         drop(file);
-        drop(memory.options().open(MemoryStore::new()).unwrap());
+        drop(
+            memory
+                .file_options()
+                .open_store(MemoryStore::new())
+                .unwrap(),
+        );
     }
 }
 

@@ -170,7 +170,7 @@ fn stores_of_a_session_are_named_by_who_takes_what_is_dirty() {
 fn what_was_fetched_before_a_store_of_a_session_is_not_current_after_it() {
     explore(|| {
         let memory = memory();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let all = Protection::READ_WRITE | Protection::EXECUTE;
         let at = space.map(Map::anonymous(PAGE).protection(all)).unwrap();
         let mut b = space.accessor().unwrap();
@@ -234,7 +234,7 @@ fn an_evicted_frame_is_not_reused_under_a_session() {
     explore(|| {
         let memory = memory();
         let (file, _store) = numbered(&memory, memory.root_group(), 1);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let mut a = space.accessor().unwrap();
         let reading = thread::spawn(move || {
@@ -245,7 +245,7 @@ fn an_evicted_frame_is_not_reused_under_a_session() {
                 }
             });
         });
-        let other = memory.space().unwrap();
+        let other = memory.create_space().unwrap();
         let mine = other.map(Map::anonymous(8 * PAGE)).unwrap();
         let mut b = other.accessor().unwrap();
         for page in 0..3 {

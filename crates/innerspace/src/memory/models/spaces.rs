@@ -141,7 +141,7 @@ fn after_unmap_and_protect_no_access_goes_through() {
 fn a_lookup_beside_splits_and_merges_finds_the_old_or_the_new_mapping() {
     explore(|| {
         let memory = memory();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let page = |number: u64| VirtAddr(0x10_0000 + number * PAGE);
         // Only every other page is mapped, so that nothing merges: the tree has three levels.
         for number in 0..12 {
@@ -188,7 +188,7 @@ fn an_evicted_frame_is_not_reused_under_a_load() {
     explore(|| {
         let memory = memory();
         let (file, _store) = numbered(&memory, memory.root_group(), 3);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let mut a = space.accessor().unwrap();
         let reading = thread::spawn(move || {
@@ -197,7 +197,7 @@ fn an_evicted_frame_is_not_reused_under_a_load() {
                 assert_eq!(seen, Ok(page + 100), "another's bytes");
             }
         });
-        let other = memory.space().unwrap();
+        let other = memory.create_space().unwrap();
         let mine = other.map(Map::anonymous(8 * PAGE)).unwrap();
         let mut b = other.accessor().unwrap();
         for page in 0..4 {
@@ -216,7 +216,7 @@ fn a_store_beside_writeback_is_never_lost() {
     explore(|| {
         let memory = memory();
         let (file, store) = numbered(&memory, memory.root_group(), 1);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
         let mut a = space.accessor().unwrap();
         a.store(at, 1u64).unwrap();
@@ -242,9 +242,9 @@ fn a_store_beside_writeback_is_never_lost() {
 fn two_accessors_that_fault_and_reclaim_do_not_wait_for_each_other() {
     explore(|| {
         let memory = memory();
-        let group = memory.group("small", 18 * PAGE).unwrap();
+        let group = memory.create_group("small", 18 * PAGE).unwrap();
         let (file, _store) = numbered(&memory, &group, 16);
-        let space = memory.space_in(&group).unwrap();
+        let space = memory.create_space_in(&group).unwrap();
         let at = space.map(Map::file(&file).shared().writable()).unwrap();
         let threads: Vec<_> = (0..2u64)
             .map(|number| {
@@ -278,7 +278,7 @@ fn a_session_that_never_faults_lets_eviction_and_unmap_go_on() {
     explore(|| {
         let memory = memory();
         let (file, _store) = numbered(&memory, memory.root_group(), 2);
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::file(&file)).unwrap();
         let own = space.map(Map::anonymous(PAGE)).unwrap();
         let mut a = space.accessor().unwrap();
@@ -426,10 +426,10 @@ fn a_restore_beside_a_pin_takes_back_what_the_pin_stored() {
 fn holes_that_are_mapped_together_end_one_by_one() {
     explore(|| {
         let memory = memory();
-        let options = memory.options().access(FileAccess::ReadWrite);
+        let options = memory.file_options().access(FileAccess::ReadWrite);
         let store = MemoryStore::with_len(4 * PAGE);
         let file = options.open_store(Arc::new(store)).unwrap();
-        let spaces = [0, 1].map(|_| memory.space().unwrap());
+        let spaces = [0, 1].map(|_| memory.create_space().unwrap());
         let map = |space: &Space| space.map(Map::file(&file).shared().writable()).unwrap();
         let at = spaces.each_ref().map(map);
         let written = Arc::new([0; 3].map(AtomicU32::new));
@@ -554,9 +554,9 @@ fn a_page_unmapped_beside_a_fault_that_maps_its_neighbours_stays_unmapped() {
     explore(|| {
         let memory = memory();
         let device = crate::dax::DaxDevice::memory(8 * PAGE).unwrap();
-        let file = memory.direct_file(&device, "data.bin").unwrap();
+        let file = memory.create_direct_on(&device, "data.bin").unwrap();
         file.set_len(4 * PAGE).unwrap();
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::direct(&file)).unwrap();
         let mut a = space.accessor().unwrap();
         let faulting = thread::spawn(move || {

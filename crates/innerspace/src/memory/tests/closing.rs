@@ -20,8 +20,8 @@ fn memory(limit: u64) -> Memory {
 }
 
 fn open(memory: &Memory, store: impl Store + 'static) -> PagedFile {
-    let options = memory.options().access(FileAccess::ReadWrite);
-    options.open(store).unwrap()
+    let options = memory.file_options().access(FileAccess::ReadWrite);
+    options.open_store(store).unwrap()
 }
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -89,7 +89,7 @@ fn closed_after_the_call(else_: impl FnOnce(&Memory) + Send + 'static) {
 fn a_file_that_goes_in_its_own_call_is_closed_after_it_though_that_goes_on_to_work_and_wait() {
     closed_after_the_call(|_| {});
     closed_after_the_call(|memory| memory.tick());
-    closed_after_the_call(|memory| drop(memory.space().unwrap()));
+    closed_after_the_call(|memory| drop(memory.create_space().unwrap()));
     closed_after_the_call(|memory| drop(open(memory, MemoryStore::new())));
 }
 
@@ -130,7 +130,7 @@ fn who_needs_memory_with_a_file_locked_closes_none_that_is_stored_in_it() {
         let below = open(&memory, bytes);
         let above = open(&memory, Over(below.clone()));
         // Private memory takes all pages but a few.
-        let space = memory.space().unwrap();
+        let space = memory.create_space().unwrap();
         let at = space.map(Map::anonymous(2 * MIB)).unwrap();
         let mut accessor = space.accessor().unwrap();
         let mut page = at;
@@ -182,12 +182,12 @@ fn what_is_deferred_after_the_last_of_the_memory_is_done_by_who_misses_syncs_or_
 #[test]
 fn the_last_file_leaves_nothing_charged_when_the_memory_went_before_it() {
     let memory = memory(4 * MIB);
-    let group = memory.group("files", 2 * MIB).unwrap();
-    let options = memory.options().group(&group);
+    let group = memory.create_group("files", 2 * MIB).unwrap();
+    let options = memory.file_options().group(&group);
     let options = options.access(FileAccess::ReadWrite);
-    let open = || options.clone().open(MemoryStore::new()).unwrap();
+    let open = || options.clone().open_store(MemoryStore::new()).unwrap();
     let files = [open(), open()];
-    let mapped = memory.space_with(&crate::space::SpaceOptions::new().group(&group));
+    let mapped = memory.create_space_with(&crate::space::SpaceOptions::new().group(&group));
     let mapped = mapped.unwrap();
     for (file, number) in files.iter().zip(1..) {
         // The offsets make the index deep enough for nodes, in which readers may be.
@@ -208,7 +208,7 @@ fn the_last_file_leaves_nothing_charged_when_the_memory_went_before_it() {
 type End = Box<dyn FnOnce() -> Option<Space>>;
 
 fn map(memory: &Memory, file: &DaxFile) -> (Space, VirtAddr) {
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::direct(file)).unwrap();
     (space, at)
 }
@@ -217,10 +217,10 @@ fn map(memory: &Memory, file: &DaxFile) -> (Space, VirtAddr) {
 fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() {
     let left_by = |end_of: fn(&Memory, DaxFile) -> End| {
         let memory = memory(4 * MIB);
-        let group = memory.group("files", 2 * MIB).unwrap();
+        let group = memory.create_group("files", 2 * MIB).unwrap();
         let device = DaxDevice::memory(MIB).unwrap();
         let options = memory.direct_options().group(&group);
-        let file = options.on(&device, "data.bin").unwrap();
+        let file = options.create_on(&device, "data.bin").unwrap();
         // The file has entries, in whose nodes readers may be.
         file.write_at(&[1; 100], 0).unwrap();
         let end = end_of(&memory, file);
@@ -265,10 +265,10 @@ fn the_last_direct_file_leaves_nothing_charged_when_the_memory_went_before_it() 
 #[test]
 fn a_file_that_the_end_of_the_memory_closes_leaves_nothing_charged() {
     let memory = memory(4 * MIB);
-    let group = memory.group("files", 2 * MIB).unwrap();
-    let options = memory.options().group(&group);
+    let group = memory.create_group("files", 2 * MIB).unwrap();
+    let options = memory.file_options().group(&group);
     let options = options.access(FileAccess::ReadWrite);
-    let file = options.open(MemoryStore::new()).unwrap();
+    let file = options.open_store(MemoryStore::new()).unwrap();
     // The offsets make the index deep enough for nodes, in which readers may be.
     file.write_at(&[1; 100], 0).unwrap();
     file.write_at(&[1; 100], 1 << 30).unwrap();

@@ -151,8 +151,8 @@ fn a_file_that_nobody_can_find_any_more_is_no_reason_to_refuse() {
         memory.0.pool.retire(call);
     };
     left_behind(memory.open(&path).unwrap());
-    let writable = memory.options().access(FileAccess::ReadWrite);
-    left_behind(writable.open_path(&path).unwrap());
+    let writable = memory.file_options().access(FileAccess::ReadWrite);
+    left_behind(writable.open(&path).unwrap());
     let file = memory.create(&path).unwrap();
     assert!(file.is_empty());
     left_behind(file);
@@ -186,7 +186,11 @@ fn a_file_that_was_replaced_may_be_in_use() {
 #[test]
 fn a_create_that_fails_empties_nothing() {
     let (memory, folder, path) = memory_and_file();
-    let error = memory.options().block_size(5000).create(&path).unwrap_err();
+    let error = memory
+        .file_options()
+        .block_size(5000)
+        .create(&path)
+        .unwrap_err();
     assert!(matches!(error, OpenError::File(_)), "{error}");
     assert_eq!(fs::metadata(&path).unwrap().len(), LEN);
     let capacity = memory.direct_options().capacity(u64::MAX);

@@ -25,14 +25,14 @@ type Hanging = Arc<FaultyStore<MemoryStore>>;
 fn open(memory: &Memory) -> (PagedFile, Hanging) {
     let bytes = MemoryStore::from_bytes(&[1; PAGE_SIZE]);
     let store = Arc::new(FaultyStore::new(bytes));
-    let options = memory.options().access(FileAccess::ReadWrite);
+    let options = memory.file_options().access(FileAccess::ReadWrite);
     (options.open_store(store.clone()).unwrap(), store)
 }
 
 /// Opens a file with dirty bytes. Only a mapping keeps the file open.
 fn mapped(memory: &Memory) -> (Space, VirtAddr, Hanging) {
     let (file, store) = open(memory);
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file).shared().writable()).unwrap();
     space.accessor().unwrap().store(at, 7_u64).unwrap();
     (space, at, store)
@@ -161,8 +161,8 @@ fn nothing_is_charged_any_more_when_the_last_drop_has_returned() {
         .service
         .as_ref()
         .map(crate::memory::service::Service::pause);
-    let group = memory.group("a", 2 * MIB).unwrap();
-    let space = memory.space_in(&group).unwrap();
+    let group = memory.create_group("a", 2 * MIB).unwrap();
+    let space = memory.create_space_in(&group).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     space.accessor().unwrap().store(at, 1_u64).unwrap();
     memory.0.pool.finish_retired();

@@ -12,8 +12,8 @@ fn uses_of_mapped_pages_are_seen_in_every_stretch_and_not_between() {
     let options = Memory::builder(2 * MIB).threads(Threads::None);
     let memory = options.sample_misses().build().unwrap();
     let store = MemoryStore::from_bytes(&[7; 20 * PAGE_SIZE]);
-    let file = memory.options().open(store).unwrap();
-    let space = memory.space().unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     let mut a = space.accessor().unwrap();
     let pool = &memory.0.pool;
@@ -48,7 +48,7 @@ fn uses_of_hot_pages_by_calls_are_seen_in_every_stretch() {
     let options = Memory::builder(2 * MIB).threads(Threads::None);
     let memory = options.sample_misses().build().unwrap();
     let store = MemoryStore::from_bytes(&[7; 20 * PAGE_SIZE]);
-    let file = memory.options().open(store).unwrap();
+    let file = memory.file_options().open_store(store).unwrap();
     let pool = &memory.0.pool;
     let view = |uses: u64| {
         let at = uses % 20 * PAGE;

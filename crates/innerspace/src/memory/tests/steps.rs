@@ -22,13 +22,16 @@ impl Tenants {
     fn new() -> Tenants {
         let memory = Memory::builder(64 * MIB).threads(Threads::None);
         let memory = memory.build().unwrap();
-        let (a, b) = (memory.group("a", 32 * MIB), memory.group("b", 8 * MIB));
+        let (a, b) = (
+            memory.create_group("a", 32 * MIB),
+            memory.create_group("b", 8 * MIB),
+        );
         let (a, b) = (a.unwrap(), b.unwrap());
         Tenants { memory, a, b }
     }
 
     fn open(&self, group: &Group) -> PagedFile {
-        let options = self.memory.options().access(FileAccess::ReadWrite);
+        let options = self.memory.file_options().access(FileAccess::ReadWrite);
         let store = Arc::new(MemoryStore::with_len(16 * PAGE));
         options.group(group).open_store(store).unwrap()
     }
@@ -52,7 +55,7 @@ fn opening_a_file_and_closing_it_looks_at_no_other() {
         let others = tenants.unwritten(others);
         let store = Arc::new(MemoryStore::with_len(PAGE));
         let open = || {
-            let options = tenants.memory.options().group(&tenants.b);
+            let options = tenants.memory.file_options().group(&tenants.b);
             options.open_store(store.clone()).unwrap()
         };
         let steps = failpoint::count("FileSeen", || {
@@ -82,7 +85,7 @@ fn a_writer_at_its_limit_looks_at_no_file_of_others_and_at_no_clean_one() {
                 .on(&[OperationKind::Write])
                 .forever(),
         );
-        let options = tenants.memory.options().access(FileAccess::ReadWrite);
+        let options = tenants.memory.file_options().access(FileAccess::ReadWrite);
         let file = options.group(&tenants.b).open_store(store.clone()).unwrap();
         let mut at = 0;
         let refused = loop {
@@ -130,7 +133,7 @@ fn the_work_of_a_tick_is_for_files_with_unwritten_blocks_alone() {
 #[test]
 fn dropping_accessors_is_no_search_for_each_among_all() {
     let tenants = Tenants::new();
-    let space = tenants.memory.space_in(&tenants.a).unwrap();
+    let space = tenants.memory.create_space_in(&tenants.a).unwrap();
     let accessors: Vec<_> = (0..1000).map(|_| space.accessor().unwrap()).collect();
     let steps = failpoint::count("MemberSeen", || drop(accessors));
     assert!((1000..200_000).contains(&steps), "{steps}");

@@ -21,7 +21,7 @@ const SHORT: Duration = Duration::from_millis(2);
 fn open(memory: &Memory) -> (PagedFile, Arc<FaultyStore<MemoryStore>>) {
     let store = Arc::new(FaultyStore::new(MemoryStore::from_bytes(&[7; 100_000])));
     let options = memory
-        .options()
+        .file_options()
         .access(FileAccess::ReadWrite)
         .name("data.bin");
     (options.open_store(store.clone()).unwrap(), store)
@@ -65,7 +65,7 @@ fn who_waits_for_a_store_that_hangs_waits_as_long_as_he_said() {
     store.release(Release::Proceed);
     assert_eq!(ready.wait_timeout(LONG).unwrap().unwrap()[..], [7; 10]);
 
-    let space = memory.space().unwrap();
+    let space = memory.create_space().unwrap();
     let at = space.map(Map::file(&file)).unwrap();
     hang(&store, OperationKind::Read);
     let mut ready = space.ready(at + 90_000, 10, AccessKind::Load);

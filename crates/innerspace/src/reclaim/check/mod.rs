@@ -2,6 +2,7 @@
 //! of a request that has failed.
 
 mod holders;
+#[cfg(any(test, feature = "test-util"))]
 mod validate;
 
 pub(super) use holders::count_holders;

@@ -193,6 +193,7 @@ impl Lru {
     }
 
     /// Returns the frames that may wait in batches, each with its batch's number. For `validate`.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u8, FrameId)> {
         let batches = (0..).zip(&self.batches);
         batches.flat_map(|(number, batch)| batch.frames.iter().map(move |id| (number, FrameId(id))))

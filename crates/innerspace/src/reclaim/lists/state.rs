@@ -66,6 +66,7 @@ pub(crate) struct ListSizes {
 }
 
 impl ListSizes {
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn of(&self, kind: ListKind) -> PageCount {
         match kind {
             ListKind::Inactive => self.inactive,

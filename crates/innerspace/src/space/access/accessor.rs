@@ -53,7 +53,7 @@ use crate::{Space, VirtAddr};
 /// ```
 /// use innerspace::{MIB, Map, Memory, space::FaultKind};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let space = Memory::with_limit(16 * MIB)?.space()?;
+/// let space = Memory::with_limit(16 * MIB)?.create_space()?;
 /// let at = space.map(Map::anonymous(8192))?;
 /// let mut a = space.accessor()?;
 /// a.store(at + 4092, 0x1122_3344_5566_7788_u64)?;    // any alignment, also across pages
@@ -106,7 +106,7 @@ impl Accessor {
     /// ```
     /// # use innerspace::{Map, Memory, MIB};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
     /// let at = space.map(Map::anonymous(64 * 1024))?;
     /// let mut a = space.accessor()?;
     /// let sum = a.session(|a| {

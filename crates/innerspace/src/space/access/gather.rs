@@ -26,7 +26,7 @@ forms! { Accessor, Single => {
     /// ```
     /// # use innerspace::{MIB, Map, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
     /// # let at = space.map(Map::anonymous(MIB))?;
     /// # let mut a = space.accessor()?;
     /// let (mut key, mut value) = ([0; 8], [0; 100]);

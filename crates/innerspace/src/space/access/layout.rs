@@ -60,7 +60,7 @@ use crate::space::tlb::translator::{LEAVES, Tags, Translator};
 /// # use innerspace::{MIB, Map, Memory, space::TranslationLayout};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
-/// let space = memory.space()?;
+/// let space = memory.create_space()?;
 /// let at = space.map(Map::anonymous(4096))?;
 /// let mut accessor = space.accessor()?;
 /// let layout: TranslationLayout = accessor.layout();

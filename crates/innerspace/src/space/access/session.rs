@@ -31,7 +31,7 @@ use crate::sys::copy::Scalar;
 /// ```compile_fail,E0277
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let memory = innerspace::Memory::with_limit(innerspace::MIB)?;
-/// # let space = memory.space()?;
+/// # let space = memory.create_space()?;
 /// # let at = space.map(innerspace::Map::anonymous(4096).writable())?;
 /// space.accessor()?.session(|session| {
 ///     std::thread::scope(|scope| {

@@ -82,7 +82,7 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// }
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
     /// # let at = space.map(Map::anonymous(MIB))?;
     /// # let mut a = space.accessor()?;
     /// let descriptor = Descriptor { address: 0x1000, len: 64, flags: 1, next: 2 };

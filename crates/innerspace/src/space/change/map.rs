@@ -32,7 +32,7 @@ const MAX_OFFSET: u64 = LAST_OFFSET - END;
 /// # use innerspace::{Map, Memory, VirtAddr, MIB, space::Protection};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(4 * MIB)?;
-/// let space = memory.space()?;
+/// let space = memory.create_space()?;
 /// let at = space.map(Map::anonymous(64 * 1024))?;
 /// let map = Map::anonymous(4096).at(VirtAddr(0x10_0000));
 /// let fixed = space.map(map.protection(Protection::READ))?;
@@ -173,7 +173,7 @@ impl Map {
     /// }
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// let space = Memory::with_limit(4 * MIB)?.create_space()?;
     /// let at = space.map(Map::device(Counter(AtomicU32::new(0)), 4096))?;
     /// let mut a = space.accessor()?;
     /// assert_eq!((a.load::<u32>(at)?, a.load::<u32>(at)?), (0, 1));

@@ -116,7 +116,7 @@ impl Space {
     /// #     fn store(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> { Ok(()) }
     /// # }
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// # let space = Memory::with_limit(4 * MIB)?.create_space()?;
     /// let at = space.map(Map::device(Uart, 8))?;
     /// space.unmap(at, 8)?;
     /// space.wait_for_calls()?;

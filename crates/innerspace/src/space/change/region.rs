@@ -22,7 +22,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 /// ```
 /// use innerspace::{KIB, MIB, Memory};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let space = Memory::with_limit(4 * MIB)?.space()?;
+/// let space = Memory::with_limit(4 * MIB)?.create_space()?;
 /// let mut heap = space.region(64 * MIB)?;
 /// assert_eq!(heap.set_len(10 * KIB)?, heap.start() + 10 * KIB);
 /// let mut a = space.accessor()?;

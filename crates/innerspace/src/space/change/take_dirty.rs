@@ -39,7 +39,7 @@ impl Space {
     /// ```
     /// use innerspace::{MIB, Map, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let space = Memory::with_limit(4 * MIB)?.space()?;
+    /// let space = Memory::with_limit(4 * MIB)?.create_space()?;
     /// let screen = space.map(Map::anonymous(MIB))?;
     /// let mut a = space.accessor()?;
     /// assert_eq!(space.take_dirty(screen, MIB)?, [screen..screen + MIB]);

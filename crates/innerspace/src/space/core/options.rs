@@ -28,7 +28,7 @@ impl AddressWidth {
 
 const _: () = assert!(crate::space::table::ADDRESS_BITS == 48);
 
-/// The options of a [`Space`](crate::Space); see [`Memory::space_with`](crate::Memory::space_with).
+/// The options of a [`Space`](crate::Space); see [`Memory::create_space_with`](crate::Memory::create_space_with).
 #[derive(Clone, Debug, Default)]
 pub struct SpaceOptions {
     pub(crate) group: Option<Group>,

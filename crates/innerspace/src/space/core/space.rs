@@ -47,7 +47,7 @@ const CAUSE_BYTES: usize = size_of::<Remembered>() + 256;
 /// use innerspace::{MIB, Map, Memory, space::Protection};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let memory = Memory::with_limit(16 * MIB)?;
-/// let space = memory.space()?;
+/// let space = memory.create_space()?;
 /// let at = space.map(Map::anonymous(MIB))?;          // zeros, readable and writable
 /// space.accessor()?.store(at, 1_u64)?;
 ///

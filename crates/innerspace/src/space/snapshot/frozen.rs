@@ -24,7 +24,7 @@ use crate::sync::Arc;
 /// ```
 /// use innerspace::{MIB, Map, Memory};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let space = Memory::with_limit(4 * MIB)?.space()?;
+/// let space = Memory::with_limit(4 * MIB)?.create_space()?;
 /// let at = space.map(Map::anonymous(MIB))?;
 /// let mut a = space.accessor()?;
 /// a.store(at, 1_u64)?;
@@ -113,7 +113,7 @@ impl Snapshot {
     ///
     /// # Panics
     /// Panics if an invariant is broken.
-    #[doc(hidden)]
+    #[cfg(any(test, feature = "test-util"))]
     pub fn validate(&self) {
         self.0.validate();
     }

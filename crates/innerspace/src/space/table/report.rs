@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::nodes::{Nodes, pieces};
 use super::pte::{self, Holds, Pte, VALID_W};
-use crate::frame::Kind;
 use crate::space::core::address::{LEAF_BYTES, ROOT_LEVEL, span};
 use crate::sync::raw::AtomicU64;
 use crate::{FrameId, PageCount};
@@ -28,6 +27,7 @@ pub(crate) struct Resident {
 
 impl Resident {
     /// Returns the number of present slots.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn total(&self) -> u64 {
         self.own.0 + self.shared.0 + self.file.0 + self.direct.0 + self.zero.0
     }
@@ -162,14 +162,16 @@ impl Nodes<'_> {
 
     /// Checks all that one space can check of the nodes below `root`. No other thread changes the
     /// table.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(self, root: FrameId) {
         self.validate_below(root, ROOT_LEVEL);
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     fn validate_below(self, node: FrameId, level: u32) {
         assert_eq!(
             self.pool.frames.meta(node).kind(),
-            Kind::Table,
+            crate::frame::Kind::Table,
             "node {node:?}"
         );
         assert!(self.state(node).refs() >= 1, "node {node:?} has no parent");

@@ -454,7 +454,10 @@ fn what_one_side_of_a_fork_allows_itself_the_other_does_not_see() {
 #[test]
 fn a_full_group_is_an_error_to_the_access_and_nothing_more() {
     let pool = pool(256);
-    let group = pool.root_group().child("tenant-a", 32 * PAGE).unwrap();
+    let group = pool
+        .root_group()
+        .create_child("tenant-a", 32 * PAGE)
+        .unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();

@@ -192,7 +192,7 @@ fn short_loads_in_a_snapshot_leave_its_space_as_it_is() {
 #[test]
 fn a_short_load_takes_nothing_of_a_group_that_is_full() {
     let pool = pool(512);
-    let group = pool.root_group().child("full", 40 * PAGE).unwrap();
+    let group = pool.root_group().create_child("full", 40 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(256 * PAGE)).unwrap();
     let mut a = space.accessor().unwrap();
@@ -214,7 +214,7 @@ fn a_short_load_takes_nothing_of_a_group_that_is_full() {
 #[test]
 fn a_store_is_refused_and_slowed_down_once() {
     let pool = pool(512);
-    let group = pool.root_group().child("small", 30 * PAGE).unwrap();
+    let group = pool.root_group().create_child("small", 30 * PAGE).unwrap();
     group.set_high(Some(25 * PAGE)).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::anonymous(64 * PAGE)).unwrap();

@@ -153,7 +153,7 @@ fn a_fault_waits_for_no_change_elsewhere() {
 #[test]
 fn tables_and_mappings_are_charged_and_refused_at_the_limit() {
     let pool = pool(1024);
-    let group = pool.root_group().child("tenant", 64 * PAGE).unwrap();
+    let group = pool.root_group().create_child("tenant", 64 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let mut a = space.accessor().unwrap();
     // There is one page in each 1 GiB: it takes two nodes and the page itself.

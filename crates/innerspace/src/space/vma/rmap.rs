@@ -185,6 +185,7 @@ impl FileRanges {
     }
 
     /// Checks that these are exactly the ranges of files among `all`.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate<'a>(&self, all: impl Iterator<Item = &'a Vma>) {
         self.0.validate();
         let mut known: Vec<RmapEntry> = all.filter_map(RmapEntry::by).collect();

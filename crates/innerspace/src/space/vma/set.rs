@@ -10,7 +10,6 @@ use super::area::Vma;
 use super::ledger::Ledger;
 use super::rmap::FileRanges;
 use super::tree::RangeTree;
-use crate::PAGE_SIZE;
 use crate::sync::Arc;
 
 /// The set; see the module.
@@ -266,6 +265,7 @@ impl VmaSet {
     }
 
     /// Checks order, alignment and merging.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(&self) {
         self.tree.validate();
         self.files.validate(self.iter());
@@ -273,7 +273,7 @@ impl VmaSet {
         assert_eq!(self.locked, locked, "the number of locked ranges");
         let mut last: Option<&Vma> = None;
         for vma in self.iter() {
-            let aligned = (vma.start | vma.end) % PAGE_SIZE as u64 == 0;
+            let aligned = (vma.start | vma.end) % crate::PAGE_SIZE as u64 == 0;
             assert!(aligned, "unaligned: {vma}");
             let merges = last.is_some_and(|last| last.merges_with(vma));
             assert!(!merges, "{vma} should merge with the one below it");

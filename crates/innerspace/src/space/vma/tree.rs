@@ -384,6 +384,7 @@ impl<V: Ranged> RangeTree<V> {
     }
 
     /// Checks the tree, with all that its nodes say about their ranges.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn validate(&self) {
         let mut last = V::Key::FIRST;
         for value in self.iter() {
@@ -497,6 +498,7 @@ impl<V: Ranged> Node<V> {
     }
 
     /// Checks the node and returns its depth.
+    #[cfg(any(test, feature = "test-util"))]
     fn validate(&self, is_root: bool) -> usize {
         let least = if is_root { 1 } else { LEAST };
         assert!(self.body.len() >= least, "a node is too empty");
@@ -525,6 +527,7 @@ impl<V: Ranged> Node<V> {
 }
 
 impl<T: Ranged> Row<T> {
+    #[cfg(any(test, feature = "test-util"))]
     fn validate(&self) {
         for place in 0..WIDTH {
             let want = self.items.get(place).map_or(T::Key::UNUSED, Ranged::end);

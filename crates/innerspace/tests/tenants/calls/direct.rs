@@ -26,20 +26,20 @@ calls! {
     }
     DirectOpener {
         group: |h, x| {
-            let inner = h.group.child("of a direct file", x.number())?;
-            h.keep(h.direct_options().group(&inner).on(&h.device, "other")?)
+            let inner = h.group.create_child("of a direct file", x.number())?;
+            h.keep(h.direct_options().group(&inner).create_on(&h.device, "other")?)
         };
-        share: |h, _| h.keep(h.direct_options().share().on(&h.device, "shared")?);
+        share: |h, _| h.keep(h.direct_options().share().create_on(&h.device, "shared")?);
         access: |h, x| h.keep(h.direct_options().access(x.one_of(&ACCESSES)).open(h.path(x))?);
         hole_writes: |h, x| {
             let what = x.one_of(&[HoleWrites::OnePage, HoleWrites::Large]);
-            h.keep(h.direct_options().hole_writes(what).on(&h.device, "large")?)
+            h.keep(h.direct_options().hole_writes(what).create_on(&h.device, "large")?)
         };
         on_shrink: |h, x| {
             h.keep(h.direct_options().on_shrink(OnShrink::Error).open(h.path(x))?)
         };
         capacity: |h, x| h.keep(h.direct_options().capacity(x.number()).open(h.path(x))?);
-        on: |h, x| h.keep(h.on(&h.device, x)?);
+        create_on: |h, x| h.keep(h.on(&h.device, x)?);
         open_file: |h, x| {
             h.keep(h.direct_options().open_file(std::fs::File::open(h.path(x))?)?)
         };

@@ -31,30 +31,30 @@ calls! {
     FileOpener {
         block_size: |h, x| {
             let size = x.one_of(&[0, 512, 3000, PAGE, 16 * PAGE, 512 * PAGE, 1 << 40]);
-            h.file_of(h.options().block_size(size).open(h.store(x))?)
+            h.file_of(h.options().block_size(size).open_store(h.store(x))?)
         };
-        access: |h, x| h.file_of(h.options().access(x.one_of(&ACCESSES)).open(h.store(x))?);
-        write_order: |h, x| h.file_of(h.options().write_order(x.one_of(&ORDERS)).open(h.store(x))?);
+        access: |h, x| h.file_of(h.options().access(x.one_of(&ACCESSES)).open_store(h.store(x))?);
+        write_order: |h, x| h.file_of(h.options().write_order(x.one_of(&ORDERS)).open_store(h.store(x))?);
         group: |h, x| {
-            let inner = h.group.child("of a file", x.number())?;
-            h.file_of(h.options().group(&inner).open(h.store(x))?)
+            let inner = h.group.create_child("of a file", x.number())?;
+            h.file_of(h.options().group(&inner).open_store(h.store(x))?)
         };
-        share: |h, x| h.file_of(h.options().share().open(h.store(x))?);
+        share: |h, x| h.file_of(h.options().share().open_store(h.store(x))?);
         name: |h, x| {
             let name = "\u{1b}[31m/".repeat(x.len());
-            h.file_of(h.options().name(&name).open(h.store(x))?)
+            h.file_of(h.options().name(&name).open_store(h.store(x))?)
         };
-        open: |h, x| h.file_of(h.options().open(h.store(x))?);
         open_store: |h, x| {
+            h.file_of(h.options().open_store(h.store(x))?);
             let store = Arc::new(h.store(x));
             h.file_of(h.options().open_store(store.clone())?);
             h.file_of(h.options().access(x.one_of(&ACCESSES)).open_store(store)?)
         };
-        open_path: |h, x| h.file_of(h.options().access(x.one_of(&ACCESSES)).open_path(h.path(x))?);
+        open: |h, x| h.file_of(h.options().access(x.one_of(&ACCESSES)).open(h.path(x))?);
         create: |h, x| h.file_of(h.options().create(h.path(x))?);
         create_new: |h, x| h.file_of(h.options().create_new(h.path(x))?);
         open_file: |h, x| h.file_of(h.options().open_file(std::fs::File::open(h.path(x))?)?);
-        lock: |h, x| h.file_of(h.options().lock(x.one_of(&LOCKS)).open_path(h.path(x))?);
+        lock: |h, x| h.file_of(h.options().lock(x.one_of(&LOCKS)).open(h.path(x))?);
         open_or_create: |h, x| h.file_of(h.options().open_or_create(h.path(x))?);
     }
     PagedFile {
@@ -120,12 +120,12 @@ calls! {
     }
     CloseError {
         error: |h, x| {
-            let file = h.options().open(h.store(x))?;
+            let file = h.options().open_store(h.store(x))?;
             let _ = file.write_at(&x.buffer(), 0);
             file.close().map_err(|error| error.error().to_string())?
         };
         into_file: |h, x| {
-            let file = h.options().open(h.store(x))?;
+            let file = h.options().open_store(h.store(x))?;
             let _ = file.write_at(&x.buffer(), 0);
             file.close().or_else(|error| error.into_file().discard())?
         };

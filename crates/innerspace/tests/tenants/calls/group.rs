@@ -7,19 +7,19 @@ use crate::held::Held;
 
 /// Of A's own, or below it.
 fn below(h: &Held, x: &mut Arguments) -> Result<innerspace::Group, Box<dyn std::error::Error>> {
-    let group = h.group.child_unlimited(&x.next().to_string())?;
+    let group = h.group.create_child_unlimited(&x.next().to_string())?;
     h.keep(group.clone());
     Ok(group)
 }
 
 calls! {
     Group {
-        child: |h, x| {
+        create_child: |h, x| {
             let name = x.one_of(&["", "/", "\n", "a", "..", "b"]);
             let name = name.repeat(x.below(1 << 12) as usize + 1);
-            h.keep(h.group.child(&name, x.number())?)
+            h.keep(h.group.create_child(&name, x.number())?)
         };
-        child_unlimited: |h, x| below(h, x)?;
+        create_child_unlimited: |h, x| below(h, x)?;
         name: |h, _| h.group.name().len();
         path: |h, _| h.group.path().len();
         set_max: |h, x| below(h, x)?.set_max(x.number())?;

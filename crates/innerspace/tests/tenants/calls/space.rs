@@ -54,8 +54,8 @@ fn damaged(h: &Held, x: &mut Arguments) -> Result<Vec<u8>, Box<dyn std::error::E
 
 calls! {
     Memory {
-        space_in: |h, _| h.space_of(h.memory.space_in(&h.group)?);
-        space_with: |h, _| h.space_of(h.memory.space_with(&SpaceOptions::new().group(&h.group))?);
+        create_space_in: |h, _| h.space_of(h.memory.create_space_in(&h.group)?);
+        create_space_with: |h, _| h.space_of(h.memory.create_space_with(&SpaceOptions::new().group(&h.group))?);
         load_snapshot_in: |h, x| {
             let (saved, file) = (damaged(h, x)?, h.file()?);
             let open = |_: &str| Some(file.clone());
@@ -64,12 +64,12 @@ calls! {
     }
     SpaceOptions {
         group: |h, x| {
-            let inner = h.group.child("of a space", x.number())?;
-            h.space_of(h.memory.space_with(&SpaceOptions::new().group(&inner))?)
+            let inner = h.group.create_child("of a space", x.number())?;
+            h.space_of(h.memory.create_space_with(&SpaceOptions::new().group(&inner))?)
         };
         width: |h, _| {
             let options = SpaceOptions::new().group(&h.group).width(AddressWidth::Bits32);
-            h.space_of(h.memory.space_with(&options)?)
+            h.space_of(h.memory.create_space_with(&options)?)
         };
     }
     Map {
@@ -107,7 +107,7 @@ calls! {
         unlock: |h, x| h.space()?.unlock(h.at(x), x.number())?;
         fork: |h, _| h.space_of(h.space()?.fork()?);
         fork_into: |h, x| {
-            let inner = h.group.child("of a fork", x.number())?;
+            let inner = h.group.create_child("of a fork", x.number())?;
             h.space_of(h.space()?.fork_into(&inner)?)
         };
         freeze: |h, _| h.keep(h.space()?.freeze()?);
@@ -176,7 +176,7 @@ calls! {
         };
         fork: |h, _| h.space_of(h.space()?.freeze()?.fork()?);
         fork_into: |h, x| {
-            let inner = h.group.child("of a snapshot", x.number())?;
+            let inner = h.group.create_child("of a snapshot", x.number())?;
             h.space_of(h.space()?.freeze()?.fork_into(&inner)?)
         };
         group: |h, _| h.keep(h.space()?.freeze()?.group().clone());

@@ -34,9 +34,9 @@ fn with_request(
 
 calls! {
     MemoryStore {
-        new: |h, _| h.file_of(h.options().open(MemoryStore::new())?);
-        with_len: |h, x| h.file_of(h.options().open(MemoryStore::with_len(x.number() >> 1))?);
-        from_bytes: |h, x| h.file_of(h.options().open(MemoryStore::from_bytes(&x.buffer()))?);
+        new: |h, _| h.file_of(h.options().open_store(MemoryStore::new())?);
+        with_len: |h, x| h.file_of(h.options().open_store(MemoryStore::with_len(x.number() >> 1))?);
+        from_bytes: |h, x| h.file_of(h.options().open_store(MemoryStore::from_bytes(&x.buffer()))?);
         counts: |_, _| MemoryStore::new().counts();
         to_vec: |_, x| MemoryStore::from_bytes(&x.buffer()).to_vec();
         try_to_vec: |_, _| MemoryStore::with_len(1 << 60).try_to_vec()?;
@@ -56,8 +56,8 @@ calls! {
         copy_of: |_, x| MemoryStore::copy_of(&MemoryStore::from_bytes(&x.buffer()))?;
     }
     FileStore {
-        open: |h, x| h.file_of(h.options().open(FileStore::open(h.path(x), Access::ReadOnly)?)?);
-        create: |h, x| h.file_of(h.options().open(FileStore::create(h.path(x))?)?);
+        open: |h, x| h.file_of(h.options().open_store(FileStore::open(h.path(x), Access::ReadOnly)?)?);
+        create: |h, x| h.file_of(h.options().open_store(FileStore::create(h.path(x))?)?);
         identify: |h, x| FileStore::identify(h.path(x))?;
         cache_mode: |h, x| FileStore::open(h.path(x), Access::ReadOnly)?.cache_mode();
         engine: |h, x| FileStore::open(h.path(x), Access::ReadOnly)?.engine();
@@ -66,25 +66,25 @@ calls! {
     FileOptions {
         access: |h, x| {
             let store = FileOptions::new().access(x.one_of(&ACCESSES)).open(h.path(x))?;
-            h.file_of(h.options().open(store)?)
+            h.file_of(h.options().open_store(store)?)
         };
         create: |h, x| {
             let create = x.one_of(&CREATES);
             let options = FileOptions::new().access(Access::ReadWrite).create(create);
-            h.file_of(h.options().open(options.open(h.path(x))?)?)
+            h.file_of(h.options().open_store(options.open(h.path(x))?)?)
         };
         cache_mode: |h, x| {
             let options = FileOptions::new().cache_mode(CacheMode::Kernel);
-            h.file_of(h.options().open(options.open(h.path(x))?)?)
+            h.file_of(h.options().open_store(options.open(h.path(x))?)?)
         };
-        open: |h, x| h.file_of(h.options().open(FileOptions::new().open(h.path(x))?)?);
+        open: |h, x| h.file_of(h.options().open_store(FileOptions::new().open(h.path(x))?)?);
         open_file: |h, x| {
             let file = std::fs::File::open(h.path(x))?;
-            h.file_of(h.options().open(FileOptions::new().open_file(file)?)?)
+            h.file_of(h.options().open_store(FileOptions::new().open_file(file)?)?)
         };
         lock: |h, x| {
             let lock = x.one_of(&[FileLock::None, FileLock::Shared, FileLock::Exclusive]);
-            h.file_of(h.options().open(FileOptions::new().lock(lock).open(h.path(x))?)?)
+            h.file_of(h.options().open_store(FileOptions::new().lock(lock).open(h.path(x))?)?)
         };
     }
     Batch {

@@ -112,7 +112,10 @@ fn more_changes_than_are_noted_are_all_restored() {
 fn changes_that_the_group_has_no_memory_to_note_are_all_restored() {
     let (pages, max) = (400, 2_048);
     let pool = pool(4_096);
-    let group = pool.root_group().child("tenant", max * PAGE).unwrap();
+    let group = pool
+        .root_group()
+        .create_child("tenant", max * PAGE)
+        .unwrap();
     let cache = crate::cache::Cache::new(&pool);
     let space = Space::new(&cache, &group, crate::space::AddressWidth::Bits48).unwrap();
     let at = VirtAddr(LEAF);

@@ -188,7 +188,7 @@ fn a_fork_without_room_for_the_copies_is_refused() {
     let pool = pool(256);
     let (space, at, mut a) = numbered(&pool, 64);
     let pinned = space.pin(at, 64 * PAGE, AtFork::Copy).unwrap();
-    let group = pool.root_group().child("small", 32 * PAGE).unwrap();
+    let group = pool.root_group().create_child("small", 32 * PAGE).unwrap();
     let before = in_use(&pool);
     assert!(matches!(space.fork_into(&group), Err(SpaceError::Limit(_))));
     assert_eq!(in_use(&pool), before);
@@ -370,7 +370,7 @@ fn only_private_writable_memory_of_a_live_space_can_be_pinned() {
 #[test]
 fn a_pin_over_the_limit_is_refused_and_pins_nothing() {
     let pool = pool(256);
-    let group = pool.root_group().child("small", 40 * PAGE).unwrap();
+    let group = pool.root_group().create_child("small", 40 * PAGE).unwrap();
     let space = Space::new(
         &crate::cache::Cache::new(&pool),
         &group,

@@ -231,7 +231,7 @@ fn the_leaf_of_zeros_is_charged_to_no_group_that_uses_it() {
     let pool = pool(512);
     let device = device(PAGE);
     let file = hole(&pool, &device, LARGE);
-    let group = pool.root_group().child("first", 64 * PAGE).unwrap();
+    let group = pool.root_group().create_child("first", 64 * PAGE).unwrap();
     let space = Space::new(&Cache::new(&pool), &group, AddressWidth::Bits48).unwrap();
     let at = space.map(Map::direct(&file)).unwrap();
     assert_eq!(space.accessor().unwrap().load::<u8>(at), Ok(0));

@@ -143,6 +143,7 @@ impl Flights {
     }
 
     /// Waits until every read was completed. A request leaves its file's table a little earlier.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn wait_quiet(&self) {
         while self.state.lock().outstanding > 0 {
             crate::sync::thread::sleep(Duration::from_millis(1));
