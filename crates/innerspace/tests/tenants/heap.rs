@@ -195,9 +195,9 @@ fn spaces_and_their_copies_are_charged_at_their_size() {
     let world = World::new(128 * MIB, Threads::None);
     let page = PAGE_SIZE as u64;
     check("space", &world.a, page, |_| {
-        world.memory.space_in(&world.a).unwrap()
+        world.memory.create_space_in(&world.a).unwrap()
     });
-    let space = world.memory.space_in(&world.a).unwrap();
+    let space = world.memory.create_space_in(&world.a).unwrap();
     let at = space.map(Map::anonymous(MIB)).unwrap();
     let mut accessor = space.accessor().unwrap();
     accessor.store(at, 1_u64).unwrap();
@@ -205,7 +205,7 @@ fn spaces_and_their_copies_are_charged_at_their_size() {
     check("snapshot", &world.a, page, |_| space.freeze().unwrap());
     drop(accessor);
     check("space that has refused accesses", &world.a, page, |_| {
-        let space = world.memory.space_in(&world.a).unwrap();
+        let space = world.memory.create_space_in(&world.a).unwrap();
         let mut accessor = space.accessor().unwrap();
         for page in 0..64_u64 {
             let fault = accessor.load::<u8>(innerspace::VirtAddr(page << 12));
@@ -222,10 +222,10 @@ fn copies_of_a_space_with_many_files_and_devices_are_charged_at_their_size() {
     let world = World::new(128 * MIB, Threads::None);
     let page = PAGE_SIZE as u64;
     let open = || {
-        let options = world.memory.options().group(&world.a);
-        options.open(Zeros(None)).unwrap()
+        let options = world.memory.file_options().group(&world.a);
+        options.open_store(Zeros(None)).unwrap()
     };
-    let space = || world.memory.space_in(&world.a).unwrap();
+    let space = || world.memory.create_space_in(&world.a).unwrap();
     let own = space();
     let mut files = Vec::with_capacity(2 * MANY);
     check("file that is mapped", &world.a, 0, |_| {
@@ -259,15 +259,19 @@ fn mappings_are_removed_from_a_group_that_is_full_to_the_last_byte() {
     let world = World::new(8 * MIB, Threads::None);
     let page = PAGE_SIZE as u64;
     for ranges in [1, 5, 40] {
-        let full = world.a.child("full", 512 * KIB).unwrap();
-        let space = world.memory.space_in(&full).unwrap();
+        let full = world.a.create_child("full", 512 * KIB).unwrap();
+        let space = world.memory.create_space_in(&full).unwrap();
         let copy = space.fork().unwrap();
         let at = space.map(Map::anonymous(2 * ranges * page)).unwrap();
         for range in 0..ranges {
             space.unmap(at + (2 * range + 1) * page, page).unwrap();
         }
         let frozen = space.freeze().unwrap();
-        let file = world.memory.options().group(&full).open(Zeros(None));
+        let file = world
+            .memory
+            .file_options()
+            .group(&full)
+            .open_store(Zeros(None));
         let filled: Vec<_> = (0..).map_while(|_| full.watch().ok()).collect();
         assert!(filled.len() > 500);
         for range in 0..ranges {
