@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The layers, lowest first. The modules of one row may use each other.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &["units", "stats", "sync", "sys"],
     &["exec"],
     &["frame"],
@@ -24,6 +24,7 @@ const LAYERS: [&[&str]; 10] = [
     &["dax"],
     &["space"],
     &["memory"],
+    &["error", "file"],
 ];
 
 /// The modules in which `unsafe` may stand, as beginnings of paths below `src`.

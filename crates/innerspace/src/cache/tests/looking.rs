@@ -476,7 +476,7 @@ fn a_block_that_went_or_moved_is_not_guessed_where_it_was() {
     file.set_len(0).unwrap();
     assert!(matches!(
         file.view(0..1),
-        Err(crate::file::FileError::PastEnd { .. })
+        Err(crate::cache::FileError::PastEnd { .. })
     ));
     file.set_len(4096).unwrap();
     assert_eq!(*file.view(0..4096).unwrap(), [0; 4096]);

@@ -9,7 +9,7 @@ mod opening;
 mod sessions;
 mod spaces;
 
-use crate::file::FileAccess;
+use crate::cache::FileAccess;
 use crate::store::MemoryStore;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};

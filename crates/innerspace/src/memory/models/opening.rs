@@ -4,7 +4,7 @@ use super::{assert_nothing_left, explore, memory};
 use std::io;
 
 use crate::Memory;
-use crate::file::FileAccess;
+use crate::cache::FileAccess;
 use crate::store::{Identity, MemoryStore, Store};
 use crate::sync::{Arc, thread};
 

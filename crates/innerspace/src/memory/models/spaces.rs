@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::{PAGE, anonymous, assert_nothing_left, explore, memory, numbered};
-use crate::file::FileAccess;
+use crate::cache::FileAccess;
 use crate::space::{AtFork, FaultKind, Protection, SpaceError};
 use crate::store::MemoryStore;
 use crate::sync::atomic::{AtomicU32, Ordering};

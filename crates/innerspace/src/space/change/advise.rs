@@ -347,7 +347,7 @@ fn file_parts(vmas: &VmaSet, range: &Range<u64>, wanted: impl Fn(&Vma) -> bool) 
 /// Calls `cached` or `direct` with each file and those of its bytes that exist.
 fn for_each_file(
     parts: Vec<FilePart>,
-    cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::file::FileError>,
+    cached: impl Fn(&PagedFile, Range<u64>) -> Result<(), crate::cache::FileError>,
     direct: impl Fn(&DaxFile, Range<u64>) -> Result<(), crate::dax::DaxError>,
 ) -> Result<(), SpaceError> {
     for (file, pages) in parts {
