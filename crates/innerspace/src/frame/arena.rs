@@ -5,6 +5,7 @@
 
 use std::hint::cold_path;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::sys::memory::Mapping;
@@ -63,12 +64,13 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Maps zeroed memory for `frames` frames, including the zero frame.
+    /// Maps zeroed memory for `frames` frames, including the zero frame. Those from `windows` on, a
+    /// multiple of 512, get no huge pages, which would back more than is in use.
     ///
     /// A child of fork(2) sees zeros there and in the metadata, because it would otherwise be a
     /// second owner of everything. Zeros lead to nothing, so each lookup in a child misses, and
     /// misses are refused there.
-    pub(super) fn new(frames: u32) -> io::Result<Arena> {
+    pub(super) fn new(frames: u32, windows: u32) -> io::Result<Arena> {
         // Computed in 64 bits, even where addresses are shorter, so that no frame's number is cut
         // off.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
@@ -76,6 +78,9 @@ impl Arena {
         let memory = Mapping::new(len)?;
         memory.advise_wipe_on_fork();
         memory.advise_huge();
+        if windows < frames {
+            memory.advise_small_from((windows as usize) << PAGE_SHIFT);
+        }
         Ok(Arena {
             memory,
             frames: frames.into(),
@@ -126,6 +131,13 @@ impl Arena {
         // SAFETY: the caller promises that the frame is in the arena, so the address is inside the
         // mapping.
         unsafe { self.memory.start().add(id.index() << PAGE_SHIFT) }
+    }
+
+    /// Gives the host's memory of some frames back, which are the caller's alone.
+    pub(super) fn discard(&self, frames: Range<u32>) {
+        let start = (frames.start as usize) << PAGE_SHIFT;
+        self.memory
+            .discard(start..start + (frames.len() << PAGE_SHIFT));
     }
 
     /// Panics because `id` is no frame of this arena.

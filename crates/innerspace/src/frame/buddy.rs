@@ -12,6 +12,8 @@
 //! that mutex. So the test whether a buddy is free and whole is exact, although other threads
 //! meanwhile change the kinds of their own frames.
 
+use std::ops::Range;
+
 use super::list::FrameList;
 use super::meta::{Kind, Meta};
 use crate::FrameId;
@@ -25,25 +27,35 @@ pub(super) struct Buddy {
     /// The free blocks of each order. A list has first the blocks that begin below `untouched`,
     /// then the others in ascending order.
     lists: [FrameList; MAX_ORDER as usize + 1],
-    /// The number of the last frame plus 1.
+    /// The number after that of the last frame that was free at first. The rest of the arena is
+    /// holes ([`super::window`]).
     end: u32,
     /// The number of frames in the lists.
     free: u32,
-    /// The first frame that was never given out, nor was any after it. Their bytes are still the
-    /// host's zeros.
+    /// The first frame before `end` that was never given out, nor was any after it. Their bytes are
+    /// still the host's zeros. Frames behind `end` count as given out.
     untouched: u32,
+    /// Frames of the arena that are neither free nor in use, and in no window.
+    pub(super) holes: u32,
+    /// The parts of windows that have no frames yet.
+    pub(super) windows: Vec<Range<u32>>,
+    /// Where to look for the next window first.
+    pub(super) next_window: u32,
 }
 
 impl Buddy {
-    /// Makes an allocator in which all frames of the arena except the zero frame are free. `metas`
-    /// is zeroed memory.
-    pub(super) fn new(metas: &[Meta]) -> Buddy {
-        let end = metas.len() as u32;
+    /// An allocator with all frames before `end` free but the zero frame; those from the next
+    /// multiple of the largest block on are holes. `metas` is zeroed memory.
+    pub(super) fn new(metas: &[Meta], end: u32) -> Buddy {
+        let holes = end.next_multiple_of(1 << MAX_ORDER);
         let mut buddy = Buddy {
             lists: [const { FrameList::new() }; MAX_ORDER as usize + 1],
             end,
             free: 0,
             untouched: 1,
+            holes: (metas.len() as u32).saturating_sub(holes),
+            windows: Vec::new(),
+            next_window: holes,
         };
         let mut id = 1;
         while id < end {
@@ -59,6 +71,11 @@ impl Buddy {
     /// Returns the number of frames in the lists.
     pub(super) fn free(&self) -> u32 {
         self.free
+    }
+
+    /// The number after that of the last frame that was free at first.
+    pub(super) fn end(&self) -> u32 {
+        self.end
     }
 
     /// Takes a block of the smallest order that is large enough. If it is larger than needed,
@@ -83,8 +100,10 @@ impl Buddy {
         }
         let meta = &metas[id.index()];
         meta.set_order(order);
-        meta.set_fresh(id.0 >= self.untouched);
-        self.untouched = self.untouched.max(id.0 + (1 << order));
+        meta.set_fresh(!self.is_used(id));
+        if id.0 < self.end {
+            self.untouched = self.untouched.max(id.0 + (1 << order));
+        }
         id
     }
 
@@ -104,13 +123,13 @@ impl Buddy {
                 break;
             };
             let order = list.min(wanted);
-            let untouched = self.untouched;
+            let untouched = self.untouched..self.end;
             let first = self.take_from(metas, list, order);
             for id in (first.0..).map(FrameId).take(1 << order) {
                 let meta = &metas[id.index()];
                 meta.set_kind(Kind::Magazine);
                 meta.set_order(0);
-                meta.set_fresh(id.0 >= untouched);
+                meta.set_fresh(untouched.contains(&id.0));
                 into[taken] = id;
                 taken += 1;
             }
@@ -130,7 +149,30 @@ impl Buddy {
     /// Returns whether the first block of the list begins in memory that was used before.
     fn begins_used(&self, list: u8) -> bool {
         let first = self.lists[usize::from(list)].front();
-        first.is_some_and(|id| id.0 < self.untouched)
+        first.is_some_and(|id| self.is_used(id))
+    }
+
+    /// Whether the frame counts as used before.
+    pub(super) fn is_used(&self, id: FrameId) -> bool {
+        id.0 < self.untouched || id.0 >= self.end
+    }
+
+    /// Takes a free block out of its list. The caller changes its kind.
+    pub(super) fn unlist(&mut self, metas: &[Meta], id: FrameId) {
+        let order = metas[id.index()].order();
+        self.lists[usize::from(order)].remove(metas, id);
+        self.free -= 1 << order;
+    }
+
+    /// Adds used frames to the lists that have no free neighbours outside.
+    pub(super) fn add_used(&mut self, metas: &[Meta], frames: Range<u32>) {
+        let mut id = frames.start;
+        while id < frames.end {
+            let aligned = id.trailing_zeros().min(u32::from(MAX_ORDER));
+            let order = aligned.min((frames.end - id).ilog2()) as u8;
+            self.insert(metas, FrameId(id), order, End::Front);
+            id += 1 << order;
+        }
     }
 
     /// Returns the list of at least this order whose first block is the lowest. Taking the lowest
@@ -163,11 +205,11 @@ impl Buddy {
         metas[id.index()].set_fresh(false); // below `untouched` by now
         while order < MAX_ORDER {
             let buddy = FrameId(id.0 ^ (1 << order));
-            // The zero frame's kind keeps frame 1 from being merged with it.
-            if buddy.0 >= self.end {
+            // The zero frame's kind keeps frame 1 from merging with it. Behind `end` comes a
+            // multiple of the largest block, so no block is on both sides.
+            let Some(meta) = metas.get(buddy.index()) else {
                 break;
-            }
-            let meta = &metas[buddy.index()];
+            };
             if meta.kind() != Kind::Free || meta.order() != order {
                 break;
             }
@@ -218,7 +260,7 @@ impl Buddy {
                     "{id:?} is not aligned to its order {order}"
                 );
                 assert!(
-                    before.is_none_or(|one: FrameId| one.0 < self.untouched || one.0 < id.0),
+                    before.is_none_or(|one: FrameId| self.is_used(one) || one.0 < id.0),
                     "{before:?} is before {id:?}, and no memory from {} on was used",
                     self.untouched
                 );
@@ -228,8 +270,9 @@ impl Buddy {
                     "the list of order {order} at {id:?}"
                 );
                 let buddy = id.0 ^ (1 << order);
-                if order < MAX_ORDER && buddy < self.end {
-                    let meta = &metas[buddy as usize];
+                if order < MAX_ORDER
+                    && let Some(meta) = metas.get(buddy as usize)
+                {
                     let whole = meta.kind() == Kind::Free && meta.order() == order;
                     assert!(
                         !whole,
@@ -270,7 +313,7 @@ mod tests {
     fn arena_of(frames: u32) -> (ZeroedArray<Meta>, Buddy) {
         let metas = ZeroedArray::<Meta>::new(frames as usize).unwrap();
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
-        let buddy = Buddy::new(&metas);
+        let buddy = Buddy::new(&metas, frames);
         (metas, buddy)
     }
 

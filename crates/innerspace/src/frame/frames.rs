@@ -21,6 +21,10 @@ use crate::sync::raw::AtomicU64;
 use crate::sys::copy::{self, Quarter};
 use crate::{FrameId, Grouped, PAGE_SHIFT, PAGE_SIZE};
 
+/// Addresses for windows, for each usable frame. They cost nothing but addresses; model checkers
+/// make the metadata of each.
+const HOLES_PER_FRAME: u32 = if cfg!(any(shuttle, miri)) { 1 } else { 3 };
+
 /// The default reserve, in frames.
 pub(crate) const DEFAULT_RESERVE: u32 = 64;
 
@@ -33,6 +37,8 @@ pub(crate) struct ArenaOptions {
     pub(crate) reserve: u32,
     /// How many times a waiter may lose a frame's lock to a thread that came later.
     pub(crate) patience: u32,
+    /// Holes of the arena, for windows: addresses beside those of the usable frames.
+    pub(crate) holes: u32,
 }
 
 impl ArenaOptions {
@@ -43,6 +49,7 @@ impl ArenaOptions {
             frames,
             reserve: DEFAULT_RESERVE.min(frames / 8),
             patience: DEFAULT_PATIENCE,
+            holes: frames.saturating_mul(HOLES_PER_FRAME),
         }
     }
 }
@@ -84,7 +91,9 @@ pub(crate) struct Frames {
     arena: Arena,
     metas: ZeroedArray<Meta>,
     lookaside: Lookaside,
-    allocator: Allocator,
+    /// Frames that may be in use, the zero frame included.
+    usable: u32,
+    pub(super) allocator: Allocator,
     waits: WaitTable,
 }
 
@@ -95,6 +104,7 @@ impl Frames {
             frames,
             reserve,
             patience,
+            holes,
         } = options;
         if frames == 0 || frames > MAX_FRAMES {
             return Err(ArenaError::Size { frames });
@@ -102,29 +112,36 @@ impl Frames {
         if reserve >= frames {
             return Err(ArenaError::Reserve { reserve, frames });
         }
-        let all = frames + 1;
-        let bytes = u64::from(all) * PAGE_SIZE as u64;
+        let usable = frames + 1;
+        let bytes = u64::from(usable) * PAGE_SIZE as u64;
         let map = |source| ArenaError::Map { bytes, source };
-        let arena = Arena::new(all).map_err(map)?;
+        let windows = usable.next_multiple_of(1 << MAX_ORDER);
+        // A host that has not so many addresses gives no windows.
+        let arena = match holes {
+            0 => Arena::new(usable, usable),
+            _ => Arena::new(windows + holes, windows).or_else(|_| Arena::new(usable, usable)),
+        };
+        let arena = arena.map_err(map)?;
+        let all = arena.frames();
         let metas = ZeroedArray::<Meta>::new(all as usize).map_err(map)?;
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
-        let allocator = Allocator::new(&metas, reserve);
+        let allocator = Allocator::new(&metas, usable, reserve);
         Ok(Frames {
             arena,
             metas,
+            usable,
             allocator,
-            lookaside: Lookaside::new(all).map_err(map)?,
+            lookaside: Lookaside::new(all, usable).map_err(map)?,
             waits: WaitTable::new(patience),
         })
     }
 
     /// Returns the number of usable frames, including the reserve and without the zero frame.
     pub(crate) fn total(&self) -> u32 {
-        self.arena.frames() - 1
+        self.usable - 1
     }
 
-    /// Returns the number of frames of the arena, including the zero frame: one more than the
-    /// largest frame number.
+    /// Frames and holes of the arena, the zero frame included: one more than the largest number.
     pub(crate) fn arena_frames(&self) -> u32 {
         self.arena.frames()
     }
@@ -177,7 +194,7 @@ impl Frames {
 
     /// Makes a block that was just taken from the allocator an owned one.
     #[inline(always)]
-    fn begin(&self, id: FrameId, order: u8) -> OwnedFrame<'_> {
+    pub(super) fn begin(&self, id: FrameId, order: u8) -> OwnedFrame<'_> {
         let meta = self.meta(id);
         let bytes = if meta.take_fresh() {
             Bytes::Zeros
@@ -375,6 +392,11 @@ impl Frames {
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
+    /// Gives the host's memory of some frames back, which are the caller's alone.
+    pub(super) fn discard(&self, frames: std::ops::Range<u32>) {
+        self.arena.discard(frames);
+    }
+
     /// Prefetches a frame's bytes, which are to be copied soon.
     #[inline]
     pub(crate) fn prefetch(&self, id: FrameId) {
@@ -406,7 +428,7 @@ impl Frames {
     }
 
     /// Returns whether this is a child of fork(2), in which everything is zeros.
-    fn is_wiped(&self) -> bool {
+    pub(super) fn is_wiped(&self) -> bool {
         self.meta(FrameId::ZERO).kind() != Kind::Zero
     }
 
@@ -566,13 +588,24 @@ impl Frames {
         // SAFETY: the zero frame is 4096 bytes of the arena, to which nothing writes.
         unsafe { copy::copy_in(&mut bytes, self.host(FrameId::ZERO)) };
         assert!(bytes == [0; PAGE_SIZE], "I4: the zero frame was written to");
+        let mut holes = self.allocator.with_lists(|buddy| buddy.count_holes());
         let mut id = 1;
         while id < self.arena.frames() {
+            if id == self.usable && id % (1 << MAX_ORDER) != 0 {
+                id = id.next_multiple_of(1 << MAX_ORDER);
+                continue;
+            }
             if free[id as usize] {
                 id += 1;
                 continue;
             }
             let meta = &self.metas[id as usize];
+            if meta.kind() == Kind::Part {
+                assert!(holes > 0, "I1: frame {id} is neither free nor in use");
+                holes -= 1;
+                id += 1;
+                continue;
+            }
             assert!(
                 meta.kind().is_live(),
                 "I1: frame {id} is neither free nor allocated: {meta:?}"
@@ -590,5 +623,6 @@ impl Frames {
             }
             id += 1 << meta.order();
         }
+        assert_eq!(holes, 0, "holes of the arena");
     }
 }

@@ -51,10 +51,10 @@ pub(super) struct Lookaside {
 }
 
 impl Lookaside {
-    /// Makes the tables for an arena of `frames` frames, including the zero frame. At first all
-    /// words name the zero frame, which has no tag.
-    pub(super) fn new(frames: u32) -> io::Result<Lookaside> {
-        let len = u64::from(frames.next_power_of_two());
+    /// Makes the tables for an arena of `frames` frames, the zero frame included, of which `usable`
+    /// are in use at most. All words name the zero frame at first, which has no tag.
+    pub(super) fn new(frames: u32, usable: u32) -> io::Result<Lookaside> {
+        let len = u64::from(usable.next_power_of_two());
         let runs = (len / RUN).max(1);
         Ok(Lookaside {
             words: ZeroedArray::new(len as usize)?,

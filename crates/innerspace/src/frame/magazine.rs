@@ -105,13 +105,13 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// Makes an allocator in which all frames of `metas` except the zero frame are free.
-    pub(super) fn new(metas: &[Meta], reserve: u32) -> Allocator {
-        let buddy = Buddy::new(metas);
+    /// Makes an allocator in which all frames before `end` except the zero frame are free.
+    pub(super) fn new(metas: &[Meta], end: u32, reserve: u32) -> Allocator {
+        let buddy = Buddy::new(metas, end);
         // All magazines together, including those of idle threads, withhold at most a quarter of
         // the arena. That lasts until a thread finds too little and drains them; after that,
         // magazines of idle threads stay empty.
-        let capacity = (metas.len() / (4 * (OWNERS + SHARED))).min(CAPACITY);
+        let capacity = (end as usize / (4 * (OWNERS + SHARED))).min(CAPACITY);
         let shared = || Shared {
             lock: Mutex::ranked(Rank::Magazine, ()),
             magazine: Stack::new(),
@@ -344,7 +344,7 @@ impl Allocator {
         })
     }
 
-    fn with_lists<R>(&self, work: impl FnOnce(&mut Buddy) -> R) -> R {
+    pub(super) fn with_lists<R>(&self, work: impl FnOnce(&mut Buddy) -> R) -> R {
         let mut buddy = self.common.lists.lock();
         let result = work(&mut buddy);
         self.common.listed.store(buddy.free(), Ordering::Relaxed);

@@ -31,7 +31,8 @@ use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Inside a block, whose first frame has the state. All-zero metadata has this kind.
+    /// Inside a block whose first frame has the state, or a hole of the arena ([`super::window`]).
+    /// All-zero metadata means this.
     Part = 0,
     /// The first frame of a free block, in the buddy allocator's lists.
     Free = 1,

@@ -18,6 +18,8 @@
 //! - `marks`: hot blocks, whose use makes no mark, so that a view checks only the hold word
 //! - `pinned`: slices of published frames and stores to them, kept apart by the hold word
 //! - `detached`: views of blocks that have left their files
+//! - `window`: addresses for frames that are to lie in a row
+//! - `row`: a view of blocks that lie in a row
 //! - `lock`, `wait_table`: the lock bit, the writeback bit, and the threads that wait for them
 //!
 //! **States of a frame** (I1):
@@ -69,12 +71,16 @@ mod owned;
 #[cfg(not(loom))]
 mod pinned;
 #[cfg(not(loom))]
+mod row;
+#[cfg(not(loom))]
 mod singles;
 mod stack;
 pub(crate) mod tag;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 mod wait_table;
+#[cfg(not(loom))]
+mod window;
 #[cfg(not(loom))]
 mod zeroed_array;
 
@@ -106,6 +112,10 @@ pub(crate) use pinned::{
     Filling, Fills, Grip, Guessed, Here, Pinned, Taken, Try, ViewOwner, Writing,
 };
 #[cfg(not(loom))]
+pub(crate) use row::{Next, Row};
+#[cfg(not(loom))]
 pub(crate) use singles::{MOST as MOST_SINGLES, Singles};
 pub(crate) use tag::{HeldOf, TAGGED_BYTES, Tag, Tags};
 pub(crate) use wait_table::{Bit, SleepEnd, Sleeper};
+#[cfg(not(loom))]
+pub(crate) use window::Window;

@@ -52,14 +52,17 @@ pub(crate) trait ViewOwner: Send + Sync + 'static {
 /// Its fields are plain words without destructors, so that a view that does not leave its function
 /// stays in registers.
 pub(crate) struct Pinned<K: ViewOwner> {
-    bytes: NonNull<[u8]>,
-    /// The metadata of the block's first frame. `None` if the bytes belong to no block.
-    block: Option<NonNull<Meta>>,
-    /// If the bytes belong to a block: the block's owner, a `K`. Otherwise null if the bytes live
-    /// for ever, or a `Box` of a `Copied`.
-    owner: *const (),
-    _of: PhantomData<K>,
+    pub(super) bytes: NonNull<[u8]>,
+    /// The block's first frame; `None`: the bytes are not of one block.
+    pub(super) block: Option<NonNull<Meta>>,
+    /// For a block: its owner, a `K`; for several, with [`SEVERAL`] set. Otherwise null if the
+    /// bytes stay for ever, or a `Box` of a `Copied`.
+    pub(super) owner: *const (),
+    pub(super) _of: PhantomData<K>,
 }
+
+/// Set in the owner of a [`Pinned`] that is of several blocks ([`super::row`]).
+pub(super) const SEVERAL: usize = 1;
 
 /// The bytes of a cloned view of a block that had too many views to count one more.
 type Copied = Arc<[u8]>;
@@ -358,6 +361,7 @@ impl<K: ViewOwner> Pinned<K> {
     pub(crate) fn kind(&self) -> &'static str {
         match self.block {
             Some(_) => "pinned",
+            None if self.is_row() => "pinned in a row",
             None if self.owner.is_null() => "zeros",
             None => "copied",
         }
@@ -389,6 +393,12 @@ impl<K: ViewOwner> Pinned<K> {
                     None => return Pinned::of_copy(Arc::from(unsafe { bytes.as_ref() })),
                 }
                 self.owner
+            }
+            None if bytes.is_empty() => std::ptr::null(),
+            None if self.is_row() => {
+                let part = self.part_of_row(bytes);
+                // SAFETY: a part of the bytes of `self`.
+                return part.unwrap_or_else(|| Pinned::of_copy(unsafe { bytes.as_ref() }.into()));
             }
             None if !self.owner.is_null() => {
                 // SAFETY: `of_copy` put it there, and it is dropped with `self`.
@@ -422,8 +432,9 @@ impl<K: ViewOwner> Deref for Pinned<K> {
     fn deref(&self) -> &[u8] {
         // SAFETY: for bytes of a block: the arena stays mapped (`ViewOwner`). The view forbids
         // WRITER and WMAPPED, and UPTODATE ended the filling, so the bytes are not written while
-        // `self` lives. The frame is not freed before the view is dropped (`Hold`). Other bytes
-        // live for ever, or as long as the `Arc` beside them.
+        // `self` lives. The frame is not freed before the view is dropped (`Hold`). The same holds
+        // for bytes of several blocks, which lie in a row. Other bytes live for ever, or as long as
+        // the `Arc` beside them.
         unsafe { self.bytes.as_ref() }
     }
 }
@@ -434,8 +445,7 @@ impl<K: ViewOwner> Drop for Pinned<K> {
         let Some(meta) = self.block else {
             cold_path();
             if !self.owner.is_null() {
-                // SAFETY: `of_copy` put it there, and `self` is its only user.
-                unsafe { drop_copied(self.owner) }
+                self.drop_shared();
             }
             return;
         };
@@ -451,14 +461,22 @@ impl<K: ViewOwner> Drop for Pinned<K> {
     }
 }
 
-/// Drops the bytes of a cloned view. Safety: `owner` is the `Box` of a [`Copied`], given up by its
-/// only user.
-#[cold]
-#[inline(never)]
-unsafe fn drop_copied(owner: *const ()) {
-    // SAFETY: the caller's promise.
-    drop(unsafe { Box::from_raw(owner.cast_mut().cast::<Copied>()) });
+impl<K: ViewOwner> Pinned<K> {
+    /// Drops a view of bytes that are not of one block, nor there for ever.
+    #[cold]
+    #[inline(never)]
+    fn drop_shared(&mut self) {
+        if self.is_row() {
+            self.drop_row();
+        } else {
+            // SAFETY: what `of_copy` put there, and `self` is its only user.
+            drop(unsafe { Box::from_raw(self.owner.cast_mut().cast::<Copied>()) });
+        }
+    }
 }
+
+/// An owner's address has [`SEVERAL`] clear, and so has that of the box of a [`Copied`].
+const _: () = assert!(align_of::<Copied>() > SEVERAL);
 
 /// Notifies the owner of a dropped view of a detached block. Safety: the view was the caller's, and
 /// the owner has counted it.

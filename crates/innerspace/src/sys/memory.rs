@@ -8,10 +8,12 @@
 //! |---|---|---|
 //! | memory | mmap(2), no swap reserved | the zeroing allocator |
 //! | huge pages; wiped in a child of fork(2) | madvise(2) | nothing |
+//! | memory given back | madvise(2) | nothing: it stays backed |
 //!
 //! Host pages may have 4 to 64 KiB.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -99,6 +101,26 @@ impl Mapping {
         platform::advise_huge(self.base, self.len);
     }
 
+    /// Asks that no huge pages serve the bytes from `start` on, which is a multiple of 2 MiB.
+    /// Advice, as above.
+    pub(crate) fn advise_small_from(&self, start: usize) {
+        assert!(start <= self.len && start.is_multiple_of(HUGE_PAGE));
+        // SAFETY: inside the mapping.
+        platform::advise_small(unsafe { self.base.add(start) }, self.len - start);
+    }
+
+    /// Gives the memory of a range back, as far as it fills host pages: it is zeros from now on,
+    /// unless the host did not take it. The caller has the range to itself.
+    pub(crate) fn discard(&self, range: Range<usize>) {
+        let page = host_page_size();
+        let start = range.start.next_multiple_of(page);
+        let end = range.end.min(self.len) / page * page;
+        if start < end {
+            // SAFETY: inside the mapping.
+            platform::discard(unsafe { self.base.add(start) }, end - start);
+        }
+    }
+
     /// Asks that a child of fork(2) gets zeros in place of this memory, or no mapping where zeros
     /// are not supported. This is advice too.
     pub(crate) fn advise_wipe_on_fork(&self) {
@@ -177,7 +199,8 @@ mod platform {
     }
 
     fn advise(base: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the kinds of advice used here change no content that this process sees.
+        // SAFETY: the advices used here change no content, but for MADV_DONTNEED, whose caller has
+        // the range to itself.
         let result = unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
         if result < 0 {
             Err(io::Error::last_os_error())
@@ -188,6 +211,14 @@ mod platform {
 
     pub(super) fn advise_huge(base: NonNull<u8>, len: usize) {
         let _ = advise(base, len, libc::MADV_HUGEPAGE);
+    }
+
+    pub(super) fn advise_small(base: NonNull<u8>, len: usize) {
+        let _ = advise(base, len, libc::MADV_NOHUGEPAGE);
+    }
+
+    pub(super) fn discard(base: NonNull<u8>, len: usize) {
+        let _ = advise(base, len, libc::MADV_DONTNEED);
     }
 
     pub(super) fn advise_wipe_on_fork(base: NonNull<u8>, len: usize) {
@@ -221,6 +252,10 @@ mod platform {
     }
 
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
+
+    pub(super) fn advise_small(_: NonNull<u8>, _: usize) {}
+
+    pub(super) fn discard(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn advise_wipe_on_fork(_: NonNull<u8>, _: usize) {}
 }
@@ -320,6 +355,30 @@ mod tests {
             fill(&mapping, 0..len, 7);
             assert!(bytes(&mapping, 0..len).iter().all(|byte| *byte == 7));
         }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(any(portable, miri, loom, shuttle))))]
+    fn discarded_memory_is_zero_and_the_rest_stays() {
+        let page = host_page_size();
+        let mapping = Mapping::new(2 * HUGE_PAGE).unwrap();
+        mapping.advise_small_from(HUGE_PAGE);
+        fill(&mapping, 0..2 * HUGE_PAGE, 7);
+        mapping.discard(page - 1..3 * page + 1);
+        assert!(
+            bytes(&mapping, page..3 * page)
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+        assert!(bytes(&mapping, 0..page).iter().all(|byte| *byte == 7));
+        assert_eq!(bytes(&mapping, 3 * page..3 * page + 1), [7]);
+        mapping.discard(page..page);
+        mapping.discard(0..2 * HUGE_PAGE);
+        assert!(
+            bytes(&mapping, 0..2 * HUGE_PAGE)
+                .iter()
+                .all(|byte| *byte == 0)
+        );
     }
 
     #[test]

@@ -142,7 +142,7 @@ fn a_cut_through_a_viewed_block_needs_no_memory() {
     let size = 2 << 20;
     for is_dirty in [false, true] {
         // There is room for two blocks, but then for none that one could move to.
-        let cache = memory(4 * 512 - 64);
+        let cache = memory(3 * 512 - 64);
         let store = patterned(2 * size);
         let file = open(&cache, &store, &options(size));
         if is_dirty {

@@ -6,6 +6,7 @@ mod hold;
 mod lock;
 mod singles;
 mod tag;
+mod window;
 
 use super::*;
 use crate::FrameId;

@@ -45,7 +45,7 @@ fn a_block_behind_the_last_that_has_a_tag_gets_none() {
 
 #[test]
 fn a_guess_is_what_was_noted_last_and_always_a_frame() {
-    let table = Lookaside::new(5).unwrap();
+    let table = Lookaside::new(5, 5).unwrap();
     let tags = Tags::of_file(3);
     assert_eq!(table.guess(tags.given(0)), FrameId::ZERO);
     table.note(tags.given(0), FrameId(4));
@@ -68,7 +68,7 @@ fn tags_of_a_run() -> Vec<Tag> {
 
 #[test]
 fn blocks_of_a_run_are_guessed_by_one_of_them() {
-    let table = Lookaside::new(64).unwrap();
+    let table = Lookaside::new(64, 64).unwrap();
     let tags = tags_of_a_run();
     table.note(tags[5], FrameId(35));
     for (tag, frame) in tags[..16].iter().zip((30..).map(FrameId)) {
@@ -85,7 +85,7 @@ fn blocks_of_a_run_are_guessed_by_one_of_them() {
 
 #[test]
 fn blocks_that_lie_here_and_there_are_guessed_by_their_words_until_the_first_is_noted_again() {
-    let table = Lookaside::new(64).unwrap();
+    let table = Lookaside::new(64, 64).unwrap();
     let tags = tags_of_a_run();
     table.note(tags[0], FrameId(30));
     table.note(tags[1], FrameId(7));
@@ -101,14 +101,14 @@ fn blocks_that_lie_here_and_there_are_guessed_by_their_words_until_the_first_is_
 
 #[test]
 fn a_run_that_leads_out_of_the_arena_guesses_nothing() {
-    let table = Lookaside::new(64).unwrap();
+    let table = Lookaside::new(64, 64).unwrap();
     let tags = tags_of_a_run();
     table.note(tags[1], FrameId(2));
     table.note(tags[17], FrameId(60));
     assert_eq!(table.guess_in_run(tags[0]), FrameId(1));
     assert_eq!(table.guess_in_run(tags[20]), FrameId(63));
     assert_eq!(table.guess_in_run(tags[21]), FrameId::ZERO);
-    let table = Lookaside::new(64).unwrap();
+    let table = Lookaside::new(64, 64).unwrap();
     table.note(tags[3], FrameId(0));
     assert_eq!(table.guess_in_run(tags[2]), FrameId::ZERO, "below it");
 }
@@ -116,7 +116,7 @@ fn a_run_that_leads_out_of_the_arena_guesses_nothing() {
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "is not in the arena"))]
 fn what_is_no_frame_is_not_noted() {
-    let table = Lookaside::new(5).unwrap();
+    let table = Lookaside::new(5, 5).unwrap();
     let tag = Tags::of_file(3).given(0);
     table.note(tag, FrameId(5));
     assert_eq!(table.guess(tag), FrameId::ZERO);

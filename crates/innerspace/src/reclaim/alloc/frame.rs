@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::frame::{HoldState, Kind, OwnedFrame, Singles};
+use crate::frame::{HoldState, Kind, OwnedFrame, Singles, Window};
 use crate::group::{Charge, GroupId};
 use crate::reclaim::pool::Pool;
 use crate::stats::Event;
@@ -46,6 +46,30 @@ impl<'p> Deref for PoolFrame<'p> {
 impl<'p> DerefMut for PoolFrame<'p> {
     fn deref_mut(&mut self) -> &mut OwnedFrame<'p> {
         &mut self.frame
+    }
+}
+
+impl<'p> PoolFrame<'p> {
+    /// Gives frames up for as many at the next places of a window: as many blocks as they make.
+    /// They stay charged.
+    pub(crate) fn place(frames: Vec<PoolFrame<'p>>, window: &mut Window<'p>) -> Vec<PoolFrame<'p>> {
+        let (mut owned, mut charges, mut pools) = (Vec::new(), Vec::new(), Vec::new());
+        for PoolFrame {
+            frame,
+            charge,
+            pool,
+        } in frames
+        {
+            owned.push(frame);
+            charges.push(charge);
+            pools.push(pool);
+        }
+        let placed = window.place(owned).into_iter();
+        assert_eq!(placed.len(), charges.len(), "blocks of the window's order");
+        let paid = charges.into_iter().zip(pools);
+        let paid = placed.zip(paid);
+        paid.map(|(frame, (charge, pool))| PoolFrame::new(pool, frame, charge))
+            .collect()
     }
 }
 

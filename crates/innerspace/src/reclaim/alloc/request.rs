@@ -259,6 +259,10 @@ impl Pool {
         attempted: Result<PoolFrame<'p>, Stuck>,
     ) -> Result<PoolFrame<'p>, LimitError> {
         let pages = PageCount(1 << order);
+        let attempted = match attempted {
+            Err(Stuck::NoFrame) if order > 0 => self.attempt_gathered(group, order),
+            attempted => attempted,
+        };
         let attempted = attempted.map(|frame| (frame.charge().over_high(), frame));
         self.finish(group, pages, mode, attempted, |attempt| {
             let (charge, source) = match attempt {
@@ -268,7 +272,9 @@ impl Pool {
                 }
                 Attempt::SetAside => (self.charge_aside(group, pages)?, Source::Reserve),
             };
-            let frame = self.frame_from(source, order).ok_or(Stuck::NoFrame)?;
+            let frame = self.frame_from(source, order);
+            let frame = frame.or_else(|| self.gather(order));
+            let frame = frame.ok_or(Stuck::NoFrame)?;
             if source == Source::Ordinary {
                 self.kick_if_low();
             }
@@ -383,6 +389,23 @@ impl Pool {
     fn charge_aside(&self, group: GroupId, pages: PageCount) -> Result<Charge<'_>, Stuck> {
         let lend = |aside: &SetAside| aside.lend(&self.groups, group, pages);
         StoreScope::aside(self.domain.id(), lend).ok_or(Stuck::Charge(group))
+    }
+
+    /// A block made of single frames, within the limits.
+    fn attempt_gathered(&self, group: GroupId, order: u8) -> Result<PoolFrame<'_>, Stuck> {
+        let charge = self.groups.try_charge_again(group, PageCount(1 << order))?;
+        let frame = self.gather(order).ok_or(Stuck::NoFrame)?;
+        self.note_charged(&charge);
+        Ok(PoolFrame::new(self, frame, charge))
+    }
+
+    /// Makes a block of single frames, which may lie anywhere.
+    fn gather(&self, order: u8) -> Option<OwnedFrame<'_>> {
+        if order == 0 || self.frames.free_frames() < 1 << order {
+            return None;
+        }
+        let singles = (0..1 << order).map(|_| self.frames.alloc(0, Source::Ordinary));
+        self.frames.gather(order, singles.collect::<Option<_>>()?)
     }
 
     /// Takes a block, from the reserve only if there is no other.

@@ -466,13 +466,22 @@ fn a_block_needs_room_in_one_piece() {
         "eviction went on until a whole block was free"
     );
     pool.validate();
-    // One frame is held in each aligned run of eight, so that no block can be formed.
+    // Pin one frame in each aligned run of eight: a block is made of single frames, elsewhere.
     small.truncate_all();
     large.truncate_all();
     let mut held: Vec<_> = (0..64)
         .map(|_| pool.alloc(GroupId::ROOT, 0, AllocMode::Wait).unwrap())
         .collect();
     held.retain(|frame| frame.id().0 % 8 == 0);
+    for mode in [AllocMode::Wait, AllocMode::NoWait, AllocMode::NoIo] {
+        drop(pool.alloc(GroupId::ROOT, 3, mode).unwrap());
+    }
+    pool.validate();
+    // Pages that lie about keep all addresses.
+    let mut windows = Vec::new();
+    while let Some(window) = pool.frames.window(3, 1) {
+        windows.push(window);
+    }
     let error = pool.alloc(GroupId::ROOT, 3, AllocMode::Wait).unwrap_err();
     assert_eq!(error.details().reason, LimitReason::Fragmented);
     assert!(
@@ -481,7 +490,7 @@ fn a_block_needs_room_in_one_piece() {
             .contains("no free run of 32.0 KiB is left for a block"),
         "{error}"
     );
-    drop(held);
+    drop((held, windows));
     drop(pool.alloc(GroupId::ROOT, 3, AllocMode::Wait).unwrap());
     pool.validate();
 }

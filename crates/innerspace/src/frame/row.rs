@@ -1,0 +1,246 @@
+//! A view of several blocks that lie in a row: a view of each of them, and one slice.
+//!
+//! It has no memory of its own. Which blocks it is of follows from its bytes: those that they reach
+//! into. So a part of it is a view of fewer blocks, and dropping it walks over their metadata. Each
+//! of the views is like any other: its block is in a file, or has left it with its views counted.
+//! As long as one of them is left, the owner is ([`ViewOwner`]), so the walk ends before its last
+//! step touches anything.
+
+use std::marker::PhantomData;
+use std::mem::{self, ManuallyDrop};
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use super::hold::PutView;
+use super::pinned::{Grip, Here, Pinned, SEVERAL, ViewOwner};
+use super::tag::{HeldOf, Tag};
+use crate::sync::Arc;
+use crate::units::{FrameId, PAGE_SIZE};
+
+/// Views of blocks in a row, collected one by one. They are dropped with it.
+pub(crate) struct Row<'o, K: ViewOwner> {
+    owner: &'o K,
+    order: u8,
+    first: FrameId,
+    blocks: u32,
+}
+
+/// The result of a search for the next block of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// It follows, and there is a view of it.
+    Follows,
+    /// It is somewhere else.
+    Elsewhere,
+    /// There is no view of it.
+    NoView,
+}
+
+impl<'o, K: ViewOwner> Row<'o, K> {
+    /// A row without blocks, for blocks of this order.
+    pub(crate) fn new(owner: &'o Arc<K>, order: u8) -> Row<'o, K> {
+        Row {
+            owner,
+            order,
+            first: FrameId::ZERO,
+            blocks: 0,
+        }
+    }
+
+    /// The first frame of its last block; it has one.
+    pub(crate) fn last(&self) -> FrameId {
+        assert!(self.blocks > 0, "an empty row");
+        FrameId(self.first.0 + ((self.blocks - 1) << self.order))
+    }
+
+    /// Adds the block that `find` takes a view of, from its first byte on, if it follows the last.
+    pub(crate) fn add(
+        &mut self,
+        find: impl for<'id> FnOnce(Here<'id, K>) -> Option<Grip<'id, K>>,
+    ) -> Next {
+        let Some(found) = Pinned::find(self.owner, 0, PAGE_SIZE, find) else {
+            return Next::NoView;
+        };
+        let frames = self.owner.frames();
+        let frame = frames.frame_of(found.as_ptr().addr());
+        let next = FrameId(self.first.0 + (self.blocks << self.order));
+        let is_whole = frames.meta(frame).order() == self.order;
+        if !is_whole || self.blocks > 0 && frame != next {
+            return Next::Elsewhere;
+        }
+        if self.blocks == 0 {
+            self.first = frame;
+        }
+        self.blocks += 1;
+        mem::forget(found);
+        Next::Follows
+    }
+
+    /// One view of bytes of the row, which reach into its first block and into its last.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub(crate) fn into_view(self, inside: Range<usize>) -> Pinned<K> {
+        const { assert!(align_of::<K>() > SEVERAL, "the bit is free") }
+        let block = PAGE_SIZE << self.order;
+        assert!(inside.start < block && inside.end.div_ceil(block) == self.blocks as usize);
+        let row = ManuallyDrop::new(self);
+        let frames = row.owner.frames();
+        let start = frames.start(row.first);
+        // SAFETY: inside the blocks, which lie in a row inside the arena.
+        let start = unsafe { start.add(inside.start) };
+        let owner = std::ptr::from_ref(row.owner).cast::<()>();
+        Pinned {
+            bytes: NonNull::slice_from_raw_parts(start, inside.len()),
+            block: (row.blocks == 1).then(|| NonNull::from_ref(frames.meta(row.first))),
+            owner: match row.blocks {
+                1 => owner,
+                _ => owner.map_addr(|owner| owner | SEVERAL),
+            },
+            _of: PhantomData,
+        }
+    }
+}
+
+impl<K: ViewOwner> Drop for Row<'_, K> {
+    fn drop(&mut self) {
+        for at in 0..self.blocks {
+            put_view(self.owner, FrameId(self.first.0 + (at << self.order)));
+        }
+    }
+}
+
+fn put_view<K: ViewOwner>(owner: &K, block: FrameId) {
+    let meta = owner.frames().meta(block);
+    if meta.hold.put_view() == PutView::Detached {
+        owner.detached_view_gone(meta);
+    }
+}
+
+/// The first blocks' frames of a view of several blocks, and their order.
+struct Blocks {
+    first: FrameId,
+    order: u8,
+    count: u32,
+}
+
+impl Blocks {
+    /// The blocks that some bytes of them reach into; none in a child of fork(2), which has no
+    /// metadata.
+    fn of<K: ViewOwner>(owner: &K, bytes: NonNull<[u8]>) -> Blocks {
+        let frames = owner.frames();
+        let start = bytes.cast::<u8>().addr().get();
+        if frames.is_wiped() {
+            let first = FrameId::ZERO;
+            return Blocks {
+                first,
+                order: 0,
+                count: 0,
+            };
+        }
+        let first = frames.head_of(frames.frame_of(start));
+        let order = frames.meta(first).order();
+        let inside = start - frames.host(first).addr();
+        let count = (inside + bytes.len()).div_ceil(PAGE_SIZE << order) as u32;
+        Blocks {
+            first,
+            order,
+            count,
+        }
+    }
+}
+
+impl<K: ViewOwner> Pinned<K> {
+    /// The owner of a view of several blocks.
+    fn row_owner(&self) -> Option<&K> {
+        let is_row = self.block.is_none() && self.owner.addr() & SEVERAL != 0;
+        let owner = self.owner.map_addr(|owner| owner & !SEVERAL).cast::<K>();
+        // SAFETY: what `Row::into_view` put there; `self` keeps it.
+        is_row.then(|| unsafe { &*owner })
+    }
+
+    /// A view of `len` bytes over the end of the page with the first tag, from `in_page` in it on,
+    /// if that page is where it was found last, the page with the second tag lies behind it, and
+    /// both are hot: the usual small view over a block's end.
+    #[inline]
+    pub(crate) fn find_pair(
+        owner: &K,
+        tags: [Tag; 2],
+        in_page: usize,
+        len: usize,
+    ) -> Option<Pinned<K>> {
+        assert!(in_page < PAGE_SIZE && in_page + len <= 2 * PAGE_SIZE);
+        let frames = owner.frames();
+        let first = frames.guess_frame(tags[0]);
+        let pair = frames.metas().get(first.index()..first.index() + 2)?;
+        for (taken, (meta, tag)) in pair.iter().zip(tags).enumerate() {
+            let held = meta.try_hot_view_of(tag);
+            if held != HeldOf::Sought {
+                let count = taken + usize::from(held == HeldOf::Other);
+                let ids = (first.0..).map(FrameId);
+                ids.take(count).for_each(|id| put_view(owner, id));
+                return None;
+            }
+        }
+        let owner = std::ptr::from_ref(owner).cast::<()>();
+        Some(Pinned {
+            // SAFETY: inside the two frames, which lie in a row inside the arena; they are up to
+            // date, see `Meta::warm`.
+            bytes: NonNull::slice_from_raw_parts(unsafe { frames.start(first).add(in_page) }, len),
+            block: None,
+            owner: owner.map_addr(|owner| owner | SEVERAL),
+            _of: PhantomData,
+        })
+    }
+
+    /// Whether it is of several blocks.
+    pub(super) fn is_row(&self) -> bool {
+        self.row_owner().is_some()
+    }
+
+    /// For a view of several blocks: a view of a part of the bytes, which is not empty; `None` if
+    /// the count of a block's views is full.
+    pub(super) fn part_of_row(&self, bytes: NonNull<[u8]>) -> Option<Pinned<K>> {
+        let owner = self.row_owner()?;
+        let frames = owner.frames();
+        let Blocks {
+            first,
+            order,
+            count,
+        } = Blocks::of(owner, bytes);
+        let mut row = Row {
+            owner,
+            order,
+            first,
+            blocks: 0,
+        };
+        for at in 0..count {
+            let meta = frames.meta(FrameId(first.0 + (at << order)));
+            match meta.hold.try_clone_view()? {
+                PutView::Kept => {}
+                PutView::Detached => owner.detached_view_made(meta),
+            }
+            row.blocks += 1;
+        }
+        let inside = bytes.cast::<u8>().addr().get() - frames.host(first).addr();
+        Some(row.into_view(inside..inside + bytes.len()))
+    }
+
+    /// Drops a view of several blocks.
+    pub(super) fn drop_row(&mut self) {
+        let Some(owner) = self.row_owner() else {
+            return;
+        };
+        let Blocks {
+            first,
+            order,
+            count,
+        } = Blocks::of(owner, self.bytes);
+        drop(Row {
+            owner,
+            order,
+            first,
+            blocks: count,
+        });
+    }
+}

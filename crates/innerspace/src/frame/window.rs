@@ -1,0 +1,293 @@
+//! Windows: addresses for frames that are to lie in a row.
+//!
+//! The arena has about four times as many addresses as there may be frames in use. An address
+//! without a frame is a *hole*: no memory of the host backs it. At first the upper half is holes.
+//! Frames and holes together are always the whole arena, and frames as many as at first; but which
+//! is which may change: a block of frames that its owner gives up becomes a hole, and a hole
+//! becomes a block in its place. So a run of any length is found where no frame is in use, wherever
+//! the free frames are: what it takes is memory, not luck.
+//!
+//! A [`Window`] is a run of holes that nobody else takes. Its owner *places* blocks there one after
+//! the other, each in exchange for as many frames, whose memory goes back to the host (so that what
+//! the host backs never grows beyond the frames). A placed block is a block like any other: it is
+//! freed into the buddy lists, and lies at its place from then on. Holes that were not needed stay
+//! holes when the window is dropped.
+//!
+//! If no run of holes is long enough, one of holes and free blocks serves: free blocks in it are
+//! taken out of the lists, and as many holes elsewhere become free in their place. So a window
+//! never withholds a frame, and a thread with a charge finds one (see [`super::magazine`]).
+//!
+//! Everything is done under the buddy mutex, where a walk from block to block is exact: the kind
+//! and order of a first frame are set under it, or by the block's owner without changing where the
+//! next block begins. The walk looks at a line of metadata for each block, from where the last
+//! window ended on. It is not for hot paths.
+
+use std::mem;
+use std::ops::Range;
+
+use super::buddy::{Buddy, MAX_ORDER};
+use super::frames::Frames;
+use super::meta::{Kind, Meta};
+use super::owned::OwnedFrame;
+use crate::FrameId;
+
+/// Holes in a row, to be filled with blocks of one order from the first on.
+#[derive(Debug)]
+pub(crate) struct Window<'f> {
+    frames: &'f Frames,
+    order: u8,
+    /// The part without blocks.
+    left: Range<u32>,
+}
+
+impl Frames {
+    /// Finds holes in a row for `blocks` blocks of `1 << order` frames. `None` if there is no such
+    /// run, or it would be longer than the memory.
+    pub(crate) fn window(&self, order: u8, blocks: u64) -> Option<Window<'_>> {
+        let len = u32::try_from(blocks.checked_shl(order.into())?).ok()?;
+        if len > self.total() || blocks == 0 {
+            return None;
+        }
+        let find = |buddy: &mut Buddy| buddy.take_window(self.metas(), len, order);
+        let left = self.allocator.with_lists(find)?;
+        Some(Window {
+            frames: self,
+            order,
+            left,
+        })
+    }
+
+    /// Makes a block of `1 << order` frames of as many single ones, where no block is free.
+    pub(crate) fn gather<'f>(
+        &'f self,
+        order: u8,
+        singles: Vec<OwnedFrame<'f>>,
+    ) -> Option<OwnedFrame<'f>> {
+        assert_eq!(singles.len(), 1 << order, "frames for one block");
+        let mut window = self.window(order, 1)?;
+        window.place(singles).pop()
+    }
+}
+
+impl<'f> Window<'f> {
+    /// The frame behind its last place.
+    pub(crate) fn end(&self) -> FrameId {
+        FrameId(self.left.end)
+    }
+
+    /// Places as many blocks as `given` has frames for, and returns them, in order. Their bytes are
+    /// unknown.
+    ///
+    /// # Panics
+    /// When the window has no room for them, or the frames make no whole number of blocks.
+    pub(crate) fn place(&mut self, given: Vec<OwnedFrame<'f>>) -> Vec<OwnedFrame<'f>> {
+        let (frames, order) = (self.frames, self.order);
+        let mut backed = Vec::new();
+        let mut gone = Vec::with_capacity(given.len());
+        for block in given {
+            let (len, is_clear) = ((block.len() / crate::PAGE_SIZE) as u32, block.is_clear());
+            let id = block.into_id();
+            let block = id.0..id.0 + len;
+            if !is_clear {
+                backed.push(block.clone());
+            }
+            gone.push(block);
+        }
+        let count: u32 = gone.iter().map(Range::len).sum::<usize>() as u32;
+        assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
+        // Before they are holes: then another window may have them.
+        backed.sort_unstable_by_key(|block| block.start);
+        for run in backed.chunk_by(|one, next| one.end == next.start) {
+            frames.discard(run[0].start..run[run.len() - 1].end);
+        }
+        let placed = self.left.start..self.left.start + count;
+        let left = self.left.clone();
+        self.left.start = placed.end;
+        let place = |buddy: &mut Buddy| {
+            buddy.own_window(&left).start = placed.end;
+            buddy.place(frames.metas(), &gone, &placed, order);
+        };
+        frames.allocator.with_lists(place);
+        let firsts = placed.step_by(1 << order).map(FrameId);
+        firsts.map(|id| frames.begin(id, order)).collect()
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        let left = mem::take(&mut self.left);
+        (self.frames.allocator).with_lists(|buddy| buddy.end_window(&left));
+    }
+}
+
+impl Buddy {
+    /// All holes, those of windows included.
+    pub(super) fn count_holes(&self) -> u32 {
+        self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32
+    }
+
+    fn take_window(&mut self, metas: &[Meta], len: u32, order: u8) -> Option<Range<u32>> {
+        // Holes elsewhere take the place of free blocks in the window.
+        if self.holes < len {
+            return None;
+        }
+        let upper = self.end().next_multiple_of(1 << MAX_ORDER)..metas.len() as u32;
+        // A block begins at every multiple of the largest, and perhaps not where a window ended.
+        let next = self.next_window.clamp(upper.start, upper.end) & !((1 << MAX_ORDER) - 1);
+        let parts = [next..upper.end, upper, 1..self.end()];
+        let find = |free| {
+            let mut parts = parts.iter();
+            parts.find_map(|part| self.find_window(metas, part.clone(), len, order, free))
+        };
+        let window = find(false).or_else(|| find(true))?;
+        let taken = self.take_free(metas, &window);
+        self.next_window = window.end;
+        self.windows.push(window.clone());
+        self.holes -= len - taken;
+        self.give_holes(metas, taken);
+        Some(window)
+    }
+
+    /// The first run of holes in `part`, or of holes and free blocks.
+    fn find_window(
+        &self,
+        metas: &[Meta],
+        part: Range<u32>,
+        len: u32,
+        order: u8,
+        free: bool,
+    ) -> Option<Range<u32>> {
+        // An offset in the arena is aligned as its number is, which begins at 0.
+        let aligned = |id: u32| id.next_multiple_of(1 << order);
+        let mut start = aligned(part.start);
+        let mut id = part.start;
+        while id < part.end {
+            if let Some(window) = self.windows.iter().find(|window| window.contains(&id)) {
+                id = window.end;
+                start = aligned(id);
+                continue;
+            }
+            let meta = &metas[id as usize];
+            let (size, serves) = match meta.kind() {
+                Kind::Part => (1, true),
+                Kind::Free => {
+                    let size = 1 << meta.order();
+                    (size, free && self.is_used(FrameId(id + size - 1)))
+                }
+                Kind::Zero => (1, false),
+                _ => (1 << meta.order(), false),
+            };
+            id += size;
+            if !serves {
+                start = aligned(id);
+            } else if id >= start.checked_add(len)? {
+                return Some(start..start + len);
+            }
+        }
+        None
+    }
+
+    /// Takes the free blocks in a window out of the lists. Returns how many frames of the window
+    /// were free.
+    fn take_free(&mut self, metas: &[Meta], window: &Range<u32>) -> u32 {
+        let is_around = |head: &u32| {
+            let meta = &metas[*head as usize];
+            meta.kind() == Kind::Free && head + (1 << meta.order()) > window.start
+        };
+        let heads = (0..=MAX_ORDER).map(|order| window.start & !((1 << order) - 1));
+        let mut id = heads.into_iter().find(is_around).unwrap_or(window.start);
+        let mut taken = 0;
+        while id < window.end {
+            let meta = &metas[id as usize];
+            if meta.kind() != Kind::Free {
+                id += 1;
+                continue;
+            }
+            let block = id..id + (1 << meta.order());
+            self.unlist(metas, FrameId(id));
+            meta.set_kind(Kind::Part);
+            self.add_used(metas, block.start..window.start.max(block.start));
+            self.add_used(metas, window.end.min(block.end)..block.end);
+            taken += block.end.min(window.end) - block.start.max(window.start);
+            id = block.end;
+        }
+        taken
+    }
+
+    /// Makes so many holes free.
+    fn give_holes(&mut self, metas: &[Meta], count: u32) {
+        let mut given = Vec::with_capacity(count as usize);
+        let mut id = 1;
+        while given.len() < count as usize {
+            if id == self.end() {
+                id = id.next_multiple_of(1 << MAX_ORDER);
+            }
+            if let Some(window) = self.windows.iter().find(|window| window.contains(&id)) {
+                id = window.end;
+                continue;
+            }
+            let meta = &metas[id as usize];
+            match meta.kind() {
+                Kind::Part => {
+                    given.push(FrameId(id));
+                    id += 1;
+                }
+                _ => id += 1 << meta.order(),
+            }
+        }
+        self.holes -= count;
+        self.give_singles(metas, &mut given);
+    }
+
+    /// Makes blocks that were given up holes, and what was part of a window blocks, which are in no
+    /// list.
+    fn place(&mut self, metas: &[Meta], gone: &[Range<u32>], placed: &Range<u32>, order: u8) {
+        for block in gone {
+            metas[block.start as usize].set_kind(Kind::Part);
+        }
+        self.holes += placed.len() as u32;
+        for id in placed.clone().step_by(1 << order) {
+            let meta = &metas[id as usize];
+            meta.set_order(order);
+            meta.set_fresh(false);
+            meta.set_kind(Kind::Magazine);
+        }
+    }
+
+    /// The part of a window that has no frames yet.
+    fn own_window(&mut self, left: &Range<u32>) -> &mut Range<u32> {
+        let mut windows = self.windows.iter_mut();
+        windows
+            .find(|window| *window == left)
+            .expect("a window that lives")
+    }
+
+    /// The rest of a window is holes that others may take.
+    fn end_window(&mut self, left: &Range<u32>) {
+        let at = self.windows.iter().position(|window| window == left);
+        self.windows.swap_remove(at.expect("a window that lives"));
+        self.holes += left.len() as u32;
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Window<'_> {
+        /// log2 of the frames of a block.
+        pub(crate) fn order(&self) -> u8 {
+            self.order
+        }
+
+        /// Places without a block.
+        pub(crate) fn blocks_left(&self) -> u64 {
+            self.left.len() as u64 >> self.order
+        }
+
+        /// The first frame of the next place.
+        pub(crate) fn next(&self) -> FrameId {
+            FrameId(self.left.start)
+        }
+    }
+}
