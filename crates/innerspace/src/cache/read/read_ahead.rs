@@ -5,7 +5,9 @@
 //! flight. A stream is recognised by its misses: neighbours upwards or downwards at the second, a
 //! fixed stride at the third. Its window doubles each time the reader enters the latest one, up to
 //! a share of the memory; it halves when blocks that were read ahead are evicted unused. A reader
-//! that jumps about has no stream, and nothing is read ahead for it.
+//! that jumps about has no stream, and nothing is read ahead for it. A request of several blocks
+//! says itself what it wants: no stride is looked for, and upwards the first window follows the
+//! third neighbour.
 //!
 //! The words here are relaxed atomics without a protocol: threads that share a handle may disturb
 //! each other's figures, which costs a wrong guess and nothing else.
@@ -36,6 +38,9 @@ const MOST_STRIDE: u64 = 512;
 /// How many blocks after the requested ones may have been cached already, without ending the
 /// stream.
 const SLACK: u64 = 8;
+
+/// Requests of several blocks, after the second neighbour, that read nothing ahead.
+const PATIENCE: u64 = 1;
 
 /// Blocks to put in flight: `count` of them, `step` apart, from `first` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -106,6 +111,8 @@ struct One {
     end: AtomicU64,
     /// [`Tuning::wasted`] when the window was last set.
     wasted: AtomicU64,
+    /// Requests of several blocks that are still to come before something is read ahead.
+    patience: AtomicU64,
     /// The count of uses at the stream's last use; 0 if it was never used.
     used: AtomicU64,
 }
@@ -123,6 +130,7 @@ impl Default for One {
             window: zero(),
             end: AtomicU64::new(u64::MAX),
             wasted: zero(),
+            patience: zero(),
             used: zero(),
         }
     }
@@ -211,7 +219,7 @@ impl One {
             1
         } else if high + 1 == get(&self.low) {
             -1
-        } else if distance != 0 && distance == self.distance.get() {
+        } else if block == high && distance != 0 && distance == self.distance.get() {
             distance
         } else {
             return None;
@@ -302,7 +310,12 @@ impl Stream {
         if let Some(one) = known.max_by_key(|one| get(&one.window)) {
             let step = one.step();
             self.note_use(one);
-            let mut window = one.next_window(tuning);
+            let patience = get(&one.patience);
+            let mut window = match wanted > 1 && patience > 0 {
+                true => 0,
+                false => one.next_window(tuning),
+            };
+            set(&one.patience, patience.saturating_sub(1));
             if one.has_asked_for(block) {
                 // Starts again from here. Otherwise each miss would move the frontier one window
                 // further ahead of a reader that finds none of the blocks.
@@ -318,7 +331,12 @@ impl Stream {
         if let Some((one, step)) = self.one.iter().find_map(|one| one.becomes(block, high)) {
             self.note_use(one);
             set(&one.frontier, last_of(step).wrapping_add_signed(step));
-            return one.ask(last_of(step), step, FIRST_WINDOW.min(tuning.most), tuning);
+            let (patience, window) = match wanted > 1 && step > 0 {
+                true => (PATIENCE, 0),
+                false => (0, FIRST_WINDOW.min(tuning.most)),
+            };
+            set(&one.patience, patience);
+            return one.ask(last_of(step), step, window, tuning);
         }
         self.begin(block, high, self.distance_to(block));
         Ahead::default()
@@ -377,6 +395,7 @@ impl Stream {
         set(&one.trigger, u64::MAX);
         set(&one.window, 0);
         set(&one.end, u64::MAX);
+        set(&one.patience, 0);
         self.note_use(one);
         one
     }
@@ -475,10 +494,14 @@ mod tests {
     fn reads_of_several_blocks_are_one_step_of_their_stream() {
         let stream = Stream::default();
         let ahead = |block| stream.miss(block, 16, Reading::Normal, &TUNING).range();
-        assert_eq!((ahead(0), ahead(16)), (None, Some(32..36)));
+        assert_eq!((ahead(0), ahead(16), ahead(32)), (None, None, None));
+        assert_eq!(ahead(48), Some(64..68));
         let stream = Stream::default();
         let ahead = |block| stream.miss(block, 16, Reading::Normal, &TUNING).range();
         assert_eq!((ahead(160), ahead(144)), (None, Some(140..144)));
+        let stream = Stream::default();
+        let strided = (0..9).map(|at| stream.miss(at * 100, 3, Reading::Normal, &TUNING));
+        assert!(strided.into_iter().all(|ahead| ahead.is_empty()));
     }
 
     // spec: R4
