@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `loads` | 8 bytes at a time: random, dependent, sequential |
 //! | `views` | a view of 4 KiB, 8 bytes of it, and its drop |
+//! | `long_views` | views over several blocks: a whole file, and small ones |
 //! | `copies` | 4 KiB read by copy, scanned, and written for the first time |
 //! | `faults` | first touches of anonymous and file pages, and unmapping |
 //! | `misses` | random reads of a file twice as large as the memory |
@@ -19,6 +20,7 @@ mod copies;
 mod faults;
 mod guests;
 mod loads;
+mod long_views;
 mod misses;
 pub(crate) mod threads;
 mod views;
@@ -50,6 +52,7 @@ pub(crate) fn table(plan: Plan, only: &str) -> Result<Table, Box<dyn Error>> {
     misses::measure(plan, &mut rows)?;
     guests::measure(plan, &mut rows)?;
     copies::measure_writes(plan, &mut rows)?;
+    long_views::measure(plan, &mut rows)?;
     let resident = Resident::when_wanted(plan.pages(PAGES));
     loads::measure(plan, &resident, &mut rows)?;
     views::measure(plan, &resident, &mut rows)?;
