@@ -26,11 +26,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(file.stats().copied_views, 0);
     println!("{} bytes, no copy; a slice of them: {hello:?}", first.len());
 
-    // Over several blocks they are one copy, charged like everything else.
+    // Over several blocks, too: they move together once, if they do not lie in a row.
     let all = bytes_of(&file, 0..file.len())?;
     assert_eq!(all, content);
     println!(
-        "{} bytes over blocks: {} copy",
+        "{} bytes over blocks: {} copies",
         all.len(),
         file.stats().copied_views
     );

@@ -39,15 +39,16 @@
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
 //!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
 //!   needs memory fails with a [`LimitError`], or with a [`Fault`] that carries one.
-//! - **A [`View`] keeps its whole block in memory.** A view over several blocks is a copy, of at
-//!   most 2 MiB. A write to a viewed block copies the block, so long views of data that is often
-//!   written cost memory.
+//! - **A [`View`] keeps its whole blocks in memory.** Over several blocks it is one slice of any
+//!   length that fits in the limit; blocks that do not lie in a row move together for it, once. A
+//!   write to a viewed block copies the block, so long views of data that is often written cost
+//!   memory.
 //! - **Dropping a file writes it back, but makes nothing durable**, and only
 //!   [`Memory::take_errors`] reports a failure of that write. Call [`PagedFile::sync_all`] and
 //!   check its result. Data whose write failed stays dirty, and the next sync tries again. Each
 //!   handle reports each failure once.
-//! - **Only a view of one block is stable.** A [`PagedFile::read_at`], a load, and the copy made
-//!   for a view of several blocks may see part of a concurrent write. Loads and stores of up to 8
+//! - **Only a view of one block is stable.** A [`PagedFile::read_at`], a load, and the taking
+//!   of a view of several blocks may see part of a concurrent write. Loads and stores of up to 8
 //!   bytes, at addresses that are multiples of their size, are never torn.
 //! - **Changes that others make to a file are not followed.** What is cached stays as it was read.
 //!   A read of blocks that are not cached yet fails, and says that the file shrank or changed.

@@ -43,7 +43,7 @@ impl Store for Numbers {
 fn open(bytes: u64) -> Result<(Memory, PagedFile), Box<dyn Error>> {
     // Under twice the file's length.
     let memory = memory(2 * bytes + 16 * MIB)?;
-    let file = memory.options().open(Numbers(bytes))?;
+    let file = memory.file_options().open_store(Numbers(bytes))?;
     Ok((memory, file))
 }
 

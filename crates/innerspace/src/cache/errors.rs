@@ -191,10 +191,10 @@ pub enum FileError {
         /// The end of the range.
         end: u64,
     },
-    /// The view covers several blocks and is larger than the largest block. Such a view is a copy,
-    /// which cannot be that large.
+    /// The blocks of a view are in memory all at once, and would be more than the nearest limit
+    /// allows.
     #[error(
-        "{file}: a view of {} over several blocks is larger than {}; use scan, read_at or larger blocks",
+        "{file}: a view of {} does not fit in the limit of {}; use chunks, scan or read_at, or raise the limit",
         ByteSize(*len), ByteSize(*max)
     )]
     ViewTooLarge {
@@ -202,7 +202,7 @@ pub enum FileError {
         file: Arc<str>,
         /// The length requested.
         len: u64,
-        /// The largest length possible.
+        /// The limit.
         max: u64,
     },
     /// There is no memory outside the arena for the copy that the operation needs.
@@ -557,8 +557,8 @@ mod tests {
                     len: 3 << 20,
                     max: 2 << 20,
                 },
-                "data.bin: a view of 3.0 MiB over several blocks is larger than 2.0 MiB; use scan, read_at or \
-                 larger blocks",
+                "data.bin: a view of 3.0 MiB does not fit in the limit of 2.0 MiB; use chunks, scan or read_at, \
+                 or raise the limit",
             ),
         ];
         for (error, text) in texts {

@@ -88,7 +88,7 @@ counters! {
         WriteError write_error "Blocks whose write to their store failed, each time"
         ErrorUntaken error_untaken "Write errors that no handle could report, and that went from the full list before they were taken"
         ErrorUntold error_untold "Write errors that no handle could report, and that too many others followed before the hook was called"
-        ViewMove view_move "Pages moved because a writer met a view"
+        ViewMove view_move "Pages moved because a writer met a view, or into a row for one"
         ViewCopy view_copy "Pages copied for views across blocks"
         PgActivate pgactivate "Pages moved to the active list"
         PgDeactivate pgdeactivate "Pages moved back to the inactive list"

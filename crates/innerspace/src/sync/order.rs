@@ -44,6 +44,8 @@ ranks! {
     SpaceWriter,
     /// The append mutex of a file.
     Append,
+    /// The turn at a file's long views.
+    LongView,
     /// The lock `invalidate` of a file.
     Invalidate,
     /// The lock of a block. A thread may lock several: in ascending order, or by trying.

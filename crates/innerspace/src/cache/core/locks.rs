@@ -5,10 +5,12 @@ use crate::cache::index::Index;
 use crate::exec::reentry::FileLocked;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The locks of one file. Both come before the locks of blocks.
+/// The locks of one file. All come before the locks of blocks.
 pub(crate) struct FileLocks {
     /// Held by appends and changes of the length, one at a time.
     append: Mutex<()>,
+    /// Serialises moves of blocks into a row, so that no two views take them from each other.
+    long_view: Mutex<()>,
     /// Held shared by fills and writes, except by appends in one step (`new_blocks`). Held
     /// exclusively by truncate, punch, discard and invalidate.
     invalidate: RwLock<()>,
@@ -45,6 +47,7 @@ impl Default for FileLocks {
     fn default() -> FileLocks {
         FileLocks {
             append: Mutex::ranked(Rank::Append, ()),
+            long_view: Mutex::ranked(Rank::LongView, ()),
             invalidate: RwLock::ranked(Rank::Invalidate, ()),
         }
     }
@@ -59,6 +62,11 @@ impl FileLocks {
     /// Does [`FileLocks::append`] without waiting.
     pub(crate) fn try_append(&self) -> Option<MutexGuard<'_, ()>> {
         self.append.try_lock()
+    }
+
+    /// Keeps other threads from moving blocks into a row.
+    pub(crate) fn long_view(&self) -> (MutexGuard<'_, ()>, FileLocked) {
+        (self.long_view.lock(), FileLocked::begin())
     }
 
     /// Excludes truncate, punch, discard and invalidate.

@@ -6,15 +6,14 @@ use std::ops::Range;
 use std::task::{Context, Poll, Waker};
 
 use crate::cache::errors::FileError;
-use crate::cache::read::view::{MAX_COPY, View};
+use crate::cache::read::view::View;
 use crate::cache::service::Cache;
 use crate::exec::WakerSlot;
 use crate::group::GroupId;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::due::Due;
 use crate::sync::panics::Panics;
 use crate::sync::{Arc, Mutex, Weak};
-use crate::units::PAGE_SIZE;
 
 /// The request of one future. The future shares it with the service's queue and the file's list,
 /// which hold it weakly.
@@ -110,9 +109,6 @@ impl Request {
     }
 }
 
-/// The most blocks that one request covers: those of a view that is copied, and one more.
-const MOST_BLOCKS: u64 = MAX_COPY / PAGE_SIZE as u64 + 1;
-
 /// The requests of one file. Its locks are innermost locks, and not held while a waker is called.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyList {
@@ -120,6 +116,8 @@ pub(crate) struct ReadyList {
     /// Whether some request may be due to be woken.
     any_due: AtomicBool,
     closed: AtomicBool,
+    /// No request asks for more blocks. Grows under the mutex of the requests.
+    longest: AtomicU64,
     /// The requests by first block, then by address.
     requests: Mutex<BTreeMap<(u64, usize), Weak<Request>>>,
     due: Mutex<Vec<Weak<Request>>>,
@@ -134,6 +132,8 @@ impl Request {
 impl ReadyList {
     pub(crate) fn add(&self, request: &Arc<Request>) {
         let mut requests = self.requests.lock();
+        let len = request.blocks.end - request.blocks.start;
+        self.longest.fetch_max(len, Ordering::Relaxed);
         requests.insert(request.key(), Arc::downgrade(request));
         self.count.store(requests.len(), Ordering::SeqCst);
         drop(requests);
@@ -144,6 +144,9 @@ impl ReadyList {
     pub(crate) fn remove(&self, request: &Arc<Request>) {
         let mut requests = self.requests.lock();
         requests.remove(&request.key());
+        if requests.is_empty() {
+            self.longest.store(0, Ordering::Relaxed);
+        }
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
@@ -158,8 +161,9 @@ impl ReadyList {
 
     /// Returns the requests that may cover one of the blocks.
     fn live_in(&self, blocks: Range<u64>) -> Vec<Arc<Request>> {
-        let first = blocks.start.saturating_sub(MOST_BLOCKS);
         let requests = self.requests.lock();
+        let longest = self.longest.load(Ordering::Relaxed);
+        let first = blocks.start.saturating_sub(longest);
         let near = requests.range((first, 0)..(blocks.end, 0));
         near.filter_map(|(_, request)| request.upgrade()).collect()
     }

@@ -114,8 +114,8 @@ impl Drop for FileInner {
 /// Each clone is a handle of its own on the same file, to which each failed write is reported once.
 /// (If the file's group has no memory for another handle, the clone shares the original's.) All
 /// operations may be called from many threads. A read that overlaps a write of another thread may
-/// see part of the write. So may a view over several blocks, which is a copy; a [`View`] inside one
-/// block never does.
+/// see part of the write. So may a view over several blocks, each of which is viewed by itself; a
+/// [`View`] inside one block never does.
 ///
 /// When the last handle (or mapping) is dropped, unwritten data is written back, but not made
 /// durable: use [`PagedFile::sync_all`] for that. The drop (of the handle, the accessor, the space,
@@ -356,9 +356,14 @@ impl PagedFile {
         FileStats::of(self.core())
     }
 
-    /// Returns an immutable view of a range, which must be wholly inside the file. A view inside
-    /// one block is not a copy. A view over several blocks is a copy of at most 2 MiB, in memory
-    /// charged to the file's group, and may have part of a concurrent write.
+    /// Returns an immutable view of a range, which must be wholly inside the file: one slice, of
+    /// any length that the limit allows. It is the cached blocks themselves, and keeps them in
+    /// memory, charged to the file's group. Blocks that do not lie in a row move together once, and
+    /// stay so: the next view of them costs no more than a count for each block. (At most a page
+    /// over a block's end may be copied instead, and so is a view whose blocks other threads change
+    /// at the same time.) A view over several blocks may have part of a concurrent write.
+    ///
+    /// A range that is not cached is read as it is, whole blocks and no more.
     ///
     /// # Errors
     /// [`FileError::PastEnd`], [`FileError::Limit`], [`FileError::ViewTooLarge`], or the store's

@@ -46,13 +46,14 @@ pub struct FileStats {
     pub store_writes: u64,
     /// Blocks whose write failed; they stay dirty.
     pub write_errors: u64,
-    /// Blocks that moved to a new frame because views kept the old one.
+    /// Blocks that moved to a new frame, because views kept the old one, or into a row for a view
+    /// over several blocks.
     pub moved: u64,
     /// Blocks evicted.
     pub evicted: u64,
     /// Blocks read again soon after their eviction.
     pub refaulted: u64,
-    /// Views over several blocks, which are copies.
+    /// Views over several blocks that had to be copied.
     pub copied_views: u64,
 }
 

@@ -262,7 +262,7 @@ impl<'a, T> IndexWriter<'a, T> {
     }
 
     /// Returns how many nodes an insertion of `block` has to add.
-    fn missing_nodes(&self, nodes: &impl Nodes, block: u64) -> usize {
+    pub(crate) fn missing_nodes(&self, nodes: &impl Nodes, block: u64) -> usize {
         let root = self.root.load(Ordering::Relaxed);
         let (wanted, present) = (height_for(block), height_of(root));
         if !is_live(root) {

@@ -17,7 +17,7 @@ use crate::cache::index::{Inserted, Word};
 use crate::cache::lookup::block::{AfterUse, BlockRef, INDEX_AND_USER, Locked, NewBlock};
 use crate::cache::wait::Wait;
 use crate::frame::{Bit, Dropped, FlagSet, HeldOf, Kind, Uses};
-use crate::reclaim::{AllocMode, Evictable, Refault, Retired};
+use crate::reclaim::{AllocMode, Evictable, PoolFrame, Refault, Retired};
 use crate::sync::atomic::Ordering;
 use crate::sync::raw;
 use crate::sync::{Backoff, interleave};
@@ -363,7 +363,21 @@ impl FileCore {
         basis: Basis,
     ) -> Result<Option<NewBlock<'_>>, FileError> {
         let mode = get.alloc_mode();
-        let mut owned = self.pool.alloc(self.id.group.id(), self.id.order, mode)?;
+        let owned = self.pool.alloc(self.id.group.id(), self.id.order, mode)?;
+        let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
+        self.create_in(block, get, basis, owned, &mut spares)
+    }
+
+    /// The same in a frame of the file's group. Nodes that `spares` lacks are allocated as `get`
+    /// says.
+    pub(crate) fn create_in(
+        &self,
+        block: u64,
+        get: Get,
+        basis: Basis,
+        mut owned: PoolFrame<'_>,
+        spares: &mut SpareNodes<'_>,
+    ) -> Result<Option<NewBlock<'_>>, FileError> {
         // No other thread can see the frame yet: plain stores suffice, no atomics (P2).
         let referenced = get.has(Get::ACCESSED) && !get.has(Get::DONTCACHE);
         owned.set_flags(if referenced {
@@ -378,7 +392,7 @@ impl FileCore {
         if get.has(Get::AHEAD) {
             self.frames().meta(frame).uses.set(Uses::AHEAD);
         }
-        if !self.insert(block, frame, get, basis)? {
+        if !self.insert(block, frame, get, basis, spares)? {
             return Ok(None);
         }
         let mut held = BlockRef::new(self, frame, block);
@@ -402,17 +416,17 @@ impl FileCore {
     /// Puts a published, locked block with two references (the index's and the caller's) into the
     /// index and on the LRU list. The block is freed instead if another one is there, the basis
     /// does not hold, no node can be allocated, or the file is closed. The last two are errors.
-    pub(crate) fn insert(
+    fn insert(
         &self,
         block: u64,
         frame: FrameId,
         get: Get,
         basis: Basis,
+        spares: &mut SpareNodes<'_>,
     ) -> Result<bool, FileError> {
         let unlisted = Unlisted(self, frame);
-        let mut spares = SpareNodes::new(&self.pool, self.id.group.id());
         let shadow = loop {
-            match self.try_insert(block, frame, basis, &mut spares) {
+            match self.try_insert(block, frame, basis, spares) {
                 Some(Inserted::Done(shadow)) => break shadow,
                 None if self.is_closed() => return Err(self.closed()),
                 Some(Inserted::Occupied(_)) | None => return Ok(false),

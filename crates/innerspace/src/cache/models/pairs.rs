@@ -24,7 +24,7 @@ struct Operation {
     run: fn(&PagedFile),
 }
 
-const OPERATIONS: [Operation; 18] = [
+const OPERATIONS: [Operation; 19] = [
     Operation {
         name: "read",
         run: read,
@@ -32,6 +32,10 @@ const OPERATIONS: [Operation; 18] = [
     Operation {
         name: "view",
         run: view,
+    },
+    Operation {
+        name: "view over blocks",
+        run: view_across,
     },
     Operation {
         name: "write",
@@ -113,6 +117,19 @@ fn read(file: &PagedFile) {
     let mut bytes = vec![9; 3 * PAGE];
     let got = file.read_at(&mut bytes, 0).unwrap();
     assert!(bytes[..got].iter().all(|byte| *byte <= 4));
+}
+
+/// Views all of the file, for which its blocks are moved and read into a row.
+fn view_across(file: &PagedFile) {
+    let seen = match file.view(100..3 * PAGE as u64) {
+        Ok(view) => view,
+        Err(FileError::PastEnd { .. }) => return,
+        Err(error) => panic!("{error}"),
+    };
+    assert!(seen.iter().all(|byte| *byte <= 4));
+    let before = seen.to_vec();
+    thread::yield_now();
+    assert_eq!(*seen, *before, "a view changed");
 }
 
 fn view(file: &PagedFile) {

@@ -163,7 +163,7 @@ impl FileCore {
     }
 
     /// Whether the block is absent because it is known to be a hole. Does not wait.
-    fn is_absent_hole(&self, block: u64) -> bool {
+    pub(super) fn is_absent_hole(&self, block: u64) -> bool {
         let Some(_steady) = self.locks.try_shared() else {
             return false;
         };
@@ -297,7 +297,7 @@ impl FileCore {
     }
 
     /// Puts blocks in flight that a stream is about to need.
-    fn read_ahead<'f>(
+    pub(super) fn read_ahead<'f>(
         &'f self,
         stream: &Stream,
         ahead: Ahead,
@@ -399,7 +399,10 @@ impl FileCore {
 
     /// Reads a run of new blocks in this thread, and returns the first one. An error of the first
     /// block is the caller's; the other blocks fail separately.
-    fn read_run<'f>(&'f self, run: Vec<NewBlock<'f>>) -> Result<BlockRef<'f>, FileError> {
+    pub(super) fn read_run<'f>(
+        &'f self,
+        run: Vec<NewBlock<'f>>,
+    ) -> Result<BlockRef<'f>, FileError> {
         self.end_visible_holes(&run);
         let blocks = run[0].block()..run[0].block() + run.len() as u64;
         let mut errors = match self.store() {

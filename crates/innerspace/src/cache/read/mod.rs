@@ -14,6 +14,7 @@ mod content;
 pub(crate) mod copy;
 pub(crate) mod fill;
 pub(crate) mod holes;
+mod long_view;
 pub(crate) mod read_ahead;
 pub(crate) mod requests;
 pub(crate) mod scatter;

@@ -4,7 +4,6 @@ use std::hint::cold_path;
 use std::ops::Range;
 
 use crate::cache::core::FileCore;
-use crate::cache::core::counters::count;
 use crate::cache::core::handle::Handle;
 use crate::cache::errors::FileError;
 use crate::cache::index::Word;
@@ -12,13 +11,10 @@ use crate::cache::lookup::block::Locked;
 use crate::cache::lookup::get::Get;
 use crate::cache::map::mappers::Revoke;
 use crate::cache::read::fill::{Miss, Present};
-use crate::cache::read::view::{MAX_COPY, View};
+use crate::cache::read::view::View;
 use crate::cache::wait::Wait;
-use crate::frame::{
-    Dropped, FlagSet, Grip, Guessed, Here, HoldState, Kind, Pinned, Taken, Try, Uses, Writing,
-};
-use crate::reclaim::{Evictable, Pool};
-use crate::stats::Event;
+use crate::frame::{Grip, Guessed, Here, Pinned, Taken, Try, Uses, Writing};
+use crate::reclaim::Pool;
 use crate::sync::raw;
 use crate::sync::{Arc, failpoint};
 use crate::units::PAGE_SIZE;
@@ -67,15 +63,34 @@ impl Handle {
             return None;
         }
         let len = usize::try_from(range.end - range.start).ok()?;
+        let in_page = range.start as usize % PAGE_SIZE;
         // A file with tags has blocks of one page.
+        if len > PAGE_SIZE - in_page {
+            cold_path();
+            return None;
+        }
         let tag = core
             .blocks
             .index
             .tags()
             .sought(range.start / PAGE_SIZE as u64);
-        Pinned::find(&*core.pool, range.start as usize % PAGE_SIZE, len, |pool| {
-            pool.take_hot(tag)
-        })
+        Pinned::find(&*core.pool, in_page, len, |pool| pool.take_hot(tag))
+    }
+
+    /// A view over the end of a page, of pages that are there, hot, and in a row.
+    fn hit_pair(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
+        let core = &*self.core;
+        let (page, in_page) = (
+            range.start / PAGE_SIZE as u64,
+            range.start as usize % PAGE_SIZE,
+        );
+        let len = usize::try_from(range.end - range.start).ok()?;
+        if core.id.order != 0 || len > 2 * PAGE_SIZE - in_page || range.end > core.size() {
+            return None;
+        }
+        let tags = core.blocks.index.tags();
+        let tags = [tags.sought(page), tags.sought(page + 1)];
+        Pinned::find_pair(&*core.pool, tags, in_page, len)
     }
 
     /// Takes a view that misses.
@@ -86,6 +101,16 @@ impl Handle {
         range: Range<u64>,
         wait: Wait,
     ) -> Result<Pinned<Pool>, FileError> {
+        let core = &*self.core;
+        if !range.is_empty()
+            && core.inside_block(range.start) + (range.end - range.start) > core.block_bytes()
+        {
+            if let Some(pinned) = self.hit_pair(&range) {
+                return Ok(pinned);
+            }
+            let View(pinned) = self.view_across(range, wait)?;
+            return Ok(pinned);
+        }
         if let Some(pinned) = self.cool_hit(&range) {
             self.note_ahead_view(&pinned, range.start);
             return Ok(pinned);
@@ -133,9 +158,6 @@ impl Handle {
         }
         let shift = core.block_shift();
         let block = range.start >> shift;
-        if block != (range.end - 1) >> shift {
-            return self.copied_view(range, wait);
-        }
         let start = core.inside_block(range.start) as usize;
         let inside = start..start + (range.end - range.start) as usize;
         match self.pin_slowly(block, inside) {
@@ -197,59 +219,12 @@ impl Handle {
             return self.copied_view(range, Wait::Yes);
         }
     }
-
-    /// A view over several blocks: one frame or block of frames, filled by copying.
-    fn copied_view(self: &Arc<Handle>, range: Range<u64>, wait: Wait) -> Result<View, FileError> {
-        let core = &*self.core;
-        let len = range.end - range.start;
-        if len > MAX_COPY {
-            return Err(FileError::ViewTooLarge {
-                file: core.id.name.clone(),
-                len,
-                max: MAX_COPY,
-            });
-        }
-        let pages = len.div_ceil(PAGE_SIZE as u64).next_power_of_two();
-        let order = pages.trailing_zeros() as u8;
-        let group = core.id.group.id();
-        let alloc = || Ok(core.pool.alloc(group, order, wait.alloc_mode())?);
-        let mut copy = match wait {
-            Wait::Yes => core.with_room(alloc)?,
-            Wait::No => alloc()?,
-        };
-        let mut done = 0;
-        while done < len {
-            let offset = range.start + done;
-            let part = core
-                .left_in_block(offset)
-                .min((range.end - offset) as usize);
-            let into = &mut copy.bytes_mut()[done as usize..done as usize + part];
-            let last = (range.end - 1) >> core.block_shift();
-            let wanted = last - (offset >> core.block_shift()) + 1;
-            self.read_part(offset, into, wait, wanted)?;
-            done += part as u64;
-        }
-        count(&core.counters.copied_views, 1);
-        core.pool.counters.add(Event::ViewCopy, pages);
-        // Published as a block of no file, viewed, and taken out again: then only the view keeps
-        // it.
-        copy.set_flags(FlagSet::UPTODATE);
-        copy.set_kind(Kind::Cached);
-        let frame = copy.publish(HoldState::cached(1));
-        core.pool.lru_add(frame);
-        let pinned = Pinned::try_new(&core.pool, frame, 0..len as usize);
-        let dropped = core.pool.uncache(frame);
-        let pinned = pinned.expect("nobody else takes the frame out or writes to it");
-        debug_assert_eq!(dropped, Dropped::Held);
-        core.pool.lru_set(frame, Evictable::No);
-        Ok(View(pinned))
-    }
 }
 
 /// Returns the view from `inside` bytes in the found block. Marks the block used, and hot if there
 /// was no mark to make. Returns `None` if the block is not up to date.
 #[inline]
-fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
+pub(super) fn take_found<'id>(taken: Taken<'id, Pool>, inside: usize) -> Option<Grip<'id, Pool>> {
     let (pool, frame, flags) = (taken.owner(), taken.frame(), taken.flags());
     let grip = taken.up_to_date(inside)?;
     pool.mark_accessed_at(frame, flags);
@@ -276,6 +251,36 @@ impl FileCore {
         drop(section);
         let (taken, seen) = found?;
         self.take_seen(taken, seen, block, inside)
+    }
+
+    /// Returns a view of the block, from its first byte on, if it is cached, up to date, and not being
+    /// written or mapped writable. Neither fills nor locks it.
+    pub(super) fn take_block<'id>(
+        &self,
+        pool: Here<'id, Pool>,
+        block: u64,
+    ) -> Option<Grip<'id, Pool>> {
+        let tag = self.blocks.index.tags().sought(block);
+        if tag.is_somewhere() {
+            if let Some(grip) = pool.take_hot(tag) {
+                return Some(grip);
+            }
+            match pool.take_guessed(tag) {
+                Guessed::Sought(taken) => return take_found(taken, 0),
+                Guessed::Other(taken) => taken.give_back(),
+                Guessed::Nothing => {}
+            }
+        }
+        loop {
+            let section = pool.owner().domain.reader();
+            let found = self.take_in_section(pool, block, Try::Again);
+            drop(section);
+            let (taken, seen) = found?;
+            if seen == Seen::Still {
+                return self.take_seen(taken, seen, block, 0);
+            }
+            taken.give_back();
+        }
     }
 
     /// Returns the view from `inside` bytes in the block that the index led to, if it was still

@@ -1,9 +1,9 @@
 //! Views: owned, immutable bytes of a file.
 //!
-//! Inside one block a view is the frame itself, held by a count in its hold word; over several
-//! blocks it is a copy in a frame of its own, charged to the file's group; of a hole it is a static
-//! page of zeros. In each case the bytes never change: writers move the block to a new frame while
-//! views keep the old one (P28).
+//! Inside one block a view is the frame itself, held by a count in its hold word. Over several
+//! blocks it is their frames, which lie in a row, each held so ([`super::long_view`]); of a hole it
+//! is a static page of zeros. In each case the bytes never change: writers move the block to a new
+//! frame while views keep the old one (P28).
 
 use std::fmt;
 use std::ops::{Deref, Range, RangeBounds};
@@ -13,12 +13,16 @@ use crate::reclaim::Pool;
 use crate::sync::Arc;
 use crate::units::{FrameId, MIB, PAGE_SIZE};
 
-/// The largest view over several blocks, and the largest block.
-pub(crate) const MAX_COPY: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
-const _: () = assert!(MAX_COPY == 2 * MIB);
+/// The longest view of a hole that takes no memory: as long as the largest block.
+pub(crate) const MAX_ZEROS: u64 = (PAGE_SIZE as u64) << MAX_ORDER;
+const _: () = assert!(MAX_ZEROS == 2 * MIB);
 
-/// The bytes of a hole. Never written, so the host backs it with one page of its own.
-static ZEROS: [u8; MAX_COPY as usize] = [0; MAX_COPY as usize];
+/// The bytes of a hole, aligned as a block is. Never written, so the host backs it with one page of
+/// its own.
+#[repr(align(4096))]
+struct Zeros([u8; MAX_ZEROS as usize]);
+
+static ZEROS: Zeros = Zeros([0; MAX_ZEROS as usize]);
 
 /// Bytes of a file that do not change while the view lives, even if the file is written, truncated,
 /// evicted or dropped.
@@ -44,7 +48,7 @@ pub struct View(pub(super) Pinned<Pool>);
 
 impl View {
     pub(crate) fn zeros(len: usize) -> View {
-        View(Pinned::of_static(&ZEROS[..len]))
+        View(Pinned::of_static(&ZEROS.0[..len]))
     }
 
     /// Creates a view of part of a block that the caller holds. Returns `None` if the block is no

@@ -5,7 +5,8 @@ use super::syncing::{count, fail_sync, is_failed_sync, lose, written};
 use super::*;
 use crate::cache::dirty::writeback::LockMode;
 use crate::frame::FlagSet;
-use crate::reclaim::Owner;
+use crate::group::GroupId;
+use crate::reclaim::{AllocMode, Owner};
 use crate::store::SyncWhat;
 use crate::store::faulty::{OperationKind, Release};
 use crate::sync::failpoint;
@@ -63,6 +64,8 @@ fn what_no_sync_has_covered_is_not_evicted() {
     store.add(fail_sync().forever());
     // The scan reads five times as many bytes as the memory holds.
     other.scan(.., |_| {}).unwrap();
+    let block = cache.pool().alloc(GroupId::ROOT, 5, AllocMode::Wait);
+    drop(block.unwrap());
     assert_eq!(file.stats().cached.0, 20);
     assert_eq!(file.view(..).unwrap()[..], [7; 20 * 4096]);
     cache.validate();

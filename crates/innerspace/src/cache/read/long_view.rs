@@ -1,0 +1,495 @@
+//! Views over several blocks: one slice, of blocks whose frames lie in a row.
+//!
+//! ```text
+//! view_across
+//!  |- a view of each block, and they lie in a row ---------------------> Row: nothing is copied
+//!  |- only a hole, of 2 MiB at most ------------------------------------> static zeros
+//!  |- at most a page, or the call may not wait -> copied_view ----------> a copy, page by page
+//!  `- line_up, with the file's turn
+//!      window of holes as long as the view            frame/window.rs
+//!      for each block, in order:
+//!       |- cached: lock it, STABLE, no write mapping; move it into the window; view; unlock
+//!       |- absent: make it and the absent ones behind it in the window; one request; view
+//!       `- a hole: make it there, of zeros; view -----------------------> Row
+//! ```
+//!
+//! **Placement.** Blocks that are read together are given frames in a row where the allocator has
+//! them, so the first line serves what was read in order; small views over a block's end cost two
+//! views. Otherwise the blocks move once, and stay: they are the file's blocks at their new place,
+//! the next view finds them in a row, and no byte is resident twice. A whole file that is not
+//! cached is read straight into its window. Windows never fail for fragmentation as long as
+//! addresses are left: free frames anywhere are exchanged for the holes of the window.
+//!
+//! Beside it stood windows of a memfd, mapped block by block (`mmap` with `MAP_FIXED`): no copy at
+//! all. They lose. At 4 KiB every block is a mapping of its own (of 65,530 a process), and takes 12
+//! microseconds to map, fault in and unmap for each view, where the copy takes 5 once. At 2 MiB the
+//! mappings of 1 GiB take 1 ms, but their pages fault in for 110 ms at each view; a row is touched
+//! in 8. Nor has memory of a file `MADV_WIPEONFORK`, and huge pages only where the host allows
+//! them.
+//!
+//! **A view is of one moment for each block**, as it is for a read: each block's bytes are as they
+//! were when its view was taken, and do not change. A writer that comes while the row is being made
+//! moves its block away, and leaves the row's frame to the view (P28).
+//!
+//! **Dirty blocks** move as they do for a writer (`move_block`): the mark moves with the frame,
+//! under the block's lock, and a block under writeback is waited for. **Mapped blocks**: write
+//! translations are revoked first, as for every view, and all translations of the old frame when
+//! the block has moved, before another thread can write to the new one. **Cuts** exclude fills by
+//! `invalidate`, and wait for block locks; a row that meets the file's new end fails, and blocks
+//! that were viewed before are left to the views. **Errors** leave everything as it was but for
+//! blocks that have moved, which are as good where they are: views, frames without a block and the
+//! window go back as they are dropped.
+//!
+//! **The turn.** One thread at a time lines a file's blocks up; two would take them from each
+//! other. Readers do not wait for it, and may fill a block just before this thread does. Then its
+//! place in the window is lost (the frame was freed, and may be anybody's), and the view is a copy,
+//! charged page by page. That is rare, and no more than what every such view was before.
+//!
+//! **Memory.** Frames are charged as they are needed, some blocks at a time, with no block locked,
+//! and a block that moves gives its old frame back at once. So a view takes what its blocks take,
+//! and a little more on the way. A limit that it meets is reported with the pages of the whole
+//! view, counted when its own blocks are viewed no more.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::cache::core::FileCore;
+use crate::cache::core::counters::count;
+use crate::cache::core::gate::ROOMS;
+use crate::cache::core::handle::Handle;
+use crate::cache::errors::FileError;
+use crate::cache::index::spare_nodes::SpareNodes;
+use crate::cache::lookup::block::{BlockRef, NewBlock};
+use crate::cache::lookup::get::{Basis, Get, Got};
+use crate::cache::read::fill::Miss;
+use crate::cache::read::holes::Content;
+use crate::cache::read::read_ahead::Reading;
+use crate::cache::read::take_view::take_found;
+use crate::cache::read::view::{MAX_ZEROS, View};
+use crate::cache::wait::Wait;
+use crate::frame::{Dropped, FlagSet, FrameOffset, HoldState, Kind, Next, Row, Try, Uses, Window};
+use crate::group::{GroupId, LimitError, LimitReason};
+use crate::reclaim::{AllocMode, Evictable, Io, Pool, PoolFrame};
+use crate::stats::Event;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::{MIB, PAGE_SIZE, PageCount};
+
+/// The most bytes of frames that are taken before their blocks are read or moved, and the part of
+/// the limit that they may have.
+const AT_ONCE: u64 = 2 * MIB;
+const AT_ONCE_PART: u64 = 16;
+
+/// Blocks of a file on the way into a row.
+struct LineUp<'f> {
+    core: &'f FileCore,
+    blocks: Range<u64>,
+    window: Window<'f>,
+    /// Frames at the window's next places.
+    frames: VecDeque<PoolFrame<'f>>,
+    /// The block after the last that was made or moved there.
+    placed: u64,
+    /// Keeps blocks that were made in the window until they are viewed.
+    made: Vec<BlockRef<'f>>,
+    row: Row<'f, Pool>,
+}
+
+impl Handle {
+    /// A view over several blocks.
+    pub(super) fn view_across(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        wait: Wait,
+    ) -> Result<View, FileError> {
+        let core = &*self.core;
+        if range.end > core.size() {
+            core.check_process()?;
+            return Err(core.past_end(range.start, range.end - range.start, core.size()));
+        }
+        if let Some(view) = self.view_in_row(&range) {
+            return Ok(view);
+        }
+        self.view_scattered(range, wait)
+    }
+
+    /// A view over several blocks, if they are there and lie in a row.
+    fn view_in_row(&self, range: &Range<u64>) -> Option<View> {
+        let core = &*self.core;
+        let mut row = Row::new(&core.pool, core.id.order);
+        for block in core.blocks_of(range.clone()) {
+            if row.add(|pool| core.take_block(pool, block)) != Next::Follows {
+                return None;
+            }
+            let uses = &core.frames().meta(row.last()).uses;
+            if uses.has(Uses::AHEAD) {
+                core.go_on(block, uses, &self.stream, Get::NONE, drop);
+            }
+        }
+        let inside = core.inside_block(range.start) as usize;
+        let len = (range.end - range.start) as usize;
+        Some(View(row.into_view(inside..inside + len)))
+    }
+
+    #[cold]
+    fn view_scattered(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        wait: Wait,
+    ) -> Result<View, FileError> {
+        let core = &*self.core;
+        core.check_process()?;
+        let (blocks, len) = (core.blocks_of(range.clone()), range.end - range.start);
+        if len <= MAX_ZEROS && core.are_holes(blocks.clone(), wait)? {
+            return Ok(View::zeros(len as usize));
+        }
+        if wait == Wait::No {
+            return match len <= MAX_ZEROS {
+                true => self.copied_view(range, wait),
+                false => Err(core.would_block(range.start)),
+            };
+        }
+        core.check_not_reentrant()?;
+        let pages = PageCount((blocks.end - blocks.start) << core.id.order);
+        let max = core.nearest_limit();
+        if pages.bytes() > max {
+            let file = core.id.name.clone();
+            return Err(FileError::ViewTooLarge { file, len, max });
+        }
+        if len <= PAGE_SIZE as u64 {
+            // Usually they are read into a row.
+            for block in blocks.clone() {
+                let miss = Miss::of(&self.stream).wanting(blocks.end - block);
+                core.read_block(block << core.block_shift(), miss, Wait::Yes)?;
+            }
+            return match self.view_in_row(&range) {
+                Some(view) => Ok(view),
+                None => self.copied_view(range, wait),
+            };
+        }
+        let view = core.with_room(|| {
+            let _turn = core.locks.long_view();
+            core.end_writes(blocks.clone())?;
+            match self.view_in_row(&range) {
+                Some(view) => Ok(Some(view)),
+                None => self.line_up(&range),
+            }
+        });
+        core.end_operation();
+        core.cache.run_deferred_if_abandoned();
+        match view? {
+            Some(view) => Ok(view),
+            None => self.copied_view(range, wait),
+        }
+    }
+
+    /// Moves or reads the blocks of a range into a row. `None` if another thread came in between.
+    fn line_up(&self, range: &Range<u64>) -> Result<Option<View>, FileError> {
+        let core = &*self.core;
+        let blocks = core.blocks_of(range.clone());
+        let (order, count) = (core.id.order, blocks.end - blocks.start);
+        let pages = PageCount(count << order);
+        let window = core.window(order, count)?;
+        let mut line_up = LineUp {
+            core,
+            placed: blocks.start,
+            blocks,
+            window,
+            frames: VecDeque::new(),
+            made: Vec::new(),
+            row: Row::new(&core.pool, order),
+        };
+        let ended = line_up.run(self);
+        let LineUp {
+            row,
+            frames,
+            made,
+            window,
+            ..
+        } = line_up;
+        drop((made, frames, window));
+        match ended {
+            Ok(true) => {
+                let inside = core.inside_block(range.start) as usize;
+                let len = (range.end - range.start) as usize;
+                Ok(Some(View(row.into_view(inside..inside + len))))
+            }
+            Ok(false) => Ok(None),
+            Err(FileError::Limit(full)) => {
+                drop(row);
+                let details = full.details();
+                let full = (core.pool).limit_error(details.id, pages, details.reason);
+                Err(FileError::Limit(full))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A view over several blocks, in pages of its own that are filled by copying.
+    pub(super) fn copied_view(
+        self: &Arc<Handle>,
+        range: Range<u64>,
+        wait: Wait,
+    ) -> Result<View, FileError> {
+        let core = &*self.core;
+        let len = range.end - range.start;
+        let pages = len.div_ceil(PAGE_SIZE as u64);
+        let alloc = || Ok(core.pages_in_row(pages, wait.alloc_mode())?);
+        let mut copy = match wait {
+            Wait::Yes => core.with_room(alloc)?,
+            Wait::No => alloc()?,
+        };
+        let last = (range.end - 1) >> core.block_shift();
+        let mut at = range.start;
+        for page in &mut copy {
+            let mut into = &mut page.bytes_mut()[..];
+            while !into.is_empty() && at < range.end {
+                let part = core.left_in_block(at).min((range.end - at) as usize);
+                let (now, rest) = into.split_at_mut(part.min(into.len()));
+                let wanted = last - (at >> core.block_shift()) + 1;
+                self.read_part(at, now, wait, wanted)?;
+                at += now.len() as u64;
+                into = rest;
+            }
+        }
+        count(&core.counters.copied_views, 1);
+        core.pool.counters.add(Event::ViewCopy, pages);
+        // Published as blocks of no file, viewed, and taken out again: then only the view keeps
+        // them.
+        let mut row = Row::new(&core.pool, 0);
+        for mut page in copy {
+            page.set_flags(FlagSet::UPTODATE);
+            page.set_kind(Kind::Cached);
+            let frame = page.publish(HoldState::cached(1));
+            core.pool.lru_add(frame);
+            let next = row.add(|pool| pool.take(FrameOffset::of(frame), Try::Again)?.up_to_date(0));
+            assert_eq!(
+                next,
+                Next::Follows,
+                "nobody else takes it out or writes to it"
+            );
+            let dropped = core.pool.uncache(frame);
+            debug_assert_eq!(dropped, Dropped::Held);
+            core.pool.lru_set(frame, Evictable::No);
+        }
+        Ok(View(row.into_view(0..len as usize)))
+    }
+}
+
+impl FileCore {
+    /// Takes the right to store away from mappings of the blocks: blocks that lie in a row need
+    /// not move for that.
+    fn end_writes(&self, blocks: Range<u64>) -> Result<(), FileError> {
+        if self.mappers.is_empty() {
+            return Ok(());
+        }
+        for block in blocks {
+            let held = self.lookup(block);
+            if held.is_some_and(|held| held.meta().hold.load().is_wmapped())
+                && let Some(locked) = self.find_lock(block)?
+            {
+                self.end_write_mappings(&locked);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages in a row, charged to the file's group.
+    fn pages_in_row(&self, pages: u64, mode: AllocMode) -> Result<Vec<PoolFrame<'_>>, LimitError> {
+        let group = self.id.group.id();
+        let frames = (0..pages).map(|_| self.pool.alloc(group, 0, mode));
+        let frames: Vec<PoolFrame<'_>> = frames.collect::<Result<_, _>>()?;
+        let in_row = |pair: &[PoolFrame<'_>]| pair[0].id().0 + 1 == pair[1].id().0;
+        if frames.windows(2).all(in_row) {
+            return Ok(frames);
+        }
+        let window = self.pool.frames.window(0, pages);
+        let mut window = window.ok_or_else(|| self.no_window(PageCount(pages)))?;
+        Ok(PoolFrame::place(frames, &mut window))
+    }
+
+    /// Addresses for blocks in a row. If pages in use lie everywhere, some of them are evicted.
+    fn window(&self, order: u8, count: u64) -> Result<Window<'_>, LimitError> {
+        let (pages, group) = (PageCount(count << order), self.id.group.id());
+        for _ in 0..ROOMS {
+            if let Some(window) = self.pool.frames.window(order, count) {
+                return Ok(window);
+            }
+            let freed = (self.pool).reclaim_for(GroupId::ROOT, pages, Io::Of(group));
+            if freed == PageCount(0) {
+                break;
+            }
+        }
+        Err(self.no_window(pages))
+    }
+
+    /// No addresses in a row are free of pages in use.
+    fn no_window(&self, pages: PageCount) -> LimitError {
+        let group = self.id.group.id();
+        (self.pool).limit_error(group, pages, LimitReason::Fragmented)
+    }
+
+    /// Whether none of the blocks is cached, and the store has only zeros there.
+    fn are_holes(&self, blocks: Range<u64>, wait: Wait) -> Result<bool, FileError> {
+        for block in blocks {
+            if wait == Wait::Yes && self.lookup(block).is_none() {
+                self.check_not_reentrant()?;
+                self.content(block)?;
+            }
+            if !self.is_absent_hole(block) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Blocks whose frames are taken at once, by the limit and the size of a request.
+    fn blocks_at_once(&self) -> u64 {
+        let most = AT_ONCE.min(self.nearest_limit() / AT_ONCE_PART);
+        (most >> self.block_shift()).max(1)
+    }
+}
+
+impl<'f> LineUp<'f> {
+    /// Lines all blocks up. False if another thread came in between.
+    fn run(&mut self, handle: &Handle) -> Result<bool, FileError> {
+        let mut is_noted = false;
+        for block in self.blocks.clone() {
+            loop {
+                if block == self.placed && self.frames.is_empty() {
+                    self.take_frames()?;
+                }
+                let get = Get::LOCK | Get::STABLE;
+                if let Got::Locked(locked) = self.core.get_page(block, get)? {
+                    self.core.end_write_mappings(&locked);
+                    let locked = match block == self.placed {
+                        true => {
+                            let frame = self.frames.pop_front().expect("taken above");
+                            self.placed += 1;
+                            self.core.move_block(locked, frame)
+                        }
+                        false => locked,
+                    };
+                    let frame = locked.frame();
+                    // Under the lock, so that no writer is there, and none moves it away before.
+                    let next = self
+                        .row
+                        .add(|pool| take_found(pool.take(FrameOffset::of(frame), Try::Again)?, 0));
+                    if next != Next::Follows || !self.is_at_its_place(block) {
+                        return Ok(false);
+                    }
+                    break;
+                }
+                if block != self.placed {
+                    // It was made in the window, and is gone again.
+                    return Ok(false);
+                }
+                let ahead = (!std::mem::replace(&mut is_noted, true)).then_some(handle);
+                if !self.make(ahead)? {
+                    return Ok(false);
+                }
+            }
+            if block + 1 == self.placed {
+                self.made.clear();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the last block that was added is where the row has its place in the window.
+    fn is_at_its_place(&self, block: u64) -> bool {
+        let behind = self.blocks.end - block - 1;
+        let end = self.window.end().0 - ((behind as u32) << self.core.id.order);
+        self.row.last().0 + (1 << self.core.id.order) == end
+    }
+
+    /// Takes frames at the window's next places.
+    fn take_frames(&mut self) -> Result<(), FileError> {
+        let core = self.core;
+        let most = core.blocks_at_once().min(self.blocks.end - self.placed);
+        let (group, order) = (core.id.group.id(), core.id.order);
+        let mut frames = Vec::with_capacity(most as usize);
+        for _ in 0..most {
+            // A little less serves as well.
+            match core.pool.alloc(group, order, AllocMode::Wait) {
+                Ok(frame) => frames.push(frame),
+                Err(full) if frames.is_empty() => return Err(full.into()),
+                Err(_) => break,
+            }
+        }
+        self.frames
+            .extend(PoolFrame::place(frames, &mut self.window));
+        Ok(())
+    }
+
+    /// Makes the next block in the window, and those behind it that are absent as well, as far as
+    /// frames were taken. False if another thread made one. `ahead` has the stream that is to be
+    /// told.
+    fn make(&mut self, ahead: Option<&Handle>) -> Result<bool, FileError> {
+        let core = self.core;
+        let steady = core.locks.shared();
+        let start = self.placed << core.block_shift();
+        let size = core.size();
+        if start >= size {
+            return Err(core.past_end(start, core.block_bytes(), size));
+        }
+        core.check_version()?;
+        let epoch = core.blocks.hole_epoch.load(Ordering::SeqCst);
+        let first = core.content(self.placed)?;
+        let basis = match first {
+            Content::Hole => core.hole_basis(self.placed, epoch),
+            Content::Data => Basis::Nothing,
+        };
+        // No block may be locked while nodes are waited for.
+        let mut spares = SpareNodes::new(&core.pool, core.id.group.id());
+        let most = (self.frames.len() as u64).min(core.store.request_blocks());
+        let nodes = core.missing_nodes([self.placed, self.placed + most - 1]);
+        spares.ensure(nodes, AllocMode::Wait)?;
+        let mut run: Vec<NewBlock<'f>> = Vec::new();
+        while let Some(frame) = self.frames.pop_front() {
+            self.placed += 1;
+            let new = core.create_in(self.placed - 1, Get::NOIO, basis, frame, &mut spares)?;
+            let Some(new) = new else {
+                return Ok(false);
+            };
+            self.made.extend(new.reference());
+            run.push(new);
+            let next = self.placed;
+            let goes_on = first == Content::Data
+                && (run.len() as u64) < most
+                && next < self.blocks.end
+                && next << core.block_shift() < size
+                && core.lookup(next).is_none()
+                && matches!(core.content(next), Ok(Content::Data));
+            if !goes_on {
+                break;
+            }
+        }
+        if first == Content::Hole {
+            let mut new = run.pop().expect("one block");
+            new.bytes_mut().fill(0);
+            core.end_visible_holes(std::slice::from_ref(&new));
+            drop(new.finish());
+            return Ok(true);
+        }
+        if let Some(handle) = ahead {
+            let wanted = self.blocks.end - run[0].block();
+            let tuning = core.tuning();
+            let stream = &handle.stream;
+            let ahead = stream.miss(run[0].block(), wanted, Reading::Normal, &tuning);
+            core.read_ahead(stream, ahead, Get::NONE, &mut drop);
+        }
+        drop(core.read_run(run)?);
+        drop(steady);
+        Ok(true)
+    }
+}
+
+impl FileCore {
+    /// The most nodes that insertions of these blocks, and of those between them if they are no
+    /// more than a node has, add to the index.
+    fn missing_nodes(&self, blocks: [u64; 2]) -> usize {
+        let index = self.blocks.index.write();
+        let missing = blocks.map(|block| index.missing_nodes(self.frames(), block));
+        missing.into_iter().sum()
+    }
+}
