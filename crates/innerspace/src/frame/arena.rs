@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::sys::memory::Mapping;
+use crate::sys::memory::{Mapping, Pages};
 use crate::{FrameId, PAGE_SHIFT, PAGE_SIZE};
 
 /// A frame, named by the offset of its first byte in the arena: its number, followed by twelve zero
@@ -64,23 +64,18 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Maps zeroed memory for `frames` frames, including the zero frame. Those from `windows` on, a
-    /// multiple of 512, get no huge pages, which would back more than is in use.
+    /// Maps zeroed memory for `frames` frames, including the zero frame.
     ///
     /// A child of fork(2) sees zeros there and in the metadata, because it would otherwise be a
     /// second owner of everything. Zeros lead to nothing, so each lookup in a child misses, and
     /// misses are refused there.
-    pub(super) fn new(frames: u32, windows: u32) -> io::Result<Arena> {
+    pub(super) fn new(frames: u32) -> io::Result<Arena> {
         // Computed in 64 bits, even where addresses are shorter, so that no frame's number is cut
         // off.
         let len = usize::try_from(u64::from(frames) << PAGE_SHIFT)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::new(len)?;
         memory.advise_wipe_on_fork();
-        memory.advise_huge();
-        if windows < frames {
-            memory.advise_small_from((windows as usize) << PAGE_SHIFT);
-        }
         Ok(Arena {
             memory,
             frames: frames.into(),
@@ -133,11 +128,25 @@ impl Arena {
         unsafe { self.memory.start().add(id.index() << PAGE_SHIFT) }
     }
 
-    /// Gives the host's memory of some frames back, which are the caller's alone.
+    fn bytes(frames: Range<u32>) -> Range<usize> {
+        (frames.start as usize) << PAGE_SHIFT..(frames.end as usize) << PAGE_SHIFT
+    }
+
+    /// Gives the host's memory of some frames back. They belong to the caller alone.
     pub(super) fn discard(&self, frames: Range<u32>) {
-        let start = (frames.start as usize) << PAGE_SHIFT;
-        self.memory
-            .discard(start..start + (frames.len() << PAGE_SHIFT));
+        self.memory.discard(Arena::bytes(frames));
+    }
+
+    /// Says which pages the host shall back some frames with. Returns whether the host took the
+    /// advice.
+    pub(super) fn advise(&self, frames: Range<u32>, pages: Pages) -> bool {
+        self.memory.advise_pages(Arena::bytes(frames), pages)
+    }
+
+    /// Returns for how many of some frames the host has memory.
+    #[cfg(all(test, target_os = "linux", not(any(portable, miri, shuttle))))]
+    pub(super) fn resident(&self, frames: Range<u32>) -> usize {
+        self.memory.resident_pages(Arena::bytes(frames))
     }
 
     /// Panics because `id` is no frame of this arena.

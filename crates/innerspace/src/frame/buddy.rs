@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use super::huge::HugeParts;
 use super::list::FrameList;
 use super::meta::{Kind, Meta};
 use crate::FrameId;
@@ -41,6 +42,8 @@ pub(super) struct Buddy {
     pub(super) windows: Vec<Range<u32>>,
     /// Where to look for the next window first.
     pub(super) next_window: u32,
+    /// Which parts of the arena have holes, and so no huge pages.
+    pub(super) huge: HugeParts,
 }
 
 impl Buddy {
@@ -56,6 +59,7 @@ impl Buddy {
             holes: (metas.len() as u32).saturating_sub(holes),
             windows: Vec::new(),
             next_window: holes,
+            huge: HugeParts::default(),
         };
         let mut id = 1;
         while id < end {

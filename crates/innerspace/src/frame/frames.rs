@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::arena::{Arena, FrameOffset};
 use super::buddy::MAX_ORDER;
 use super::hold::{Dropped, HoldState};
+use super::huge::HugeParts;
 use super::lock::{self, FrameLock, LockResult, ReadEnd, WaitResult};
 use super::lookaside::Lookaside;
 use super::magazine::{Allocator, Source};
@@ -115,17 +116,18 @@ impl Frames {
         let usable = frames + 1;
         let bytes = u64::from(usable) * PAGE_SIZE as u64;
         let map = |source| ArenaError::Map { bytes, source };
-        let windows = usable.next_multiple_of(1 << MAX_ORDER);
         // A host that has not so many addresses gives no windows.
         let arena = match holes {
-            0 => Arena::new(usable, usable),
-            _ => Arena::new(windows + holes, windows).or_else(|_| Arena::new(usable, usable)),
+            0 => Arena::new(usable),
+            _ => Arena::new(usable.next_multiple_of(1 << MAX_ORDER) + holes)
+                .or_else(|_| Arena::new(usable)),
         };
         let arena = arena.map_err(map)?;
         let all = arena.frames();
         let metas = ZeroedArray::<Meta>::new(all as usize).map_err(map)?;
         metas[FrameId::ZERO.index()].set_kind(Kind::Zero);
         let allocator = Allocator::new(&metas, usable, reserve);
+        allocator.with_lists(|buddy| buddy.huge = HugeParts::new(&arena, usable));
         Ok(Frames {
             arena,
             metas,
@@ -144,6 +146,12 @@ impl Frames {
     /// Frames and holes of the arena, the zero frame included: one more than the largest number.
     pub(crate) fn arena_frames(&self) -> u32 {
         self.arena.frames()
+    }
+
+    /// Whether there are addresses for windows. A host that limits addresses (`ulimit -v`, or strict
+    /// overcommit) may give none.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.arena_frames() > self.usable
     }
 
     /// Returns the number of free frames, including the reserve. It is exact while no thread
@@ -392,9 +400,8 @@ impl Frames {
         start.unwrap_or_else(|| self.arena.outside(id))
     }
 
-    /// Gives the host's memory of some frames back, which are the caller's alone.
-    pub(super) fn discard(&self, frames: std::ops::Range<u32>) {
-        self.arena.discard(frames);
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     /// Prefetches a frame's bytes, which are to be copied soon.
@@ -588,7 +595,9 @@ impl Frames {
         // SAFETY: the zero frame is 4096 bytes of the arena, to which nothing writes.
         unsafe { copy::copy_in(&mut bytes, self.host(FrameId::ZERO)) };
         assert!(bytes == [0; PAGE_SIZE], "I4: the zero frame was written to");
-        let mut holes = self.allocator.with_lists(|buddy| buddy.count_holes());
+        let mut holes = self
+            .allocator
+            .with_lists(|buddy| buddy.count_holes(&self.metas));
         let mut id = 1;
         while id < self.arena.frames() {
             if id == self.usable && id % (1 << MAX_ORDER) != 0 {

@@ -48,7 +48,7 @@ impl Frames {
         if len > self.total() || blocks == 0 {
             return None;
         }
-        let find = |buddy: &mut Buddy| buddy.take_window(self.metas(), len, order);
+        let find = |buddy: &mut Buddy| buddy.take_window(self, len, order);
         let left = self.allocator.with_lists(find)?;
         Some(Window {
             frames: self,
@@ -82,23 +82,24 @@ impl<'f> Window<'f> {
     /// When the window has no room for them, or the frames make no whole number of blocks.
     pub(crate) fn place(&mut self, given: Vec<OwnedFrame<'f>>) -> Vec<OwnedFrame<'f>> {
         let (frames, order) = (self.frames, self.order);
-        let mut backed = Vec::new();
-        let mut gone = Vec::with_capacity(given.len());
-        for block in given {
-            let (len, is_clear) = ((block.len() / crate::PAGE_SIZE) as u32, block.is_clear());
+        let blocks = given.into_iter().map(|block| {
+            let len = (block.len() / crate::PAGE_SIZE) as u32;
             let id = block.into_id();
-            let block = id.0..id.0 + len;
-            if !is_clear {
-                backed.push(block.clone());
-            }
-            gone.push(block);
-        }
+            id.0..id.0 + len
+        });
+        let mut gone: Vec<Range<u32>> = blocks.collect();
+        gone.sort_unstable_by_key(|block| block.start);
         let count: u32 = gone.iter().map(Range::len).sum::<usize>() as u32;
         assert!(count.is_multiple_of(1 << order) && count as usize <= self.left.len());
-        // Before they are holes: then another window may have them.
-        backed.sort_unstable_by_key(|block| block.start);
-        for run in backed.chunk_by(|one, next| one.end == next.start) {
-            frames.discard(run[0].start..run[run.len() - 1].end);
+        // This comes before they are holes: then another window may have them.
+        let lose = |buddy: &mut Buddy| {
+            let arena = frames.arena();
+            (gone.iter()).for_each(|block| buddy.huge.lose(arena, block.clone()));
+        };
+        frames.allocator.with_lists(lose);
+        // Frames that were never touched may have memory, too: that of a huge page.
+        for run in gone.chunk_by(|one, next| one.end == next.start) {
+            frames.arena().discard(run[0].start..run[run.len() - 1].end);
         }
         let placed = self.left.start..self.left.start + count;
         let left = self.left.clone();
@@ -106,6 +107,7 @@ impl<'f> Window<'f> {
         let place = |buddy: &mut Buddy| {
             buddy.own_window(&left).start = placed.end;
             buddy.place(frames.metas(), &gone, &placed, order);
+            buddy.huge.gain(frames.arena(), placed.clone());
         };
         frames.allocator.with_lists(place);
         let firsts = placed.step_by(1 << order).map(FrameId);
@@ -121,12 +123,19 @@ impl Drop for Window<'_> {
 }
 
 impl Buddy {
-    /// All holes, those of windows included.
-    pub(super) fn count_holes(&self) -> u32 {
-        self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32
+    /// Returns the number of holes, those of windows included.
+    pub(super) fn count_holes(&self, metas: &[Meta]) -> u32 {
+        let holes = self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32;
+        let behind = self
+            .end()
+            .next_multiple_of(1 << MAX_ORDER)
+            .min(metas.len() as u32);
+        self.huge.validate(holes + behind - self.end());
+        holes
     }
 
-    fn take_window(&mut self, metas: &[Meta], len: u32, order: u8) -> Option<Range<u32>> {
+    fn take_window(&mut self, frames: &Frames, len: u32, order: u8) -> Option<Range<u32>> {
+        let metas = frames.metas();
         // Holes elsewhere take the place of free blocks in the window.
         if self.holes < len {
             return None;
@@ -135,16 +144,20 @@ impl Buddy {
         // A block begins at every multiple of the largest, and perhaps not where a window ended.
         let next = self.next_window.clamp(upper.start, upper.end) & !((1 << MAX_ORDER) - 1);
         let parts = [next..upper.end, upper, 1..self.end()];
-        let find = |free| {
+        let find = |order, free| {
             let mut parts = parts.iter();
             parts.find_map(|part| self.find_window(metas, part.clone(), len, order, free))
         };
-        let window = find(false).or_else(|| find(true))?;
-        let taken = self.take_free(metas, &window);
+        // A long window fills whole parts, if that is possible.
+        let part = self.huge.order().max(order);
+        let whole = (len >= 1 << part).then(|| find(part, false)).flatten();
+        let window = whole.or_else(|| find(order, false));
+        let window = window.or_else(|| find(order, true))?;
+        let taken = self.take_free(frames, &window);
         self.next_window = window.end;
         self.windows.push(window.clone());
         self.holes -= len - taken;
-        self.give_holes(metas, taken);
+        self.give_holes(frames, taken);
         Some(window)
     }
 
@@ -187,9 +200,10 @@ impl Buddy {
         None
     }
 
-    /// Takes the free blocks in a window out of the lists. Returns how many frames of the window
-    /// were free.
-    fn take_free(&mut self, metas: &[Meta], window: &Range<u32>) -> u32 {
+    /// Takes the free blocks in a window out of the lists, and gives their memory back. Returns how
+    /// many frames of the window were free.
+    fn take_free(&mut self, frames: &Frames, window: &Range<u32>) -> u32 {
+        let metas = frames.metas();
         let is_around = |head: &u32| {
             let meta = &metas[*head as usize];
             meta.kind() == Kind::Free && head + (1 << meta.order()) > window.start
@@ -208,14 +222,18 @@ impl Buddy {
             meta.set_kind(Kind::Part);
             self.add_used(metas, block.start..window.start.max(block.start));
             self.add_used(metas, window.end.min(block.end)..block.end);
-            taken += block.end.min(window.end) - block.start.max(window.start);
+            let inside = block.start.max(window.start)..block.end.min(window.end);
+            taken += inside.len() as u32;
+            self.huge.lose(frames.arena(), inside.clone());
+            frames.arena().discard(inside);
             id = block.end;
         }
         taken
     }
 
     /// Makes so many holes free.
-    fn give_holes(&mut self, metas: &[Meta], count: u32) {
+    fn give_holes(&mut self, frames: &Frames, count: u32) {
+        let metas = frames.metas();
         let mut given = Vec::with_capacity(count as usize);
         let mut id = 1;
         while given.len() < count as usize {
@@ -230,6 +248,7 @@ impl Buddy {
             match meta.kind() {
                 Kind::Part => {
                     given.push(FrameId(id));
+                    self.huge.gain(frames.arena(), id..id + 1);
                     id += 1;
                 }
                 _ => id += 1 << meta.order(),
@@ -273,6 +292,29 @@ impl Buddy {
 #[cfg(all(test, not(shuttle)))]
 mod for_tests {
     use super::*;
+
+    #[cfg(all(target_os = "linux", not(any(portable, miri))))]
+    impl Frames {
+        /// Returns the number of holes for which the host has memory.
+        pub(crate) fn resident_holes(&self) -> usize {
+            let metas = self.metas();
+            self.allocator.with_lists(|buddy| {
+                let mut id = 1;
+                let mut resident = 0;
+                while id < metas.len() as u32 {
+                    let meta = &metas[id as usize];
+                    let behind = buddy.end()..buddy.end().next_multiple_of(1 << MAX_ORDER);
+                    if behind.contains(&id) || meta.kind() == Kind::Part {
+                        resident += self.arena().resident(id..id + 1);
+                        id += 1;
+                    } else {
+                        id += 1 << meta.order();
+                    }
+                }
+                resident
+            })
+        }
+    }
 
     impl Window<'_> {
         /// log2 of the frames of a block.

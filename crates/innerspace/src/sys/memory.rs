@@ -44,6 +44,15 @@ pub(crate) fn host_page_size() -> usize {
     }
 }
 
+/// A kind of the host's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pages {
+    /// Huge pages, where they fit.
+    Huge,
+    /// Pages of the smallest size only.
+    Small,
+}
+
 /// A range of zeroed memory from the system. Dropping it unmaps the range, but only in the process
 /// that made it.
 ///
@@ -101,16 +110,19 @@ impl Mapping {
         platform::advise_huge(self.base, self.len);
     }
 
-    /// Asks that no huge pages serve the bytes from `start` on, which is a multiple of 2 MiB.
-    /// Advice, as above.
-    pub(crate) fn advise_small_from(&self, start: usize) {
-        assert!(start <= self.len && start.is_multiple_of(HUGE_PAGE));
-        // SAFETY: inside the mapping.
-        platform::advise_small(unsafe { self.base.add(start) }, self.len - start);
+    /// Asks that pages of this kind back a range from now on. Returns whether the host took the
+    /// advice, or ignores such advice anyway.
+    pub(crate) fn advise_pages(&self, range: Range<usize>, pages: Pages) -> bool {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: the range is inside the mapping.
+        let start = unsafe { self.base.add(range.start) };
+        range.is_empty() || platform::advise_pages(start, range.len(), pages)
     }
 
     /// Gives the memory of a range back, as far as it fills host pages: it is zeros from now on,
-    /// unless the host did not take it. The caller has the range to itself.
+    /// unless the host did not take it. (If the host has small pages of a huge one still, it takes
+    /// them when it needs memory, and no longer counts them to the process.) The caller has the
+    /// range to itself.
     pub(crate) fn discard(&self, range: Range<usize>) {
         let page = host_page_size();
         let start = range.start.next_multiple_of(page);
@@ -125,6 +137,22 @@ impl Mapping {
     /// are not supported. This is advice too.
     pub(crate) fn advise_wipe_on_fork(&self) {
         platform::advise_wipe_on_fork(self.base, self.len);
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(any(portable, miri, loom, shuttle))))]
+impl Mapping {
+    /// Returns how many host pages of a range, which begins and ends with one, have memory.
+    pub(crate) fn resident_pages(&self, range: Range<usize>) -> usize {
+        assert!(range.start <= range.end && range.end <= self.len);
+        let mut pages = vec![0_u8; range.len() / host_page_size()];
+        // SAFETY: the range is inside the mapping, and there is a byte for each of its pages.
+        let result = unsafe {
+            let start = self.base.add(range.start).as_ptr();
+            libc::mincore(start.cast(), range.len(), pages.as_mut_ptr())
+        };
+        assert_eq!(result, 0, "mincore");
+        pages.iter().filter(|page| **page & 1 == 1).count()
     }
 }
 
@@ -149,7 +177,7 @@ fn alignment_for(len: usize) -> usize {
 
 #[cfg(all(target_os = "linux", not(any(portable, miri))))]
 mod platform {
-    use super::{NonNull, io};
+    use super::{NonNull, Pages, io};
 
     /// Maps `len` bytes aligned to `align`, a power of two of at least 4096.
     pub(super) fn map(len: usize, align: usize) -> io::Result<NonNull<u8>> {
@@ -213,8 +241,18 @@ mod platform {
         let _ = advise(base, len, libc::MADV_HUGEPAGE);
     }
 
-    pub(super) fn advise_small(base: NonNull<u8>, len: usize) {
-        let _ = advise(base, len, libc::MADV_NOHUGEPAGE);
+    pub(super) fn advise_pages(base: NonNull<u8>, len: usize, pages: Pages) -> bool {
+        let advice = match pages {
+            Pages::Huge => libc::MADV_HUGEPAGE,
+            Pages::Small => libc::MADV_NOHUGEPAGE,
+        };
+        // A kernel without huge pages knows neither.
+        advise(base, len, advice)
+            .or_else(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => Ok(()),
+                _ => Err(error),
+            })
+            .is_ok()
     }
 
     pub(super) fn discard(base: NonNull<u8>, len: usize) {
@@ -232,7 +270,7 @@ mod platform {
 mod platform {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-    use super::{NonNull, io};
+    use super::{NonNull, Pages, io};
 
     fn layout(len: usize, align: usize) -> Layout {
         Layout::from_size_align(len, align).expect("the length was checked by `Mapping::new`")
@@ -253,7 +291,9 @@ mod platform {
 
     pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
 
-    pub(super) fn advise_small(_: NonNull<u8>, _: usize) {}
+    pub(super) fn advise_pages(_: NonNull<u8>, _: usize, _: Pages) -> bool {
+        true
+    }
 
     pub(super) fn discard(_: NonNull<u8>, _: usize) {}
 
@@ -362,9 +402,13 @@ mod tests {
     fn discarded_memory_is_zero_and_the_rest_stays() {
         let page = host_page_size();
         let mapping = Mapping::new(2 * HUGE_PAGE).unwrap();
-        mapping.advise_small_from(HUGE_PAGE);
+        assert!(mapping.advise_pages(0..HUGE_PAGE, Pages::Huge));
+        assert!(mapping.advise_pages(HUGE_PAGE..2 * HUGE_PAGE, Pages::Small));
         fill(&mapping, 0..2 * HUGE_PAGE, 7);
         mapping.discard(page - 1..3 * page + 1);
+        // A read of such a page would map the page of zeros.
+        let resident = |range: Range<usize>| mapping.resident_pages(range);
+        assert_eq!((resident(0..page), resident(page..3 * page)), (1, 0));
         assert!(
             bytes(&mapping, page..3 * page)
                 .iter()
@@ -374,6 +418,7 @@ mod tests {
         assert_eq!(bytes(&mapping, 3 * page..3 * page + 1), [7]);
         mapping.discard(page..page);
         mapping.discard(0..2 * HUGE_PAGE);
+        assert_eq!(resident(0..2 * HUGE_PAGE), 0);
         assert!(
             bytes(&mapping, 0..2 * HUGE_PAGE)
                 .iter()

@@ -185,3 +185,48 @@ fn a_search_for_a_window_does_not_begin_inside_a_block() {
     drop((window, block));
     frames.validate();
 }
+
+/// Blocks are touched as a whole, and the host may back each touch with 2 MiB.
+// spec: M18
+#[test]
+#[cfg(all(target_os = "linux", not(any(portable, miri))))]
+fn no_hole_has_memory_of_the_host() {
+    let frames = arena(8 * 512);
+    let mut random = Random(77);
+    let mut live: Vec<OwnedFrame<'_>> = Vec::new();
+    for step in 0..400 {
+        match random.below(10) {
+            0..5 => {
+                let order = [0, 0, 0, 3, 9][random.below(5) as usize];
+                let count = random.below(600 >> order) + 1;
+                let blocks = (0..count).map_while(|_| frames.alloc(order, Source::Ordinary));
+                let mut blocks: Vec<_> = blocks.collect();
+                blocks
+                    .iter_mut()
+                    .for_each(|block| block.bytes_mut().fill(1));
+                live.extend(blocks);
+            }
+            5..8 => {
+                let odds = 2 + random.below(3);
+                live.retain(|_| random.below(odds) > 0);
+            }
+            _ => {
+                let order = [0, 0, 9][random.below(3) as usize];
+                let most = frames.free_frames() >> order;
+                let wanted = random.below(u64::from(most) + 1);
+                let Some(mut window) = frames.window(order, wanted) else {
+                    continue;
+                };
+                let given = (0..wanted).map_while(|_| frames.alloc(order, Source::Ordinary));
+                let mut placed = window.place(given.collect());
+                placed
+                    .iter_mut()
+                    .for_each(|block| block.bytes_mut().fill(1));
+                live.extend(placed);
+            }
+        }
+        assert_eq!(frames.resident_holes(), 0, "step {step}");
+    }
+    drop(live);
+    frames.validate();
+}
