@@ -256,6 +256,7 @@ impl World {
                     self.views.push((view, shows));
                 }
                 Err(FileError::PastEnd { .. }) => assert!(range.end > len),
+                Err(FileError::ViewTooLarge { blocks, max, .. }) => assert!(blocks > max),
                 Err(error) => self.may_fail(&error),
             },
             12 => {

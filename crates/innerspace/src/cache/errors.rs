@@ -194,14 +194,16 @@ pub enum FileError {
     /// The blocks of a view are in memory all at once, and would be more than the nearest limit
     /// allows.
     #[error(
-        "{file}: a view of {} does not fit in the limit of {}; use chunks, scan or read_at, or raise the limit",
-        ByteSize(*len), ByteSize(*max)
+        "{file}: a view of {} takes {} of blocks, and the limit is {}; use chunks, scan or read_at, or raise the limit",
+        ByteSize(*len), ByteSize(*blocks), ByteSize(*max)
     )]
     ViewTooLarge {
         /// The file.
         file: Arc<str>,
         /// The length requested.
         len: u64,
+        /// The size of the blocks that the view is of.
+        blocks: u64,
         /// The limit.
         max: u64,
     },
@@ -555,10 +557,11 @@ mod tests {
                 FileError::ViewTooLarge {
                     file,
                     len: 3 << 20,
+                    blocks: 4 << 20,
                     max: 2 << 20,
                 },
-                "data.bin: a view of 3.0 MiB does not fit in the limit of 2.0 MiB; use chunks, scan or read_at, \
-                 or raise the limit",
+                "data.bin: a view of 3.0 MiB takes 4.0 MiB of blocks, and the limit is 2.0 MiB; use chunks, scan \
+                 or read_at, or raise the limit",
             ),
         ];
         for (error, text) in texts {

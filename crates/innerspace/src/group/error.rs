@@ -64,8 +64,8 @@ pub enum LimitReason {
     WouldBlock,
     /// The group is over its `high`, where requests have to wait, and the caller asked not to.
     OverHigh,
-    /// The group had room, but no run of free pages was long enough for the block, and eviction did
-    /// not make one.
+    /// The group had room, but pages in use, of whatever group, left no run of addresses for the
+    /// block or view, and eviction did not make one.
     Fragmented,
     /// The group has unwritten data wherever there is room beside the `min` of other groups, and
     /// none of this data can be written now.
@@ -195,17 +195,17 @@ impl fmt::Display for LimitError {
             false => (1..7).find(exact).unwrap_or(7),
         };
         let (usage_text, max_text) = (digits(*usage, shown), digits(*max, shown));
+        let wanted = ByteSize(requested.bytes());
         let state = match reason {
-            LimitReason::OverHigh => "over its high mark".to_string(),
+            LimitReason::OverHigh => "is over its high mark".to_string(),
+            LimitReason::Fragmented => format!("has no {wanted} in a row"),
             // The group has some room, but not for a whole block.
-            _ if requested.0 > 1 && usage < max => {
-                format!("too full for {} more", ByteSize(requested.bytes()))
-            }
-            _ => "full".to_string(),
+            _ if requested.0 > 1 && usage < max => format!("is too full for {wanted} more"),
+            _ => "is full".to_string(),
         };
         write!(
             f,
-            "group {group} is {state}: {usage_text} of {max_text} {unit_name}"
+            "group {group} {state}: {usage_text} of {max_text} {unit_name}"
         )?;
         let at_least = if holders.partial { "at least " } else { "" };
         let mut lead = ", of which ";
@@ -224,11 +224,9 @@ impl fmt::Display for LimitError {
             LimitReason::WouldBlock | LimitReason::OverHigh => {
                 f.write_str("; the request may not wait")
             }
-            LimitReason::Fragmented => write!(
-                f,
-                "; no free run of {} is left for a block. {}",
-                ByteSize(requested.bytes()),
-                holders.advice()
+            LimitReason::Fragmented => f.write_str(
+                "; pages in use lie everywhere between the free ones. Drop views, pins or spaces, \
+                 or make the memory larger",
             ),
             LimitReason::OtherProcess { .. } | LimitReason::Unwritten => Ok(()),
         }
@@ -582,8 +580,8 @@ mod tests {
         );
         assert_eq!(
             full(Holders::default(), LimitReason::Fragmented).to_string(),
-            "group tenant-a is full: 64.0 of 64.0 MiB; no free run of 64.0 KiB is left for a block. \
-             Raise the limit"
+            "group tenant-a has no 64.0 KiB in a row: 64.0 of 64.0 MiB; pages in use lie everywhere \
+             between the free ones. Drop views, pins or spaces, or make the memory larger"
         );
         let huge = Holders {
             partial: true,

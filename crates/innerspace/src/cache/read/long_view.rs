@@ -73,7 +73,7 @@ use crate::reclaim::{AllocMode, Evictable, Io, Pool, PoolFrame};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::units::{MIB, PAGE_SIZE, PageCount};
+use crate::units::{MIB, PAGE_SHIFT, PAGE_SIZE, PageCount};
 
 /// The most bytes of frames that are taken before their blocks are read or moved, and the part of
 /// the limit that they may have.

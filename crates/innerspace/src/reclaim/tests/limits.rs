@@ -485,9 +485,7 @@ fn a_block_needs_room_in_one_piece() {
     let error = pool.alloc(GroupId::ROOT, 3, AllocMode::Wait).unwrap_err();
     assert_eq!(error.details().reason, LimitReason::Fragmented);
     assert!(
-        error
-            .to_string()
-            .contains("no free run of 32.0 KiB is left for a block"),
+        error.to_string().contains("has no 32.0 KiB in a row"),
         "{error}"
     );
     drop((held, windows));
