@@ -148,8 +148,8 @@ impl Frames {
         self.arena.frames()
     }
 
-    /// Whether there are addresses for windows. A host that limits addresses (`ulimit -v`, or strict
-    /// overcommit) may give none.
+    /// Whether there are addresses for windows. A host that limits addresses (`ulimit -v`, or
+    /// strict overcommit) may give none.
     pub(crate) fn has_windows(&self) -> bool {
         self.arena_frames() > self.usable
     }

@@ -1,11 +1,11 @@
 //! Windows: addresses for frames that are to lie in a row.
 //!
 //! The arena has about four times as many addresses as there may be frames in use. An address
-//! without a frame is a *hole*: no memory of the host backs it. At first the upper half is holes.
-//! Frames and holes together are always the whole arena, and frames as many as at first; but which
-//! is which may change: a block of frames that its owner gives up becomes a hole, and a hole
-//! becomes a block in its place. So a run of any length is found where no frame is in use, wherever
-//! the free frames are: what it takes is memory, not luck.
+//! without a frame is a *hole*: no memory of the host backs it. At first all addresses behind the
+//! frames are holes. Frames and holes together are always the whole arena, and frames as many as at
+//! first; but which is which may change: a block of frames that its owner gives up becomes a hole,
+//! and a hole becomes a block in its place. So a run of any length is found where no frame is in
+//! use, wherever the free frames are: what it takes is memory, not luck.
 //!
 //! A [`Window`] is a run of holes that nobody else takes. Its owner *places* blocks there one after
 //! the other, each in exchange for as many frames, whose memory goes back to the host (so that what

@@ -359,9 +359,13 @@ impl PagedFile {
     /// Returns an immutable view of a range, which must be wholly inside the file: one slice, of
     /// any length that the limit allows. It is the cached blocks themselves, and keeps them in
     /// memory, charged to the file's group. Blocks that do not lie in a row move together once, and
-    /// stay so: the next view of them costs no more than a count for each block. (At most a page
-    /// over a block's end may be copied instead, and so is a view whose blocks other threads change
-    /// at the same time.) A view over several blocks may have part of a concurrent write.
+    /// stay so: the next view of them costs no more than a count for each block. A view over several
+    /// blocks may have part of a concurrent write.
+    ///
+    /// Some views over several blocks are copies, charged by the page: those of at most a page, and
+    /// those whose blocks other threads change meanwhile; and each one that is not in a row where
+    /// the host limits addresses (`ulimit -v`, strict overcommit), which may then have 2 MiB at
+    /// most.
     ///
     /// A range that is not cached is read as it is, whole blocks and no more.
     ///

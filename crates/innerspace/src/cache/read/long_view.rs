@@ -153,7 +153,12 @@ impl Handle {
         let max = core.nearest_limit();
         if pages.bytes() > max {
             let file = core.id.name.clone();
-            return Err(FileError::ViewTooLarge { file, len, max });
+            return Err(FileError::ViewTooLarge {
+                file,
+                len,
+                blocks: pages.bytes(),
+                max,
+            });
         }
         if len <= PAGE_SIZE as u64 {
             // Usually they are read into a row.
@@ -188,6 +193,9 @@ impl Handle {
         let blocks = core.blocks_of(range.clone());
         let (order, count) = (core.id.order, blocks.end - blocks.start);
         let pages = PageCount(count << order);
+        if !core.pool.frames.has_windows() {
+            return Ok(None);
+        }
         let window = core.window(order, count)?;
         let mut line_up = LineUp {
             core,
@@ -255,7 +263,8 @@ impl Handle {
         core.pool.counters.add(Event::ViewCopy, pages);
         // Published as blocks of no file, viewed, and taken out again: then only the view keeps
         // them.
-        let mut row = Row::new(&core.pool, 0);
+        let order = (copy[0].len() / PAGE_SIZE).trailing_zeros() as u8;
+        let mut row = Row::new(&core.pool, order);
         for mut page in copy {
             page.set_flags(FlagSet::UPTODATE);
             page.set_kind(Kind::Cached);
@@ -293,9 +302,14 @@ impl FileCore {
         Ok(())
     }
 
-    /// Pages in a row, charged to the file's group.
+    /// Returns memory of this many pages in a row, charged to the file's group: single pages, or,
+    /// if the arena has no windows, one block.
     fn pages_in_row(&self, pages: u64, mode: AllocMode) -> Result<Vec<PoolFrame<'_>>, LimitError> {
         let group = self.id.group.id();
+        if !self.pool.frames.has_windows() && pages << PAGE_SHIFT <= MAX_ZEROS {
+            let order = pages.next_power_of_two().trailing_zeros() as u8;
+            return Ok(vec![self.pool.alloc(group, order, mode)?]);
+        }
         let frames = (0..pages).map(|_| self.pool.alloc(group, 0, mode));
         let frames: Vec<PoolFrame<'_>> = frames.collect::<Result<_, _>>()?;
         let in_row = |pair: &[PoolFrame<'_>]| pair[0].id().0 + 1 == pair[1].id().0;

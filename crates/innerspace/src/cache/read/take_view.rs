@@ -253,8 +253,8 @@ impl FileCore {
         self.take_seen(taken, seen, block, inside)
     }
 
-    /// Returns a view of the block, from its first byte on, if it is cached, up to date, and not being
-    /// written or mapped writable. Neither fills nor locks it.
+    /// Returns a view of the block, from its first byte on, if it is cached, up to date, and not
+    /// being written or mapped writable. Neither fills nor locks it.
     pub(super) fn take_block<'id>(
         &self,
         pool: Here<'id, Pool>,

@@ -9,6 +9,7 @@ use crate::cache::{FaultKind, FileError, View};
 use crate::frame::FlagSet;
 use crate::store::faulty::{Failure, Fault, OperationKind, Record, Release, Rule};
 use crate::sync::{Arc, thread};
+use crate::units::MIB;
 
 fn reads(store: &Faulty) -> Vec<Record> {
     store
@@ -515,5 +516,25 @@ fn what_is_read_together_leaves_room_for_others_in_a_small_group() {
     // block is evicted before its use.
     assert_eq!(gathering.join().unwrap(), (12, 12));
     drop((other, options, group));
+    assert_empty(&cache);
+}
+
+#[test]
+fn without_addresses_for_windows_a_view_over_blocks_is_a_copy_of_2_mib_at_most() {
+    let mut without = PoolOptions::new(2_048);
+    without.arena.holes = 0;
+    let cache = Cache::new(&Pool::new(&without).unwrap());
+    let len = 3 * MIB;
+    let file = open(&cache, &patterned(len), &options(4096));
+    // The blocks are read in no order, so they lie in none.
+    for block in (0..len / PAGE as u64).rev().step_by(3) {
+        drop(file.view(block * 4096..block * 4096 + 1).unwrap());
+    }
+    let view = file.view(5_000..MIB + 5_000).unwrap();
+    assert_eq!(*view, *pattern(5_000..MIB + 5_000));
+    assert_eq!(file.stats().copied_views, 1);
+    let error = file.view(10..len).unwrap_err();
+    assert!(matches!(error, FileError::Limit(_)), "{error}");
+    drop((view, file));
     assert_empty(&cache);
 }
