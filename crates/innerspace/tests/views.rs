@@ -121,6 +121,33 @@ fn a_scatter_view_is_a_cursor_over_views_that_do_not_change() {
     assert_eq!((empty.len(), empty.count()), (0, 0));
 }
 
+#[cfg(feature = "bytes_1")]
+#[test]
+fn a_scatter_view_is_a_buffer_of_the_bytes_crate() {
+    use bytes::Buf;
+    use std::io::IoSlice;
+
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let bytes = pattern(20_000);
+    let file = open(&memory, 4096, &bytes);
+    let mut scattered = file.scatter(1000..).unwrap();
+    assert_eq!(Buf::remaining(&scattered), 19_000);
+    Buf::advance(&mut scattered, 100);
+    let mut slices = [IoSlice::new(&[]); 8];
+    assert_eq!(scattered.chunks_vectored(&mut slices[..2]), 2);
+    assert_eq!(slices.map(|slice| slice.len())[..3], [2996, 4096, 0]);
+    assert_eq!(scattered.chunks_vectored(&mut slices), 5);
+    let gathered: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+    assert_eq!(gathered, bytes[1100..]);
+    assert_eq!(slices[1].as_ptr() as usize % 4096, 0, "the block itself");
+    assert_eq!(scattered.get_u16().to_be_bytes(), bytes[1100..1102]);
+    let mut rest = vec![0; 18_898];
+    scattered.copy_to_slice(&mut rest);
+    assert_eq!(rest, bytes[1102..]);
+    assert!(!scattered.has_remaining());
+    assert_eq!(scattered.chunks_vectored(&mut [IoSlice::new(&[])]), 0);
+}
+
 #[cfg(feature = "zerocopy_0_8")]
 #[test]
 fn values_that_are_aligned_in_the_file_are_aligned_in_a_view() {

@@ -2,6 +2,8 @@
 //! after the other ([`Chunks`]), or all together ([`ScatterView`]).
 
 use std::fmt;
+#[cfg(feature = "bytes_1")]
+use std::io::IoSlice;
 use std::iter::FusedIterator;
 use std::ops::{Range, RangeBounds};
 use std::vec;
@@ -153,6 +155,31 @@ impl ScatterView {
             self.first = 0;
             drop(self.views.next());
         }
+    }
+}
+
+/// Makes no copy: the chunks are the views' bytes.
+#[cfg(feature = "bytes_1")]
+impl bytes::Buf for ScatterView {
+    fn remaining(&self) -> usize {
+        self.left
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.advance(count);
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let mut first = self.first;
+        let chunks = (self.views.as_slice().iter()).map(|view| &view[std::mem::take(&mut first)..]);
+        let pairs = into.iter_mut().zip(chunks);
+        pairs
+            .map(|(slice, chunk)| *slice = IoSlice::new(chunk))
+            .count()
     }
 }
 
