@@ -7,7 +7,7 @@
 
 use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
 use innerspace::store::{FaultyStore, MemoryStore};
-use innerspace::{KIB, MIB, Memory, Threads, file::FileAccess};
+use innerspace::{KIB, MIB, Memory, Threads, dax::DaxDevice, file::FileAccess};
 
 /// Keeps the text of each event of the library.
 #[derive(Clone, Default)]
@@ -59,6 +59,8 @@ fn a_subscriber_is_told_what_comes_and_goes_and_what_is_lost() {
         let file = options.name("data.bin").open_store(store).unwrap();
         file.write_at(b"lost", 0).unwrap();
         drop(file);
+        let device = DaxDevice::memory(64 * KIB).unwrap();
+        drop(memory.create_direct_on(&device, "direct.bin").unwrap());
         drop(memory);
     });
     let heard = listener.0.lock().unwrap().join("\n");
@@ -68,6 +70,8 @@ fn a_subscriber_is_told_what_comes_and_goes_and_what_is_lost() {
         "DEBUG message=file opened file=\"data.bin\" len=100 block_size=4096 group=root/tenant",
         "WARN message=write lost error=data.bin: write of 100 bytes at 0 failed: no storage space",
         "DEBUG message=file closed file=data.bin",
+        "DEBUG message=direct file opened file=\"direct.bin\" len=0 group=root",
+        "DEBUG message=direct file closed file=direct.bin",
     ] {
         assert!(heard.contains(expected), "{expected}\n{heard}");
     }

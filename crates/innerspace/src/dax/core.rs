@@ -541,6 +541,11 @@ impl Drop for DaxCore {
             return;
         }
         self.entries.end();
+        #[cfg(feature = "tracing_0_1")]
+        self.cache.defer_event({
+            let file = self.name.clone();
+            move || tracing::debug!(target: "innerspace", %file, "direct file closed")
+        });
         self.pool.kick();
     }
 }

@@ -8,6 +8,7 @@ use super::open::{OF_ANOTHER_GROUP, is_another};
 use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::{Group, MayReclaim};
+use crate::stats::tell;
 use crate::store::{Access, Create, FileLock, Locked, Opened};
 use crate::sync::Arc;
 
@@ -127,7 +128,7 @@ impl DirectOpener {
         let heap = group.charge_heap(DaxFile::HEAP + name.len(), MayReclaim::Yes)?;
         let file = DaxFile::on_device(&self.memory.0.cache, &group, device, name, self.setup)?;
         file.core().keep(Box::new(heap));
-        Ok(file)
+        Ok(told(file))
     }
 
     /// Opens an existing host file.
@@ -190,7 +191,8 @@ impl DirectOpener {
             Ok((file, open, heap))
         };
         let opened = opened.locked_by(self.lock);
-        inner.files.open_once(&inner.cache, opened, same, make)
+        let file = inner.files.open_once(&inner.cache, opened, same, make)?;
+        Ok(told(file))
     }
 
     fn check_process(&self, name: impl Fn() -> Arc<str>) -> Result<(), DaxError> {
@@ -267,4 +269,16 @@ impl DirectOpener {
         self.access(FileAccess::ReadWrite)
             .over_path(path.as_ref(), Create::IfMissing)
     }
+}
+
+/// Returns the file, after the program's subscriber is told of it.
+fn told(file: DaxFile) -> DaxFile {
+    tell!(
+        debug,
+        file = file.name(),
+        len = file.len(),
+        group = %file.core().group().path(),
+        "direct file opened"
+    );
+    file
 }

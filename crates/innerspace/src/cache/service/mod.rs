@@ -159,7 +159,7 @@ impl Cache {
 
     pub(super) fn log_error(self: &Arc<Cache>, error: FileError) {
         #[cfg(feature = "tracing_0_1")]
-        self.defer(MEMORY, None, {
+        self.defer_event({
             let error = error.clone();
             move || tracing::warn!(target: "innerspace", %error, "write lost")
         });
@@ -193,6 +193,12 @@ impl Cache {
             }
         }
         panics.go_on();
+    }
+
+    /// Leaves it to a thread that may run foreign code to tell the program's subscriber.
+    #[cfg(feature = "tracing_0_1")]
+    pub(crate) fn defer_event(&self, tell: impl FnOnce() + Send + 'static) {
+        self.defer(MEMORY, None, tell);
     }
 
     /// Leaves a call of foreign code to a thread that may make it. `payer` pays for it, and it may
