@@ -96,7 +96,7 @@ pub use errors::{FileError, HeldReason, StoreAction};
 pub use file::array::{Array, Element};
 pub(crate) use file::closing::Released;
 pub use file::cursor::Cursor;
-pub(crate) use file::cursor::Positioned;
+pub(crate) use file::cursor::{Positioned, positioned};
 pub(crate) use file::handle::FileInner;
 pub use file::handle::{CloseError, PagedFile};
 pub use file::options::FileAccess;

@@ -1,6 +1,6 @@
 //! The handle on a direct-access file.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::extents::ScatteredMap;
 use super::open::HostFile;
 use super::stripes::{Count, STRIPES};
 use crate::cache::FileAccess;
-use crate::cache::{Cache, Cursor, ErrorCursor, FaultKind, Positioned, Wait};
+use crate::cache::{Cache, Cursor, ErrorCursor, FaultKind, Wait, positioned};
 use crate::exec::reentry::FileLocked;
 use crate::frame::deadline;
 use crate::group::{Group, HeapBytes, MayReclaim};
@@ -517,19 +517,7 @@ impl DaxFile {
     }
 }
 
-impl Positioned for DaxFile {
-    fn len(&self) -> u64 {
-        self.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.read_at(buf, offset)?)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        Ok(self.write_at(bytes, offset)?)
-    }
-}
+positioned!(DaxFile);
 
 /// Bytes of a direct-access file that foreign code may use; see [`DaxFile::pin_raw`]. Dropping the
 /// pin unpins them.

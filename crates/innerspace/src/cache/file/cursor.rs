@@ -22,19 +22,27 @@ pub trait Positioned {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 }
 
-impl Positioned for PagedFile {
-    fn len(&self) -> u64 {
-        self.len()
-    }
+/// Implements [`Positioned`] by a type's own methods of the same names.
+macro_rules! positioned {
+    ($file:ty) => {
+        impl $crate::cache::Positioned for $file {
+            fn len(&self) -> u64 {
+                self.len()
+            }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.read_at(buf, offset)?)
-    }
+            fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+                Ok(self.read_at(buf, offset)?)
+            }
 
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        Ok(self.write_at(bytes, offset)?)
-    }
+            fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+                Ok(self.write_at(bytes, offset)?)
+            }
+        }
+    };
 }
+pub(crate) use positioned;
+
+positioned!(PagedFile);
 
 impl PagedFile {
     /// Creates a position in the file, with [`std::io::Read`], [`std::io::Write`] and
