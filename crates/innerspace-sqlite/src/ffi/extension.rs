@@ -1,0 +1,72 @@
+//! The entry point of the loadable extension.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::api::{Api, Opaque};
+use super::{functions, install, raw};
+use crate::NAME;
+use crate::system::System;
+
+/// The system of the extension: one for the process, however often it is loaded.
+static SYSTEM: Mutex<Option<Arc<System>>> = Mutex::new(None);
+
+/// What SQLite calls when it loads the extension: it registers the VFS `innerspace`, and gives the
+/// connection its functions.
+///
+/// # Safety
+/// Only SQLite calls it, with its own arguments.
+#[unsafe(no_mangle)]
+#[allow(unreachable_pub, reason = "SQLite finds it by its name")]
+pub unsafe extern "C" fn sqlite3_innerspacesqlite_init(
+    connection: *mut Opaque,
+    error: *mut *mut c_char,
+    table: *const c_void,
+) -> c_int {
+    // SAFETY: the table is SQLite's own.
+    let Some(api) = (unsafe { Api::loaded(table) }) else {
+        return raw::ERROR;
+    };
+    match load(connection, api) {
+        Ok(()) => raw::OK_LOAD_PERMANENTLY,
+        Err(text) => {
+            api.log(raw::ERROR, &text);
+            // SAFETY: SQLite gives a place for a text in its own memory, or null.
+            if let Some(error) = unsafe { error.as_mut() } {
+                *error = api.text(&text);
+            }
+            raw::ERROR
+        }
+    }
+}
+
+fn load(connection: *mut Opaque, api: Api) -> Result<(), String> {
+    let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = CString::new(NAME).unwrap_or_default();
+    // SAFETY: the name ends with a zero.
+    let is_registered = !unsafe { (api.sqlite3_vfs_find)(name.as_ptr()) }.is_null();
+    let own = match (&*system, is_registered) {
+        (Some(own), true) => {
+            api.log(
+                raw::NOTICE,
+                "the extension is loaded already: its memory stays as it is",
+            );
+            own.clone()
+        }
+        (None, true) => {
+            return Err(format!(
+                "a VFS named {NAME} is registered already, by another copy of this library; use \
+                 that one, or do not load this"
+            ));
+        }
+        (_, false) => {
+            let own = Arc::new(System::new(None, None, None));
+            install(api, own.clone(), name, false)
+                .map_err(|code| format!("SQLite refused the VFS with code {code}"))?;
+            own
+        }
+    };
+    *system = Some(own.clone());
+    functions::add(connection, api, &own)
+        .map_err(|code| format!("SQLite refused the functions with code {code}"))
+}

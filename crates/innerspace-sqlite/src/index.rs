@@ -1,0 +1,344 @@
+//! The shared memory of a WAL: the file `NAME-shm`, mapped, as SQLite's own VFS has it; or pieces
+//! of the heap, for a database over stores.
+//!
+//! Its first bytes say how far the WAL has been copied to the database. [`Progress`] is that, and
+//! [docs/protocols/sqlite.md](../../../docs/protocols/sqlite.md) says what it is for.
+
+use std::ffi::{OsString, c_int};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::disk::{self, Opening};
+use crate::error::{Failure, Outcome, is_read_only};
+use crate::ffi::raw;
+use crate::file::Region;
+use crate::locks::{INDEX, Kind, Locks, SWITCH, Table};
+
+/// The length of a new `-shm` file, until the first region is written: SQLite's own mark.
+const CUT: u64 = 3;
+/// The unit in which SQLite's own VFS extends the file.
+const STEP: u64 = 4096;
+
+/// How far the WAL was copied to the database. The database file changes only with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Progress {
+    /// The salts: new numbers each time that the WAL starts over.
+    pub(crate) salts: [u32; 2],
+    /// The last frame of the WAL.
+    pub(crate) last: u32,
+    /// The last frame that has been copied.
+    pub(crate) copied: u32,
+    /// The last frame that has been begun to be copied.
+    pub(crate) begun: u32,
+}
+
+impl Progress {
+    /// Whether the database file may differ between the two. The end of the WAL does not matter.
+    pub(crate) fn is_same(&self, other: &Progress) -> bool {
+        let essence = |it: &Progress| (it.salts, it.copied, it.begun);
+        essence(self) == essence(other)
+    }
+
+    /// Whether the WAL has only started over between the two, all of it having been copied before.
+    pub(crate) fn started_over(&self, before: &Progress) -> bool {
+        before.copied == before.last
+            && self.salts != before.salts
+            && (self.copied, self.begun) == (0, 0)
+    }
+}
+
+/// One connection's use of the shared memory.
+#[derive(Debug)]
+pub(crate) struct Index {
+    memory: Memory,
+    locks: Locks,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Host(HostIndex),
+    Heap(Arc<HeapIndex>),
+}
+
+#[derive(Debug)]
+struct HostIndex {
+    file: Arc<File>,
+    path: PathBuf,
+    regions: Vec<Mapping>,
+    is_read_only: bool,
+    /// Nobody who may write has the file open, so that its content means nothing yet.
+    is_orphan: bool,
+}
+
+/// The shared memory of a database over stores.
+#[derive(Debug, Default)]
+pub(crate) struct HeapIndex {
+    regions: Mutex<Vec<Box<[AtomicU64]>>>,
+    table: Arc<Table>,
+}
+
+impl Index {
+    /// Opens the file beside the database `path`, whose own file is `database`.
+    pub(crate) fn host(path: &Path, database: &File, read_only: bool) -> Outcome<Index> {
+        let mut name = OsString::from(path);
+        name.push("-shm");
+        let path = PathBuf::from(name);
+        let owner = database.metadata();
+        let failed = |code, what, error| Failure::io(code, what, &path.to_string_lossy(), &error);
+        let owner = owner.map_err(|error| failed(raw::IOERR_FSTAT, "cannot examine", error))?;
+        let how = Opening {
+            write: true,
+            create: true,
+            exclusive: false,
+            mode: owner.mode() & 0o777,
+        };
+        let open = |write| disk::open(&path, Opening { write, ..how });
+        let (file, is_read_only) = match read_only {
+            true => (open(false), true),
+            false => match open(true) {
+                Err(error) if is_read_only(&error) => (open(false), true),
+                opened => (opened, false),
+            },
+        };
+        let file = file.map_err(|error| failed(raw::CANTOPEN, "cannot open", error))?;
+        // SAFETY: the call takes nothing.
+        if unsafe { libc::geteuid() } == 0 && !is_read_only {
+            // If it fails, the owner of the database cannot open the file, and sees an error.
+            let _ = std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()));
+        }
+        let file = Arc::new(file);
+        let locks = Locks::host(file.clone(), &INDEX);
+        let mut host = HostIndex {
+            file,
+            path,
+            regions: Vec::new(),
+            is_read_only,
+            is_orphan: false,
+        };
+        host.attach(&locks)?;
+        let memory = Memory::Host(host);
+        Ok(Index { memory, locks })
+    }
+
+    pub(crate) fn heap(heap: &Arc<HeapIndex>) -> Index {
+        Index {
+            memory: Memory::Heap(heap.clone()),
+            locks: Locks::process(&heap.table),
+        }
+    }
+
+    /// Returns a region, and makes it if `extend` says so.
+    pub(crate) fn region(&mut self, number: usize, bytes: usize, extend: bool) -> Outcome<Region> {
+        match &mut self.memory {
+            Memory::Heap(heap) => Ok(Region {
+                start: heap.region(number, bytes, extend),
+                is_read_only: false,
+            }),
+            Memory::Host(host) => {
+                if host.is_orphan {
+                    host.attach(&self.locks)?;
+                }
+                if host.is_orphan {
+                    return Err(Failure::new(raw::READONLY_CANTINIT, ""));
+                }
+                host.map(number, bytes, extend)?;
+                Ok(Region {
+                    start: host.regions.get(number).map(|region| region.start),
+                    is_read_only: host.is_read_only,
+                })
+            }
+        }
+    }
+
+    /// Locks or unlocks some of SQLite's eight units, as `xShmLock` says.
+    pub(crate) fn lock(&self, first: u8, count: u8, flags: c_int) -> Outcome {
+        let units = first..first + count;
+        let kind = match flags & raw::SHM_SHARED != 0 {
+            true => Kind::Shared,
+            false => Kind::Exclusive,
+        };
+        let done = match flags & raw::SHM_UNLOCK != 0 {
+            true => self.locks.release(units).map(|()| true),
+            false => self.locks.take(kind, units),
+        };
+        let failed = |error| Failure::io(raw::IOERR_SHMLOCK, "cannot lock", &self.name(), &error);
+        match done.map_err(failed)? {
+            true => Ok(()),
+            false => Err(Failure::busy()),
+        }
+    }
+
+    /// Whether another connection reads the WAL.
+    pub(crate) fn is_read_by_others(&self) -> io::Result<bool> {
+        for unit in 3..SWITCH {
+            if self.locks.other(unit)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Deletes the file, for the last connection.
+    pub(crate) fn delete(&self) {
+        match &self.memory {
+            // A file that is left is cut by the next connection.
+            Memory::Host(host) => drop(std::fs::remove_file(&host.path)),
+            Memory::Heap(heap) => heap.clear(),
+        }
+    }
+
+    /// Returns how far the WAL was copied. `None` if there is no region yet.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        let start = match &self.memory {
+            Memory::Host(host) => host.regions.first()?.start,
+            Memory::Heap(heap) => heap.region(0, 0, false)?,
+        };
+        // SAFETY: the first region has more than these bytes, and is mapped as long as `self`. All
+        // who use it load and store whole aligned words.
+        let word = |at: usize| unsafe { start.byte_add(at).cast::<AtomicU32>().as_ref() };
+        let load = |at| word(at).load(Ordering::SeqCst);
+        // The places are those of SQLite's WAL-index format: the header, twice 48 bytes; then how
+        // far it was copied, five read marks, eight lock bytes, how far it was begun.
+        Some(Progress {
+            salts: [load(32), load(36)],
+            last: load(16),
+            copied: load(96),
+            begun: load(128),
+        })
+    }
+
+    fn name(&self) -> String {
+        match &self.memory {
+            Memory::Host(host) => host.path.to_string_lossy().into_owned(),
+            Memory::Heap(_) => "shared memory".to_owned(),
+        }
+    }
+}
+
+impl HostIndex {
+    /// Takes the dead man's switch. The first connection of all processes cuts the file: what is in
+    /// it may be of before a power cut.
+    fn attach(&mut self, locks: &Locks) -> Outcome {
+        let path = self.path.to_string_lossy();
+        let switch = SWITCH..SWITCH + 1;
+        let failed = |error| Failure::io(raw::IOERR_LOCK, "cannot lock", &path, &error);
+        match locks.other(SWITCH).map_err(failed)? {
+            Some(Kind::Exclusive) => return Err(Failure::busy()),
+            Some(Kind::Shared) => {}
+            None if self.is_read_only => {
+                self.is_orphan = true;
+                return Ok(());
+            }
+            None => {
+                let first = locks.take(Kind::Exclusive, switch.clone());
+                if !first.map_err(failed)? {
+                    return Err(Failure::busy());
+                }
+                let cut = self.file.set_len(CUT);
+                cut.map_err(|error| Failure::io(raw::IOERR_SHMOPEN, "cannot cut", &path, &error))?;
+            }
+        }
+        match locks.take(Kind::Shared, switch).map_err(failed)? {
+            true => {
+                self.is_orphan = false;
+                Ok(())
+            }
+            false => Err(Failure::busy()),
+        }
+    }
+
+    /// Maps the regions up to one.
+    fn map(&mut self, number: usize, bytes: usize, extend: bool) -> Outcome {
+        if number < self.regions.len() {
+            return Ok(());
+        }
+        let path = self.path.to_string_lossy();
+        let failed = |error| Failure::io(raw::IOERR_SHMSIZE, "cannot extend", &path, &error);
+        let len = self.file.metadata().map_err(failed)?.len();
+        let end = (number as u64 + 1) * bytes as u64;
+        if len < end {
+            if !extend {
+                return Ok(());
+            }
+            // A byte in each page: a full disk shows here, and not when the memory is stored to.
+            for page in len / STEP..end / STEP {
+                let last = (page + 1) * STEP - 1;
+                self.file.write_all_at(&[0], last).map_err(failed)?;
+            }
+        }
+        while self.regions.len() <= number {
+            let at = (self.regions.len() * bytes) as i64;
+            let mapping = Mapping::new(&self.file, at, bytes, self.is_read_only);
+            let mapping = mapping
+                .map_err(|error| Failure::io(raw::IOERR_SHMMAP, "cannot map", &path, &error))?;
+            self.regions.push(mapping);
+        }
+        Ok(())
+    }
+}
+
+impl HeapIndex {
+    fn region(&self, number: usize, bytes: usize, extend: bool) -> Option<NonNull<u8>> {
+        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        while extend && regions.len() <= number {
+            let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0));
+            regions.push(words.collect());
+        }
+        let region = regions.get(number)?;
+        Some(NonNull::from(&region[0]).cast())
+    }
+
+    fn clear(&self) {
+        // Only the last connection deletes, and has unmapped its regions.
+        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        regions.clear();
+    }
+}
+
+/// A part of a file, mapped.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to no thread, and all who use its bytes do so by atomics.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(file: &File, at: i64, bytes: usize, is_read_only: bool) -> io::Result<Mapping> {
+        let rights = match is_read_only {
+            true => libc::PROT_READ,
+            false => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: a new mapping at an address of the system's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                rights,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                at,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Mapping { start, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and SQLite uses none of it after it was unmapped or closed.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,102 @@
+//! SQLite on Innerspace: one memory limit for any number of databases, a share for each tenant, and
+//! a failing disk as SQLite's own error.
+//!
+//! It is a VFS: SQLite itself stays as it is, and so do its files. A database may be used by this
+//! VFS and by SQLite's own at the same time, in any number of processes.
+//!
+//! ```
+//! use rusqlite::{Connection, OpenFlags};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("data.db");
+//! let vfs = innerspace_sqlite::Options::new().limit(64 << 20).register()?;
+//! let database = Connection::open_with_flags_and_vfs(&path, OpenFlags::default(), vfs.name())?;
+//! database.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (7)")?;
+//! assert_eq!(database.query_row("SELECT x FROM t", [], |row| row.get::<_, i64>(0))?, 7);
+//! assert!(vfs.memory().root_group().usage() <= 64 << 20);
+//! # Ok(()) }
+//! ```
+//!
+//! # The extension
+//!
+//! `cargo build --release -p innerspace-sqlite` also makes `libinnerspace_sqlite.so`, which any
+//! SQLite from 3.37 on loads:
+//!
+//! ```text
+//! sqlite> .load target/release/libinnerspace_sqlite
+//! sqlite> .open 'file:data.db?vfs=innerspace&limit=64MiB'
+//! ```
+//!
+//! All databases that a process opens by the extension share one memory, whose limit the first one
+//! sets.
+//!
+//! # Options of a URI
+//!
+//! | option | meaning | default |
+//! |---|---|---|
+//! | `limit` | the limit of the memory, for the first database of the process | 64 MiB |
+//! | `block` | the unit of caching of this database, 4 KiB to 2 MiB | 4 KiB |
+//! | `group` | the tenant that pays for this database | the whole memory |
+//! | `group_limit` | the limit of that tenant, at its first mention | that of the memory |
+//!
+//! Sizes are bytes, or have `KiB`, `MiB` or `GiB` behind them. Any other option that is not one of
+//! SQLite's own is an error.
+//!
+//! # What is in the memory
+//!
+//! The blocks of database files, and temporary files as long as they fit. Journals and WALs are
+//! read and written past it. Each connection of SQLite has a page cache of its own besides, outside
+//! the limit: make it small (`PRAGMA cache_size = 10`), since the memory has the pages anyway. With
+//! `PRAGMA mmap_size` SQLite uses the memory's blocks in place.
+//!
+//! A block that finds no room is read past the memory, so a small limit makes a database slower,
+//! and nothing else.
+//!
+//! # Errors
+//!
+//! Each failure is SQLite's ordinary error, and a line in its log (`SQLITE_CONFIG_LOG`) that says
+//! which file, what the system said, and what to do.
+//!
+//! # Caveats
+//!
+//! - Linux only. On network file systems the locks are those of the server.
+//! - **Do not open one database by this VFS and by SQLite's own in one process.** When a connection
+//!   of this VFS closes the file, POSIX takes the locks away from those of SQLite's own. (Other
+//!   processes are not affected. Connections of this VFS among each other are not, either: their
+//!   locks are those of open file descriptions.)
+//! - `nolock=1` reads past the memory, because without locks nothing tells what is current.
+
+#![cfg(unix)]
+#![warn(missing_docs)]
+
+mod database;
+mod disk;
+mod error;
+mod ffi;
+mod file;
+mod index;
+mod locks;
+mod main_file;
+mod options;
+mod plain;
+mod system;
+mod temporary;
+mod uri;
+
+pub use self::disk::Disk;
+pub use self::options::{Options, RegisterError, Vfs};
+
+/// The name under which the VFS is registered, if no other is chosen.
+pub const NAME: &str = "innerspace";
+
+#[doc(hidden)]
+pub use self::ffi::Api;
+/// SQLite's numbers and structs as this crate has them, for the test that compares them.
+#[doc(hidden)]
+pub use self::ffi::raw as layout;
+
+/// The example of README.md, compiled with the documented examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

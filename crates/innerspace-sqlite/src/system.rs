@@ -1,0 +1,353 @@
+//! The files of a VFS: opening, deleting, and what all its databases share.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, c_int};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use innerspace::store::{Access, FileLock, FileOptions, Store};
+use innerspace::{FileOpener, Group, Memory, PageCount};
+
+use crate::database::{Database, identity};
+use crate::disk::{self, Disk, HostFile, Opening};
+use crate::error::{Failure, Outcome};
+use crate::ffi::raw;
+use crate::file::OpenFile;
+use crate::locks::{DATABASE, Locks};
+use crate::main_file::MainFile;
+use crate::plain::PlainFile;
+use crate::temporary::TemporaryFile;
+use crate::uri::Wishes;
+
+/// The limit of a memory for which none was given: 64 MiB.
+pub(crate) const DEFAULT_LIMIT: u64 = 64 << 20;
+
+/// All that the databases of a VFS share.
+pub(crate) struct System {
+    state: Mutex<State>,
+    /// `None`: the file system.
+    disk: Option<Box<dyn Disk>>,
+    block: Option<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    memory: Option<Memory>,
+    groups: HashMap<String, Group>,
+    databases: HashMap<Key, Weak<Database>>,
+}
+
+/// What makes two names one database.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Key {
+    File([u64; 2]),
+    Name(String),
+}
+
+/// A file that was opened, and the flags by which.
+pub(crate) struct Opened {
+    pub(crate) file: Box<dyn OpenFile>,
+    pub(crate) flags: c_int,
+}
+
+impl System {
+    /// Makes a system over a memory; without one, the first database makes it.
+    pub(crate) fn new(
+        memory: Option<Memory>,
+        disk: Option<Box<dyn Disk>>,
+        block: Option<u64>,
+    ) -> System {
+        let state = State {
+            memory,
+            ..State::default()
+        };
+        System {
+            state: Mutex::new(state),
+            disk,
+            block,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the files are in the file system.
+    pub(crate) fn is_host(&self) -> bool {
+        self.disk.is_none()
+    }
+
+    /// Returns the memory. The first call makes it.
+    pub(crate) fn memory(&self, limit: Option<u64>) -> Outcome<Memory> {
+        let mut state = self.state();
+        if let Some(memory) = &state.memory {
+            return match limit {
+                Some(limit) if limit != memory.limit() => Err(Failure::new(
+                    raw::CANTOPEN,
+                    format!(
+                        "limit={limit}: all databases share one memory, which was made with \
+                         limit={}; leave `limit` out, or give it with the first database",
+                        memory.limit()
+                    ),
+                )),
+                _ => Ok(memory.clone()),
+            };
+        }
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        let memory = Memory::with_limit(limit).map_err(|error| {
+            Failure::new(
+                raw::CANTOPEN,
+                format!("limit={limit}: {error}; choose another `limit`"),
+            )
+        })?;
+        state.memory = Some(memory.clone());
+        Ok(memory)
+    }
+
+    /// Returns the group that a URI names, and makes it at its first mention.
+    fn group(&self, memory: &Memory, wishes: &Wishes) -> Outcome<Option<Group>> {
+        let Some(name) = &wishes.group else {
+            return Ok(None);
+        };
+        let mut state = self.state();
+        if let Some(group) = state.groups.get(name) {
+            let max = group.stats().max;
+            let is_other = |asked: u64| max.is_some_and(|max| max != PageCount::floor(asked));
+            return match wishes.group_limit {
+                Some(asked) if is_other(asked) => Err(Failure::new(
+                    raw::CANTOPEN,
+                    format!(
+                        "group_limit={asked}: group {name} has another limit; leave \
+                         `group_limit` out, or choose another name"
+                    ),
+                )),
+                _ => Ok(Some(group.clone())),
+            };
+        }
+        let max = wishes.group_limit.unwrap_or(memory.limit());
+        let group = memory
+            .create_group(name, max)
+            .map_err(|error| Failure::new(raw::CANTOPEN, format!("group={name}: {error}")))?;
+        state.groups.insert(name.clone(), group.clone());
+        Ok(Some(group))
+    }
+
+    /// Opens a file. `name` is `None` for a temporary one.
+    pub(crate) fn open(
+        &self,
+        name: Option<&OsStr>,
+        flags: c_int,
+        wishes: &Wishes,
+    ) -> Outcome<Opened> {
+        let name = name.filter(|_| flags & raw::OPEN_DELETEONCLOSE == 0);
+        let Some(name) = name else {
+            let file = Box::new(TemporaryFile::new(&self.memory(None)?)?);
+            return Ok(Opened { file, flags });
+        };
+        match flags & raw::OPEN_MAIN_DB != 0 {
+            true => self.open_main(name, flags, wishes),
+            false => self.open_plain(name, flags),
+        }
+    }
+
+    fn open_plain(&self, name: &OsStr, flags: c_int) -> Outcome<Opened> {
+        let shown = name.to_string_lossy().into_owned();
+        let failed = |error| cannot_open(&shown, &error);
+        if let Some(disk) = &self.disk {
+            let create = flags & raw::OPEN_CREATE != 0;
+            let store = disk.open(&shown, create).map_err(failed)?;
+            let file = Box::new(PlainFile {
+                store,
+                name: shown,
+                new: None,
+            });
+            return Ok(Opened { file, flags });
+        }
+        let path = Path::new(name);
+        let (file, flags) = open_host(path, flags, disk::open_beside).map_err(failed)?;
+        let is_new = flags & raw::OPEN_CREATE != 0;
+        let file = Box::new(PlainFile {
+            store: Arc::new(HostFile(Arc::new(file))),
+            name: shown,
+            new: is_new.then(|| path.to_owned()),
+        });
+        Ok(Opened { file, flags })
+    }
+
+    fn open_main(&self, name: &OsStr, flags: c_int, wishes: &Wishes) -> Outcome<Opened> {
+        let memory = self.memory(wishes.limit)?;
+        let group = self.group(&memory, wishes)?;
+        let mut options = memory.file_options();
+        if let Some(block) = wishes.block.or(self.block) {
+            options = options.block_size(block);
+        }
+        if let Some(group) = &group {
+            options = options.group(group);
+        }
+        let mut manner = wishes.manner.clone();
+        let shown = name.to_string_lossy().into_owned();
+        let failed = |error| cannot_open(&shown, &error);
+        if let Some(disk) = &self.disk {
+            let create = flags & raw::OPEN_CREATE != 0;
+            let store = disk.open(&shown, create).map_err(failed)?;
+            let key = Key::Name(shown.clone());
+            let database = self.database(key, &shown, options, wishes, || Ok(store.clone()))?;
+            let locks = Locks::process(&database.table);
+            let file = MainFile::new(database, store, None, locks, manner);
+            let file = Box::new(file);
+            return Ok(Opened { file, flags });
+        }
+        let path = Path::new(name);
+        let (file, flags) = open_host(path, flags, disk::open).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            let reason = format!("{shown} is not a regular file; a database has to be one");
+            return Err(Failure::new(raw::CANTOPEN, reason));
+        }
+        manner.read_only = flags & raw::OPEN_READONLY != 0;
+        let own = identity(&metadata);
+        let reads = || reading_store(path, own);
+        let database = self.database(Key::File(own), &shown, options, wishes, reads)?;
+        let file = Arc::new(file);
+        let store = Arc::new(HostFile(file.clone()));
+        let locks = Locks::host(file.clone(), &DATABASE);
+        let host = Some((file, path.to_owned()));
+        let file = Box::new(MainFile::new(database, store, host, locks, manner));
+        Ok(Opened { file, flags })
+    }
+
+    /// Returns the database that is open already, or opens it.
+    fn database(
+        &self,
+        key: Key,
+        name: &str,
+        options: FileOpener,
+        wishes: &Wishes,
+        reads: impl FnOnce() -> Outcome<Arc<dyn Store>>,
+    ) -> Outcome<Arc<Database>> {
+        let mut state = self.state();
+        if let Some(open) = state.databases.get(&key).and_then(Weak::upgrade) {
+            return check_same(open, wishes);
+        }
+        // The lock is held meanwhile, so that two connections do not open the same file twice. No
+        // call of the store waits for this system.
+        let database = Arc::new(Database::open(options, name, reads()?)?);
+        state.databases.retain(|_, open| open.strong_count() > 0);
+        state.databases.insert(key, Arc::downgrade(&database));
+        Ok(database)
+    }
+
+    /// Deletes a file of a disk.
+    pub(crate) fn delete(&self, name: &OsStr, durably: bool) -> Outcome {
+        let Some(disk) = &self.disk else {
+            return Ok(());
+        };
+        let name = name.to_string_lossy();
+        disk.delete(&name, durably)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => Failure::new(raw::IOERR_DELETE_NOENT, ""),
+                _ => Failure::io(raw::IOERR_DELETE, "cannot delete", &name, &error),
+            })
+    }
+
+    /// Returns whether a file of a disk exists and has bytes.
+    pub(crate) fn exists(&self, name: &OsStr) -> Outcome<bool> {
+        let Some(disk) = &self.disk else {
+            return Ok(false);
+        };
+        let name = name.to_string_lossy();
+        let failed = |error| Failure::io(raw::IOERR_ACCESS, "cannot look for", &name, &error);
+        if !disk.exists(&name).map_err(failed)? {
+            return Ok(false);
+        }
+        let store = disk.open(&name, false).map_err(failed)?;
+        Ok(store.len().map_err(failed)? > 0)
+    }
+}
+
+/// Checks that a database that is open is open in the way that a connection wants.
+fn check_same(open: Arc<Database>, wishes: &Wishes) -> Outcome<Arc<Database>> {
+    let name = &open.name;
+    let block = open.cached().block_size();
+    if let Some(asked) = wishes.block.filter(|asked| *asked != block) {
+        return Err(Failure::new(
+            raw::CANTOPEN,
+            format!("block={asked}: {name} is open with block={block}; leave `block` out"),
+        ));
+    }
+    let group = open.cached().group().name();
+    if let Some(asked) = wishes.group.as_ref().filter(|asked| **asked != group) {
+        return Err(Failure::new(
+            raw::CANTOPEN,
+            format!("group={asked}: {name} is open in group {group:?}; leave `group` out"),
+        ));
+    }
+    Ok(open)
+}
+
+/// Opens a file as SQLite's flags say; only for reading if it cannot be written. Returns the flags
+/// by which it was opened.
+fn open_host(
+    path: &Path,
+    flags: c_int,
+    open: impl Fn(&Path, Opening) -> std::io::Result<File>,
+) -> std::io::Result<(File, c_int)> {
+    let how = Opening {
+        write: flags & raw::OPEN_READWRITE != 0,
+        create: flags & raw::OPEN_CREATE != 0,
+        exclusive: flags & raw::OPEN_EXCLUSIVE != 0,
+        mode: 0o644,
+    };
+    let error = match open(path, how) {
+        Ok(file) => return Ok((file, flags)),
+        Err(error) => error,
+    };
+    if !how.write || error.raw_os_error() == Some(libc::EISDIR) {
+        return Err(error);
+    }
+    let reading = Opening {
+        write: false,
+        create: false,
+        ..how
+    };
+    // If it cannot be read either, the first error says more.
+    let file = open(path, reading).map_err(|_| error)?;
+    let kept = flags & !(raw::OPEN_READWRITE | raw::OPEN_CREATE);
+    Ok((file, kept | raw::OPEN_READONLY))
+}
+
+/// Opens the store that reads a file's blocks into the cache, past the kernel's.
+fn reading_store(path: &Path, own: [u64; 2]) -> Outcome<Arc<dyn Store>> {
+    let failed = |reason: String| Failure::new(raw::CANTOPEN, reason);
+    let options = FileOptions::new()
+        .access(Access::ReadOnly)
+        .lock(FileLock::None);
+    let store = options
+        .open(path)
+        .map_err(|error| failed(error.to_string()))?;
+    let named = std::fs::metadata(path).map(|named| identity(&named)).ok();
+    if named != Some(own) {
+        let path = path.display();
+        return Err(failed(format!(
+            "{path} was replaced while it was opened; try again"
+        )));
+    }
+    Ok(Arc::new(store))
+}
+
+fn cannot_open(name: &str, error: &std::io::Error) -> Failure {
+    let hint = match error.kind() {
+        std::io::ErrorKind::NotFound => "; check the folder, or open it with mode=rwc",
+        std::io::ErrorKind::PermissionDenied => "; check the permissions of file and folder",
+        std::io::ErrorKind::IsADirectory => "; name a file in it",
+        _ => "",
+    };
+    Failure::new(raw::CANTOPEN, format!("cannot open {name}: {error}{hint}"))
+}
+
+/// Returns a name of SQLite's as a path.
+pub(crate) fn path_of(name: &std::ffi::CStr) -> &OsStr {
+    OsStr::from_bytes(name.to_bytes())
+}

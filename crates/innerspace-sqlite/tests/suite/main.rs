@@ -1,0 +1,13 @@
+//! SQLite over the VFS: every journal mode, other processes, power cuts, kills, and bad input.
+
+mod bad_input;
+mod common;
+mod disks;
+mod extension;
+mod journal_modes;
+mod kills;
+mod layout;
+mod mmap;
+mod power_cuts;
+mod processes;
+mod wal;
