@@ -432,6 +432,36 @@ fn small_views_over_the_ends_of_blocks_that_were_read_in_order_are_not_copied() 
 }
 
 #[test]
+fn a_view_over_the_end_of_a_page_lets_go_of_both_pages() {
+    let memory = Memory::with_limit(4 * MIB).unwrap();
+    let bytes = pattern(5 * 4096);
+    let file = open(&memory, 4096, &bytes);
+    drop(file.view(..).unwrap());
+    for page in 1..5 {
+        let range = page * 4096 - 9..page * 4096 + 9;
+        let expected = &bytes[range.start as usize..range.end as usize];
+        // From the second view on both pages are hot.
+        let views: Vec<View> = (0..3).map(|_| file.view(range.clone()).unwrap()).collect();
+        assert_eq!(file.stats().copied_views, 0);
+        let parts = [views[2].clone(), views[2].slice(..9), views[2].slice(9..)];
+        drop(views);
+        let moved = file.stats().moved;
+        file.write_at(&[0; 5 * 4096], 0).unwrap();
+        assert_eq!(
+            file.stats().moved - moved,
+            2,
+            "the two pages alone are viewed"
+        );
+        assert_eq!(parts[0][..], *expected);
+        assert_eq!([&parts[1][..], &parts[2][..]].concat(), expected);
+        drop(parts);
+        file.write_at(&bytes, 0).unwrap();
+        assert_eq!(file.stats().moved - moved, 2, "nothing is viewed any more");
+        drop(file.view(..).unwrap());
+    }
+}
+
+#[test]
 fn a_view_is_charged_by_the_page() {
     let memory = Memory::with_limit(16 * MIB).unwrap();
     let file = open(&memory, 4096, &pattern(2 * MIB));

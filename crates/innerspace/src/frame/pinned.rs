@@ -55,14 +55,17 @@ pub(crate) struct Pinned<K: ViewOwner> {
     pub(super) bytes: NonNull<[u8]>,
     /// The block's first frame; `None`: the bytes are not of one block.
     pub(super) block: Option<NonNull<Meta>>,
-    /// For a block: its owner, a `K`; for several, with [`SEVERAL`] set. Otherwise null if the
-    /// bytes stay for ever, or a `Box` of a `Copied`.
+    /// For a block: its owner, a `K`; for several, with [`SEVERAL`] set, and [`PAIR`] if they are
+    /// two pages. Otherwise null if the bytes stay for ever, or a `Box` of a `Copied`.
     pub(super) owner: *const (),
     pub(super) _of: PhantomData<K>,
 }
 
 /// Set in the owner of a [`Pinned`] that is of several blocks ([`super::row`]).
 pub(super) const SEVERAL: usize = 1;
+
+/// Set beside it if the blocks are known to be two pages, which saves looking at their metadata.
+pub(super) const PAIR: usize = 2;
 
 /// The bytes of a cloned view of a block that had too many views to count one more.
 type Copied = Arc<[u8]>;
@@ -466,7 +469,9 @@ impl<K: ViewOwner> Pinned<K> {
     #[cold]
     #[inline(never)]
     fn drop_shared(&mut self) {
-        if self.is_row() {
+        if self.owner.addr() & PAIR != 0 {
+            self.drop_pair();
+        } else if self.is_row() {
             self.drop_row();
         } else {
             // SAFETY: what `of_copy` put there, and `self` is its only user.
@@ -475,8 +480,8 @@ impl<K: ViewOwner> Pinned<K> {
     }
 }
 
-/// An owner's address has [`SEVERAL`] clear, and so has that of the box of a [`Copied`].
-const _: () = assert!(align_of::<Copied>() > SEVERAL);
+/// An owner's address has the two bits clear, and so has that of the box of a [`Copied`].
+const _: () = assert!(align_of::<Copied>() > SEVERAL | PAIR);
 
 /// Notifies the owner of a dropped view of a detached block. Safety: the view was the caller's, and
 /// the owner has counted it.

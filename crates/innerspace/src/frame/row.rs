@@ -12,9 +12,10 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::hold::PutView;
-use super::pinned::{Grip, Here, Pinned, SEVERAL, ViewOwner};
+use super::pinned::{Grip, Here, PAIR, Pinned, SEVERAL, ViewOwner};
 use super::tag::{HeldOf, Tag};
 use crate::sync::Arc;
+use crate::sys::copy;
 use crate::units::{FrameId, PAGE_SIZE};
 
 /// Views of blocks in a row, collected one by one. They are dropped with it.
@@ -81,7 +82,7 @@ impl<'o, K: ViewOwner> Row<'o, K> {
     /// # Panics
     /// When they do not.
     pub(crate) fn into_view(self, inside: Range<usize>) -> Pinned<K> {
-        const { assert!(align_of::<K>() > SEVERAL, "the bit is free") }
+        const { assert!(align_of::<K>() > SEVERAL | PAIR, "the bits are free") }
         let block = PAGE_SIZE << self.order;
         assert!(inside.start < block && inside.end.div_ceil(block) == self.blocks as usize);
         let row = ManuallyDrop::new(self);
@@ -154,7 +155,8 @@ impl<K: ViewOwner> Pinned<K> {
     /// The owner of a view of several blocks.
     fn row_owner(&self) -> Option<&K> {
         let is_row = self.block.is_none() && self.owner.addr() & SEVERAL != 0;
-        let owner = self.owner.map_addr(|owner| owner & !SEVERAL).cast::<K>();
+        let owner = self.owner.map_addr(|owner| owner & !(SEVERAL | PAIR));
+        let owner = owner.cast::<K>();
         // SAFETY: what `Row::into_view` put there; `self` keeps it.
         is_row.then(|| unsafe { &*owner })
     }
@@ -173,6 +175,12 @@ impl<K: ViewOwner> Pinned<K> {
         let frames = owner.frames();
         let first = frames.guess_frame(tags[0]);
         let pair = frames.metas().get(first.index()..first.index() + 2)?;
+        let start = frames.start(first).as_ptr().wrapping_add(in_page);
+        // The lines are fetched side by side. A change of the first hold word would otherwise keep
+        // the loads after it waiting.
+        frames.prefetch_meta(FrameId(first.0 + 1));
+        copy::prefetch_first::<1>(start);
+        copy::prefetch_first::<1>(start.wrapping_add(len - 1));
         for (taken, (meta, tag)) in pair.iter().zip(tags).enumerate() {
             let held = meta.try_hot_view_of(tag);
             if held != HeldOf::Sought {
@@ -188,9 +196,23 @@ impl<K: ViewOwner> Pinned<K> {
             // date, see `Meta::warm`.
             bytes: NonNull::slice_from_raw_parts(unsafe { frames.start(first).add(in_page) }, len),
             block: None,
-            owner: owner.map_addr(|owner| owner | SEVERAL),
+            owner: owner.map_addr(|owner| owner | SEVERAL | PAIR),
             _of: PhantomData,
         })
+    }
+
+    /// Drops a view that [`Pinned::find_pair`] found.
+    ///
+    /// In a child of fork(2) the metadata is zeros, of which the owner knows, as for other views.
+    pub(super) fn drop_pair(&mut self) {
+        let Some(owner) = self.row_owner() else {
+            return;
+        };
+        let first = owner
+            .frames()
+            .frame_of(self.bytes.cast::<u8>().addr().get());
+        put_view(owner, first);
+        put_view(owner, FrameId(first.0 + 1));
     }
 
     /// Whether it is of several blocks.

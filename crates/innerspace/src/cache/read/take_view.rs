@@ -41,6 +41,12 @@ impl Handle {
         if let Some(pinned) = self.hit(&range) {
             return Ok(View(pinned));
         }
+        let in_page = range.start % PAGE_SIZE as u64;
+        if range.end - range.start > PAGE_SIZE as u64 - in_page
+            && let Some(pinned) = self.hit_pair(&range)
+        {
+            return Ok(View(pinned));
+        }
         // The length, which a caller often knows at compile time, and the error, which has to be
         // distinguished from a view, are handled here. So checking either of them after a hit costs
         // nothing.
@@ -77,15 +83,17 @@ impl Handle {
         Pinned::find(&*core.pool, in_page, len, |pool| pool.take_hot(tag))
     }
 
-    /// A view over the end of a page, of pages that are there, hot, and in a row.
+    /// Returns a view over the end of a page, if its two pages are cached, hot, and in a row.
+    #[inline(never)]
     fn hit_pair(&self, range: &Range<u64>) -> Option<Pinned<Pool>> {
         let core = &*self.core;
+        let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         let (page, in_page) = (
             range.start / PAGE_SIZE as u64,
             range.start as usize % PAGE_SIZE,
         );
-        let len = usize::try_from(range.end - range.start).ok()?;
-        if core.id.order != 0 || len > 2 * PAGE_SIZE - in_page || range.end > core.size() {
+        // A file with tags has blocks of one page.
+        if len > 2 * PAGE_SIZE - in_page || range.end > core.size() {
             return None;
         }
         let tags = core.blocks.index.tags();
@@ -105,9 +113,6 @@ impl Handle {
         if !range.is_empty()
             && core.inside_block(range.start) + (range.end - range.start) > core.block_bytes()
         {
-            if let Some(pinned) = self.hit_pair(&range) {
-                return Ok(pinned);
-            }
             let View(pinned) = self.view_across(range, wait)?;
             return Ok(pinned);
         }
