@@ -41,7 +41,8 @@ calls! {
         };
         share: |h, x| h.file_of(h.options().share().open_store(h.store(x))?);
         name: |h, x| {
-            let name = "\u{1b}[31m/".repeat(x.len());
+            // Texts about a space repeat it for each mapping of the file.
+            let name = "\u{1b}[31m/".repeat(x.below(100) as usize);
             h.file_of(h.options().name(&name).open_store(h.store(x))?)
         };
         open_store: |h, x| {
