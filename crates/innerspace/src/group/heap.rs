@@ -105,7 +105,7 @@ impl GroupTree {
         }
         loop {
             let mut ledger = self.node(id).heap.lock();
-            let needed = PageCount::floor(ledger.bytes + bytes).0;
+            let needed = PageCount::floor(ledger.bytes.saturating_add(bytes)).0;
             let short = needed.saturating_sub(ledger.pages);
             if short == 0 {
                 ledger.bytes += bytes;

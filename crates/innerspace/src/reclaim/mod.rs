@@ -130,3 +130,4 @@ pub(crate) use pool::{Pool, PoolOptions, Retired};
 pub use sampling::MissCurve;
 pub(crate) use sampling::SAMPLER_BYTES;
 pub(crate) use scope::{StoreScope, Untried};
+pub(crate) use watched::WatchedPages;

@@ -22,6 +22,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::group::{Group, HeapBytes, LimitError, MayReclaim};
+use crate::reclaim::WatchedPages;
 use crate::space::core::address::page_start;
 use crate::space::vma::set::VmaSet;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -32,9 +34,22 @@ use crate::sync::{Arc, Mutex};
 pub(crate) struct Code {
     /// The number of watched pages: if it is 0, the pages need not be searched.
     watched: AtomicUsize,
-    /// The generations, by the address of the page.
-    pages: Mutex<BTreeMap<u64, Arc<AtomicU64>>>,
+    /// The pages by their addresses.
+    pages: Mutex<BTreeMap<u64, Watched>>,
 }
+
+/// A watched page.
+#[derive(Debug)]
+struct Watched {
+    generation: Arc<AtomicU64>,
+    /// The file's key and the number of the page in it, for which the pool has the generation too.
+    of_file: Option<(usize, u64)>,
+    _heap: HeapBytes,
+}
+
+/// Heap bytes of a watched page: its places in the maps of the space and of the pool, where about 6
+/// of 11 are in use, and the generation. A page that is of no file is not in the pool.
+const WATCHED_BYTES: usize = (size_of::<u64>() + size_of::<Watched>() + 32) * 11 / 6 + 24;
 
 /// The state of a page from which code was fetched; see
 /// [`Accessor::watch_code`](crate::Accessor::watch_code).
@@ -86,28 +101,69 @@ impl Code {
         if !self.is_watching() {
             return;
         }
-        for (_, generation) in self.pages.lock().range(range.clone()) {
+        for (_, page) in self.pages.lock().range(range.clone()) {
             // Release: a thread that sees the new number sees that the page has changed.
-            generation.fetch_add(1, Ordering::AcqRel);
+            page.generation.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Notes that watched pages of files in the range may have another content now. No mapper
     /// reports such a change.
     pub(crate) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
-        for (page, generation) in self.pages.lock().range(range.clone()) {
-            let mapped = vmas.find_containing(*page);
+        for (at, page) in self.pages.lock().range(range.clone()) {
+            let mapped = vmas.find_containing(*at);
             if mapped.is_some_and(|vma| vma.file().is_some()) {
                 // Release: as in `changed`.
-                generation.fetch_add(1, Ordering::AcqRel);
+                page.generation.fetch_add(1, Ordering::AcqRel);
             }
         }
     }
 
-    pub(crate) fn watch(&self, page: u64) -> Arc<AtomicU64> {
+    /// Watches the page at this address, which `group` pays for, and returns its generation.
+    ///
+    /// # Errors
+    /// The group has no room.
+    pub(crate) fn watch(&self, group: &Group, at: u64) -> Result<Arc<AtomicU64>, LimitError> {
+        let known = self
+            .pages
+            .lock()
+            .get(&at)
+            .map(|page| page.generation.clone());
+        if let Some(generation) = known {
+            return Ok(generation);
+        }
+        let _heap = group.charge_heap(WATCHED_BYTES, MayReclaim::Yes)?;
         let mut pages = self.pages.lock();
-        let generation = pages.entry(page).or_default().clone();
+        let page = pages.entry(at).or_insert_with(|| Watched {
+            generation: Arc::default(),
+            of_file: None,
+            _heap,
+        });
+        let generation = page.generation.clone();
         self.watched.store(pages.len(), Ordering::Release);
-        generation
+        Ok(generation)
+    }
+
+    /// Registers a watched page with the pool, as this page of a file. What it was before is
+    /// forgotten: the mapping has changed since, and the generation with it. The caller holds the
+    /// gate's writer lock.
+    pub(crate) fn register(&self, pool: &WatchedPages, at: u64, of_file: (usize, u64)) {
+        let mut pages = self.pages.lock();
+        let Some(page) = pages.get_mut(&at) else {
+            return;
+        };
+        if let Some((file, number)) = page.of_file.replace(of_file) {
+            pool.forget(file, number, &page.generation);
+        }
+        pool.watch(of_file.0, of_file.1, &page.generation);
+    }
+
+    /// Takes all pages off the pool's list. The space ends.
+    pub(crate) fn end(&mut self, pool: &WatchedPages) {
+        for page in std::mem::take(&mut *self.pages.lock()).into_values() {
+            if let Some((file, number)) = page.of_file {
+                pool.forget(file, number, &page.generation);
+            }
+        }
     }
 }

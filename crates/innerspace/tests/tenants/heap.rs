@@ -11,7 +11,7 @@ use innerspace::{
     DaxFile, Group, KIB, MIB, Map, PAGE_SIZE, PagedFile, Task, Threads,
     dax::DaxDevice,
     file::{FileError, Ready},
-    space::{AtFork, Device, DeviceError},
+    space::{AccessKind, AtFork, Device, DeviceError, Protection},
 };
 
 use crate::world::{World, alone, heap};
@@ -251,6 +251,56 @@ fn copies_of_a_space_with_many_files_and_devices_are_charged_at_their_size() {
         let kind = format!("snapshot of a space with {maps} devices, and one with a state");
         check_many(&kind, 256, &world.a, page, |_| mapped.freeze().unwrap());
     }
+}
+
+// spec: N2
+#[test]
+fn views_and_watched_pages_of_spaces_are_charged_at_their_size() {
+    let _alone = alone();
+    let world = World::new(128 * MIB, Threads::None);
+    let page = PAGE_SIZE as u64;
+    let space = world.memory.create_space_in(&world.a).unwrap();
+    let at = space.map(Map::anonymous(MIB)).unwrap();
+    space.accessor().unwrap().store(at, 1_u64).unwrap();
+    let file = world.memory.file_options().group(&world.a);
+    let file = file.open_store(Zeros(None)).unwrap();
+    let unread = space.map(Map::file(&file)).unwrap();
+    check("future of a page of a space", &world.a, 0, |number| {
+        let at = unread + number as u64 * page;
+        begin(space.ready(at, 8, AccessKind::Load))
+    });
+    let snapshot = space.freeze().unwrap();
+    check("view of a page of a snapshot", &world.a, 0, |_| {
+        snapshot.view(at, 8).unwrap()
+    });
+    check("view of a copy of a snapshot", &world.a, 0, |_| {
+        snapshot.view(at + page - 8, 300).unwrap()
+    });
+    let mut accessor = space.accessor().unwrap();
+    let watch = |space: &innerspace::Space| {
+        let code = Map::file(&file).range(..2 * MANY as u64 * page);
+        let code = code.protection(Protection::READ | Protection::EXECUTE);
+        let at = space.map(code).unwrap();
+        space.populate(at, 2 * MANY as u64 * page).unwrap();
+        at
+    };
+    let at = watch(&space);
+    check("watched page of a file", &world.a, 0, |number| {
+        accessor.watch_code(at + number as u64 * page).unwrap()
+    });
+    // What a space has watched ends with it.
+    let round = || {
+        let space = world.memory.create_space_in(&world.a).unwrap();
+        let at = watch(&space);
+        let mut accessor = space.accessor().unwrap();
+        for number in 0..MANY as u64 {
+            accessor.watch_code(at + number * page).unwrap();
+        }
+    };
+    round();
+    let before = heap();
+    round();
+    assert!(heap() <= before + 8 * KIB, "{} bytes stay", heap() - before);
 }
 
 // spec: N2, N3

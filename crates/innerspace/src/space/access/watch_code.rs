@@ -39,14 +39,15 @@ impl Accessor {
     /// other processes do not count, nor do writes by way of a pin.
     ///
     /// The call waits for grace periods, which costs a few microseconds. The space remembers each
-    /// page for which it was called, in some tens of bytes.
+    /// page for which it was called, in about 200 bytes.
     ///
     /// There is no `try_` form, because the call consists of grace periods. Apart from these it may
     /// wait for the page itself, which [`Accessor::try_fetch`] or
     /// [`Space::ready`](crate::Space::ready) can bring in before, and for changes of the mappings.
     ///
     /// # Errors
-    /// The [`Fault`] of a fetch there.
+    /// The [`Fault`] of a fetch there; [`FaultKind::Limit`] if the group has no room to remember
+    /// the page.
     pub fn watch_code(&mut self, at: VirtAddr) -> Result<CodePage, Fault> {
         let space = self.core.space.clone();
         if is_in_callback(space.id) {
@@ -57,13 +58,16 @@ impl Accessor {
         }
         self.core.ensure_page_in::<Single>(at, AccessKind::Fetch)?;
         let page = page_start(at.0);
-        let generation = space.code.watch(page);
+        let generation = space.code.watch(&space.group, page);
+        let full = |error| space.limit_fault(at, AccessKind::Fetch, error);
+        let generation = generation.map_err(full)?;
         let domain = &space.pool.domain;
         let writer = space.gate.write();
         let mapped = writer.vmas.find_containing(page);
         let file = mapped.and_then(|vma| Some((vma.file()?.clone(), vma.file_page(page))));
         if let Some((file, number)) = &file {
-            space.pool.watched.watch(file.key(), *number, &generation);
+            let of_file = (file.key(), *number);
+            space.code.register(&space.pool.watched, page, of_file);
         }
         let counted = generation.load(Ordering::Acquire);
         let closed = writer.close(domain, &(page..page + PAGE_SIZE as u64), || ());

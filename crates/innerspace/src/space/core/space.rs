@@ -487,6 +487,7 @@ impl Drop for SpaceInner {
         let pool = &self.pool;
         self.changes.end(self.payer());
         self.dirty.end(self.payer());
+        self.code.end(&self.pool.watched);
         self.nodes().put(self.root, table::ROOT_LEVEL);
         failpoint!(TableGone);
         // The mappings may have been the last to keep a file open. Such a file is closed now, while

@@ -4,38 +4,43 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::frozen::Snapshot;
-use crate::group::GroupId;
-use crate::reclaim::{AllocMode, Pool};
+use crate::VirtAddr;
+use crate::group::{HeapBytes, MayReclaim};
 use crate::space::core::address::page_start;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::space::table::still::StillPage;
 use crate::space::vma::protection::Protection;
 use crate::sync::Arc;
-use crate::{PageCount, VirtAddr};
+
+/// Heap bytes of an `Arc` beside its value.
+const ARC_BYTES: usize = 16;
 
 /// Bytes of a snapshot that stay as they are, even when the snapshot and every space are gone.
 ///
 /// A view inside one private page is the page itself. A view across pages, or of pages of files, is
-/// a copy, charged to the snapshot's group. A clone has the same bytes and costs one more count.
+/// a copy. The snapshot's group is charged for either. A clone has the same bytes and costs one
+/// more count.
 #[derive(Clone)]
 pub struct PageView(Arc<Bytes>);
 
-enum Bytes {
+struct Bytes {
+    what: What,
+    /// Ends with the view.
+    _heap: HeapBytes,
+}
+
+enum What {
     Still(StillPage),
-    Copy {
-        bytes: Box<[u8]>,
-        pool: Arc<Pool>,
-        group: GroupId,
-    },
+    Copy(Box<[u8]>),
 }
 
 impl Deref for PageView {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &*self.0 {
-            Bytes::Still(page) => page,
-            Bytes::Copy { bytes, .. } => bytes,
+        match &self.0.what {
+            What::Still(page) => page,
+            What::Copy(bytes) => bytes,
         }
     }
 }
@@ -52,18 +57,6 @@ impl fmt::Debug for PageView {
     }
 }
 
-impl Drop for Bytes {
-    fn drop(&mut self) {
-        if let Bytes::Copy { bytes, pool, group } = self {
-            pool.groups.uncharge(*group, charged(bytes.len()));
-        }
-    }
-}
-
-fn charged(len: usize) -> PageCount {
-    PageCount::ceil(len as u64)
-}
-
 impl Snapshot {
     /// Returns a view of `len` bytes at `at`.
     ///
@@ -72,6 +65,10 @@ impl Snapshot {
     /// [`FaultKind::Limit`](crate::space::FaultKind::Limit) if the group has no room for a copy.
     pub fn view(&self, at: VirtAddr, len: usize) -> Result<PageView, Fault> {
         let space = &*self.0.0;
+        let full = |error| space.limit_fault(at, AccessKind::Load, error);
+        let own = size_of::<Bytes>() + ARC_BYTES;
+        let heap = space.group.charge_heap(own, MayReclaim::Yes);
+        let mut heap = heap.map_err(full)?;
         let offset = at.page_offset();
         if len <= crate::PAGE_SIZE - offset {
             let nodes = space.nodes();
@@ -85,17 +82,15 @@ impl Snapshot {
                 nodes.still_page(&space.pool, tables.root, page_start(at.0), range.clone())
             });
             if let Some(page) = page {
-                return Ok(PageView(Arc::new(Bytes::Still(page))));
+                let what = What::Still(page);
+                return Ok(PageView(Arc::new(Bytes { what, _heap: heap })));
             }
         }
-        let group = space.group_id();
-        let charge = space.pool.charge(group, charged(len), AllocMode::Wait);
-        let full = |error| space.limit_fault(at, AccessKind::Load, error);
-        let charge = charge.map_err(full)?;
+        let all = (own as u64).saturating_add(len as u64);
+        heap.set(all, MayReclaim::Yes).map_err(full)?;
         let mut bytes = vec![0; len].into_boxed_slice();
         self.accessor().map_err(full)?.read(at, &mut bytes)?;
-        let group = charge.commit();
-        let pool = space.pool.clone();
-        Ok(PageView(Arc::new(Bytes::Copy { bytes, pool, group })))
+        let what = What::Copy(bytes);
+        Ok(PageView(Arc::new(Bytes { what, _heap: heap })))
     }
 }
