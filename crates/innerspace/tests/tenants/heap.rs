@@ -11,7 +11,7 @@ use innerspace::{
     DaxFile, Group, KIB, MIB, Map, PAGE_SIZE, PagedFile, Task, Threads,
     dax::DaxDevice,
     file::{FileError, Ready},
-    space::{AccessKind, AtFork, Device, DeviceError, Protection},
+    space::{AtFork, Device, DeviceError, Protection},
 };
 
 use crate::world::{World, alone, heap};
@@ -264,11 +264,6 @@ fn views_and_watched_pages_of_spaces_are_charged_at_their_size() {
     space.accessor().unwrap().store(at, 1_u64).unwrap();
     let file = world.memory.file_options().group(&world.a);
     let file = file.open_store(Zeros(None)).unwrap();
-    let unread = space.map(Map::file(&file)).unwrap();
-    check("future of a page of a space", &world.a, 0, |number| {
-        let at = unread + number as u64 * page;
-        begin(space.ready(at, 8, AccessKind::Load))
-    });
     let snapshot = space.freeze().unwrap();
     check("view of a page of a snapshot", &world.a, 0, |_| {
         snapshot.view(at, 8).unwrap()
@@ -301,6 +296,33 @@ fn views_and_watched_pages_of_spaces_are_charged_at_their_size() {
     let before = heap();
     round();
     assert!(heap() <= before + 8 * KIB, "{} bytes stay", heap() - before);
+}
+
+// spec: N2
+#[test]
+fn mappings_that_come_and_go_leave_no_charge_behind() {
+    let _alone = alone();
+    let world = World::new(64 * MIB, Threads::None);
+    let page = PAGE_SIZE as u64;
+    for _ in 0..2 {
+        let before = (heap(), world.a.usage());
+        let spaces: Vec<_> = (0..MANY)
+            .map(|_| {
+                let space = world.memory.create_space_in(&world.a).unwrap();
+                for range in 1..6 {
+                    let map = Map::anonymous(page).at(innerspace::VirtAddr(8 * range * page));
+                    space.map(map).unwrap();
+                }
+                space
+            })
+            .collect();
+        world.memory.tick();
+        let taken = heap().saturating_sub(before.0);
+        let charged = world.a.usage() - before.1 - page * MANY as u64;
+        let most = taken + taken / 10 + 64 * KIB;
+        assert!(charged <= most, "{charged} bytes charged, {taken} taken");
+        drop(spaces);
+    }
 }
 
 // spec: N2, N3

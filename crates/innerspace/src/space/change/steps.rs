@@ -247,8 +247,10 @@ impl SpaceInner {
             })
             .collect();
         let (cache, group) = (self.cache.clone(), self.group_id());
+        let ledger = vmas.ledger().clone();
         self.pool.retire(Retired::Call(Box::new(move |_| {
             drop(replaced);
+            ledger.give_back();
             // Any thread that wants memory may run this, and must not run a device's destructor.
             if !devices.is_empty() {
                 cache.defer(group, None, move || drop(devices));

@@ -63,6 +63,21 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Gives back excess charges, unless another thread is settling. Waits for nothing.
+    pub(crate) fn give_back(&self) {
+        let Some(mut paid) = self.paid.try_lock() else {
+            return;
+        };
+        // Relaxed: as in `Undoable::begin`.
+        let may = self.undoable.load(Ordering::Relaxed) == 0;
+        let bytes = self.bytes() as u64;
+        if let Some(paid) = paid.as_mut().filter(|paid| may && bytes < paid.bytes()) {
+            let _given = paid.set(bytes, MayReclaim::No);
+        }
+    }
+}
+
 impl std::fmt::Debug for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ledger({} bytes)", self.bytes())
