@@ -149,6 +149,12 @@ impl Plan {
         }
     }
 
+    /// Returns the same work in a single round, for rows that take minutes.
+    #[cfg(all(target_os = "linux", feature = "engines"))]
+    pub(crate) fn short(self) -> Plan {
+        Plan { rounds: 1, ..self }
+    }
+
     /// Creates a plan of one round with almost no work, which proves that the benchmarks run.
     #[cfg(test)]
     pub(crate) fn smoke() -> Plan {

@@ -10,6 +10,8 @@ mod dd;
 mod direct;
 #[cfg(target_os = "linux")]
 mod disk;
+#[cfg(all(target_os = "linux", feature = "engines"))]
+mod engines;
 mod fork_table;
 mod groups;
 mod harness;
@@ -124,6 +126,20 @@ enum TableArguments {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     DiskChild { task: String },
+    /// redb and tantivy on the library beside their own files and mappings, at equal memory
+    #[cfg(all(target_os = "linux", feature = "engines"))]
+    Engines {
+        /// A folder on the disk to measure [default: target below the current folder, if
+        /// that is on a disk, or else the folder for temporary files]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        #[command(flatten)]
+        common: CommonArguments,
+    },
+    /// One contender's run of `engines`
+    #[cfg(all(target_os = "linux", feature = "engines"))]
+    #[command(hide = true)]
+    EnginesChild { task: String },
     /// The forms a software TLB may take: prototypes that do not use the library
     Translation {
         #[command(flatten)]
@@ -178,6 +194,10 @@ impl TableArguments {
             TableArguments::HitRatio { json, only, .. } => (json.as_deref(), only),
             #[cfg(target_os = "linux")]
             TableArguments::Disk { .. } | TableArguments::DiskChild { .. } => (None, ""),
+            #[cfg(all(target_os = "linux", feature = "engines"))]
+            TableArguments::Engines { common, .. } => (common.json.as_deref(), &common.only),
+            #[cfg(all(target_os = "linux", feature = "engines"))]
+            TableArguments::EnginesChild { .. } => (None, ""),
         }
     }
 }
@@ -242,6 +262,12 @@ fn measure(table: &TableArguments) -> Result<(String, Option<Report>), Box<dyn E
         TableArguments::Disk { .. } => unreachable!("prints by itself"),
         #[cfg(target_os = "linux")]
         TableArguments::DiskChild { task } => return Ok((disk::run_child(task)?, None)),
+        #[cfg(all(target_os = "linux", feature = "engines"))]
+        TableArguments::Engines { dir, common } => {
+            engines::table(common.plan(), &common.only, dir.as_deref())?
+        }
+        #[cfg(all(target_os = "linux", feature = "engines"))]
+        TableArguments::EnginesChild { task } => return Ok((engines::run_child(task)?, None)),
         TableArguments::Translation { common, huge_pages } => {
             let pages = if *huge_pages {
                 HostPages::Huge

@@ -42,8 +42,8 @@ pub(super) struct Task {
 
 /// The figures of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Taken {
-    pub(super) wall_seconds: f64,
+pub(crate) struct Taken {
+    pub(crate) wall_seconds: f64,
     /// User and system time of all threads of the process.
     pub(super) cpu_seconds: f64,
     /// The bytes read from the disk and written to it for the process; `None` if the kernel does
@@ -51,13 +51,13 @@ pub(super) struct Taken {
     pub(super) read_bytes: Option<u64>,
     pub(super) written_bytes: Option<u64>,
     /// The reason why no memory cgroup held the process to the limit.
-    pub(super) unlimited: Option<String>,
+    pub(crate) unlimited: Option<String>,
 }
 
 type Line = Result<Taken, String>;
 
 /// Measures `work`.
-pub(super) fn timed(work: impl FnOnce() -> Fallible) -> Fallible<Taken> {
+pub(crate) fn timed(work: impl FnOnce() -> Fallible) -> Fallible<Taken> {
     let (read, written) = (transferred("read_bytes"), transferred("write_bytes"));
     let cpu = cpu_seconds()?;
     let start = Instant::now();
@@ -133,11 +133,19 @@ fn transferred(name: &str) -> Option<u64> {
 /// Runs the hidden subcommand: does the task, and returns the line to print.
 pub(crate) fn run(task: &str) -> Result<String, Box<dyn std::error::Error>> {
     let task: Task = serde_json::from_str(task)?;
-    let joined = match &task.group {
+    answer(task.group.as_deref(), || contenders::run(&task))
+}
+
+/// Joins a memory cgroup, does the work of a child, and returns the line to print.
+pub(crate) fn answer(
+    group: Option<&Path>,
+    work: impl FnOnce() -> Fallible<Taken>,
+) -> Result<String, Box<dyn std::error::Error>> {
+    let joined = match group {
         Some(path) => join(path).map_err(|error| format!("{path:?}: {error}")),
         None => Ok(()),
     };
-    let mut line: Line = contenders::run(&task).map_err(|error| error.to_string());
+    let mut line: Line = work().map_err(|error| error.to_string());
     if let Ok(taken) = &mut line {
         taken.unlimited = joined.err();
     }
@@ -147,32 +155,37 @@ pub(crate) fn run(task: &str) -> Result<String, Box<dyn std::error::Error>> {
 impl Task {
     /// Runs the task in a child, which an interrupt kills.
     pub(super) fn start(&self) -> Fallible<Taken> {
-        let child = Command::new(std::env::current_exe()?)
-            .arg(SUBCOMMAND)
-            .arg(serde_json::to_string(self)?)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("cannot start a process: {error}"))?;
-        let mut child = Running(child);
-        // The child never waits for its line to be read: a pipe has room for it.
-        let status = loop {
-            interrupted()?;
-            match child.0.try_wait()? {
-                Some(status) => break status,
-                None => std::thread::sleep(POLL),
-            }
-        };
-        if !status.success() {
-            return Err(format!("its process ended with {status}").into());
-        }
-        let mut line = Vec::new();
-        if let Some(mut output) = child.0.stdout.take() {
-            output.read_to_end(&mut line)?;
-        }
-        let line: Line = serde_json::from_slice(&line)?;
-        Ok(line?)
+        start(SUBCOMMAND, self)
     }
+}
+
+/// Starts this program again with a task, and waits for its figures; an interrupt kills it.
+pub(crate) fn start(subcommand: &str, task: &impl Serialize) -> Fallible<Taken> {
+    let child = Command::new(std::env::current_exe()?)
+        .arg(subcommand)
+        .arg(serde_json::to_string(task)?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot start a process: {error}"))?;
+    let mut child = Running(child);
+    // The child never waits for its line to be read: a pipe has room for it.
+    let status = loop {
+        interrupted()?;
+        match child.0.try_wait()? {
+            Some(status) => break status,
+            None => std::thread::sleep(POLL),
+        }
+    };
+    if !status.success() {
+        return Err(format!("its process ended with {status}").into());
+    }
+    let mut line = Vec::new();
+    if let Some(mut output) = child.0.stdout.take() {
+        output.read_to_end(&mut line)?;
+    }
+    let line: Line = serde_json::from_slice(&line)?;
+    Ok(line?)
 }
 
 /// The time between two looks at a child.
@@ -196,13 +209,13 @@ const TRIES: u32 = 50;
 
 /// A group of the run, removed on drop.
 #[derive(Debug)]
-pub(super) struct MemoryGroup {
-    pub(super) path: PathBuf,
+pub(crate) struct MemoryGroup {
+    pub(crate) path: PathBuf,
 }
 
 impl MemoryGroup {
     /// Creates a group of this limit. Returns `None` if none can be created.
-    pub(super) fn new(limit: u64) -> Option<MemoryGroup> {
+    pub(crate) fn new(limit: u64) -> Option<MemoryGroup> {
         let name = format!("innerspace-bench-{}", std::process::id());
         parents()
             .into_iter()

@@ -22,7 +22,7 @@ const SLACK: u64 = 64 * MIB;
 
 /// Returns the default folder: `target` in the current one, if that is on a disk, and otherwise the
 /// folder for temporary files.
-pub(super) fn default_folder() -> PathBuf {
+pub(crate) fn default_folder() -> PathBuf {
     let target = PathBuf::from("target");
     let usable = target.is_dir() && open_folder(&target).is_ok();
     if usable { target } else { std::env::temp_dir() }
@@ -124,7 +124,7 @@ fn unescaped(path: &str) -> PathBuf {
 
 /// Refuses a folder that is in memory, or that has no room for `bytes`. Returns the reason to doubt
 /// that it is on a disk, if there is one.
-pub(super) fn check_folder(folder: &Path, bytes: u64) -> Fallible<Option<String>> {
+pub(crate) fn check_folder(folder: &Path, bytes: u64) -> Fallible<Option<String>> {
     let (opened, doubt) = open_folder(folder)?;
     let mut room = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the pointer is to a struct of ours, which the call fills.
@@ -258,7 +258,7 @@ pub(super) fn drop_caches(path: &Path) -> Fallible<Dropped> {
 }
 
 /// Drops the clean pages of a file from the kernel's cache.
-pub(super) fn drop_of_file(file: &File) {
+pub(crate) fn drop_of_file(file: &File) {
     // SAFETY: advice about a descriptor of ours. If the kernel does not follow it, the column of
     // cached pages shows that.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
@@ -266,14 +266,14 @@ pub(super) fn drop_of_file(file: &File) {
 
 /// Vigna's SplitMix64.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -281,12 +281,12 @@ impl Random {
     }
 
     /// Returns a number below `end`.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     /// Returns distinct numbers below `end`, in random order: `count` of them, or all.
-    pub(super) fn distinct(&mut self, count: u64, end: u64) -> Vec<u64> {
+    pub(crate) fn distinct(&mut self, count: u64, end: u64) -> Vec<u64> {
         let count = count.min(end);
         // These are the first steps of a shuffle, of which only the swapped places are stored.
         let mut swapped = HashMap::new();

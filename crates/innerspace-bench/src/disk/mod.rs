@@ -21,10 +21,10 @@
 //! rows of random pages read no page twice. An aim that is missed is printed, and does not fail the
 //! command.
 
-mod child;
+pub(crate) mod child;
 mod contenders;
 mod figures;
-mod file;
+pub(crate) mod file;
 mod in_flight;
 mod rows;
 mod written;
@@ -47,7 +47,7 @@ use self::rows::{Contender, Row, Work};
 use self::written::{Marks, check_new, steps};
 use crate::report::Machine;
 
-type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+pub(crate) type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const MIB: u64 = 1 << 20;
 /// A contender whose first run took longer than this is not run again.
@@ -118,7 +118,7 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
 /// Makes an interrupt only set the flag from here on, so that the run ends with an error: the child
 /// is killed, and the files and the memory cgroup are removed. A signal that is ignored, as with
 /// nohup, stays ignored.
-fn catch_interrupts() {
+pub(crate) fn catch_interrupts() {
     let handler = note_interrupt as extern "C" fn(libc::c_int);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler stores to an atomic and does nothing else.
@@ -131,7 +131,7 @@ fn catch_interrupts() {
 }
 
 /// Returns an error once the run was interrupted.
-fn interrupted() -> Fallible {
+pub(crate) fn interrupted() -> Fallible {
     // Relaxed: as in `note_interrupt`.
     match INTERRUPTED.load(Ordering::Relaxed) {
         true => Err("interrupted; the files are removed".into()),
