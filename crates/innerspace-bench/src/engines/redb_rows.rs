@@ -93,7 +93,7 @@ fn open(task: &Task) -> Fallible<Database> {
         return Ok(builder.create(&task.path)?);
     }
     let memory = Memory::with_limit(task.memory - ENGINES_CACHE)?;
-    let backend = PagedBackend::open(memory.options(), &task.path)?;
+    let backend = PagedBackend::open(memory.file_options(), &task.path)?;
     Ok(builder.create_with_backend(backend)?)
 }
 

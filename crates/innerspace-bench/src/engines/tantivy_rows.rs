@@ -229,7 +229,7 @@ fn open(task: &Task, advice: Advice, block: u64) -> Fallible<(Index, Option<Memo
         return Ok((Index::open(directory)?, None));
     }
     let memory = Memory::with_limit(task.memory)?;
-    let options = memory.options().block_size(block);
+    let options = memory.file_options().block_size(block);
     let directory = PagedDirectory::open(options, &task.path)?;
     Ok((Index::open(directory)?, Some(memory)))
 }
