@@ -22,8 +22,9 @@ const NAME: &str = "rows.redb";
 /// The memory of these rows; redb's own cache is a part of it.
 const MEMORY: u64 = 32 * MIB;
 const ENGINES_CACHE: u64 = 8 * MIB;
-/// Room for the program: its code, its stacks, and what redb allocates beside its cache.
-const PROGRAM: u64 = 24 * MIB;
+/// Room for the program: its code, its stacks, and what redb allocates beside its cache. More would
+/// be a larger page cache for `FileBackend`, and nothing for the library.
+const PROGRAM: u64 = 10 * MIB;
 /// Rows of one transaction.
 const AT_ONCE: u64 = 10_000;
 
