@@ -86,7 +86,7 @@ impl Directory for PagedDirectory {
     fn open_write(&self, path: &Path) -> Result<WritePtr, OpenWriteError> {
         match self.options.clone().create_new(self.path.join(path)) {
             Ok(file) => Ok(BufWriter::new(Box::new(PagedWriter(file.cursor())))),
-            Err(OpenError::Path(store::OpenError::AlreadyExists { .. })) => {
+            Err(OpenError::Path(store::FileOpenError::AlreadyExists { .. })) => {
                 Err(OpenWriteError::FileAlreadyExists(path.to_owned()))
             }
             Err(error) => Err(OpenWriteError::wrap_io_error(error.into(), path.to_owned())),

@@ -1,7 +1,8 @@
 //! All errors, one enum for each family, and what they contain. Each converts into
 //! [`std::io::Error`].
 //!
-//! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file
+//! - [`MemoryError`]: making a memory; [`OpenError`]: opening a file, with [`FileOpenError`] for its
+//!   path
 //! - [`FileError`]: a cached file; [`CloseError`] gives the file back that could not be closed
 //! - [`DaxError`]: a direct file
 //! - [`SpaceError`]: changing a space; [`Fault`]: an access, in 8 bytes, and [`Explanation`] its
@@ -16,5 +17,5 @@ pub use crate::memory::{MemoryError, OpenError};
 pub use crate::space::{
     AccessKind, DeviceError, Explanation, Fault, FaultKind, SnapshotFileError, SpaceError,
 };
-pub use crate::store::{KnownSince, StoreError, StoreErrorKind};
+pub use crate::store::{FileOpenError, KnownSince, StoreError, StoreErrorKind, raw_os_error};
 pub use crate::units::ParseVirtAddrError;

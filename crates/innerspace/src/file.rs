@@ -16,3 +16,4 @@ pub use crate::cache::{
     Array, BlockReader, Chunks, CloseError, Cursor, Element, FileAccess, FileError, FileStats,
     HeldReason, PagedFile, Ready, ScatterView, StoreAction, Task, TimedOut, View, WriteOrder,
 };
+pub use crate::memory::{FileOpener, OpenError};

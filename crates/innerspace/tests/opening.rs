@@ -530,7 +530,7 @@ fn the_lock_is_the_one_that_was_chosen() {
         match (open(second, other.0, other.1), may) {
             (Ok(_), true) => {}
             (Err(error), false) => assert!(
-                matches!(error, OpenError::Path(store::OpenError::InUse { .. })),
+                matches!(error, OpenError::Path(store::FileOpenError::InUse { .. })),
                 "{error}"
             ),
             (opened, _) => panic!("{one:?}, {other:?}: {opened:?}"),

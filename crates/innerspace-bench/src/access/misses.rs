@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use innerspace::MIB;
-use innerspace::store::{Access, CacheMode, FileOptions};
+use innerspace::store::{CacheMode, FileOptions};
 
 use crate::harness::{
     Budget, Contender, Plan, Row, Rows, Sample, Seeds, Unit, below, memory, thread_time, xorshift,
@@ -53,10 +53,7 @@ pub(super) fn measure(plan: Plan, rows: &mut Rows) -> Result<(), Box<dyn Error>>
     let pages = 2 * MEMORY / PAGE as u64;
     let path = OnTmpfs::new(pages * PAGE as u64)?;
     let memory = memory(MEMORY)?;
-    let mut options = FileOptions::new();
-    options = options
-        .access(Access::ReadOnly)
-        .cache_mode(CacheMode::Direct);
+    let options = FileOptions::new().cache_mode(CacheMode::Direct);
     let file = memory.file_options().open_store(options.open(&path.0)?)?;
     let direct = path.direct()?;
     // Direct transfers need aligned memory.

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use innerspace::store::faulty::{Failure, Fault, FaultyStore, OperationKind, Rule};
-use innerspace::store::{Access, FileOptions};
-use innerspace::{
-    Accessor, ByteSize, Grouped, MIB, Map, Memory, PagedFile, VirtAddr, file::FileAccess,
-};
+use innerspace::store::{FileAccess, FileOptions};
+use innerspace::{Accessor, ByteSize, Grouped, MIB, Map, Memory, PagedFile, VirtAddr};
 
 use super::sample::Random;
 use super::{Findings, Result, Tour};
@@ -26,7 +24,9 @@ pub(super) fn show(tour: &Tour) -> Result<Findings> {
     let len = (4 * limit).next_multiple_of(8); // whole words
     let path = tour.folder.join("updates.bin");
     File::create(&path)?.set_len(len)?;
-    let store = FileOptions::new().access(Access::ReadWrite).open(&path)?;
+    let store = FileOptions::new()
+        .access(FileAccess::ReadWrite)
+        .open(&path)?;
     let store = Arc::new(FaultyStore::new(store));
 
     let memory = Memory::with_limit(limit)?;

@@ -363,7 +363,8 @@ impl FileError {
             FileError::Store { source, .. } => source.kind(),
             FileError::Unwritten { source, .. } => source.kind(),
             FileError::OtherProcess { .. } => ErrorKind::Unsupported,
-            FileError::Limit(_) | FileError::NoMemory { .. } => ErrorKind::OutOfMemory,
+            FileError::Limit(limit) => limit.kind(),
+            FileError::NoMemory { .. } => ErrorKind::OutOfMemory,
             FileError::ReadOnly { .. } | FileError::NotWritable { .. } => {
                 ErrorKind::PermissionDenied
             }

@@ -128,7 +128,7 @@ impl Ready {
             let core = &self.handle.core;
             let lane =
                 core.cache
-                    .task_lane(core.address(), core.id.group.id(), core.store.at_a_time());
+                    .task_lane(core.address(), core.id.group.id(), core.store.requests());
             let take = Box::new(Take {
                 request: Arc::downgrade(request),
                 handle: Arc::downgrade(&self.handle),

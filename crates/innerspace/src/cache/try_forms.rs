@@ -87,7 +87,7 @@ impl PagedFile {
         let file = self.same_handle();
         let core = self.core();
         let about = (core.address(), &core.id.group);
-        let turn = (turn, core.store.at_a_time());
+        let turn = (turn, core.store.requests());
         Task::new(&core.cache, about, turn, move || call(&file))
     }
 }

@@ -32,6 +32,7 @@ pub(super) const MAX_SIZE: u64 = 1 << 47;
 
 /// How much a write to a hole allocates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum HoleWrites {
     /// The page that is written.
     #[default]
@@ -80,6 +81,7 @@ impl Default for DaxSetup {
 
 /// What happens when another process cuts the host file short while it is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum OnShrink {
     /// An access to bytes that were cut off ends the process with SIGBUS, as with any mapping that
     /// the kernel makes. A store on a full disk can do so too: to an old block, if the file system

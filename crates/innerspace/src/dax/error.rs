@@ -82,6 +82,7 @@ impl fmt::Display for DaxFeature {
 
 /// Which thread has pinned a range that was to be removed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum PinHolder {
     /// The calling thread made the pin, so it would wait for itself. A pin that was handed to
     /// another thread still counts as made by the first.
@@ -251,7 +252,7 @@ pub enum DaxError {
     /// The host file could not be opened: it is missing, of the wrong kind, not permitted, or in
     /// use by another process.
     #[error(transparent)]
-    Open(Arc<store::OpenError>),
+    Open(Arc<store::FileOpenError>),
     /// The system or the file system reported an error.
     #[error("{file}: {} failed: {source}", asked(*what, *offset))]
     Io {
@@ -315,7 +316,7 @@ impl DaxError {
             DaxError::OpenOtherwise { .. } | DaxError::NotEmptied { .. } => ErrorKind::ResourceBusy,
             DaxError::ReadOnly { .. } => ErrorKind::PermissionDenied,
             DaxError::OtherProcess { .. } => ErrorKind::Unsupported,
-            DaxError::Limit(_) => ErrorKind::OutOfMemory,
+            DaxError::Limit(limit) => limit.kind(),
             DaxError::WouldBlock { .. } => ErrorKind::WouldBlock,
             DaxError::TooLong { .. } => ErrorKind::FileTooLarge,
             DaxError::Open(error) => error.kind(),
@@ -334,8 +335,8 @@ impl DaxError {
     }
 }
 
-impl From<store::OpenError> for DaxError {
-    fn from(error: store::OpenError) -> DaxError {
+impl From<store::FileOpenError> for DaxError {
+    fn from(error: store::FileOpenError) -> DaxError {
         DaxError::Open(Arc::new(error))
     }
 }
@@ -349,7 +350,7 @@ impl From<DaxError> for io::Error {
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::store::{Holder, OpenError};
+    use crate::store::{FileOpenError, LockHolder};
 
     fn all_but_limits() -> [(DaxError, &'static str, io::ErrorKind); 17] {
         use io::ErrorKind::*;
@@ -480,9 +481,9 @@ mod tests {
                 FileTooLarge,
             ),
             (
-                OpenError::InUse {
+                FileOpenError::InUse {
                     path: "data.bin".into(),
-                    holder: Holder::Process(77),
+                    holder: LockHolder::Process(77),
                 }
                 .into(),
                 "data.bin is in use by another process (pid 77)",

@@ -22,7 +22,7 @@
 use std::io;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{Access, Emptying, Locked, LockedFile, shown};
+use crate::store::{Emptying, FileAccess, Locked, LockedFile, shown};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
@@ -33,7 +33,7 @@ use crate::units::PAGE_SIZE;
 pub(crate) struct HostFile {
     /// The open file, locked if it is writable.
     file: LockedFile,
-    access: Access,
+    access: FileAccess,
     name: Arc<str>,
     /// The length at the time of locking; 0 if the file is to be emptied.
     opened_len: u64,
@@ -85,7 +85,7 @@ impl HostFile {
 
     /// Returns whether the file takes writes.
     pub(crate) fn writable(&self) -> bool {
-        self.access == Access::ReadWrite
+        self.access == FileAccess::ReadWrite
     }
 
     /// Returns the length at the time of locking, or 0 if the file is emptied.
@@ -179,7 +179,7 @@ mod for_tests {
         /// [`DaxError::Open`], as for a store, and the errors of [`HostFile::new`].
         pub(crate) fn open(
             path: &Path,
-            access: Access,
+            access: FileAccess,
             create: Create,
         ) -> Result<Arc<HostFile>, DaxError> {
             let (host, emptying) = HostFile::new(Opened::begin(path, access, create)?.lock_any()?)?;
@@ -193,18 +193,18 @@ mod for_tests {
 mod tests {
     use super::*;
     use crate::store::Create;
-    use crate::store::{FileStore, Holder, OpenError};
+    use crate::store::{FileOpenError, FileStore, LockHolder};
     use std::path::Path;
 
     #[test]
     fn a_host_file_is_opened_made_and_emptied() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.bin");
-        let host = HostFile::open(&path, Access::ReadWrite, Create::New).unwrap();
+        let host = HostFile::open(&path, FileAccess::ReadWrite, Create::New).unwrap();
         host.write_at(b"some bytes", 5000).unwrap();
         assert_eq!((host.opened_len(), host.len_now().unwrap()), (0, 5010));
         drop(host);
-        let host = HostFile::open(&path, Access::ReadOnly, Create::Never).unwrap();
+        let host = HostFile::open(&path, FileAccess::ReadOnly, Create::Never).unwrap();
         assert!(!host.writable());
         let mut bytes = [0; 10];
         host.read_at(&mut bytes, 5000).unwrap();
@@ -212,7 +212,7 @@ mod tests {
         let end = host.read_at(&mut bytes, 5001).unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
         host.write_at(b"x", 0).unwrap_err();
-        let host = HostFile::open(&path, Access::ReadWrite, Create::Truncate).unwrap();
+        let host = HostFile::open(&path, FileAccess::ReadWrite, Create::Truncate).unwrap();
         assert_eq!(host.opened_len(), 0);
     }
 
@@ -226,15 +226,15 @@ mod tests {
                 .to_string()
         };
         let shown = path.display();
-        let missing = text(&path, Access::ReadOnly, Create::Never);
+        let missing = text(&path, FileAccess::ReadOnly, Create::Never);
         assert_eq!(missing, format!("{shown}: no such file"));
-        let folder_text = text(folder.path(), Access::ReadOnly, Create::Never);
+        let folder_text = text(folder.path(), FileAccess::ReadOnly, Create::Never);
         assert!(
             folder_text.ends_with(": is a directory, not a file"),
             "{folder_text}"
         );
         let _open = FileStore::create(&path).unwrap();
-        let error = HostFile::open(&path, Access::ReadWrite, Create::Truncate).unwrap_err();
+        let error = HostFile::open(&path, FileAccess::ReadWrite, Create::Truncate).unwrap_err();
         let DaxError::Open(error) = &error else {
             panic!("{error}")
         };
@@ -242,8 +242,8 @@ mod tests {
             matches!(
                 &**error,
                 // `Unknown`: in a PID namespace, or without /proc/locks.
-                OpenError::InUse {
-                    holder: Holder::ThisProcess | Holder::Unknown,
+                FileOpenError::InUse {
+                    holder: LockHolder::ThisProcess | LockHolder::Unknown,
                     ..
                 }
             ),
@@ -251,7 +251,7 @@ mod tests {
         );
         #[cfg(unix)]
         {
-            let null = text("/dev/null".as_ref(), Access::ReadWrite, Create::Never);
+            let null = text("/dev/null".as_ref(), FileAccess::ReadWrite, Create::Never);
             assert_eq!(null, "/dev/null: is a character device, not a regular file");
         }
     }
@@ -260,11 +260,11 @@ mod tests {
     fn a_writable_host_file_keeps_stores_out_until_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.bin");
-        let host = HostFile::open(&path, Access::ReadWrite, Create::New).unwrap();
-        let second = HostFile::open(&path, Access::ReadWrite, Create::IfMissing);
+        let host = HostFile::open(&path, FileAccess::ReadWrite, Create::New).unwrap();
+        let second = HostFile::open(&path, FileAccess::ReadWrite, Create::IfMissing);
         assert_eq!(second.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        FileStore::open(&path, Access::ReadWrite).unwrap_err();
+        FileStore::open_rw(&path).unwrap_err();
         drop(host);
-        FileStore::open(&path, Access::ReadWrite).unwrap();
+        FileStore::open_rw(&path).unwrap();
     }
 }

@@ -84,11 +84,7 @@ pub struct LimitError(Box<LimitDetails>);
 
 impl From<LimitError> for io::Error {
     fn from(error: LimitError) -> io::Error {
-        let kind = match error.0.reason {
-            LimitReason::OtherProcess { .. } => io::ErrorKind::Unsupported,
-            _ => io::ErrorKind::OutOfMemory,
-        };
-        io::Error::new(kind, error)
+        io::Error::new(error.kind(), error)
     }
 }
 
@@ -136,6 +132,15 @@ impl LimitError {
     /// Returns the details: group, limit, usage, holders.
     pub fn details(&self) -> &LimitDetails {
         &self.0
+    }
+
+    /// Returns the nearest kind of [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        match self.0.reason {
+            LimitReason::WouldBlock | LimitReason::OverHigh => io::ErrorKind::WouldBlock,
+            LimitReason::OtherProcess { .. } => io::ErrorKind::Unsupported,
+            _ => io::ErrorKind::OutOfMemory,
+        }
     }
 
     /// Whether waiting might have helped: the request was one that must not wait.
@@ -407,7 +412,7 @@ impl GroupError {
             GroupError::TooMany { .. }
             | GroupError::TooManyBelow { .. }
             | GroupError::HasChildren { .. } => ErrorKind::ResourceBusy,
-            GroupError::Limit(_) => ErrorKind::OutOfMemory,
+            GroupError::Limit(limit) => limit.kind(),
         }
     }
 

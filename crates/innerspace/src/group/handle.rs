@@ -1,6 +1,7 @@
 //! The public handle on a group, and its counters.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use super::events::{GroupEvents, GroupStats};
 use super::stall::Pressure;
@@ -51,6 +52,21 @@ struct Shared {
     id: GroupId,
     /// Only kept alive, never handed out: see [`Group`].
     parent: Option<Group>,
+}
+
+/// Handles are equal if they are of the same group.
+impl PartialEq for Group {
+    fn eq(&self, other: &Group) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Group {}
+
+impl Hash for Group {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
 }
 
 impl Drop for Shared {
@@ -154,15 +170,17 @@ impl Group {
     }
 
     /// Changes the limit to `max` bytes (rounded down to whole pages), and then evicts the pages
-    /// that are over it.
+    /// that are over it. `None`: only the groups above are its limit, as after
+    /// [`Group::create_child_unlimited`]. (The root keeps the limit of its memory then.)
     ///
     /// # Errors
     /// [`GroupError::TooSmall`], [`GroupError::TooSmallForBlocks`]: nothing changed.
     /// [`GroupError::Limit`]: the new limit holds, but the pages that the error names could not be
     /// evicted. Requests are refused until the usage is under the limit.
-    pub fn set_max(&self, max: u64) -> Result<(), GroupError> {
-        let set = self.0.tree.set_max(self.0.id, Some(PageCount::floor(max)));
-        set.map_err(|error| error.for_limit(max))
+    pub fn set_max(&self, max: impl Into<Option<u64>>) -> Result<(), GroupError> {
+        let max = max.into();
+        let set = self.0.tree.set_max(self.0.id, max.map(PageCount::floor));
+        set.map_err(|error| error.for_limit(max.unwrap_or(u64::MAX)))
     }
 
     /// Sets a mark above which requests are slow. Above `high` bytes (rounded down to whole pages)
@@ -172,7 +190,8 @@ impl Group {
     ///
     /// # Errors
     /// [`GroupError::TooSmall`]: nothing changed.
-    pub fn set_high(&self, high: Option<u64>) -> Result<(), GroupError> {
+    pub fn set_high(&self, high: impl Into<Option<u64>>) -> Result<(), GroupError> {
+        let high = high.into();
         self.set(Protection::High, high)
             .map_err(|error| error.for_limit(high.unwrap_or(u64::MAX)))
     }
@@ -185,8 +204,8 @@ impl Group {
     ///
     /// # Errors
     /// None today: the limits of a group are checked when they are used.
-    pub fn set_low(&self, low: Option<u64>) -> Result<(), GroupError> {
-        self.set(Protection::Low, low)
+    pub fn set_low(&self, low: impl Into<Option<u64>>) -> Result<(), GroupError> {
+        self.set(Protection::Low, low.into())
     }
 
     /// Like [`Group::set_low`], but absolute: requests of other groups fail before a protected page
@@ -200,8 +219,8 @@ impl Group {
     ///
     /// # Errors
     /// [`GroupError::MinAboveMax`]: nothing changed.
-    pub fn set_min(&self, min: Option<u64>) -> Result<(), GroupError> {
-        self.set(Protection::Min, min)
+    pub fn set_min(&self, min: impl Into<Option<u64>>) -> Result<(), GroupError> {
+        self.set(Protection::Min, min.into())
     }
 
     fn set(&self, which: Protection, bytes: Option<u64>) -> Result<(), GroupError> {

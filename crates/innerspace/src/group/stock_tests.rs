@@ -382,7 +382,7 @@ fn events_are_told_to_those_who_watch() {
         ..GroupEvents::default()
     };
     assert_eq!(*heard.lock(), [wanted]);
-    assert_eq!(watch.wait(&seen, Duration::from_secs(60)), wanted);
+    assert_eq!(watch.wait_timeout(&seen, Duration::from_secs(60)), wanted);
     drop(callback);
     assert!(tree.try_charge(group.id(), pages(100)).is_err());
     tree.call_watchers();

@@ -113,7 +113,7 @@ impl GroupWatch {
     ///
     /// The service thread reports events about once a second, and when memory is short. In a memory
     /// without one, [`Memory::tick`](crate::Memory::tick) reports them.
-    pub fn wait(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
+    pub fn wait_timeout(&self, seen: &GroupEvents, timeout: Duration) -> GroupEvents {
         // `None` if the deadline is past the end of the clock.
         let deadline = Instant::now().checked_add(timeout);
         let mut told = self.watcher.told.lock();
@@ -227,7 +227,7 @@ mod tests {
         let watch = group.watch().unwrap();
         let seen = watch.events();
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| watch.wait(&seen, Duration::MAX));
+            let waiting = scope.spawn(|| watch.wait_timeout(&seen, Duration::MAX));
             let wake = || {
                 let told = watch.watcher.told.lock();
                 let sleeps = watch.watcher.changed.is_waited_on();
@@ -248,7 +248,7 @@ mod tests {
         });
         let now = watch.events();
         assert_eq!(
-            watch.wait(&now, Duration::ZERO),
+            watch.wait_timeout(&now, Duration::ZERO),
             now,
             "and gives up in time"
         );

@@ -5,15 +5,15 @@ use std::path::Path;
 use super::Memory;
 use super::files::{Listed, OpenFile};
 use super::open::{OF_ANOTHER_GROUP, is_another};
-use crate::cache::FileAccess;
 use crate::dax::{DaxDevice, DaxError, DaxFile, DaxSetup, HoleWrites, OnShrink};
 use crate::group::{Group, MayReclaim};
 use crate::stats::tell;
-use crate::store::{Access, Create, FileLock, Locked, Opened};
+use crate::store::{Create, FileAccess, FileLock, Locked, Opened};
 use crate::sync::Arc;
 
 /// Options for opening a direct-access file of a memory; made by [`Memory::direct_options`].
 #[derive(Clone, Debug)]
+#[must_use = "it only has the choices"]
 pub struct DirectOpener {
     memory: Memory,
     group: Option<Group>,
@@ -149,13 +149,13 @@ impl DirectOpener {
     pub fn open_file(self, file: std::fs::File) -> Result<DaxFile, DaxError> {
         let path = Opened::path_of(&file);
         self.check(&path)?;
-        let opened = Opened::given(file, &path, self.store_access())?;
+        let opened = Opened::given(file, &path, self.setup.access)?;
         self.over_host(opened, &path, Create::Never)
     }
 
     fn over_path(self, path: &Path, create: Create) -> Result<DaxFile, DaxError> {
         self.check(path)?;
-        let opened = Opened::begin(path, self.store_access(), create)?;
+        let opened = Opened::begin(path, self.setup.access, create)?;
         self.over_host(opened, path, create)
     }
 
@@ -163,13 +163,6 @@ impl DirectOpener {
     fn check(&self, path: &Path) -> Result<(), DaxError> {
         self.check_process(|| crate::store::shown(path).into())?;
         self.check_group()
-    }
-
-    fn store_access(&self) -> Access {
-        match self.setup.access {
-            FileAccess::ReadOnly => Access::ReadOnly,
-            FileAccess::ReadWrite => Access::ReadWrite,
-        }
     }
 
     fn over_host(

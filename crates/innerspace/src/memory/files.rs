@@ -192,7 +192,7 @@ impl OpenFiles {
     /// The file is identified by its open descriptor: the path may name another file a moment
     /// later. A second writable open of the file would meet this process's own lock, so the table
     /// is searched before, and stays locked until the file is in it.
-    pub(super) fn open_once<F, E: From<store::OpenError>, X: Send + Sync + 'static>(
+    pub(super) fn open_once<F, E: From<store::FileOpenError>, X: Send + Sync + 'static>(
         &self,
         cache: &Cache,
         mut opened: Opened,

@@ -14,7 +14,7 @@ enum Kind {
 
 impl Limit {
     /// Makes a limit of this many bytes.
-    pub const fn bytes_of(bytes: u64) -> Limit {
+    pub const fn bytes(bytes: u64) -> Limit {
         Limit(Kind::Bytes(bytes))
     }
 
@@ -34,7 +34,7 @@ impl Limit {
 
     /// Returns the limit in bytes, on a machine with this much memory. A share is rounded down to
     /// whole pages.
-    pub(super) fn bytes(self, machine: Option<u64>) -> Result<u64, MemoryError> {
+    pub(super) fn resolve(self, machine: Option<u64>) -> Result<u64, MemoryError> {
         let fraction = match self.0 {
             Kind::Bytes(bytes) => return Ok(bytes),
             Kind::Fraction(fraction) => fraction,
@@ -54,7 +54,7 @@ impl Limit {
 
 impl From<u64> for Limit {
     fn from(bytes: u64) -> Limit {
-        Limit::bytes_of(bytes)
+        Limit::bytes(bytes)
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
     // spec: M20
     #[test]
     fn a_fraction_is_of_the_container_or_of_the_machine() {
-        let of = |fraction, machine| Limit::fraction(fraction).bytes(machine);
+        let of = |fraction, machine| Limit::fraction(fraction).resolve(machine);
         assert_eq!(of(0.5, Some(64 * MIB)).unwrap(), 32 * MIB);
         assert_eq!(of(1.0, Some(64 * MIB)).unwrap(), 64 * MIB);
         assert_eq!(of(0.3, Some(10_000)).unwrap(), 0, "whole pages");

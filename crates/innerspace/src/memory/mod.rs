@@ -237,9 +237,9 @@ impl Memory {
     /// ```
     /// # use innerspace::{MIB, Memory};
     /// # let memory = Memory::with_limit(MIB).unwrap();
-    /// memory.on_error(|error| eprintln!("lost: {error}"));
+    /// memory.set_error_hook(|error| eprintln!("lost: {error}"));
     /// ```
-    pub fn on_error(&self, hook: impl Fn(&FileError) + Send + Sync + 'static) {
+    pub fn set_error_hook(&self, hook: impl Fn(&FileError) + Send + Sync + 'static) {
         let hook: ErrorHook = std::sync::Arc::new(hook);
         self.0.cache.set_error_hook(hook);
     }

@@ -22,7 +22,7 @@ use crate::sync::Arc;
 pub enum OpenError {
     /// The file system refused.
     #[error(transparent)]
-    Path(#[from] store::OpenError),
+    Path(#[from] store::FileOpenError),
     /// The store refused, or the options are wrong.
     #[error(transparent)]
     File(#[from] FileError),
@@ -86,10 +86,12 @@ type Ending = (FileBlocks, HeapBytes);
 
 /// Options for opening a file of a memory; made by [`Memory::file_options`].
 #[derive(Clone, Debug)]
+#[must_use = "it only has the choices"]
 pub struct FileOpener {
     memory: Memory,
     options: FileOptions,
     lock: FileLock,
+    cache_mode: CacheMode,
 }
 
 impl Memory {
@@ -131,6 +133,7 @@ impl Memory {
             memory: self.clone(),
             options: FileOptions::new(),
             lock: FileLock::default(),
+            cache_mode: CacheMode::default(),
         }
     }
 }
@@ -197,6 +200,14 @@ impl FileOpener {
     /// the lock that it has.
     pub fn lock(mut self, lock: FileLock) -> FileOpener {
         self.lock = lock;
+        self
+    }
+
+    /// Sets how the kernel's page cache is kept free of a file of the file system. If a mode other
+    /// than `Auto`, the default, does not work, opening fails. A file that is open in this memory
+    /// already keeps the mode that it has.
+    pub fn cache_mode(mut self, mode: CacheMode) -> FileOpener {
+        self.cache_mode = mode;
         self
     }
 
@@ -278,14 +289,14 @@ impl FileOpener {
     pub fn open_file(self, file: std::fs::File) -> Result<PagedFile, OpenError> {
         let path = Opened::path_of(&file);
         self.check(&path)?;
-        let opened = Opened::given(file, &path, self.store_access())?;
+        let opened = Opened::given(file, &path, self.options.access)?;
         self.with_opened(opened, &path, Create::Never)
     }
 
     /// Creates a file by path, which must not exist yet, for reading and writing.
     ///
     /// # Errors
-    /// See [`OpenError`]: [`store::OpenError::AlreadyExists`].
+    /// See [`OpenError`]: [`store::FileOpenError::AlreadyExists`].
     pub fn create_new(self, path: impl AsRef<Path>) -> Result<PagedFile, OpenError> {
         self.access(FileAccess::ReadWrite)
             .with_create(path.as_ref(), Create::New)
@@ -312,7 +323,7 @@ impl FileOpener {
 
     fn with_create(self, path: &Path, create: Create) -> Result<PagedFile, OpenError> {
         self.check(path)?;
-        let opened = Opened::begin(path, self.store_access(), create)?;
+        let opened = Opened::begin(path, self.options.access, create)?;
         self.with_opened(opened, path, create)
     }
 
@@ -321,13 +332,6 @@ impl FileOpener {
         self.check_process(|| store::shown(path))?;
         self.check_group()?;
         Ok(self.options.check(path)?)
-    }
-
-    fn store_access(&self) -> store::Access {
-        match self.options.access {
-            FileAccess::ReadOnly => store::Access::ReadOnly,
-            FileAccess::ReadWrite => store::Access::ReadWrite,
-        }
     }
 
     fn with_opened(
@@ -349,7 +353,7 @@ impl FileOpener {
         let heap = self.charge(&name);
         let make = |locked: Locked<'_>| {
             let heap = heap?;
-            let store = Arc::new(locked.into_store(CacheMode::Auto)?);
+            let store = Arc::new(locked.into_store(self.cache_mode)?);
             let file = FileInner::open(&inner.cache, store, &self.options)?;
             let open = OpenFile::cached(&file);
             Ok((file, open, heap))

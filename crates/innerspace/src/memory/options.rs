@@ -43,6 +43,7 @@ pub enum Threads {
 
 /// The options of a [`Memory`]; made by [`Memory::builder`].
 #[derive(Clone, Debug)]
+#[must_use = "it only has the choices"]
 pub struct MemoryBuilder {
     limit: Limit,
     threads: Threads,
@@ -108,7 +109,7 @@ impl MemoryBuilder {
     /// See [`MemoryError`].
     pub fn build(self) -> Result<Memory, MemoryError> {
         let machine = sys::memory::memory_of_machine();
-        let limit = self.limit.bytes(machine)?;
+        let limit = self.limit.resolve(machine)?;
         let sample = if self.sampling { SAMPLER_BYTES } else { 0 };
         let minimum = MINIMUM_LIMIT + sample;
         if limit < minimum {

@@ -141,7 +141,7 @@ mod tests {
     /// Sets a hook that records its call and panics.
     fn hook(memory: &Memory) -> Receiver<()> {
         let (called, calls) = mpsc::channel();
-        memory.on_error(move |_| {
+        memory.set_error_hook(move |_| {
             called.send(()).unwrap();
             panic!("a hook of somebody else's");
         });

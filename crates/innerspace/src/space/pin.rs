@@ -57,6 +57,7 @@ const NOTED_BYTES: usize = 16;
 
 /// How a fork or a snapshot treats a pinned page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum AtFork {
     /// The page is copied: the child starts with its present bytes. A concurrent write through the
     /// pin may be copied in part.

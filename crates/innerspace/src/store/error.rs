@@ -9,6 +9,7 @@ use crate::units::{Bytes, Grouped};
 
 /// When this process learned the length of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum KnownSince {
     /// When the store was opened.
     Opened,

@@ -66,10 +66,10 @@ pub use faulty::FaultyStore;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use file::hook;
 pub use file::{
-    Access, CacheMode, Create, FileEngine, FileLock, FileOptions, FileStore, Holder, OpenError,
+    CacheMode, FileAccess, FileEngine, FileLock, FileOpenError, FileOptions, FileStore, LockHolder,
     kernel_cached_pages,
 };
-pub(crate) use file::{Emptying, Flights, Locked, LockedFile, Locking, Opened, shown};
+pub(crate) use file::{Create, Emptying, Flights, Locked, LockedFile, Locking, Opened, shown};
 pub use memory::{MemoryStore, StoreCounts};
 pub(crate) use request::Transfer;
 pub use request::{Batch, Operation, Request};
@@ -89,6 +89,7 @@ pub enum SyncWhat {
 
 /// What happens to an accepted write or punch if the next sync fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Accepted {
     /// A failed sync may drop the write. Reads then return older bytes, as with a kernel's page
     /// cache. The library's cache therefore keeps such bytes until a sync has succeeded, and writes
@@ -188,12 +189,12 @@ impl Limits {
     }
 
     /// Returns the same limits with this many requests at the same time.
-    pub fn at_a_time(self, requests: u32) -> Limits {
+    pub fn requests(self, requests: u32) -> Limits {
         Limits { requests, ..self }
     }
 
     /// Returns the same limits with a preferred request size in bytes.
-    pub fn prefer(self, preferred_size: usize) -> Limits {
+    pub fn preferred_size(self, preferred_size: usize) -> Limits {
         Limits {
             preferred_size,
             ..self
@@ -202,6 +203,7 @@ impl Limits {
 }
 
 /// A token that only this crate can make. So only this crate can call a method that takes one.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Own(());
 

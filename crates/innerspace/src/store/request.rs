@@ -46,6 +46,7 @@ pub(crate) trait Transfer: Send {
 
 /// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Operation {
     /// The request fills memory from the store.
     Read,

@@ -7,12 +7,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use innerspace::store::{
-    Access, CacheMode, FileEngine, FileOptions, FileStore, Store, SyncWhat, kernel_cached_pages,
+    CacheMode, FileAccess, FileEngine, FileOptions, FileStore, Store, SyncWhat, kernel_cached_pages,
 };
-use innerspace::{
-    MIB,
-    file::{FileAccess, Ready},
-};
+use innerspace::{MIB, file::Ready};
 
 use super::*;
 
@@ -27,7 +24,7 @@ fn pattern() -> Vec<u8> {
 /// to.
 fn write_uncached(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
-    let options = FileOptions::new().access(Access::ReadWrite);
+    let options = FileOptions::new().access(FileAccess::ReadWrite);
     let Ok(store) = options.cache_mode(CacheMode::DropAfterUse).open(path) else {
         return;
     };
@@ -49,7 +46,7 @@ impl Case {
     fn new(path: &Path, cache: CacheMode) -> Case {
         let expected = pattern();
         write_uncached(path, &expected);
-        let options = FileOptions::new().access(Access::ReadWrite);
+        let options = FileOptions::new().access(FileAccess::ReadWrite);
         let store = Arc::new(options.cache_mode(cache).open(path).unwrap());
         let memory = Memory::with_limit(2 * MIB).unwrap();
         let options = memory.file_options().access(FileAccess::ReadWrite);

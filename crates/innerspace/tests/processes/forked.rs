@@ -196,7 +196,7 @@ fn is_refused(world: World, maker: u32, path: &Path) {
         file.view(4000..5000).map(drop),
         file.try_view(0..10).map(drop),
         file.scan(whole.clone(), |_| ()),
-        file.block_reader().view(0).map(drop),
+        file.block_reader().view_block(0).map(drop),
         file.write_at(b"child", 0),
         file.try_write_at(b"child", 0),
         file.append(b"child").map(drop),
@@ -284,7 +284,7 @@ pub(super) fn fork_with_requests_in_flight(path: &Path, threads: Threads) {
     let mut accessor = world.space.accessor().unwrap();
     accessor.load::<u8>(world.at).unwrap();
     let mut reader = world.file.block_reader();
-    reader.view(0).unwrap();
+    reader.view_block(0).unwrap();
     // Each child is forked at another point of the parent's work.
     for _ in 0..5 {
         let ready = world.file.ready(LEN as u64 - 10..LEN as u64);

@@ -15,7 +15,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use innerspace::store::{self, Holder, StoreErrorKind};
+use innerspace::store::{self, LockHolder, StoreErrorKind};
 use innerspace::{
     DaxFile, Grouped, KIB, Map, Memory, OpenError, PagedFile, Threads,
     dax::{DaxError, OnShrink},
@@ -134,11 +134,11 @@ fn a_file_that_another_process_has_open_is_refused_and_kept() {
     let memory = Memory::with_limit(256 * KIB).unwrap();
     for refused in [memory.open_rw(&path), memory.create(&path)] {
         let error = refused.unwrap_err();
-        let OpenError::Path(store::OpenError::InUse { holder, .. }) = &error else {
+        let OpenError::Path(store::FileOpenError::InUse { holder, .. }) = &error else {
             panic!("{error}");
         };
         // A pid namespace, or a system without /proc/locks, hides the pid.
-        assert!([Holder::Process(child.id()), Holder::Unknown].contains(holder));
+        assert!([LockHolder::Process(child.id()), LockHolder::Unknown].contains(holder));
         let text = error.to_string();
         assert!(
             text.contains(&format!("data.bin is in use by {holder}")),

@@ -340,7 +340,7 @@ impl Held {
                     let _ = rope.behave(Conduct::Hangs);
                 });
             }
-            Act::Max(bytes) => self.group.set_max(bytes.into())?,
+            Act::Max(bytes) => self.group.set_max(u64::from(bytes))?,
             Act::Min(bytes) => self.group.set_min(Some(bytes.into()))?,
             Act::Low(bytes) => self.group.set_low(Some(bytes.into()))?,
             Act::High(bytes) => self.group.set_high(Some(bytes.into()))?,

@@ -127,7 +127,9 @@ impl Foreign {
             let limits = Limits::aligned(1 << with.below(40));
             self.odd = Some(Odd {
                 in_flight: with.conduct(),
-                limits: limits.at_a_time(with.number() as u32).prefer(with.len()),
+                limits: limits
+                    .requests(with.number() as u32)
+                    .preferred_size(with.len()),
                 identity: (with.below(2) == 0).then(|| Identity::new("odd", [with.below(4), 0])),
                 uses_files: with.below(2) == 0,
             });

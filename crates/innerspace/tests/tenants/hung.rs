@@ -296,7 +296,9 @@ fn wakers_hooks_and_stores_that_panic_stop_nothing() {
     let kept = poll_all(&world, 20, || Waker::from(Arc::new(Panicking)));
     let watch = world.a.on_events(|_| panic!("a watcher of A's"));
     let file = open(&world.memory, &world.a, Arc::new(PanicsInWrite));
-    world.memory.on_error(|_| panic!("a hook of somebody's"));
+    world
+        .memory
+        .set_error_hook(|_| panic!("a hook of somebody's"));
     for page in 0..300 {
         let _ = file.write_at(&[1; 100], page * PAGE);
     }

@@ -18,10 +18,10 @@ use std::io;
 
 use crate::cache::core::FileCore;
 use crate::cache::errors::FileError;
-use crate::cache::file::options::FileAccess;
 use crate::exec::reentry::{self, InStoreCall, is_outermost};
 use crate::group::{GroupId, SetAside};
 use crate::reclaim::{Io, Pool, StoreScope, Trial};
+use crate::store::FileAccess;
 use crate::sync::{Apart, Arc};
 use crate::sys::process::Process;
 use crate::units::PageCount;

@@ -37,7 +37,7 @@ use crate::cache::core::store_version::StoreVersion;
 use crate::cache::dirty::index::{Dirty, DirtyIndex, WriteOrder, WriteReason, WriteRules};
 use crate::cache::dirty::state::WriteState;
 use crate::cache::errors::{FileError, StoreAction};
-use crate::cache::file::options::{FileAccess, FileOptions};
+use crate::cache::file::options::FileOptions;
 use crate::cache::index::{Guarded, Index, Nodes};
 use crate::cache::map::mappers::{MapperId, MapperList, Mappers, Revoke};
 use crate::cache::read::holes::{Extents, VisibleHoles};
@@ -47,6 +47,7 @@ use crate::frame::{Dropped, FlagSet, FrameOffset, Frames, TAGGED_BYTES, Tag, Tag
 use crate::group::{Group, GroupId};
 use crate::reclaim::{Owner, OwnerId, Pool};
 use crate::stats::Event;
+use crate::store::FileAccess;
 use crate::store::{Accepted, Identity, StoreError};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Rank, Weak};

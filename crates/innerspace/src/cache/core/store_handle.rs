@@ -153,7 +153,7 @@ impl FileStore {
     }
 
     /// Returns how many requests the store serves at a time.
-    pub(crate) fn at_a_time(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.at_a_time
     }
 

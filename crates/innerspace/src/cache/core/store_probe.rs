@@ -6,9 +6,10 @@
 use std::borrow::Cow;
 
 use crate::cache::errors::{FileError, StoreAction};
-use crate::cache::file::options::{FileAccess, FileOptions};
+use crate::cache::file::options::FileOptions;
 use crate::group::{Group, SetAside};
 use crate::reclaim::{AllocMode, Pool};
+use crate::store::FileAccess;
 use crate::store::{Accepted, Identity, Limits, Store, Version, shown_name, uninterrupted};
 use crate::sync::Arc;
 use crate::units::PageCount;

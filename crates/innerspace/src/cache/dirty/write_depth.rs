@@ -161,7 +161,7 @@ impl FileCore {
         }
         let others = dirty.div_ceil(run).saturating_sub(1);
         let room = self.nearest_limit() / FLIGHT_PART / (run << self.block_shift());
-        let calls = u64::from(self.store.at_a_time());
+        let calls = u64::from(self.store.requests());
         let most = room.min(calls).saturating_sub(1);
         others.min(most).min(MOST_HELPERS)
     }

@@ -565,7 +565,7 @@ impl FileCore {
         blocks: Range<u64>,
         what: Option<SyncWhat>,
     ) -> Result<(), FileError> {
-        if self.id.access == crate::cache::file::options::FileAccess::ReadOnly {
+        if self.id.access == crate::store::FileAccess::ReadOnly {
             return Ok(());
         }
         self.check_not_reentrant()?;

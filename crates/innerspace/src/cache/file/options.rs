@@ -3,18 +3,9 @@
 use crate::cache::dirty::index::WriteOrder;
 use crate::cache::errors::FileError;
 use crate::group::Group;
+use crate::store::FileAccess;
 use crate::sync::Arc;
 use crate::units::{KIB, MIB, PAGE_SHIFT, PAGE_SIZE};
-
-/// Whether a file may be written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum FileAccess {
-    /// The file is open for reading only.
-    #[default]
-    ReadOnly,
-    /// The file is open for reading and writing.
-    ReadWrite,
-}
 
 /// The options of a [`PagedFile`](crate::cache::PagedFile). By default it is read-only, in blocks
 /// of 4 KiB.

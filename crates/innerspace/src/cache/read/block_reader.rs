@@ -41,7 +41,7 @@ const RECENT: usize = 16;
 /// let mut key = [0; 8];
 /// blocks.read_at(&mut key, 4096)?;
 /// assert_eq!(key, [7; 8]);
-/// assert_eq!(blocks.view(24)?.len(), 100_000 - 24 * 4096);
+/// assert_eq!(blocks.view_block(24)?.len(), 100_000 - 24 * 4096);
 /// # Ok(()) }
 /// ```
 pub struct BlockReader {
@@ -136,16 +136,16 @@ impl BlockReader {
     ///
     /// # Errors
     /// The errors of [`PagedFile::view`].
-    pub fn view(&mut self, block: u64) -> Result<View, FileError> {
+    pub fn view_block(&mut self, block: u64) -> Result<View, FileError> {
         self.view_waiting(block, Wait::Yes)
     }
 
-    /// Like [`BlockReader::view`], but never waits. If this would block, use [`PagedFile::ready`]
+    /// Like [`BlockReader::view_block`], but never waits. If this would block, use [`PagedFile::ready`]
     /// to wait.
     ///
     /// # Errors
-    /// The errors of [`BlockReader::view`], and [`FileError::WouldBlock`].
-    pub fn try_view(&mut self, block: u64) -> Result<View, FileError> {
+    /// The errors of [`BlockReader::view_block`], and [`FileError::WouldBlock`].
+    pub fn try_view_block(&mut self, block: u64) -> Result<View, FileError> {
         self.view_waiting(block, Wait::No)
     }
 

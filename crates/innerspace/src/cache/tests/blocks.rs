@@ -36,7 +36,7 @@ fn a_lookup_is_one_mark_on_a_hit_and_on_a_miss() {
     assert_eq!(state(&file, 200), (false, false, 0));
     touch(&mut blocks, 200); // a miss in the reader only
     assert_eq!(state(&file, 200), (true, false, 1));
-    drop(blocks.view(200).unwrap());
+    drop(blocks.view_block(200).unwrap());
     assert_eq!(state(&file, 200), (false, true, 1));
 }
 
@@ -97,10 +97,13 @@ fn what_left_the_file_is_not_remembered() {
     assert_eq!(seen, [[1; 2], [2; 2], [0; 2], [4; 2]]);
     file.set_len(4097).unwrap();
     assert_eq!((read(4096), read(8192)), (vec![2], vec![]));
-    assert_eq!(*blocks.view(1).unwrap(), [2]);
-    assert!(matches!(blocks.view(2), Err(FileError::PastEnd { .. })));
+    assert_eq!(*blocks.view_block(1).unwrap(), [2]);
     assert!(matches!(
-        blocks.view(u64::MAX),
+        blocks.view_block(2),
+        Err(FileError::PastEnd { .. })
+    ));
+    assert!(matches!(
+        blocks.view_block(u64::MAX),
         Err(FileError::PastEnd { .. })
     ));
     drop((view, blocks, file));

@@ -283,7 +283,7 @@ impl Store for Slow {
         }
     }
     fn limits(&self) -> Limits {
-        Limits::default().at_a_time(1)
+        Limits::default().requests(1)
     }
 }
 

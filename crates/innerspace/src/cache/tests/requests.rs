@@ -92,7 +92,7 @@ impl Store for Holding {
     }
 
     fn limits(&self) -> Limits {
-        Limits::default().prefer(64 << 10)
+        Limits::default().preferred_size(64 << 10)
     }
 }
 

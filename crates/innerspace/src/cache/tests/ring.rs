@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Access, Batch, FileEngine, FileStore};
+use crate::store::{Batch, FileEngine, FileStore};
 use crate::sync::Mutex;
 use crate::sys::file::disk_dir;
 
@@ -18,7 +18,7 @@ fn file_of(pages: u64) -> Option<(tempfile::TempDir, FileStore)> {
     let dir = disk_dir();
     let path = dir.path().join("A");
     std::fs::write(&path, vec![b'A'; (pages * 4096) as usize]).unwrap();
-    let store = FileStore::open(&path, Access::ReadOnly).unwrap();
+    let store = FileStore::open(&path).unwrap();
     if store.engine() == FileEngine::IoUring {
         return Some((dir, store));
     }
@@ -43,10 +43,10 @@ impl Store for Opens {
     }
     fn submit(&self, batch: Batch) {
         // The bytes are in file A, which this store closes again before it returns.
-        let file = FileStore::open(self.dir.join("A"), Access::ReadOnly).unwrap();
+        let file = FileStore::open(self.dir.join("A")).unwrap();
         file.submit(batch);
         drop(file);
-        let other = FileStore::open(self.dir.join("B"), Access::ReadOnly).unwrap();
+        let other = FileStore::open(self.dir.join("B")).unwrap();
         self.kept.lock().push(other);
     }
 }

@@ -46,7 +46,7 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
             would_block(array.try_get(index), at);
             would_block(array.try_read(index, &mut numbers), at);
             would_block(blocks.try_read_at(&mut bytes, at), at);
-            would_block(blocks.try_view(2), at);
+            would_block(blocks.try_view_block(2), at);
         };
         all_would_block();
         assert_eq!(file.stats().filled, 0, "nobody reads it meanwhile");
@@ -65,7 +65,7 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
         bytes.fill(0);
         assert_eq!(blocks.try_read_at(&mut bytes, at).unwrap(), 12);
         assert_eq!(bytes, *wanted);
-        assert_eq!(blocks.try_view(2).unwrap()[..12], *wanted);
+        assert_eq!(blocks.try_view_block(2).unwrap()[..12], *wanted);
         // The range continues into a block that is not cached, or past the end, or begins in a
         // hole.
         would_block(file.try_read_exact_at(&mut bytes, 3 * size - 6), 3 * size);
@@ -79,7 +79,7 @@ fn reads_are_of_what_is_there_and_wait_for_no_store() {
             (bytes, blocks.try_read_at(&mut bytes, 9 * size).unwrap()),
             ([0; 12], 12)
         );
-        assert_eq!(blocks.try_view(9).unwrap()[..12], [0; 12]);
+        assert_eq!(blocks.try_view_block(9).unwrap()[..12], [0; 12]);
         let past = file.try_read_exact_at(&mut bytes, 10 * size - 6);
         assert!(matches!(past, Err(FileError::PastEnd { .. })), "{past:?}");
     }

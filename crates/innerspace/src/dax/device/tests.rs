@@ -150,13 +150,13 @@ fn a_torn_image_has_each_line_old_or_new_and_both_occur() {
 #[cfg(all(target_os = "linux", not(miri)))]
 mod host {
     use super::*;
-    use crate::store::{Access, Create};
+    use crate::store::{Create, FileAccess};
 
     #[test]
     fn a_host_file_shows_what_is_written_to_its_device() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.bin");
-        let host = HostFile::open(&path, Access::ReadWrite, Create::New).unwrap();
+        let host = HostFile::open(&path, FileAccess::ReadWrite, Create::New).unwrap();
         host.file().set_len(3 * PAGE).unwrap();
         let device = DaxDevice::host_file(&host, MIB + 1).unwrap();
         assert_eq!(device.len(), MIB + PAGE);
@@ -184,7 +184,7 @@ mod host {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.bin");
         std::fs::write(&path, b"content").unwrap();
-        let host = HostFile::open(&path, Access::ReadOnly, Create::Never).unwrap();
+        let host = HostFile::open(&path, FileAccess::ReadOnly, Create::Never).unwrap();
         let device = DaxDevice::host_file(&host, host.opened_len()).unwrap();
         assert_eq!(read(&device, 0, 7), b"content");
         for capacity in [u64::MAX, 1 << 63, 1 << 60] {

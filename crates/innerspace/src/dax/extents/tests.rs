@@ -427,12 +427,12 @@ mod in_place {
 
     use super::*;
     use crate::dax::HostFile;
-    use crate::store::{Access, Create};
+    use crate::store::{Create, FileAccess};
     use crate::sys::file::disk_dir;
 
     fn open(folder: &Path) -> Arc<HostFile> {
         let path = folder.join("data.bin");
-        HostFile::open(&path, Access::ReadWrite, Create::Truncate).unwrap()
+        HostFile::open(&path, FileAccess::ReadWrite, Create::Truncate).unwrap()
     }
 
     fn side(folder: &Path, holes: Holes) -> Side<IdentityMap> {
@@ -468,7 +468,7 @@ mod in_place {
                 side.check();
                 // The check is repeated by a map that knows nothing beforehand.
                 let path = folder.path().join("data.bin");
-                let reader = HostFile::open(&path, Access::ReadOnly, Create::Never).unwrap();
+                let reader = HostFile::open(&path, FileAccess::ReadOnly, Create::Never).unwrap();
                 prop_assert_eq!(reader.len_now().unwrap(), side.model.len);
                 side.map = IdentityMap::new(reader);
                 side.check();

@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 
 use super::super::{HoleWrites, OnShrink};
 use super::*;
-use crate::store::{Access, Create, Opened};
+use crate::store::{Create, FileAccess, Opened};
 use crate::sys::shared::faulty::{Answered, Call, answer};
 
 pub(super) fn path_in(folder: &tempfile::TempDir) -> PathBuf {
@@ -18,7 +18,7 @@ pub(super) fn path_in(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 pub(super) fn create(path: &Path, setup: DaxSetup) -> DaxFile {
-    let opened = Opened::begin(path, Access::ReadWrite, Create::Truncate).unwrap();
+    let opened = Opened::begin(path, FileAccess::ReadWrite, Create::Truncate).unwrap();
     let (pool, locked) = (pool(64), opened.lock_any().unwrap());
     DaxFile::over_host(&Cache::new(&pool), &pool.root_group(), locked, setup).unwrap()
 }

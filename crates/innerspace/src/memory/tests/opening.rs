@@ -9,7 +9,7 @@ use std::rc::Rc;
 use crate::cache::{FileAccess, PagedFile};
 use crate::memory::{Memory, OpenError, Threads};
 use crate::reclaim::Retired;
-use crate::store::{self, Access, CacheMode, Create, FileStore, hook};
+use crate::store::{self, CacheMode, FileStore, hook};
 use crate::units::MIB;
 
 const LEN: u64 = 10_000;
@@ -104,7 +104,7 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     fs::hard_link(&path, &old).unwrap();
 
     replace(&path, b"second", 1);
-    let store = FileStore::open(&path, Access::ReadWrite).unwrap();
+    let store = FileStore::open_rw(&path).unwrap();
     store::write_all_at(&store, b"S", 0).unwrap();
     drop(store);
     assert_eq!(fs::read(&path).unwrap(), b"Second");
@@ -131,11 +131,11 @@ fn a_file_that_was_replaced_before_it_was_locked_is_not_the_one_that_is_opened()
     assert_eq!(fs::read(&old).unwrap(), vec![1; LEN as usize]);
 
     replace(&path, b"always", u32::MAX);
-    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
+    let error = FileStore::open_rw(&path).unwrap_err();
     let text = "cannot lock it: it was replaced by another file each time";
     assert!(error.to_string().ends_with(text), "{error}");
     hook::when_opened(|_| {});
-    drop(FileStore::open(&path, Access::ReadWrite).unwrap());
+    drop(FileStore::open_rw(&path).unwrap());
 }
 
 /// A file that only unreachable references keep open (mappings of a space that is gone) is no
@@ -164,9 +164,12 @@ fn a_file_that_was_replaced_may_be_in_use() {
     let (memory, folder, path) = memory_and_file();
     let old = folder.path().join("old.bin");
     fs::hard_link(&path, &old).unwrap();
-    let _user = FileStore::open(&old, Access::ReadWrite).unwrap();
-    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
-    assert!(matches!(error, store::OpenError::InUse { .. }), "{error}");
+    let _user = FileStore::open_rw(&old).unwrap();
+    let error = FileStore::open_rw(&path).unwrap_err();
+    assert!(
+        matches!(error, store::FileOpenError::InUse { .. }),
+        "{error}"
+    );
 
     replace(&path, b"second", 1);
     let file = memory.open_rw(&path).unwrap();
@@ -174,12 +177,9 @@ fn a_file_that_was_replaced_may_be_in_use() {
     drop(file);
     assert_eq!(fs::read(&path).unwrap(), b"Second");
 
-    let (gone, _other) = (
-        path.clone(),
-        FileStore::open(&path, Access::ReadWrite).unwrap(),
-    );
+    let (gone, _other) = (path.clone(), FileStore::open_rw(&path).unwrap());
     hook::when_opened(move |_| fs::remove_file(gone).unwrap());
-    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
+    let error = FileStore::open_rw(&path).unwrap_err();
     assert!(error.to_string().ends_with("no such file"), "{error}");
 }
 
@@ -208,10 +208,8 @@ fn a_create_that_fails_empties_nothing() {
             CacheMode::DropAfterUse,
         ] {
             fs::write(&path, b"content").unwrap();
-            let options = store::FileOptions::new()
-                .create(Create::Truncate)
-                .cache_mode(mode);
-            let left = match options.open(&path) {
+            let options = store::FileOptions::new().cache_mode(mode);
+            let left = match options.create(&path) {
                 Ok(_) => 0,
                 Err(_) => 7,
             };
@@ -232,5 +230,5 @@ fn an_open_that_fails_gives_the_lock_back_to_whoever_has_the_description_too() {
     let capacity = memory.direct_options().capacity(u64::MAX);
     capacity.open(&path).unwrap_err();
     assert!(inherited.borrow().is_some());
-    drop(FileStore::open(&path, Access::ReadWrite).unwrap());
+    drop(FileStore::open_rw(&path).unwrap());
 }

@@ -41,6 +41,7 @@ const MAX_OFFSET: u64 = LAST_OFFSET - END;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "it only has the choices"]
 pub struct Map {
     what: What,
     protection: Protection,

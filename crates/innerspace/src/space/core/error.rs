@@ -24,6 +24,7 @@ use crate::{PAGE_SIZE, VirtAddr};
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum AccessKind {
     /// A load: reads.
     Load = 0,
@@ -586,7 +587,8 @@ impl SpaceError {
         match self {
             SpaceError::Overlaps { .. } => ErrorKind::AlreadyExists,
             SpaceError::Forbidden { .. } => ErrorKind::PermissionDenied,
-            SpaceError::Limit(_) | SpaceError::NoRoom { .. } => ErrorKind::OutOfMemory,
+            SpaceError::Limit(limit) => limit.kind(),
+            SpaceError::NoRoom { .. } => ErrorKind::OutOfMemory,
             SpaceError::Access { explanation, .. } => explanation.fault().kind().io_kind(),
             SpaceError::File(error) => error.kind(),
             SpaceError::Direct(error) => error.kind(),

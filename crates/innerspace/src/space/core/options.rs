@@ -30,6 +30,7 @@ const _: () = assert!(crate::space::table::ADDRESS_BITS == 48);
 
 /// The options of a [`Space`](crate::Space); see [`Memory::create_space_with`](crate::Memory::create_space_with).
 #[derive(Clone, Debug, Default)]
+#[must_use = "it only has the choices"]
 pub struct SpaceOptions {
     pub(crate) group: Option<Group>,
     pub(crate) width: AddressWidth,

@@ -5,13 +5,13 @@ use std::io;
 use std::ops::Deref;
 
 use super::name::NewName;
-use super::options::Holder;
+use super::options::LockHolder;
 use crate::sys::file as sys;
 use crate::sys::process::Process;
 
 /// Why a file could not be locked.
 pub(super) enum LockError {
-    InUse(Holder),
+    InUse(LockHolder),
     Io(io::Error),
 }
 
@@ -58,9 +58,9 @@ impl LockedFile {
             Err(TryLockError::Error(source)) => Err(LockError::Io(source)),
             Err(TryLockError::WouldBlock) => {
                 let holder = match sys::identity(metadata).and_then(sys::lock_holder) {
-                    Some(pid) if pid == std::process::id() => Holder::ThisProcess,
-                    Some(pid) => Holder::Process(pid),
-                    None => Holder::Unknown,
+                    Some(pid) if pid == std::process::id() => LockHolder::ThisProcess,
+                    Some(pid) => LockHolder::Process(pid),
+                    None => LockHolder::Unknown,
                 };
                 Err(LockError::InUse(holder))
             }

@@ -39,8 +39,8 @@ mod tests {
     use super::super::file_io::{Cached, DirectWrites, FileIo};
     use super::*;
     use crate::store::{
-        CacheMode, Create, FileOptions, FileStore, Store, SyncWhat, read_exact_or_eof,
-        write_all_at, write_all_vectored_at,
+        CacheMode, FileOptions, FileStore, Store, SyncWhat, read_exact_or_eof, write_all_at,
+        write_all_vectored_at,
     };
     use crate::sys::file::{self as sys, Keep};
 
@@ -105,8 +105,8 @@ mod tests {
         fn new(len: usize) -> Option<Both> {
             let dir = sys::disk_dir();
             let path = dir.path().join("data.bin");
-            let options = FileOptions::new().create(Create::Truncate);
-            let store = options.cache_mode(CacheMode::DontCache).open(&path).ok()?;
+            let options = FileOptions::new().cache_mode(CacheMode::DontCache);
+            let store = options.create(&path).ok()?;
             let mut options = File::options();
             options.read(true).write(true);
             let other = options.open(&path).unwrap();

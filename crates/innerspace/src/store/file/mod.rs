@@ -60,7 +60,8 @@ pub use open::FileOptions;
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 pub(crate) use open::hook;
 pub(crate) use open::{Emptying, Locked, Locking, Opened};
+pub(crate) use options::Create;
 pub(crate) use options::shown;
-pub use options::{Access, CacheMode, Create, FileEngine, FileLock, Holder, OpenError};
+pub use options::{CacheMode, FileAccess, FileEngine, FileLock, FileOpenError, LockHolder};
 pub(crate) use ring::Flights;
 pub use store::{FileStore, kernel_cached_pages};

@@ -58,7 +58,7 @@ fn cannot_be_synced(error: &io::Error) -> bool {
 
 #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
 mod tests {
-    use crate::store::{Create, FileOptions, FileStore, Store, SyncWhat};
+    use crate::store::{FileOptions, FileStore, Store, SyncWhat};
 
     #[test]
     fn the_first_sync_of_a_file_that_may_be_new_makes_its_name_durable() {
@@ -70,10 +70,7 @@ mod tests {
             store.sync(what).unwrap();
             assert!(!store.file.name().is_pending());
         }
-        let store = FileOptions::new()
-            .create(Create::Never)
-            .open(&path)
-            .unwrap();
+        let store = FileOptions::new().open(&path).unwrap();
         assert!(!store.file.name().is_pending());
         // If the folder is gone, there is no name to make durable.
         let store = FileStore::create(&path).unwrap();

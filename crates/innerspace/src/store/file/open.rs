@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::lock::{LockError, LockedFile};
 use super::name::NewName;
 use super::opening::{Opening, is_ring_forbidden};
-use super::options::{Access, CacheMode, Create, FileLock, OpenError};
+use super::options::{CacheMode, Create, FileAccess, FileLock, FileOpenError};
 use super::store::{FileStore, identity_of};
 use super::watch::Watch;
 use crate::store::Identity;
@@ -24,18 +24,18 @@ use crate::sys::file as sys;
 /// `Auto`.
 ///
 /// ```
-/// use innerspace::store::{Create, FileOptions, Store};
+/// use innerspace::store::{FileOptions, Store};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path().join("data.bin");
-/// let store = FileOptions::new().create(Create::IfMissing).open(&path)?;
+/// let store = FileOptions::new().open_or_create(&path)?;
 /// store.write_at(b"hello", 0)?;
 /// println!("{} with cache mode {}", store.name(), store.cache_mode());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use = "it only has the choices"]
 pub struct FileOptions {
-    access: Access,
-    create: Create,
+    access: FileAccess,
     cache: CacheMode,
     lock: FileLock,
 }
@@ -47,15 +47,8 @@ impl FileOptions {
     }
 
     /// Sets whether the store may write to the file.
-    pub fn access(mut self, access: Access) -> FileOptions {
+    pub fn access(mut self, access: FileAccess) -> FileOptions {
         self.access = access;
-        self
-    }
-
-    /// Sets what happens if the file exists, and if it does not. All choices except
-    /// [`Create::Never`] open the file writable.
-    pub fn create(mut self, create: Create) -> FileOptions {
-        self.create = create;
         self
     }
 
@@ -72,26 +65,48 @@ impl FileOptions {
         self
     }
 
-    /// Opens the file. An existing file is not changed before it is locked.
+    /// Opens an existing file.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<FileStore, OpenError> {
-        let opened = Opened::begin(path.as_ref(), self.effective_access(), self.create)?;
-        opened
-            .locked_by(self.lock)
-            .lock_any()?
-            .into_store(self.cache)
+    /// See [`FileOpenError`].
+    pub fn open(self, path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
+        self.with_create(path.as_ref(), Create::Never)
+    }
+
+    /// Makes a file, or empties an existing one once it is locked, and opens it writable.
+    ///
+    /// # Errors
+    /// See [`FileOpenError`]. A file that is in use keeps its content.
+    pub fn create(self, path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
+        self.access(FileAccess::ReadWrite)
+            .with_create(path.as_ref(), Create::Truncate)
+    }
+
+    /// Makes a file, which must not exist yet, and opens it writable.
+    ///
+    /// # Errors
+    /// See [`FileOpenError`]: [`FileOpenError::AlreadyExists`].
+    pub fn create_new(self, path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
+        self.access(FileAccess::ReadWrite)
+            .with_create(path.as_ref(), Create::New)
+    }
+
+    /// Opens a file writable, and keeps its content; makes an empty file if there is none.
+    ///
+    /// # Errors
+    /// See [`FileOpenError`].
+    pub fn open_or_create(self, path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
+        self.access(FileAccess::ReadWrite)
+            .with_create(path.as_ref(), Create::IfMissing)
     }
 
     /// Makes a store of a file that is open already: one without a name, one that another process
-    /// passed on, or one that the program opened with choices of its own. [`FileOptions::create`]
-    /// has no effect.
+    /// passed on, or one that the program opened with choices of its own.
     ///
     /// # Errors
-    /// See [`OpenError`]. [`OpenError::PermissionDenied`] if the file was not opened for the access
-    /// wanted. [`OpenError::Io`] if it was opened for appending or with `O_DIRECT`.
-    pub fn open_file(&self, file: File) -> Result<FileStore, OpenError> {
+    /// See [`FileOpenError`]. [`FileOpenError::PermissionDenied`] if the file was not opened for the access
+    /// wanted. [`FileOpenError::Io`] if it was opened for appending or with `O_DIRECT`.
+    pub fn open_file(self, file: File) -> Result<FileStore, FileOpenError> {
         let path = Opened::path_of(&file);
         let opened = Opened::given(file, &path, self.access)?;
         opened
@@ -100,30 +115,38 @@ impl FileOptions {
             .into_store(self.cache)
     }
 
-    fn effective_access(&self) -> Access {
-        if self.create == Create::Never {
-            self.access
-        } else {
-            Access::ReadWrite
-        }
+    fn with_create(self, path: &Path, create: Create) -> Result<FileStore, FileOpenError> {
+        let opened = Opened::begin(path, self.access, create)?;
+        opened
+            .locked_by(self.lock)
+            .lock_any()?
+            .into_store(self.cache)
     }
 }
 
 impl FileStore {
-    /// Opens an existing file in the default cache mode.
+    /// Opens an existing file for reading, in the default cache mode.
     ///
     /// # Errors
-    /// See [`OpenError`]. A writable open also fails if the file is open for writing already.
-    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<FileStore, OpenError> {
-        FileOptions::new().access(access).open(path)
+    /// See [`FileOpenError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
+        FileOptions::new().open(path)
+    }
+
+    /// Opens an existing file for reading and writing, in the default cache mode.
+    ///
+    /// # Errors
+    /// See [`FileOpenError`]; also if the file is open for writing already.
+    pub fn open_rw(path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
+        FileOptions::new().access(FileAccess::ReadWrite).open(path)
     }
 
     /// Makes a file, or empties an existing one once it is locked, and opens it writable.
     ///
     /// # Errors
-    /// See [`OpenError`]. A file that is in use keeps its content.
-    pub fn create(path: impl AsRef<Path>) -> Result<FileStore, OpenError> {
-        FileOptions::new().create(Create::Truncate).open(path)
+    /// See [`FileOpenError`]. A file that is in use keeps its content.
+    pub fn create(path: impl AsRef<Path>) -> Result<FileStore, FileOpenError> {
+        FileOptions::new().create(path)
     }
 
     /// Returns the identity that a store on `path` would have, without opening the file. Call this
@@ -160,9 +183,9 @@ impl<'a> Opened<'a> {
     /// errors.
     pub(crate) fn begin(
         path: &'a Path,
-        access: Access,
+        access: FileAccess,
         create: Create,
-    ) -> Result<Opened<'a>, OpenError> {
+    ) -> Result<Opened<'a>, FileOpenError> {
         let opening = Opening {
             path,
             access,
@@ -176,8 +199,8 @@ impl<'a> Opened<'a> {
     pub(crate) fn given(
         file: File,
         path: &'a Path,
-        access: Access,
-    ) -> Result<Opened<'a>, OpenError> {
+        access: FileAccess,
+    ) -> Result<Opened<'a>, FileOpenError> {
         let opening = Opening {
             path,
             access,
@@ -209,7 +232,7 @@ impl<'a> Opened<'a> {
         opening: Opening<'a>,
         create: Create,
         tries: u32,
-    ) -> Result<Opened<'a>, OpenError> {
+    ) -> Result<Opened<'a>, FileOpenError> {
         let (file, metadata) = opening.open_regular(create)?;
         #[cfg(all(test, unix, not(loom), not(shuttle), not(miri)))]
         hook::run(&file);
@@ -230,9 +253,9 @@ impl<'a> Opened<'a> {
     /// Locks the file, unless the chosen [`FileLock`] means no lock, and examines it again.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] if the path names the file and another handle has the lock.
-    /// [`OpenError::Io`] for other failures, and if the path names another file every time.
-    pub(crate) fn lock(self) -> Result<Locking<'a>, OpenError> {
+    /// [`FileOpenError::InUse`] if the path names the file and another handle has the lock.
+    /// [`FileOpenError::Io`] for other failures, and if the path names another file every time.
+    pub(crate) fn lock(self) -> Result<Locking<'a>, FileOpenError> {
         let Opened {
             opening,
             create,
@@ -241,7 +264,7 @@ impl<'a> Opened<'a> {
             tries,
         } = self;
         let shared = match opening.lock {
-            FileLock::Auto if opening.access == Access::ReadWrite => Some(false),
+            FileLock::Auto if opening.access == FileAccess::ReadWrite => Some(false),
             FileLock::Auto | FileLock::None => None,
             FileLock::Shared => Some(true),
             FileLock::Exclusive => Some(false),
@@ -266,7 +289,7 @@ impl<'a> Opened<'a> {
         }
         if let Some(holder) = in_use {
             let path = opening.path.to_owned();
-            return Err(OpenError::InUse { path, holder });
+            return Err(FileOpenError::InUse { path, holder });
         }
         // A process that had the lock before may have changed the file until now.
         let metadata = opening.examine(&file)?;
@@ -278,7 +301,7 @@ impl<'a> Opened<'a> {
     }
 
     /// Locks like [`Opened::lock`], for a caller that accepts whatever file the path names.
-    pub(crate) fn lock_any(self) -> Result<Locked<'a>, OpenError> {
+    pub(crate) fn lock_any(self) -> Result<Locked<'a>, FileOpenError> {
         let mut opened = self;
         loop {
             match opened.lock()? {
@@ -301,9 +324,9 @@ impl Locked<'_> {
     /// Makes a store over the file.
     ///
     /// # Errors
-    /// [`OpenError::CacheMode`] or [`OpenError::Io`]. The file then keeps its content, unless it
+    /// [`FileOpenError::CacheMode`] or [`FileOpenError::Io`]. The file then keeps its content, unless it
     /// was emptied and could not be examined afterwards.
-    pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, OpenError> {
+    pub(crate) fn into_store(self, cache: CacheMode) -> Result<FileStore, FileOpenError> {
         let Locked {
             file,
             metadata,
@@ -337,7 +360,7 @@ impl<'a> Emptying<'a> {
         self.opening.path
     }
 
-    pub(crate) fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> FileAccess {
         self.opening.access
     }
 
@@ -350,7 +373,7 @@ impl<'a> Emptying<'a> {
     }
 
     /// Empties the file, if it is to be emptied.
-    pub(crate) fn run(&self, file: &LockedFile) -> Result<(), OpenError> {
+    pub(crate) fn run(&self, file: &LockedFile) -> Result<(), FileOpenError> {
         if self.create != Create::Truncate {
             return Ok(());
         }

@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use super::direct::{DIRECT_ALIGNMENT, Direct};
 use super::file_io::{Cached, DirectWrites, FileIo};
-use super::options::{Access, CacheMode, Create, FileLock, OpenError};
+use super::options::{CacheMode, Create, FileAccess, FileLock, FileOpenError};
 use crate::sys::file as sys;
 
 /// An open that is under way.
 pub(super) struct Opening<'a> {
     /// The caller's path, or the path of a file that was given open, for messages.
     pub(super) path: &'a Path,
-    pub(super) access: Access,
+    pub(super) access: FileAccess,
     pub(super) lock: FileLock,
     /// Whether the caller gave the file open, so that its path does not matter.
     pub(super) is_given: bool,
 }
 
 impl Opening<'_> {
-    pub(super) fn io(&self, step: &'static str, source: io::Error) -> OpenError {
-        OpenError::Io {
+    pub(super) fn io(&self, step: &'static str, source: io::Error) -> FileOpenError {
+        FileOpenError::Io {
             path: self.path.to_owned(),
             step,
             source,
@@ -30,29 +30,33 @@ impl Opening<'_> {
 
     fn options(&self) -> OpenOptions {
         let mut options = File::options();
-        options.read(true).write(self.access == Access::ReadWrite);
+        options
+            .read(true)
+            .write(self.access == FileAccess::ReadWrite);
         options
     }
 
     /// Checks that a file that the caller gave open is a regular one, opened for the access wanted.
-    pub(super) fn check_given(&self, file: &File) -> Result<Metadata, OpenError> {
+    pub(super) fn check_given(&self, file: &File) -> Result<Metadata, FileOpenError> {
         let metadata = self.examine(file)?;
         if let Some(error) = self.wrong_kind(&metadata) {
             return Err(error);
         }
         let opened = sys::opened_for(file).map_err(|error| self.io("examine it", error))?;
-        let writes = self.access == Access::ReadWrite;
+        let writes = self.access == FileAccess::ReadWrite;
         let unfit =
             |text| Err(self.io("use it", io::Error::new(io::ErrorKind::InvalidInput, text)));
         match opened {
-            sys::OpenedFor { reads: false, .. } => Err(OpenError::PermissionDenied {
+            sys::OpenedFor { reads: false, .. } => Err(FileOpenError::PermissionDenied {
                 path: self.path.to_owned(),
-                access: Access::ReadOnly,
+                access: FileAccess::ReadOnly,
             }),
-            sys::OpenedFor { writes: false, .. } if writes => Err(OpenError::PermissionDenied {
-                path: self.path.to_owned(),
-                access: Access::ReadWrite,
-            }),
+            sys::OpenedFor { writes: false, .. } if writes => {
+                Err(FileOpenError::PermissionDenied {
+                    path: self.path.to_owned(),
+                    access: FileAccess::ReadWrite,
+                })
+            }
             sys::OpenedFor { appends: true, .. } if writes => {
                 unfit("it was opened for appending: all writes would go to its end")
             }
@@ -64,7 +68,7 @@ impl Opening<'_> {
     }
 
     /// Opens the file, which must be a regular one.
-    pub(super) fn open_regular(&self, create: Create) -> Result<(File, Metadata), OpenError> {
+    pub(super) fn open_regular(&self, create: Create) -> Result<(File, Metadata), FileOpenError> {
         let mut options = self.options();
         match create {
             Create::Never => {}
@@ -84,14 +88,14 @@ impl Opening<'_> {
 
     /// Turns a failed open into an error of ours. The file's kind is checked first, because an open
     /// of each kind fails in its own way.
-    fn explain(&self, error: io::Error, create: Create) -> OpenError {
+    fn explain(&self, error: io::Error, create: Create) -> FileOpenError {
         let path = self.path.to_owned();
         match error.kind() {
             io::ErrorKind::NotFound if create != Create::Never => {
-                return OpenError::NoFolder { path };
+                return FileOpenError::NoFolder { path };
             }
-            io::ErrorKind::NotFound => return OpenError::NotFound { path },
-            io::ErrorKind::AlreadyExists => return OpenError::AlreadyExists { path },
+            io::ErrorKind::NotFound => return FileOpenError::NotFound { path },
+            io::ErrorKind::AlreadyExists => return FileOpenError::AlreadyExists { path },
             _ => {}
         }
         let metadata = std::fs::metadata(self.path).ok();
@@ -99,22 +103,22 @@ impl Opening<'_> {
             return wrong;
         }
         match error.kind() {
-            io::ErrorKind::PermissionDenied => OpenError::PermissionDenied {
+            io::ErrorKind::PermissionDenied => FileOpenError::PermissionDenied {
                 path,
                 access: self.access,
             },
-            io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyFileSystem { path },
-            io::ErrorKind::IsADirectory => OpenError::IsDirectory { path },
+            io::ErrorKind::ReadOnlyFilesystem => FileOpenError::ReadOnlyFileSystem { path },
+            io::ErrorKind::IsADirectory => FileOpenError::IsDirectory { path },
             _ => self.io("open it", error),
         }
     }
 
-    fn wrong_kind(&self, metadata: &Metadata) -> Option<OpenError> {
+    fn wrong_kind(&self, metadata: &Metadata) -> Option<FileOpenError> {
         let path = self.path.to_owned();
         if metadata.is_dir() {
-            Some(OpenError::IsDirectory { path })
+            Some(FileOpenError::IsDirectory { path })
         } else if !metadata.is_file() {
-            Some(OpenError::NotRegular {
+            Some(FileOpenError::NotRegular {
                 path,
                 kind: sys::special_kind(metadata.file_type()),
             })
@@ -123,7 +127,7 @@ impl Opening<'_> {
         }
     }
 
-    pub(super) fn examine(&self, file: &File) -> Result<Metadata, OpenError> {
+    pub(super) fn examine(&self, file: &File) -> Result<Metadata, FileOpenError> {
         file.metadata()
             .map_err(|source| self.io("examine it", source))
     }
@@ -142,7 +146,7 @@ impl Opening<'_> {
         file: &File,
         metadata: &Metadata,
         cache: CacheMode,
-    ) -> Result<FileIo, OpenError> {
+    ) -> Result<FileIo, FileOpenError> {
         if cache == CacheMode::Auto
             && let Some(forced) = forced_mode()
             && let Ok(file_io) = self.file_io_in(file, metadata, forced)
@@ -157,8 +161,8 @@ impl Opening<'_> {
         file: &File,
         metadata: &Metadata,
         cache: CacheMode,
-    ) -> Result<FileIo, OpenError> {
-        let refused = || OpenError::CacheMode {
+    ) -> Result<FileIo, FileOpenError> {
+        let refused = || FileOpenError::CacheMode {
             path: self.path.to_owned(),
             mode: cache,
         };
@@ -183,7 +187,7 @@ impl Opening<'_> {
             _ => DirectWrites::Never,
         };
         let reads = matches!(cache, CacheMode::Auto | CacheMode::Direct);
-        let is_written = self.access == Access::ReadWrite && writes != DirectWrites::Never;
+        let is_written = self.access == FileAccess::ReadWrite && writes != DirectWrites::Never;
         let direct = match reads || is_written {
             true => self.open_direct(file, metadata),
             false => None,

@@ -10,13 +10,13 @@ pub(crate) fn shown(path: &Path) -> String {
     shown_name(&path.to_string_lossy()).into_owned()
 }
 
-/// Whether a store may write to its file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Access {
-    /// Only read.
+/// Whether a file may be written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum FileAccess {
+    /// The file is open for reading only.
     #[default]
     ReadOnly,
-    /// Read and write.
+    /// The file is open for reading and writing.
     ReadWrite,
 }
 
@@ -42,7 +42,7 @@ pub enum FileLock {
 
 /// What to do if the file exists, and if it does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Create {
+pub(crate) enum Create {
     /// The file must exist. Its content is kept.
     #[default]
     Never,
@@ -91,7 +91,7 @@ impl fmt::Display for CacheMode {
 /// The holder of a lock that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Holder {
+pub enum LockHolder {
     /// Another store of this process.
     ThisProcess,
     /// The process with this id.
@@ -100,12 +100,12 @@ pub enum Holder {
     Unknown,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Holder::ThisProcess => f.write_str("this process: it is open for writing already"),
-            Holder::Process(pid) => write!(f, "another process (pid {pid})"),
-            Holder::Unknown => f.write_str("some process: the system does not say which"),
+            LockHolder::ThisProcess => f.write_str("this process: it is open for writing already"),
+            LockHolder::Process(pid) => write!(f, "another process (pid {pid})"),
+            LockHolder::Unknown => f.write_str("some process: the system does not say which"),
         }
     }
 }
@@ -113,7 +113,7 @@ impl fmt::Display for Holder {
 /// Why a file could not be opened as a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum FileOpenError {
     /// There is no such file.
     #[error("{}: no such file", shown(path))]
     NotFound {
@@ -132,7 +132,7 @@ pub enum OpenError {
         /// The path as given.
         path: PathBuf,
         /// The access that was wanted.
-        access: Access,
+        access: FileAccess,
     },
     /// The path names a directory.
     #[error("{}: is a directory, not a file", shown(path))]
@@ -167,7 +167,7 @@ pub enum OpenError {
         /// The path as given.
         path: PathBuf,
         /// The holder of the lock.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// The cache mode asked for does not work on this file.
     #[error("{}: cache mode {mode} does not work here", shown(path))]
@@ -189,10 +189,10 @@ pub enum OpenError {
     },
 }
 
-fn verb(access: Access) -> &'static str {
+fn verb(access: FileAccess) -> &'static str {
     match access {
-        Access::ReadOnly => "read",
-        Access::ReadWrite => "write",
+        FileAccess::ReadOnly => "read",
+        FileAccess::ReadWrite => "write",
     }
 }
 
@@ -218,25 +218,27 @@ impl fmt::Display for FileEngine {
     }
 }
 
-impl OpenError {
+impl FileOpenError {
     /// Returns the nearest kind of [`io::Error`].
     pub fn kind(&self) -> io::ErrorKind {
         match self {
-            OpenError::NotFound { .. } | OpenError::NoFolder { .. } => io::ErrorKind::NotFound,
-            OpenError::PermissionDenied { .. } => io::ErrorKind::PermissionDenied,
-            OpenError::IsDirectory { .. } => io::ErrorKind::IsADirectory,
-            OpenError::NotRegular { .. } => io::ErrorKind::InvalidInput,
-            OpenError::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
-            OpenError::ReadOnlyFileSystem { .. } => io::ErrorKind::ReadOnlyFilesystem,
-            OpenError::InUse { .. } => io::ErrorKind::ResourceBusy,
-            OpenError::CacheMode { .. } => io::ErrorKind::Unsupported,
-            OpenError::Io { source, .. } => source.kind(),
+            FileOpenError::NotFound { .. } | FileOpenError::NoFolder { .. } => {
+                io::ErrorKind::NotFound
+            }
+            FileOpenError::PermissionDenied { .. } => io::ErrorKind::PermissionDenied,
+            FileOpenError::IsDirectory { .. } => io::ErrorKind::IsADirectory,
+            FileOpenError::NotRegular { .. } => io::ErrorKind::InvalidInput,
+            FileOpenError::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
+            FileOpenError::ReadOnlyFileSystem { .. } => io::ErrorKind::ReadOnlyFilesystem,
+            FileOpenError::InUse { .. } => io::ErrorKind::ResourceBusy,
+            FileOpenError::CacheMode { .. } => io::ErrorKind::Unsupported,
+            FileOpenError::Io { source, .. } => source.kind(),
         }
     }
 }
 
-impl From<OpenError> for io::Error {
-    fn from(error: OpenError) -> io::Error {
+impl From<FileOpenError> for io::Error {
+    fn from(error: FileOpenError) -> io::Error {
         io::Error::new(error.kind(), error)
     }
 }

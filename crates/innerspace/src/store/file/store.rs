@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::file_io::FileIo;
 use super::lock::LockedFile;
-use super::options::{Access, CacheMode, FileEngine};
+use super::options::{CacheMode, FileAccess, FileEngine};
 use super::ring;
 use super::watch::Watch;
 use crate::store::{
@@ -25,7 +25,7 @@ pub struct FileStore {
     /// transfers.
     pub(super) file: LockedFile,
     pub(super) file_io: FileIo,
-    pub(super) access: Access,
+    pub(super) access: FileAccess,
     pub(super) identity: Option<Identity>,
     /// The path as given.
     pub(super) name: String,
@@ -50,14 +50,14 @@ impl FileStore {
     }
 
     /// Returns whether the file was opened only for reading, or for writing too.
-    pub fn access(&self) -> Access {
+    pub fn access(&self) -> FileAccess {
         self.access
     }
 
     fn check_writable(&self) -> io::Result<()> {
         match self.access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(StoreError::ReadOnly.into()),
+            FileAccess::ReadWrite => Ok(()),
+            FileAccess::ReadOnly => Err(StoreError::ReadOnly.into()),
         }
     }
 }
@@ -157,11 +157,11 @@ impl Store for FileStore {
     }
 
     fn limits(&self) -> Limits {
-        self.file_io.limits().prefer(PREFERRED_SIZE)
+        self.file_io.limits().preferred_size(PREFERRED_SIZE)
     }
 
     fn writable(&self) -> bool {
-        self.access == Access::ReadWrite
+        self.access == FileAccess::ReadWrite
     }
 
     fn name(&self) -> String {

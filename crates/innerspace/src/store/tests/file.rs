@@ -25,13 +25,9 @@ pub(super) fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
 
 /// Opens a new file in this mode. If the mode does not work, prints a message and returns `None`.
 pub(super) fn create_with(path: &std::path::Path, mode: CacheMode) -> Option<FileStore> {
-    match FileOptions::new()
-        .create(Create::Truncate)
-        .cache_mode(mode)
-        .open(path)
-    {
+    match FileOptions::new().cache_mode(mode).create(path) {
         Ok(store) => Some(store),
-        Err(error @ OpenError::CacheMode { .. }) => {
+        Err(error @ FileOpenError::CacheMode { .. }) => {
             eprintln!("left out: {error}");
             None
         }
@@ -239,7 +235,7 @@ fn a_read_sees_what_was_just_written_and_not_synced() {
 fn many_threads_read_what_is_not_aligned() {
     let bytes = pattern(1 << 20, 2);
     let (_dir, path) = file_with(&bytes);
-    let store = FileStore::open(&path, Access::ReadOnly).unwrap();
+    let store = FileStore::open(&path).unwrap();
     std::thread::scope(|scope| {
         for seed in 0..32 {
             let (store, bytes) = (&store, &bytes);
@@ -420,7 +416,7 @@ fn a_file_cut_short_from_outside_is_an_error_with_both_lengths() {
 #[test]
 fn a_length_changed_through_the_store_is_no_shrink() {
     let (_dir, path) = file_with(&[1; 100_000]);
-    let store = FileStore::open(&path, Access::ReadWrite).unwrap();
+    let store = FileStore::open_rw(&path).unwrap();
     let mut buf = [0; 100];
     store.set_len(10_000).unwrap();
     assert_eq!(read_exact_or_eof(&store, &mut buf, 50_000).unwrap(), 0);
@@ -445,7 +441,7 @@ fn a_length_changed_through_the_store_is_no_shrink() {
 #[test]
 fn changes_from_outside_make_a_new_version_and_own_ones_do_not() {
     let (_dir, path) = file_with(&[1; 100_000]);
-    let store = FileStore::open(&path, Access::ReadWrite).unwrap();
+    let store = FileStore::open_rw(&path).unwrap();
     let first = store.version().unwrap();
     store.write_at(&[2; 4096], 0).unwrap();
     assert_eq!(store.version().unwrap(), first);
@@ -464,7 +460,7 @@ fn changes_from_outside_make_a_new_version_and_own_ones_do_not() {
     outside.set_len(300_000).unwrap();
     assert_ne!(store.version().unwrap(), second);
 
-    let reader = FileStore::open(&path, Access::ReadOnly).unwrap();
+    let reader = FileStore::open(&path).unwrap();
     let before = reader.version().unwrap();
     store.write_at(&[4; 1], 300_000).unwrap();
     assert_ne!(
@@ -479,7 +475,7 @@ fn offsets_past_63_bits_are_errors_and_not_the_cursor() {
     let (_dir, path) = file_with(b"abc");
     for mode in ALL_MODES {
         let options = FileOptions::new()
-            .access(Access::ReadWrite)
+            .access(FileAccess::ReadWrite)
             .cache_mode(mode);
         let Ok(store) = options.open(&path) else {
             continue;

@@ -16,7 +16,7 @@ fn two_names_of_one_file_have_one_identity() {
     std::fs::hard_link(&path, &link).unwrap();
     let other = dir.path().join("other.bin");
     std::fs::write(&other, b"abc").unwrap();
-    let open = |path| FileStore::open(path, Access::ReadOnly).unwrap().identity();
+    let open = |path| FileStore::open(path).unwrap().identity();
     if cfg!(unix) {
         assert!(open(&path).is_some());
         assert_ne!(open(&path), open(&other));
@@ -36,7 +36,7 @@ fn an_odd_name_is_shown_in_one_line_of_plain_text() {
         .path()
         .join(std::ffi::OsStr::from_bytes(b"\xff a\nb\x1b[2Jc"));
     let text = format!("{}/\u{fffd} a\\nb\\u{{1b}}[2Jc", dir.path().display());
-    let missing = FileStore::open(&path, Access::ReadOnly).unwrap_err();
+    let missing = FileStore::open(&path).unwrap_err();
     assert_eq!(missing.to_string(), format!("{text}: no such file"));
     let store = FileStore::create(&path).unwrap();
     assert_eq!(store.name(), path.to_string_lossy(), "as it was given");
@@ -47,23 +47,26 @@ fn an_odd_name_is_shown_in_one_line_of_plain_text() {
 #[cfg(target_os = "linux")]
 fn a_child_of_fork_leaves_its_parent_the_lock() {
     let (_dir, path) = file_with(b"abc");
-    let opened = Opened::begin(&path, Access::ReadWrite, Create::Never).unwrap();
+    let opened = Opened::begin(&path, FileAccess::ReadWrite, Create::Never).unwrap();
     // The child does no more than this, because it may neither allocate nor free.
     let mut file = Some(opened.lock_any().unwrap().file);
     assert!(crate::sys::process::tests::in_child(|| {
         file.take();
         true
     }));
-    let other = FileStore::open(&path, Access::ReadWrite);
-    assert!(matches!(other, Err(OpenError::InUse { .. })), "{other:?}");
+    let other = FileStore::open_rw(&path);
+    assert!(
+        matches!(other, Err(FileOpenError::InUse { .. })),
+        "{other:?}"
+    );
     drop(file);
-    FileStore::open(&path, Access::ReadWrite).unwrap();
+    FileStore::open_rw(&path).unwrap();
 }
 
 #[test]
 fn each_thing_that_cannot_be_opened_has_its_own_error() {
     let (dir, path) = file_with(b"abc");
-    let text = |result: Result<FileStore, OpenError>| {
+    let text = |result: Result<FileStore, FileOpenError>| {
         let error = io::Error::from(result.unwrap_err());
         (
             error.kind(),
@@ -75,7 +78,7 @@ fn each_thing_that_cannot_be_opened_has_its_own_error() {
     let missing = dir.path().join("missing.bin");
     let no_folder = dir.path().join("nowhere/data.bin");
     assert_eq!(
-        text(FileStore::open(&missing, Access::ReadOnly)),
+        text(FileStore::open(&missing)),
         (
             io::ErrorKind::NotFound,
             "DIR/missing.bin: no such file".to_owned()
@@ -88,13 +91,13 @@ fn each_thing_that_cannot_be_opened_has_its_own_error() {
             "DIR/nowhere/data.bin: the folder to make it in does not exist".to_owned()
         )
     );
-    for access in [Access::ReadOnly, Access::ReadWrite] {
-        let (kind, message) = text(FileStore::open(dir.path(), access));
+    for access in [FileAccess::ReadOnly, FileAccess::ReadWrite] {
+        let (kind, message) = text(FileOptions::new().access(access).open(dir.path()));
         assert_eq!(kind, io::ErrorKind::IsADirectory);
         assert_eq!(message, "DIR: is a directory, not a file");
     }
     assert_eq!(
-        text(FileOptions::new().create(Create::New).open(&path)),
+        text(FileOptions::new().create_new(&path)),
         (
             io::ErrorKind::AlreadyExists,
             "DIR/data.bin: exists already".to_owned()
@@ -116,8 +119,8 @@ fn a_fifo_is_refused_without_waiting_for_its_other_end() {
             .unwrap()
             .success()
     );
-    for access in [Access::ReadOnly, Access::ReadWrite] {
-        let error = FileStore::open(&fifo, access).unwrap_err();
+    for access in [FileAccess::ReadOnly, FileAccess::ReadWrite] {
+        let error = FileOptions::new().access(access).open(&fifo).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -125,7 +128,7 @@ fn a_fifo_is_refused_without_waiting_for_its_other_end() {
             "{error}"
         );
     }
-    let error = FileStore::open("/dev/null", Access::ReadWrite).unwrap_err();
+    let error = FileStore::open_rw("/dev/null").unwrap_err();
     assert_eq!(
         error.to_string(),
         "/dev/null: is a character device, not a regular file"
@@ -142,7 +145,7 @@ fn an_unreadable_file_is_refused_by_name() {
         eprintln!("left out: permissions do not bind this user");
         return;
     }
-    let error = FileStore::open(&path, Access::ReadOnly).unwrap_err();
+    let error = FileStore::open(&path).unwrap_err();
     assert!(
         error
             .to_string()
@@ -150,7 +153,7 @@ fn an_unreadable_file_is_refused_by_name() {
         "{error}"
     );
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o400)).unwrap();
-    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
+    let error = FileStore::open_rw(&path).unwrap_err();
     assert!(
         error
             .to_string()
@@ -162,7 +165,7 @@ fn an_unreadable_file_is_refused_by_name() {
 #[test]
 fn a_read_only_store_takes_no_writes() {
     let (_dir, path) = file_with(b"abc");
-    let store = FileStore::open(&path, Access::ReadOnly).unwrap();
+    let store = FileStore::open(&path).unwrap();
     assert!(!store.writable());
     let results = [
         store.write_at(b"x", 0).map(drop),
@@ -182,20 +185,20 @@ fn a_read_only_store_takes_no_writes() {
 #[test]
 fn a_second_writer_is_refused_and_changes_nothing() {
     let (_dir, path) = file_with(b"abc");
-    let store = FileStore::open(&path, Access::ReadWrite).unwrap();
-    let in_use = |result: Result<FileStore, OpenError>| match result.unwrap_err() {
-        OpenError::InUse { holder, .. } => holder,
+    let store = FileStore::open_rw(&path).unwrap();
+    let in_use = |result: Result<FileStore, FileOpenError>| match result.unwrap_err() {
+        FileOpenError::InUse { holder, .. } => holder,
         error => panic!("{error}"),
     };
     // An unknown holder is not called another process.
-    assert!(!Holder::Unknown.to_string().contains("another"));
+    assert!(!LockHolder::Unknown.to_string().contains("another"));
     let known = if cfg!(target_os = "linux") {
-        Holder::ThisProcess
+        LockHolder::ThisProcess
     } else {
-        Holder::Unknown
+        LockHolder::Unknown
     };
-    let holder = in_use(FileStore::open(&path, Access::ReadWrite));
-    assert!(holder == known || holder == Holder::Unknown);
+    let holder = in_use(FileStore::open_rw(&path));
+    assert!(holder == known || holder == LockHolder::Unknown);
     in_use(FileStore::create(&path));
     assert_eq!(
         std::fs::read(&path).unwrap(),
@@ -203,7 +206,7 @@ fn a_second_writer_is_refused_and_changes_nothing() {
         "create does not empty a file in use"
     );
 
-    let reader = FileStore::open(&path, Access::ReadOnly).unwrap();
+    let reader = FileStore::open(&path).unwrap();
     store.write_at(b"X", 0).unwrap();
     assert_eq!(read_all(&reader), b"Xbc");
     drop(store);
@@ -217,7 +220,7 @@ fn other_process_that_holds_a_lock() {
     let Some(path) = std::env::var_os("INNERSPACE_TEST_LOCK_FILE") else {
         return;
     };
-    let _store = FileStore::open(path, Access::ReadWrite).unwrap();
+    let _store = FileStore::open_rw(path).unwrap();
     println!("\nlocked");
     io::stdin().read_line(&mut String::new()).unwrap();
 }
@@ -241,7 +244,7 @@ fn a_file_that_another_process_writes_is_in_use_by_its_pid() {
         lines.any(|line| line.unwrap() == "locked"),
         "the child never locked the file"
     );
-    let error = FileStore::open(&path, Access::ReadWrite).unwrap_err();
+    let error = FileStore::open_rw(&path).unwrap_err();
     let message = error.to_string();
     let with_pid = format!("data.bin is in use by another process (pid {})", child.id());
     // The pid is missing in another pid namespace, and where there is no /proc/locks.
@@ -253,5 +256,5 @@ fn a_file_that_another_process_writes_is_in_use_by_its_pid() {
 
     writeln!(child.stdin.take().unwrap()).unwrap();
     assert!(child.wait().unwrap().success());
-    FileStore::open(&path, Access::ReadWrite).unwrap();
+    FileStore::open_rw(&path).unwrap();
 }

@@ -163,11 +163,11 @@ calls! {
     BlockReader {
         read_at: |h, x| h.file()?.block_reader().read_at(&mut x.buffer(), x.number())?;
         try_read_at: |h, x| h.file()?.block_reader().try_read_at(&mut x.buffer(), x.number())?;
-        view: |h, x| h.keep(h.file()?.block_reader().view(x.number())?);
-        try_view: |h, x| h.keep(h.file()?.block_reader().try_view(x.number())?);
+        view: |h, x| h.keep(h.file()?.block_reader().view_block(x.number())?);
+        try_view: |h, x| h.keep(h.file()?.block_reader().try_view_block(x.number())?);
         clear: |h, x| {
             let mut reader = h.file()?.block_reader();
-            reader.view(x.below(16))?;
+            reader.view_block(x.below(16))?;
             reader.clear();
             h.keep(reader)
         };

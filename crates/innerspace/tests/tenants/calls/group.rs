@@ -42,7 +42,7 @@ calls! {
         events: |h, _| h.group.watch()?.events();
         wait: |h, _| {
             let watch = h.group.watch()?;
-            watch.wait(&watch.events(), Duration::from_millis(1))
+            watch.wait_timeout(&watch.events(), Duration::from_millis(1))
         };
     }
 }

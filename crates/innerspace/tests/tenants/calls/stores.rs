@@ -4,19 +4,13 @@ use std::io::Write;
 use std::sync::mpsc::channel;
 
 use innerspace::store::{
-    Access, Batch, CacheMode, Create, FileLock, FileOptions, FileStore, MemoryStore, Store,
+    Batch, CacheMode, FileAccess, FileLock, FileOptions, FileStore, MemoryStore, Store,
 };
 
 use super::{Arguments, Entry, calls};
 use crate::held::Held;
 
-const CREATES: [Create; 4] = [
-    Create::Never,
-    Create::IfMissing,
-    Create::New,
-    Create::Truncate,
-];
-const ACCESSES: [Access; 2] = [Access::ReadOnly, Access::ReadWrite];
+const ACCESSES: [FileAccess; 2] = [FileAccess::ReadOnly, FileAccess::ReadWrite];
 
 /// One request to read, whose result is waited for.
 fn with_request(
@@ -56,22 +50,27 @@ calls! {
         copy_of: |_, x| MemoryStore::copy_of(&MemoryStore::from_bytes(&x.buffer()))?;
     }
     FileStore {
-        open: |h, x| h.file_of(h.options().open_store(FileStore::open(h.path(x), Access::ReadOnly)?)?);
+        open: |h, x| h.file_of(h.options().open_store(FileStore::open(h.path(x))?)?);
+        open_rw: |h, x| h.file_of(h.options().open_store(FileStore::open_rw(h.path(x))?)?);
         create: |h, x| h.file_of(h.options().open_store(FileStore::create(h.path(x))?)?);
         identify: |h, x| FileStore::identify(h.path(x))?;
-        cache_mode: |h, x| FileStore::open(h.path(x), Access::ReadOnly)?.cache_mode();
-        engine: |h, x| FileStore::open(h.path(x), Access::ReadOnly)?.engine();
-        access: |h, x| FileStore::open(h.path(x), Access::ReadWrite)?.access();
+        cache_mode: |h, x| FileStore::open(h.path(x))?.cache_mode();
+        engine: |h, x| FileStore::open(h.path(x))?.engine();
+        access: |h, x| FileStore::open_rw(h.path(x))?.access();
     }
     FileOptions {
         access: |h, x| {
             let store = FileOptions::new().access(x.one_of(&ACCESSES)).open(h.path(x))?;
             h.file_of(h.options().open_store(store)?)
         };
-        create: |h, x| {
-            let create = x.one_of(&CREATES);
-            let options = FileOptions::new().access(Access::ReadWrite).create(create);
-            h.file_of(h.options().open_store(options.open(h.path(x))?)?)
+        create: |h, x| h.file_of(h.options().open_store(FileOptions::new().create(h.path(x))?)?);
+        create_new: |h, x| {
+            let store = FileOptions::new().create_new(h.path(x))?;
+            h.file_of(h.options().open_store(store)?)
+        };
+        open_or_create: |h, x| {
+            let store = FileOptions::new().open_or_create(h.path(x))?;
+            h.file_of(h.options().open_store(store)?)
         };
         cache_mode: |h, x| {
             let options = FileOptions::new().cache_mode(CacheMode::Kernel);

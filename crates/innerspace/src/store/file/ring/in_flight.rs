@@ -113,8 +113,7 @@ impl Source {
 mod tests {
     use super::*;
     use crate::store::{
-        Access, CacheMode, FileEngine, FileOptions, FileStore, Store, StoreErrorKind,
-        read_exact_or_eof,
+        CacheMode, FileEngine, FileOptions, FileStore, Store, StoreErrorKind, read_exact_or_eof,
     };
     use crate::sys::file::disk_dir;
     use crate::sys::ring::tests::read_pages;
@@ -134,7 +133,7 @@ mod tests {
         let path = dir.path().join("data.bin");
         let bytes: Vec<u8> = (0..len).map(|at| (at / 5) as u8).collect();
         std::fs::write(&path, &bytes).unwrap();
-        let store = FileStore::open(&path, Access::ReadWrite).unwrap();
+        let store = FileStore::open_rw(&path).unwrap();
         if store.engine() != FileEngine::IoUring {
             eprintln!("left out: no direct reads, or no io_uring");
             return None;
