@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use innerspace::store::{Access, FileLock, FileOptions, Store};
+use innerspace::store::{FileAccess, FileLock, FileOptions, Store};
 use innerspace::{FileOpener, Group, Memory, PageCount};
 
 use crate::database::{Database, identity};
@@ -322,7 +322,7 @@ fn open_host(
 fn reading_store(path: &Path, own: [u64; 2]) -> Outcome<Arc<dyn Store>> {
     let failed = |reason: String| Failure::new(raw::CANTOPEN, reason);
     let options = FileOptions::new()
-        .access(Access::ReadOnly)
+        .access(FileAccess::ReadOnly)
         .lock(FileLock::None);
     let store = options
         .open(path)
