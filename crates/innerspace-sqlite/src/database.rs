@@ -19,25 +19,43 @@ use innerspace::store::{
     Accepted, Batch, Limits, Store, SyncWhat, read_exact_or_eof, write_all_at,
 };
 use innerspace::{
-    FileOpener, PagedFile, View,
+    FileOpener, Memory, PagedFile, View,
     file::{FileAccess, FileError},
 };
 
+use crate::branch::{Branch, Branches};
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
+use crate::gate::Gate;
+use crate::history::{History, UNIT};
 use crate::index::{HeapIndex, Progress};
 use crate::locks::Table;
+
+/// Opens a file beside a database, to read it.
+pub(crate) type Beside = Arc<dyn Fn(&str) -> io::Result<Arc<dyn Store>> + Send + Sync>;
 
 /// A database file that is open in this process.
 pub(crate) struct Database {
     pub(crate) name: String,
-    cached: PagedFile,
+    /// `None` for a branch: its bytes are in other files of the memory already.
+    cached: Option<PagedFile>,
+    /// Where missing blocks are read from.
+    reads: Arc<dyn Store>,
     /// Set when blocks could not be dropped from the cache. From then on nothing is read from it.
     is_bypassed: AtomicBool,
     seen: Mutex<Seen>,
     /// For a database over stores: its locks, and the shared memory of its WAL.
     pub(crate) table: Arc<Table>,
     pub(crate) index: Arc<HeapIndex>,
+    pub(crate) memory: Memory,
+    /// How files are opened that are in the memory, and paid for like the database.
+    pub(crate) spill: FileOpener,
+    pub(crate) beside: Beside,
+    /// The branch that the database is, if it is one.
+    pub(crate) of_branch: Option<Arc<Branch>>,
+    pub(crate) gate: Gate,
+    history: Mutex<History>,
+    pub(crate) branches: Branches,
 }
 
 /// The state of the file when the cache was last known to agree with it.
@@ -81,26 +99,115 @@ pub(crate) fn identity(metadata: &Metadata) -> [u64; 2] {
 
 impl Database {
     /// Opens a database in the cache. `reads` is where missing blocks are read from.
+    /// `beside` opens the journal or the WAL, whose name ends as it is told.
     pub(crate) fn open(
-        options: FileOpener,
+        memory: &Memory,
+        spill: FileOpener,
         name: &str,
         reads: Arc<dyn Store>,
+        beside: Beside,
     ) -> Outcome<Database> {
-        let options = options.name(name).access(FileAccess::ReadWrite);
-        let cached = options.open_store(Cached { reads });
+        let options = spill.clone().name(name).access(FileAccess::ReadWrite);
+        let cached = options.open_store(Cached {
+            reads: reads.clone(),
+        });
         let cached = cached.map_err(|error| Failure::open(&error))?;
-        Ok(Database {
+        Ok(Database::over(
+            name,
+            Some(cached),
+            reads,
+            (memory, spill),
+            beside,
+        ))
+    }
+
+    /// Makes the database of a branch, whose store has all its bytes.
+    pub(crate) fn branch(name: &str, branch: Arc<Branch>, root: &Database) -> Database {
+        let nothing: Beside = Arc::new(|_| Err(io::ErrorKind::NotFound.into()));
+        let pays = (&root.memory, root.spill.clone());
+        Database {
+            of_branch: Some(branch.clone()),
+            ..Database::over(name, None, branch, pays, nothing)
+        }
+    }
+
+    fn over(
+        name: &str,
+        cached: Option<PagedFile>,
+        reads: Arc<dyn Store>,
+        (memory, spill): (&Memory, FileOpener),
+        beside: Beside,
+    ) -> Database {
+        Database {
+            memory: memory.clone(),
+            spill,
+            beside,
+            of_branch: None,
             name: name.to_owned(),
             cached,
+            reads,
             is_bypassed: AtomicBool::new(false),
             seen: Mutex::default(),
             table: Arc::default(),
             index: Arc::default(),
-        })
+            gate: Gate::default(),
+            history: Mutex::default(),
+            branches: Branches::default(),
+        }
     }
 
-    pub(crate) fn cached(&self) -> &PagedFile {
-        &self.cached
+    /// Returns the cached file, if the database is no branch and the cache may be used.
+    pub(crate) fn cached(&self) -> Option<&PagedFile> {
+        let is_bypassed = self.is_bypassed.load(Ordering::Acquire);
+        self.cached.as_ref().filter(|_| !is_bypassed)
+    }
+
+    pub(crate) fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads bytes as they are, for no connection in particular.
+    pub(crate) fn read_now(&self, buf: &mut [u8], at: u64) -> Outcome {
+        let read = self.read(&*self.reads, buf, at)?;
+        buf[read..].fill(0);
+        Ok(())
+    }
+
+    /// Returns the file's present length.
+    pub(crate) fn len(&self) -> Outcome<u64> {
+        let failed = |error| self.failure(raw::IOERR_FSTAT, "cannot examine", &error);
+        self.reads.len().map_err(failed)
+    }
+
+    /// Reads bytes of one unit as they were when a branch began.
+    pub(crate) fn read_as_of(&self, epoch: u64, buf: &mut [u8], at: u64) -> Outcome {
+        if self.history().read(epoch, buf, at)? {
+            return Ok(());
+        }
+        self.read_now(buf, at)?;
+        // A write may have come meanwhile. It has saved the unit before.
+        self.history().read(epoch, buf, at).map(drop)
+    }
+
+    /// Saves what a write is about to overwrite, for the branches that are alive. The write has to
+    /// be made while the lock that is returned is held, so that no branch begins in between.
+    fn keep_old(&self, start: u64, end: u64) -> MutexGuard<'_, History> {
+        let mut history = self.history();
+        for unit in history.before_write(start..end) {
+            let mut old = [0; UNIT as usize];
+            let saved = self.read(&*self.reads, &mut old, unit * UNIT);
+            let saved = saved.and_then(|_| history.save(&self.spill, unit, &old));
+            if let Err(failure) = saved {
+                // The database goes on; its branches cannot.
+                let reason = format!(
+                    "the branches of {} are lost: an old page could not be kept: {}",
+                    self.name, failure.reason
+                );
+                history.lost = Some(reason);
+                break;
+            }
+        }
+        history
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -110,8 +217,8 @@ impl Database {
     /// Reads through the cache. Where the cache has no room, it reads from the file. The caller
     /// knows that the cache may be believed.
     pub(crate) fn read(&self, file: &dyn Store, buf: &mut [u8], at: u64) -> Outcome<usize> {
-        if !self.is_bypassed.load(Ordering::Acquire) {
-            match self.cached.read_at(buf, at) {
+        if let Some(cached) = self.cached() {
+            match cached.read_at(buf, at) {
                 Ok(read) if read == buf.len() => return Ok(read),
                 Ok(_) => {}
                 Err(FileError::Store { source, .. }) => {
@@ -131,24 +238,28 @@ impl Database {
 
     /// Returns a view of bytes of one block. `None` if they are of several, or there is no room.
     pub(crate) fn view(&self, at: u64, len: usize) -> Option<View> {
+        let cached = self.cached()?;
         let end = at + len as u64;
-        let block = self.cached.block_size();
-        let is_inside = len > 0 && at / block == (end - 1) / block;
-        if !is_inside || self.is_bypassed.load(Ordering::Acquire) {
+        let block = cached.block_size();
+        if len == 0 || at / block != (end - 1) / block {
             return None;
         }
         // An error shows again when SQLite reads the page instead.
-        self.cached.view(at..end).ok()
+        cached.view(at..end).ok()
     }
 
     /// Writes to the file, and then to the cache.
     pub(crate) fn write(&self, file: &dyn Store, bytes: &[u8], at: u64) -> Outcome {
         let end = at + bytes.len() as u64;
+        let _history = self.keep_old(at, end);
         if let Err(error) = write_all_at(file, bytes, at) {
             self.forget(at, end);
             return Err(self.failure(raw::IOERR_WRITE, "cannot write", &error));
         }
-        if self.cached.write_at(bytes, at).is_err() {
+        if self
+            .cached()
+            .is_some_and(|cached| cached.write_at(bytes, at).is_err())
+        {
             // No room. The file has the bytes, so all that is needed is that the cache has no
             // others.
             self.forget(at, end);
@@ -157,8 +268,11 @@ impl Database {
     }
 
     pub(crate) fn truncate(&self, file: &dyn Store, len: u64) -> Outcome {
+        let old = self.reads.len().unwrap_or(0);
+        let _history = self.keep_old(len.min(old), old);
         let cut = file.set_len(len);
-        if cut.is_err() || self.cached.set_len(len).is_err() {
+        let is_stale = |cached: &PagedFile| cut.is_err() || cached.set_len(len).is_err();
+        if self.cached().is_some_and(is_stale) {
             self.forget(0, u64::MAX);
         }
         cut.map_err(|error| self.failure(raw::IOERR_TRUNCATE, "cannot truncate", &error))
@@ -177,10 +291,26 @@ impl Database {
     fn forget(&self, start: u64, end: u64) {
         // Only blocks that are not dirty are dropped. Writing them costs nothing here: the file has
         // their bytes.
-        let cleaned = self.cached.sync_data();
-        let dropped = cleaned.and_then(|()| self.cached.invalidate(start..end));
+        let Some(cached) = self.cached() else { return };
+        let cleaned = cached.sync_data();
+        let dropped = cleaned.and_then(|()| cached.invalidate(start..end));
         if dropped.is_err() {
             self.is_bypassed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Copies the WAL for the branches that need it, before it starts over or is cut. If that fails
+    /// the branches are lost, and the database goes on.
+    pub(crate) fn keep_wal(&self) {
+        let mut history = self.history();
+        let Some(wal) = history.wal.take() else {
+            return;
+        };
+        if let Err(failure) = wal.keep(&self.spill) {
+            history.lost = Some(format!(
+                "the branches of {} are lost: the WAL could not be kept: {}",
+                self.name, failure.reason
+            ));
         }
     }
 
@@ -247,8 +377,8 @@ impl Database {
         seen.progress = progress;
     }
 
-    /// Notes the file's state as an exclusive lock is given up. Without a WAL, what was noted of one
-    /// means nothing any more.
+    /// Notes the file's state as an exclusive lock is given up. Without a WAL, what was noted of
+    /// one means nothing any more.
     pub(crate) fn note_own_change(&self, file: &File, progress: Option<Progress>) {
         let mut seen = self.seen();
         seen.header = Header::of(file).ok();

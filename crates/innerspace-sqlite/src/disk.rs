@@ -1,11 +1,11 @@
 //! Where the files of databases are: in the file system, or in stores.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -160,6 +160,9 @@ pub(crate) fn open_beside(path: &Path, how: Opening) -> io::Result<File> {
         .as_ref()
         .map_or(how.mode, |owner| owner.mode() & 0o777);
     let file = open(path, Opening { mode, ..how })?;
+    if owner.is_some() && how.create {
+        match_mode(&file, mode);
+    }
     // SAFETY: the call takes nothing.
     if let Some(owner) = owner.filter(|_| unsafe { libc::geteuid() } == 0)
         && how.create
@@ -168,6 +171,15 @@ pub(crate) fn open_beside(path: &Path, how: Opening) -> io::Result<File> {
         let _ = std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()));
     }
     Ok(file)
+}
+
+/// Gives a file that is new the permissions that it was to have, whatever the process's umask.
+pub(crate) fn match_mode(file: &File, mode: u32) {
+    let differs = |found: Metadata| found.len() == 0 && found.mode() & 0o777 != mode;
+    if file.metadata().is_ok_and(differs) {
+        // If it fails, others cannot open the file, and see an error.
+        let _ = file.set_permissions(Permissions::from_mode(mode));
+    }
 }
 
 /// Makes the names in a file's folder durable.

@@ -1,5 +1,6 @@
 //! What SQLite does with an open file, in terms of Rust.
 
+use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
@@ -25,6 +26,35 @@ pub(crate) enum Control<'a> {
     HasMoved(&'a mut c_int),
     /// Whether a process beside this one reads the WAL.
     ExternalReader(&'a mut c_int),
+}
+
+/// What is done with the branches of a database.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BranchCall<'a> {
+    /// Makes a branch.
+    Begin(&'a str),
+    /// Returns the pages that a branch has changed.
+    Changes(&'a str),
+    /// Ends a branch.
+    Discard(&'a str),
+    /// Checks that a branch can be written back, and lets no other connection write until the end.
+    BeginCommit(&'a str),
+    /// Ends a commit.
+    EndCommit,
+    /// Returns the counters of the memory.
+    Stats,
+}
+
+/// The answer to a [`BranchCall`].
+#[derive(Debug)]
+pub(crate) enum BranchAnswer {
+    Done,
+    /// Page numbers.
+    Pages(BTreeSet<u32>),
+    /// A text for people.
+    Text(String),
+    /// The name of a file by which SQLite opens the branch.
+    Path(String),
 }
 
 /// A mapped region of a WAL's index.
@@ -56,6 +86,11 @@ pub(crate) trait OpenFile: Send {
 
     fn is_reserved(&mut self) -> Outcome<bool> {
         Ok(false)
+    }
+
+    /// Makes, examines or ends a branch of the database.
+    fn branch(&mut self, _call: BranchCall<'_>) -> Outcome<BranchAnswer> {
+        Err(Failure::new(raw::MISUSE, "no database file"))
     }
 
     /// Answers a control; `false` if it has no meaning for the file.

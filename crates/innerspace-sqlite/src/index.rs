@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::disk::{self, Opening};
@@ -19,6 +19,7 @@ use crate::error::{Failure, Outcome, is_read_only};
 use crate::ffi::raw;
 use crate::file::Region;
 use crate::locks::{INDEX, Kind, Locks, SWITCH, Table};
+use crate::wal::WalState;
 
 /// The length of a new `-shm` file, until the first region is written: SQLite's own mark.
 const CUT: u64 = 3;
@@ -107,6 +108,9 @@ impl Index {
             },
         };
         let file = file.map_err(|error| failed(raw::CANTOPEN, "cannot open", error))?;
+        if !is_read_only {
+            disk::match_mode(&file, how.mode);
+        }
         // SAFETY: the call takes nothing.
         if unsafe { libc::geteuid() } == 0 && !is_read_only {
             // If it fails, the owner of the database cannot open the file, and sees an error.
@@ -156,6 +160,10 @@ impl Index {
         }
     }
 
+    pub(crate) fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
     /// Locks or unlocks some of SQLite's eight units, as `xShmLock` says.
     pub(crate) fn lock(&self, first: u8, count: u8, flags: c_int) -> Outcome {
         let units = first..first + count;
@@ -195,14 +203,8 @@ impl Index {
 
     /// Returns how far the WAL was copied. `None` if there is no region yet.
     pub(crate) fn progress(&self) -> Option<Progress> {
-        let start = match &self.memory {
-            Memory::Host(host) => host.regions.first()?.start,
-            Memory::Heap(heap) => heap.region(0, 0, false)?,
-        };
-        // SAFETY: the first region has more than these bytes, and is mapped as long as `self`. All
-        // who use it load and store whole aligned words.
-        let word = |at: usize| unsafe { start.byte_add(at).cast::<AtomicU32>().as_ref() };
-        let load = |at| word(at).load(Ordering::SeqCst);
+        let start = self.first()?;
+        let load = |at| word(start, at);
         // The places are those of SQLite's WAL-index format: the header, twice 48 bytes; then how
         // far it was copied, five read marks, eight lock bytes, how far it was begun.
         Some(Progress {
@@ -213,12 +215,51 @@ impl Index {
         })
     }
 
+    fn first(&self) -> Option<NonNull<u8>> {
+        match &self.memory {
+            Memory::Host(host) => host.regions.first().map(|region| region.start),
+            Memory::Heap(heap) => heap.region(0, 0, false),
+        }
+    }
+
+    /// Returns the last committed state of the WAL. `None` if it is being changed just now, or
+    /// there is no WAL yet.
+    pub(crate) fn state(&self) -> Option<WalState> {
+        let start = self.first()?;
+        // The header is there twice. A writer changes one after the other.
+        let copy = |at| -> [u32; 12] { std::array::from_fn(|number| word(start, at + 4 * number)) };
+        let second = copy(48);
+        fence(Ordering::SeqCst);
+        let header = copy(0);
+        // Byte 12 says whether there is a state, the bytes 14 and 15 the size of a page.
+        let [is_begun, _, low, high] = header[3].to_ne_bytes();
+        if header != second || is_begun == 0 {
+            return None;
+        }
+        let size = u32::from(u16::from_ne_bytes([low, high]));
+        Some(WalState {
+            change: header[2],
+            page_size: (size & 0xfe00) + ((size & 1) << 16),
+            last: header[4],
+            pages: header[5],
+            salts: [header[8], header[9]],
+        })
+    }
+
     fn name(&self) -> String {
         match &self.memory {
             Memory::Host(host) => host.path.to_string_lossy().into_owned(),
             Memory::Heap(_) => "shared memory".to_owned(),
         }
     }
+}
+
+/// Loads a word of the first region.
+fn word(start: NonNull<u8>, at: usize) -> u32 {
+    // SAFETY: the first region has 32 KiB and is mapped as long as the index that it was taken
+    // from, and `at` is in its headers. All who use it load and store whole aligned words.
+    let word = unsafe { start.byte_add(at).cast::<AtomicU32>().as_ref() };
+    word.load(Ordering::SeqCst)
 }
 
 impl HostIndex {

@@ -38,10 +38,37 @@
 //! | `limit` | the limit of the memory, for the first database of the process | 64 MiB |
 //! | `block` | the unit of caching of this database, 4 KiB to 2 MiB | 4 KiB |
 //! | `group` | the tenant that pays for this database | the whole memory |
+//! | `branch` | the branch of this database to open | the database itself |
 //! | `group_limit` | the limit of that tenant, at its first mention | that of the memory |
 //!
-//! Sizes are bytes, or have `KiB`, `MiB` or `GiB` behind them. Any other option that is not one of
-//! SQLite's own is an error.
+//! Sizes are bytes, or have `KiB`, `MiB` or `GiB` behind them. If a URI names this VFS or
+//! one of these options, any other option that is not one of SQLite's own is an error.
+//!
+//! # Branches
+//!
+//! | SQL, on a connection to the parent | Rust | |
+//! |---|---|---|
+//! | `SELECT innerspace_branch('a')` | [`Vfs::branch`] | makes a writable copy as of now, in microseconds |
+//! | `file:data.db?vfs=innerspace&branch=a` | [`Vfs::branch_path`] | opens it |
+//! | `SELECT innerspace_diff('a')` | [`Vfs::changed_pages`] | the pages that it has changed |
+//! | `SELECT innerspace_commit('a')` | [`Vfs::commit_branch`] | writes it back, unless the parent has moved on |
+//! | `SELECT innerspace_discard('a')` | [`Vfs::discard_branch`] | ends it |
+//!
+//! A branch has every committed transaction of its parent, those that are only in the WAL included.
+//! The parent stays live, and writes on: before it overwrites a page for the first time since the
+//! newest branch began, it saves the page, once for all branches. Pages that a branch has written,
+//! pages that the parent has saved, and journals of branches are in the memory, under its limit,
+//! and on disk (in a file without a name) only as far as there is no room.
+//!
+//! Branches are the process's own: they end with it. As long as a database has branches, other
+//! processes can read it and cannot write it: their writers find it locked. A branch of a branch is
+//! made by a connection to the branch. A branch begins with a rollback journal, whatever its parent
+//! has.
+//!
+//! Private mappings (`Space`) were the other way to build them. A fork of one freezes the branch's
+//! writes and not the parent's, which SQLite makes to the file: a page that no branch has touched
+//! would change under all of them. Versions that are saved by the parent cost nothing when a branch
+//! begins, and one copy of each page that the parent then changes.
 //!
 //! # What is in the memory
 //!
@@ -70,11 +97,15 @@
 #![cfg(unix)]
 #![warn(missing_docs)]
 
+mod branch;
+mod branching;
 mod database;
 mod disk;
 mod error;
 mod ffi;
 mod file;
+mod gate;
+mod history;
 mod index;
 mod locks;
 mod main_file;
@@ -83,9 +114,10 @@ mod plain;
 mod system;
 mod temporary;
 mod uri;
+mod wal;
 
 pub use self::disk::Disk;
-pub use self::options::{Options, RegisterError, Vfs};
+pub use self::options::{BranchError, Options, RegisterError, Vfs};
 
 /// The name under which the VFS is registered, if no other is chosen.
 pub const NAME: &str = "innerspace";

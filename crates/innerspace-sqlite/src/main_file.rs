@@ -8,14 +8,17 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use innerspace::View;
 use innerspace::store::Store;
 
+use crate::branching;
 use crate::database::{Database, identity};
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
-use crate::file::{Control, OpenFile, Region, SECTOR_SIZE};
+use crate::file::{BranchAnswer, BranchCall, Control, OpenFile, Region, SECTOR_SIZE};
+use crate::gate::Writer;
 use crate::index::{Index, Progress};
 use crate::locks::{Kind, Locks, PENDING, RESERVED, SHARED};
 use crate::plain::sync_what;
@@ -42,6 +45,8 @@ pub(crate) struct Manner {
 
 /// A connection's database file.
 pub(crate) struct MainFile {
+    /// The number of the connection, by which the gate knows it.
+    number: u64,
     database: Arc<Database>,
     /// The way past the cache.
     store: Arc<dyn Store>,
@@ -73,7 +78,9 @@ impl MainFile {
         locks: Locks,
         manner: Manner,
     ) -> MainFile {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         MainFile {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             database,
             store,
             host,
@@ -183,10 +190,69 @@ impl MainFile {
             }
             self.let_go(PENDING..RESERVED + 1)?;
             self.level = level;
+            self.release_writer(Writer::Reserved);
             return Ok(());
         }
         self.level = raw::LOCK_NONE;
-        self.let_go(PENDING..SHARED + 1)
+        let done = self.let_go(PENDING..SHARED + 1);
+        self.release_writer(Writer::Reserved);
+        done
+    }
+
+    /// Lets a writer's lock go that the gate may have given.
+    fn release_writer(&self, writer: Writer) {
+        let gate = &self.database.gate;
+        gate.release(writer, self.number);
+        // The last branch may have gone while this connection was writing.
+        if gate.is_kept() && self.database.branches.is_empty() {
+            gate.open();
+        }
+    }
+
+    /// Takes or releases locks of the WAL's index. Those of writers go by the gate.
+    fn lock_index(&self, units: Range<u8>, flags: c_int) -> Outcome {
+        let missing = || Failure::new(raw::IOERR_SHMLOCK, "no shared memory");
+        let index = self.index.as_ref().ok_or_else(missing)?;
+        let of_gate = |unit| match unit {
+            WRITE => Some(Writer::Append),
+            CHECKPOINT => Some(Writer::Checkpoint),
+            _ => None,
+        };
+        if flags & raw::SHM_SHARED != 0 {
+            return index.lock(units.start, units.end - units.start, flags);
+        }
+        for unit in units.clone() {
+            let Some(writer) = of_gate(unit) else {
+                continue;
+            };
+            if flags & raw::SHM_UNLOCK != 0 {
+                // The kernel's lock may be this connection's too, from before the gate was closed.
+                let released = index.locks().release(unit..unit + 1);
+                self.checked(raw::IOERR_SHMLOCK, released)?;
+                self.release_writer(writer);
+                continue;
+            }
+            let locks = index.locks();
+            let taken = self
+                .database
+                .gate
+                .take(writer, self.number, locks, unit..unit + 1);
+            if !self.checked(raw::IOERR_SHMLOCK, taken)? {
+                let unlock = raw::SHM_UNLOCK | raw::SHM_EXCLUSIVE;
+                self.lock_index(units.start..unit, unlock)?;
+                return Err(Failure::busy());
+            }
+        }
+        let rest = units.start.max(CHECKPOINT + 1)..units.end;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let locked = index.lock(rest.start, rest.end - rest.start, flags);
+        if locked.is_err() && flags & raw::SHM_LOCK != 0 && units.start < rest.start {
+            let unlock = raw::SHM_UNLOCK | raw::SHM_EXCLUSIVE;
+            self.lock_index(units.start..rest.start, unlock)?;
+        }
+        locked
     }
 
     /// Rounds a length up to a whole number of steps, if SQLite has set one.
@@ -313,12 +379,21 @@ impl OpenFile for MainFile {
         match level {
             raw::LOCK_SHARED => self.lock_shared(),
             raw::LOCK_RESERVED => {
-                self.take(Kind::Exclusive, RESERVED)?;
+                let (gate, units) = (&self.database.gate, RESERVED..RESERVED + 1);
+                let taken = gate.take(Writer::Reserved, self.number, &self.locks, units);
+                if !self.checked(raw::IOERR_LOCK, taken)? {
+                    return Err(Failure::busy());
+                }
                 self.level = level;
                 Ok(())
             }
             _ => self.lock_exclusive(),
         }
+    }
+
+    fn branch(&mut self, call: BranchCall<'_>) -> Outcome<BranchAnswer> {
+        let path = self.host.as_ref().map(|(_, path)| path.as_path());
+        branching::answer(call, &self.database, path, self.number)
     }
 
     fn unlock(&mut self, level: c_int) -> Outcome {
@@ -328,6 +403,10 @@ impl OpenFile for MainFile {
     fn is_reserved(&mut self) -> Outcome<bool> {
         if self.level >= raw::LOCK_RESERVED {
             return Ok(true);
+        }
+        let gate = &self.database.gate;
+        if let Some(is_taken) = gate.is_taken(Writer::Reserved, self.number) {
+            return Ok(is_taken);
         }
         let other = self.locks.other(RESERVED);
         Ok(self.checked(raw::IOERR_CHECKRESERVEDLOCK, other)?.is_some())
@@ -383,14 +462,12 @@ impl OpenFile for MainFile {
     }
 
     fn shm_lock(&mut self, first: u8, count: u8, flags: c_int) -> Outcome {
-        let missing = || Failure::new(raw::IOERR_SHMLOCK, "no shared memory");
         let units = first..first + count;
         let is_exclusive = flags & raw::SHM_EXCLUSIVE != 0;
         if flags & raw::SHM_UNLOCK != 0 && is_exclusive {
             self.before_unlock(units.clone());
         }
-        let index = self.index.as_ref().ok_or_else(missing)?;
-        index.lock(first, count, flags)?;
+        self.lock_index(units.clone(), flags)?;
         if flags & raw::SHM_LOCK != 0 {
             self.is_unchecked |= !is_exclusive && first >= FIRST_READ;
             if is_exclusive {

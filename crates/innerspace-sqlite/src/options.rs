@@ -1,13 +1,17 @@
 //! Registering the VFS from Rust.
 
 use std::ffi::{CString, c_int};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use innerspace::{Memory, MemoryError};
 
 use crate::NAME;
+use crate::branch::join;
 use crate::disk::Disk;
-use crate::ffi::{Api, install};
+use crate::error::Failure;
+use crate::ffi::{Api, install, raw, write_back_to};
+use crate::file::{BranchAnswer, BranchCall};
 use crate::system::{DEFAULT_LIMIT, System};
 
 /// How the VFS is registered.
@@ -20,7 +24,7 @@ pub struct Options {
     memory: Option<Memory>,
     block: Option<u64>,
     is_default: bool,
-    disk: Option<Box<dyn Disk>>,
+    disk: Option<Arc<dyn Disk>>,
 }
 
 /// Why the VFS was not registered.
@@ -53,10 +57,57 @@ pub enum RegisterError {
 }
 
 /// A VFS that is registered. It stays so as long as the process lives, even without this handle.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Vfs {
     name: String,
     memory: Memory,
+    system: Arc<System>,
+    api: Api,
+}
+
+/// Why a call for a branch failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BranchError {
+    /// Another connection is writing, or a connection has the branch open. Try again.
+    #[error("{reason}")]
+    Busy {
+        /// The holder, and what to do.
+        reason: String,
+    },
+    /// There is no such database or branch, the name is taken or bad, or the parent has moved on.
+    #[error("{reason}")]
+    Refused {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The disk or the memory failed.
+    #[error("{reason}")]
+    Failed {
+        /// SQLite's result code.
+        code: i32,
+        /// What failed.
+        reason: String,
+    },
+}
+
+impl From<Failure> for BranchError {
+    fn from(failure: Failure) -> BranchError {
+        let Failure { code, reason } = failure;
+        match code & 0xff {
+            raw::BUSY => BranchError::Busy { reason },
+            raw::ERROR | raw::CANTOPEN => BranchError::Refused { reason },
+            _ => BranchError::Failed { code, reason },
+        }
+    }
+}
+
+impl std::fmt::Debug for Vfs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vfs")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Options {
@@ -109,7 +160,7 @@ impl Options {
 
     /// Puts the databases into stores, in place of the file system.
     pub fn disk(mut self, disk: impl Disk) -> Options {
-        self.disk = Some(Box::new(disk));
+        self.disk = Some(Arc::new(disk));
         self
     }
 
@@ -136,13 +187,18 @@ impl Options {
             Some(memory) => memory,
             None => Memory::with_limit(self.limit.unwrap_or(DEFAULT_LIMIT))?,
         };
-        let system = System::new(Some(memory.clone()), self.disk, self.block);
+        let system = Arc::new(System::new(Some(memory.clone()), self.disk, self.block));
         let refused = |code: c_int| RegisterError::Refused {
             name: name.clone(),
             code,
         };
-        install(api, Arc::new(system), c_name, self.is_default).map_err(refused)?;
-        Ok(Vfs { name, memory })
+        install(api, system.clone(), c_name, self.is_default).map_err(refused)?;
+        Ok(Vfs {
+            name,
+            memory,
+            system,
+            api,
+        })
     }
 }
 
@@ -155,5 +211,94 @@ impl Vfs {
     /// Returns the memory in which the databases are cached.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// Makes a branch of a database: a writable copy as of now, in this process, until it is
+    /// discarded. Nothing is copied. Open it by [`Vfs::branch_path`], or by `branch=NAME` in a URI.
+    ///
+    /// The SQL function `innerspace_branch(name)` does the same for a connection's main database,
+    /// which may be a branch itself.
+    ///
+    /// ```
+    /// use rusqlite::{Connection, OpenFlags};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.db");
+    /// let vfs = innerspace_sqlite::Options::new().name("branches").register()?;
+    /// let open = |path| Connection::open_with_flags_and_vfs(path, OpenFlags::default(), vfs.name());
+    /// let parent = open(path.clone())?;
+    /// parent.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)")?;
+    /// vfs.branch(&path, "what_if")?;
+    /// let branch = open(vfs.branch_path(&path, "what_if")?)?;
+    /// branch.execute("UPDATE t SET x = 2", [])?;
+    /// parent.execute("UPDATE t SET x = 3", [])?;
+    /// let x = |of: &Connection| of.query_row("SELECT x FROM t", [], |row| row.get::<_, i64>(0));
+    /// assert_eq!((x(&branch)?, x(&parent)?), (2, 3));
+    /// drop(branch);
+    /// vfs.discard_branch(&path, "what_if")?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BranchError`]: no such database, or a name that is taken or bad; or another connection is
+    /// writing for more than a second.
+    pub fn branch(&self, path: impl AsRef<Path>, name: &str) -> Result<(), BranchError> {
+        self.call(path.as_ref(), BranchCall::Begin(name)).map(drop)
+    }
+
+    /// Returns the names of a database's branches, and of their branches, in order.
+    pub fn branches(&self, path: impl AsRef<Path>) -> Vec<String> {
+        self.system.branches(path.as_ref())
+    }
+
+    /// Returns the path by which a connection opens a branch.
+    ///
+    /// # Errors
+    /// [`BranchError`]: no such database.
+    pub fn branch_path(&self, path: impl AsRef<Path>, name: &str) -> Result<PathBuf, BranchError> {
+        let full = self.system.full_path(path.as_ref())?;
+        Ok(join(&full.to_string_lossy(), name).into())
+    }
+
+    /// Returns the numbers of the pages that differ between a branch and its parent as it was.
+    ///
+    /// # Errors
+    /// [`BranchError`].
+    pub fn changed_pages(
+        &self,
+        path: impl AsRef<Path>,
+        name: &str,
+    ) -> Result<Vec<u32>, BranchError> {
+        match self.call(path.as_ref(), BranchCall::Changes(name))? {
+            BranchAnswer::Pages(pages) => Ok(pages.into_iter().collect()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Ends a branch, and lets go of what it had.
+    ///
+    /// # Errors
+    /// [`BranchError`]: no such branch, or it has connections or branches.
+    pub fn discard_branch(&self, path: impl AsRef<Path>, name: &str) -> Result<(), BranchError> {
+        self.call(path.as_ref(), BranchCall::Discard(name))
+            .map(drop)
+    }
+
+    /// Writes a branch back to the database, in one transaction. The branch stays, and cannot be
+    /// written back again.
+    ///
+    /// SQLite's backup does it: the price is that of writing the whole database once.
+    ///
+    /// # Errors
+    /// [`BranchError`]: no such branch, the parent has moved on since it began, or another
+    /// connection is writing.
+    pub fn commit_branch(&self, path: impl AsRef<Path>, name: &str) -> Result<(), BranchError> {
+        let full = self.system.full_path(path.as_ref())?;
+        let vfs = CString::new(self.name.as_str()).unwrap_or_default();
+        Ok(write_back_to(self.api, &full, &vfs, name)?)
+    }
+
+    fn call(&self, path: &Path, call: BranchCall<'_>) -> Result<BranchAnswer, BranchError> {
+        Ok(self.system.open_existing(path)?.branch(call)?)
     }
 }

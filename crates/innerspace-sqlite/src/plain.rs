@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use innerspace::store::{Store, SyncWhat, read_exact_or_eof, write_all_at};
 
+use crate::database::Database;
 use crate::disk;
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
@@ -21,11 +22,21 @@ pub(crate) struct PlainFile {
     pub(crate) name: String,
     /// The path of a file that was made just now: its first sync makes its name durable, too.
     pub(crate) new: Option<PathBuf>,
+    /// The database of a WAL, whose branches may need what is about to be overwritten.
+    pub(crate) database: Option<Arc<Database>>,
 }
 
 impl PlainFile {
     fn failure(&self, code: c_int, what: &str, error: &std::io::Error) -> Failure {
         Failure::io(code, what, &self.name, error)
+    }
+}
+
+impl PlainFile {
+    fn before_loss(&self) {
+        if let Some(database) = &self.database {
+            database.keep_wal();
+        }
     }
 }
 
@@ -36,11 +47,16 @@ impl OpenFile for PlainFile {
     }
 
     fn write(&mut self, bytes: &[u8], at: u64) -> Outcome {
+        // A WAL starts over by a new header.
+        if at == 0 {
+            self.before_loss();
+        }
         write_all_at(&*self.store, bytes, at)
             .map_err(|error| self.failure(raw::IOERR_WRITE, "cannot write", &error))
     }
 
     fn truncate(&mut self, len: u64) -> Outcome {
+        self.before_loss();
         self.store
             .set_len(len)
             .map_err(|error| self.failure(raw::IOERR_TRUNCATE, "cannot truncate", &error))

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, c_int};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use innerspace::store::{FileAccess, FileLock, FileOptions, Store};
 use innerspace::{FileOpener, Group, Memory, PageCount};
 
-use crate::database::{Database, identity};
+use crate::branch::{self, Branch};
+use crate::database::{Beside, Database, identity};
 use crate::disk::{self, Disk, HostFile, Opening};
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
@@ -28,7 +29,7 @@ pub(crate) const DEFAULT_LIMIT: u64 = 64 << 20;
 pub(crate) struct System {
     state: Mutex<State>,
     /// `None`: the file system.
-    disk: Option<Box<dyn Disk>>,
+    disk: Option<Arc<dyn Disk>>,
     block: Option<u64>,
 }
 
@@ -56,7 +57,7 @@ impl System {
     /// Makes a system over a memory; without one, the first database makes it.
     pub(crate) fn new(
         memory: Option<Memory>,
-        disk: Option<Box<dyn Disk>>,
+        disk: Option<Arc<dyn Disk>>,
         block: Option<u64>,
     ) -> System {
         let state = State {
@@ -154,12 +155,20 @@ impl System {
 
     fn open_plain(&self, name: &OsStr, flags: c_int) -> Outcome<Opened> {
         let shown = name.to_string_lossy().into_owned();
+        if let Some((database, file)) = branch::split(&shown) {
+            let branch = self.branch(database, file)?;
+            let store = branch.file(file, flags & raw::OPEN_CREATE != 0)?;
+            let missing = || Failure::new(raw::CANTOPEN, format!("there is no {shown}"));
+            let file = Box::new(TemporaryFile::shared(store.ok_or_else(missing)?));
+            return Ok(Opened { file, flags });
+        }
         let failed = |error| cannot_open(&shown, &error);
         if let Some(disk) = &self.disk {
             let create = flags & raw::OPEN_CREATE != 0;
             let store = disk.open(&shown, create).map_err(failed)?;
             let file = Box::new(PlainFile {
                 store,
+                database: self.of_wal(&shown, flags),
                 name: shown,
                 new: None,
             });
@@ -170,13 +179,77 @@ impl System {
         let is_new = flags & raw::OPEN_CREATE != 0;
         let file = Box::new(PlainFile {
             store: Arc::new(HostFile(Arc::new(file))),
+            database: self.of_wal(&shown, flags),
             name: shown,
             new: is_new.then(|| path.to_owned()),
         });
         Ok(Opened { file, flags })
     }
 
+    /// Returns the database whose WAL a file is.
+    fn of_wal(&self, name: &str, flags: c_int) -> Option<Arc<Database>> {
+        let database = name
+            .strip_suffix("-wal")
+            .filter(|_| flags & raw::OPEN_WAL != 0)?;
+        self.opened(database)
+    }
+
+    /// Returns a database that is open already, by its path.
+    fn opened(&self, name: &str) -> Option<Arc<Database>> {
+        let key = match &self.disk {
+            Some(_) => Key::Name(name.to_owned()),
+            None => Key::File(identity(&std::fs::metadata(name).ok()?)),
+        };
+        self.state().databases.get(&key)?.upgrade()
+    }
+
+    /// Opens a database that is to be branched, by its path.
+    pub(crate) fn open_existing(&self, path: &Path) -> Outcome<Box<dyn OpenFile>> {
+        let flags = raw::OPEN_READWRITE | raw::OPEN_MAIN_DB;
+        let full = self.full_path(path)?;
+        Ok(self
+            .open(Some(full.as_os_str()), flags, &Wishes::default())?
+            .file)
+    }
+
+    /// Returns the name by which SQLite knows a file.
+    pub(crate) fn full_path(&self, path: &Path) -> Outcome<PathBuf> {
+        let full = match self.disk {
+            None => std::fs::canonicalize(path),
+            Some(_) => Ok(path.to_owned()),
+        };
+        full.map_err(|error| cannot_open(&path.to_string_lossy(), &error))
+    }
+
+    /// Returns the names of a database's branches, in order.
+    pub(crate) fn branches(&self, path: &Path) -> Vec<String> {
+        let open = self.opened(&path.to_string_lossy());
+        open.map_or_else(Vec::new, |open| open.branches.names())
+    }
+
+    /// Returns a branch, by the path of its database and the name of one of its files.
+    fn branch(&self, database: &str, file: &str) -> Outcome<Arc<Branch>> {
+        let branch = self
+            .opened(database)
+            .and_then(|open| open.branches.get(file));
+        branch.ok_or_else(|| {
+            let reason = format!(
+                "there is no branch {file:?} of {database} in this process; innerspace_branch() on \
+                 a connection to {database} makes one"
+            );
+            Failure::new(raw::CANTOPEN, reason)
+        })
+    }
+
     fn open_main(&self, name: &OsStr, flags: c_int, wishes: &Wishes) -> Outcome<Opened> {
+        if let Some((database, file)) = branch::split(&name.to_string_lossy()) {
+            let branch = self.branch(database, file)?;
+            let database = branch.database();
+            let locks = Locks::process(&database.table);
+            let manner = wishes.manner.clone();
+            let file = Box::new(MainFile::new(database, branch, None, locks, manner));
+            return Ok(Opened { file, flags });
+        }
         let memory = self.memory(wishes.limit)?;
         let group = self.group(&memory, wishes)?;
         let mut options = memory.file_options();
@@ -193,7 +266,11 @@ impl System {
             let create = flags & raw::OPEN_CREATE != 0;
             let store = disk.open(&shown, create).map_err(failed)?;
             let key = Key::Name(shown.clone());
-            let database = self.database(key, &shown, options, wishes, || Ok(store.clone()))?;
+            let disk = disk.clone();
+            let base = shown.clone();
+            let beside: Beside = Arc::new(move |end| disk.open(&format!("{base}{end}"), false));
+            let reads = || Ok(store.clone());
+            let database = self.database((&memory, options), key, &shown, wishes, reads, beside)?;
             let locks = Locks::process(&database.table);
             let file = MainFile::new(database, store, None, locks, manner);
             let file = Box::new(file);
@@ -209,7 +286,14 @@ impl System {
         manner.read_only = flags & raw::OPEN_READONLY != 0;
         let own = identity(&metadata);
         let reads = || reading_store(path, own);
-        let database = self.database(Key::File(own), &shown, options, wishes, reads)?;
+        let base = name.to_owned();
+        let beside: Beside = Arc::new(move |end| {
+            let mut name = base.clone();
+            name.push(end);
+            Ok(Arc::new(HostFile(Arc::new(File::open(name)?))) as Arc<dyn Store>)
+        });
+        let key = Key::File(own);
+        let database = self.database((&memory, options), key, &shown, wishes, reads, beside)?;
         let file = Arc::new(file);
         let store = Arc::new(HostFile(file.clone()));
         let locks = Locks::host(file.clone(), &DATABASE);
@@ -221,11 +305,12 @@ impl System {
     /// Returns the database that is open already, or opens it.
     fn database(
         &self,
+        (memory, options): (&Memory, FileOpener),
         key: Key,
         name: &str,
-        options: FileOpener,
         wishes: &Wishes,
         reads: impl FnOnce() -> Outcome<Arc<dyn Store>>,
+        beside: Beside,
     ) -> Outcome<Arc<Database>> {
         let mut state = self.state();
         if let Some(open) = state.databases.get(&key).and_then(Weak::upgrade) {
@@ -233,27 +318,44 @@ impl System {
         }
         // The lock is held meanwhile, so that two connections do not open the same file twice. No
         // call of the store waits for this system.
-        let database = Arc::new(Database::open(options, name, reads()?)?);
+        let database = Arc::new(Database::open(memory, options, name, reads()?, beside)?);
         state.databases.retain(|_, open| open.strong_count() > 0);
         state.databases.insert(key, Arc::downgrade(&database));
         Ok(database)
     }
 
-    /// Deletes a file of a disk.
+    /// Whether the base VFS knows nothing of a file: it is a disk's, or a branch's.
+    pub(crate) fn is_own(&self, name: &OsStr) -> bool {
+        self.disk.is_some() || branch::split(&name.to_string_lossy()).is_some()
+    }
+
+    /// Deletes a file of a disk or a branch.
     pub(crate) fn delete(&self, name: &OsStr, durably: bool) -> Outcome {
+        let missing = || Failure::new(raw::IOERR_DELETE_NOENT, "");
+        if let Some((database, file)) = branch::split(&name.to_string_lossy()) {
+            return match self.branch(database, file)?.delete_file(file) {
+                true => Ok(()),
+                false => Err(missing()),
+            };
+        }
         let Some(disk) = &self.disk else {
             return Ok(());
         };
         let name = name.to_string_lossy();
         disk.delete(&name, durably)
             .map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => Failure::new(raw::IOERR_DELETE_NOENT, ""),
+                std::io::ErrorKind::NotFound => missing(),
                 _ => Failure::io(raw::IOERR_DELETE, "cannot delete", &name, &error),
             })
     }
 
     /// Returns whether a file of a disk exists and has bytes.
     pub(crate) fn exists(&self, name: &OsStr) -> Outcome<bool> {
+        if let Some((database, file)) = branch::split(&name.to_string_lossy()) {
+            let branch = self.branch(database, file)?;
+            let file = branch.file(file, false)?;
+            return Ok(file.is_some_and(|file| !file.is_empty()));
+        }
         let Some(disk) = &self.disk else {
             return Ok(false);
         };
@@ -270,14 +372,17 @@ impl System {
 /// Checks that a database that is open is open in the way that a connection wants.
 fn check_same(open: Arc<Database>, wishes: &Wishes) -> Outcome<Arc<Database>> {
     let name = &open.name;
-    let block = open.cached().block_size();
+    let Some(cached) = open.cached() else {
+        return Ok(open);
+    };
+    let block = cached.block_size();
     if let Some(asked) = wishes.block.filter(|asked| *asked != block) {
         return Err(Failure::new(
             raw::CANTOPEN,
             format!("block={asked}: {name} is open with block={block}; leave `block` out"),
         ));
     }
-    let group = open.cached().group().name();
+    let group = cached.group().name();
     if let Some(asked) = wishes.group.as_ref().filter(|asked| **asked != group) {
         return Err(Failure::new(
             raw::CANTOPEN,

@@ -7,22 +7,42 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use innerspace::file::FileAccess;
 use innerspace::store::{Accepted, Store};
-use innerspace::{Memory, PagedFile, file::FileAccess};
+use innerspace::{FileOpener, Memory, PagedFile};
 
 use crate::error::{Failure, Outcome};
 use crate::ffi::raw;
 use crate::file::OpenFile;
 
 /// A file without a name, which is gone when it is closed.
-pub(crate) struct TemporaryFile(PagedFile);
+pub(crate) struct TemporaryFile {
+    file: PagedFile,
+    /// Nobody reads it once it is closed.
+    is_private: bool,
+}
+
+/// Opens a file that is in the memory, and on disk only as far as there is no room.
+pub(crate) fn spill(options: &FileOpener, name: &str) -> Outcome<PagedFile> {
+    let options = options.clone().access(FileAccess::ReadWrite).name(name);
+    let file = options.open_store(Spill::default());
+    file.map_err(|error| Failure::open(&error))
+}
 
 impl TemporaryFile {
     pub(crate) fn new(memory: &Memory) -> Outcome<TemporaryFile> {
-        let options = memory.file_options().access(FileAccess::ReadWrite);
-        let file = options.name("temporary file").open_store(Spill::default());
-        file.map(TemporaryFile)
-            .map_err(|error| Failure::open(&error))
+        Ok(TemporaryFile {
+            file: spill(&memory.file_options(), "temporary file")?,
+            is_private: true,
+        })
+    }
+
+    /// A file that others read after this handle is closed.
+    pub(crate) fn shared(file: PagedFile) -> TemporaryFile {
+        TemporaryFile {
+            file,
+            is_private: false,
+        }
     }
 }
 
@@ -30,23 +50,25 @@ impl Drop for TemporaryFile {
     fn drop(&mut self) {
         // Nobody reads it again, so it need not be written. A failure leaves bytes to be written to
         // a file without a name, and nothing worse.
-        let _ = self.0.set_len(0);
+        if self.is_private {
+            let _ = self.file.set_len(0);
+        }
     }
 }
 
 impl OpenFile for TemporaryFile {
     fn read(&mut self, buf: &mut [u8], at: u64) -> Outcome<usize> {
-        let read = self.0.read_at(buf, at);
+        let read = self.file.read_at(buf, at);
         read.map_err(|error| Failure::file(raw::IOERR_READ, &error))
     }
 
     fn write(&mut self, bytes: &[u8], at: u64) -> Outcome {
-        let written = self.0.write_at(bytes, at);
+        let written = self.file.write_at(bytes, at);
         written.map_err(|error| Failure::file(raw::IOERR_WRITE, &error))
     }
 
     fn truncate(&mut self, len: u64) -> Outcome {
-        let set = self.0.set_len(len);
+        let set = self.file.set_len(len);
         set.map_err(|error| Failure::file(raw::IOERR_TRUNCATE, &error))
     }
 
@@ -55,7 +77,7 @@ impl OpenFile for TemporaryFile {
     }
 
     fn len(&mut self) -> Outcome<u64> {
-        Ok(self.0.len())
+        Ok(self.file.len())
     }
 }
 

@@ -17,6 +17,9 @@ const OF_SQLITE: &[&str] = &[
     "8_3_names",
 ];
 
+/// Parameters of this VFS.
+const OWN: &[&str] = &["limit", "block", "group", "group_limit", "branch"];
+
 /// What the URI of a database asks for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wishes {
@@ -30,6 +33,9 @@ pub(crate) struct Wishes {
 impl Wishes {
     pub(crate) fn parse(parameters: &[(String, String)]) -> Outcome<Wishes> {
         let mut wishes = Wishes::default();
+        // A database that comes here because this VFS is the default may have parameters of others.
+        let is_meant = |(key, _): &(String, String)| key == "vfs" || OWN.contains(&key.as_str());
+        let is_meant = parameters.iter().any(is_meant);
         for (key, value) in parameters {
             match key.as_str() {
                 "limit" => wishes.limit = Some(size(key, value)?),
@@ -38,14 +44,17 @@ impl Wishes {
                     return Err(refused("group= has no name; give one, or leave it out"));
                 }
                 "group" => wishes.group = Some(value.clone()),
+                // Part of the file's full name.
+                "branch" if !value.is_empty() => {}
+                "branch" => return Err(refused("branch= has no name; give one, or leave it out")),
                 "group_limit" => wishes.group_limit = Some(size(key, value)?),
                 "immutable" => wishes.manner.immutable = truth(value, false),
                 "readonly_shm" => wishes.manner.read_only_index = truth(value, false),
                 "psow" => wishes.manner.sectors_tear = !truth(value, true),
-                known if OF_SQLITE.contains(&known) => {}
+                known if OF_SQLITE.contains(&known) || !is_meant => {}
                 unknown => {
                     return Err(refused(&format!(
-                        "unknown option {unknown:?}; there are limit, block, group, group_limit, \
+                        "unknown option {unknown:?}; there are limit, block, group, group_limit, branch, \
                          and SQLite's own"
                     )));
                 }
@@ -124,7 +133,8 @@ mod tests {
 
     #[test]
     fn unknown_options_are_refused() {
-        let failure = parse(&[("limits", "1MiB")]).unwrap_err();
+        assert!(parse(&[("limits", "1MiB")]).is_ok(), "the VFS is not named");
+        let failure = parse(&[("vfs", "innerspace"), ("limits", "1MiB")]).unwrap_err();
         assert!(failure.reason.contains("unknown option \"limits\""));
         assert!(parse(&[("group_limit", "1MiB")]).is_err());
         assert!(parse(&[("vfs", "innerspace"), ("mode", "ro"), ("psow", "0")]).is_ok());

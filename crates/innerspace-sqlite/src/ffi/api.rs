@@ -98,24 +98,28 @@ unsafe fn entry(table: *const *const c_void, index: usize) -> Option<*const c_vo
 
 // The numbers are the places in `sqlite3_api_routines` of `sqlite3ext.h`.
 functions! {
-    58 sqlite3_free: fn(*mut c_void);
+    16 sqlite3_close: fn(*mut Opaque) -> c_int;
+    53 sqlite3_errmsg: fn(*mut Opaque) -> *const c_char;
     80 sqlite3_result_error: fn(*mut Opaque, *const c_char, c_int);
-    83 sqlite3_result_int64: fn(*mut Opaque, i64);
-    84 sqlite3_result_null: fn(*mut Opaque);
     85 sqlite3_result_text: fn(*mut Opaque, *const c_char, c_int, *const c_void);
     101 sqlite3_user_data: fn(*mut Opaque) -> *mut c_void;
-    107 sqlite3_value_int64: fn(*mut Opaque) -> i64;
     109 sqlite3_value_text: fn(*mut Opaque) -> *const c_char;
     127 sqlite3_file_control: fn(*mut Opaque, *const c_char, c_int, *mut c_void) -> c_int;
     141 sqlite3_vfs_find: fn(*const c_char) -> *mut SqliteVfs;
     142 sqlite3_vfs_register: fn(*mut SqliteVfs, c_int) -> c_int;
-    146 sqlite3_result_error_code: fn(*mut Opaque, c_int);
+    135 sqlite3_open_v2: fn(*const c_char, *mut *mut Opaque, c_int, *const c_char) -> c_int;
     149 sqlite3_context_db_handle: fn(*mut Opaque) -> *mut Opaque;
+    155 sqlite3_backup_finish: fn(*mut Opaque) -> c_int;
+    156 sqlite3_backup_init: fn(
+        *mut Opaque, *const c_char, *mut Opaque, *const c_char
+    ) -> *mut Opaque;
+    159 sqlite3_backup_step: fn(*mut Opaque, c_int) -> c_int;
     162 sqlite3_create_function_v2: fn(
         *mut Opaque, *const c_char, c_int, c_int, *mut c_void, Option<Function>, Option<Function>,
         Option<unsafe extern "C" fn(*mut Opaque)>, Option<unsafe extern "C" fn(*mut c_void)>
     ) -> c_int;
     189 sqlite3_uri_parameter: fn(*const c_char, *const c_char) -> *const c_char;
+    192 sqlite3_auto_extension: fn(Option<unsafe extern "C" fn()>) -> c_int;
     245 sqlite3_uri_key: fn(*const c_char, c_int) -> *const c_char;
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::api::{Api, Opaque};
 use super::{functions, install, raw};
 use crate::NAME;
+use crate::error::{Failure, Outcome};
 use crate::system::System;
 
 /// The system of the extension: one for the process, however often it is loaded.
@@ -46,13 +47,7 @@ fn load(connection: *mut Opaque, api: Api) -> Result<(), String> {
     // SAFETY: the name ends with a zero.
     let is_registered = !unsafe { (api.sqlite3_vfs_find)(name.as_ptr()) }.is_null();
     let own = match (&*system, is_registered) {
-        (Some(own), true) => {
-            api.log(
-                raw::NOTICE,
-                "the extension is loaded already: its memory stays as it is",
-            );
-            own.clone()
-        }
+        (Some(own), true) => own.clone(),
         (None, true) => {
             return Err(format!(
                 "a VFS named {NAME} is registered already, by another copy of this library; use \
@@ -66,7 +61,18 @@ fn load(connection: *mut Opaque, api: Api) -> Result<(), String> {
             own
         }
     };
-    *system = Some(own.clone());
-    functions::add(connection, api, &own)
+    *system = Some(own);
+    functions::add(connection)
         .map_err(|code| format!("SQLite refused the functions with code {code}"))
+}
+
+/// The counters of the extension's memory.
+pub(super) fn stats() -> Outcome<String> {
+    let system = SYSTEM
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let none = || Failure::new(raw::ERROR, "this connection uses no memory of innerspace");
+    let memory = system.ok_or_else(none)?.memory(None)?;
+    Ok(memory.stats().to_string())
 }

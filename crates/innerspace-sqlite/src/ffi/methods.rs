@@ -1,13 +1,13 @@
 //! The methods of an open file, as SQLite calls them.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::slice;
 
 use super::raw::{self, IoMethods, SqliteFile};
 use super::vfs::{App, answer};
 use crate::error::{Failure, Outcome};
-use crate::file::{Control, OpenFile};
+use crate::file::{BranchAnswer, BranchCall, Control, OpenFile};
 
 /// An open file, in memory that SQLite gives.
 #[repr(C)]
@@ -39,6 +39,18 @@ static METHODS: IoMethods = IoMethods {
     fetch,
     unfetch,
 };
+
+/// The file control by which a connection's functions reach its database. Numbers above 100 are for
+/// the use of a VFS.
+pub(super) const BRANCH: c_int = 0x494e_5301;
+
+/// The argument of [`BRANCH`].
+pub(super) struct CallOfBranch<'a> {
+    pub(super) call: BranchCall<'a>,
+    pub(super) answer: Outcome<BranchAnswer>,
+    /// The name of the VFS that has answered.
+    pub(super) vfs: CString,
+}
 
 /// Makes an open file of the memory that SQLite gave for one.
 ///
@@ -190,6 +202,12 @@ unsafe extern "C" fn file_control(
                 raw::FCNTL_EXTERNAL_READER => Control::ExternalReader(of(argument)),
                 raw::FCNTL_VFSNAME => {
                     *of::<*mut c_char>(argument) = app.api.text(&app.name.to_string_lossy());
+                    return Ok(raw::OK);
+                }
+                BRANCH => {
+                    let call = of::<CallOfBranch<'_>>(argument);
+                    call.vfs = app.name.clone();
+                    call.answer = file.branch(call.call);
                     return Ok(raw::OK);
                 }
                 _ => return Ok(raw::NOTFOUND),

@@ -14,4 +14,5 @@ mod vfs;
 
 #[doc(hidden)]
 pub use api::Api;
+pub(crate) use functions::write_back_to;
 pub(crate) use vfs::install;

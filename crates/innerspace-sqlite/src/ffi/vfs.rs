@@ -6,8 +6,10 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::api::Api;
+use super::functions;
 use super::methods::{self, Handle};
 use super::raw::{self, SqliteFile, SqliteVfs, Symbol};
+use crate::branch::{join, split};
 use crate::error::{Failure, Outcome};
 use crate::system::{System, path_of};
 use crate::uri::Wishes;
@@ -76,7 +78,10 @@ pub(crate) fn install(
     let vfs = Box::leak(Box::new(vfs));
     // SAFETY: the VFS is complete, and lives for ever.
     match unsafe { (app.api.sqlite3_vfs_register)(vfs, c_int::from(is_default)) } {
-        raw::OK => Ok(()),
+        raw::OK => {
+            functions::add_to_all(api);
+            Ok(())
+        }
         code => Err(code),
     }
 }
@@ -149,14 +154,13 @@ macro_rules! base {
 }
 
 unsafe extern "C" fn delete(vfs: *mut SqliteVfs, name: *const c_char, durably: c_int) -> c_int {
-    // SAFETY: the VFS is ours.
-    let app = unsafe { app(vfs) };
-    if app.system.is_host() {
+    // SAFETY: the VFS is ours, and names end with a zero.
+    let (app, own) = unsafe { (app(vfs), path_of(CStr::from_ptr(name))) };
+    if !app.system.is_own(own) {
         return base!(vfs, delete, raw::IOERR_DELETE, name, durably);
     }
     answer(app, || {
-        // SAFETY: names end with a zero.
-        let name = path_of(unsafe { CStr::from_ptr(name) });
+        let name = own;
         app.system.delete(name, durably != 0)?;
         Ok(raw::OK)
     })
@@ -168,14 +172,13 @@ unsafe extern "C" fn access(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: the VFS is ours.
-    let app = unsafe { app(vfs) };
-    if app.system.is_host() {
+    // SAFETY: the VFS is ours, and names end with a zero.
+    let (app, own) = unsafe { (app(vfs), path_of(CStr::from_ptr(name))) };
+    if !app.system.is_own(own) {
         return base!(vfs, access, raw::IOERR_ACCESS, name, flags, out);
     }
     answer(app, || {
-        // SAFETY: names end with a zero.
-        let name = path_of(unsafe { CStr::from_ptr(name) });
+        let name = own;
         let exists = app.system.exists(name)?;
         // SAFETY: SQLite gives a place.
         unsafe { *out = c_int::from(exists) };
@@ -189,19 +192,77 @@ unsafe extern "C" fn full_pathname(
     room: c_int,
     out: *mut c_char,
 ) -> c_int {
+    // SAFETY: names end with a zero.
+    let own = unsafe { CStr::from_ptr(name) };
+    if let Some((database, branch)) = split(&path_of(own).to_string_lossy()) {
+        // The name is of a branch already: the base resolves the database's.
+        let (Ok(database), branch) = (CString::new(database), branch.to_owned()) else {
+            return raw::CANTOPEN;
+        };
+        return full_name(vfs, &database, Some(&branch), room, out);
+    }
+    // SAFETY: SQLite keeps the parameters behind the name that it passes here, as it does for its
+    // own use just after this call.
+    let branch = unsafe { parameter_behind(own, c"branch") };
+    full_name(vfs, own, branch.as_deref(), room, out)
+}
+
+/// Writes the full name of a database, or of a branch of it.
+fn full_name(
+    vfs: *mut SqliteVfs,
+    name: &CStr,
+    branch: Option<&str>,
+    room: c_int,
+    out: *mut c_char,
+) -> c_int {
     // SAFETY: the VFS is ours.
     let app = unsafe { app(vfs) };
-    if app.system.is_host() {
-        return base!(vfs, full_pathname, raw::CANTOPEN, name, room, out);
+    let bytes = room.max(0) as usize;
+    let code = match app.system.is_host() {
+        true => base!(vfs, full_pathname, raw::CANTOPEN, name.as_ptr(), room, out),
+        false if name.count_bytes() >= bytes => return raw::CANTOPEN,
+        false => {
+            // SAFETY: there is room, as checked just now.
+            unsafe { ptr::copy_nonoverlapping(name.as_ptr(), out, name.count_bytes() + 1) };
+            raw::OK
+        }
+    };
+    let Some(branch) = branch else { return code };
+    if code & 0xff != raw::OK {
+        return code;
     }
-    // SAFETY: names end with a zero.
-    let bytes = unsafe { CStr::from_ptr(name) }.to_bytes_with_nul();
-    if bytes.len() > room.max(0) as usize {
+    // SAFETY: the base has written a name that ends with a zero.
+    let full = unsafe { CStr::from_ptr(out) };
+    let Ok(joined) = CString::new(join(&full.to_string_lossy(), branch)) else {
+        return raw::CANTOPEN;
+    };
+    if joined.count_bytes() >= bytes {
         return raw::CANTOPEN;
     }
     // SAFETY: there is room, as checked just now.
-    unsafe { ptr::copy_nonoverlapping(name, out, bytes.len()) };
-    raw::OK
+    unsafe { ptr::copy_nonoverlapping(joined.as_ptr(), out, joined.count_bytes() + 1) };
+    code
+}
+
+/// Returns a parameter of the URI that is behind a name: keys and values in turn, each with a zero
+/// at its end, and an empty key at the end of all.
+///
+/// # Safety
+/// They are there.
+unsafe fn parameter_behind(name: &CStr, wanted: &CStr) -> Option<String> {
+    let next = |text: &CStr| {
+        // SAFETY: by the function's own rule something follows.
+        unsafe { CStr::from_ptr(text.as_ptr().add(text.count_bytes() + 1)) }
+    };
+    let mut key = next(name);
+    while !key.is_empty() {
+        let value = next(key);
+        if key == wanted {
+            return Some(value.to_string_lossy().into_owned());
+        }
+        key = next(value);
+    }
+    None
 }
 
 unsafe extern "C" fn dl_open(vfs: *mut SqliteVfs, name: *const c_char) -> *mut c_void {

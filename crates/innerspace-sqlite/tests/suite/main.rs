@@ -1,6 +1,7 @@
 //! SQLite over the VFS: every journal mode, other processes, power cuts, kills, and bad input.
 
 mod bad_input;
+mod branches;
 mod common;
 mod disks;
 mod extension;

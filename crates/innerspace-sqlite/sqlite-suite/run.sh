@@ -1,0 +1,119 @@
+#!/bin/sh
+# SQLite's own programs with this VFS as their default, beside the same programs with SQLite's own.
+#
+#   crates/innerspace-sqlite/sqlite-suite/run.sh            everything
+#   crates/innerspace-sqlite/sqlite-suite/run.sh speed      speedtest1 alone
+#   crates/innerspace-sqlite/sqlite-suite/run.sh tests      the test files alone
+#   crates/innerspace-sqlite/sqlite-suite/run.sh FILE ...   test files by name, without `.test`
+#
+# Needs Debian or a relative of it, with: apt-get install build-essential dpkg-dev tcl tcl-dev
+# The source is Debian's package sqlite3, fetched by apt into target/sqlite-suite; nothing of the
+# system is changed, and nothing that was fetched belongs to the repository.
+#
+# Exit code 0: each test file gave the same errors by both. 1: there are differences, or a build
+# failed. The lists are in target/sqlite-suite/results.
+set -eu
+
+files="io lock journal1 wal wal2 walvfs mmap1 mmap2 pager1 pragma corrupt"
+
+root=$(cd "$(dirname "$0")/../../.." && pwd)
+own="$root/crates/innerspace-sqlite/sqlite-suite"
+target=${CARGO_TARGET_DIR:-$root/target}
+work="$target/sqlite-suite"
+results="$work/results"
+mkdir -p "$work/lists/partial" "$work/archives/partial" "$results"
+
+# The sources of Debian's own mirrors, as this system has them, for source packages.
+fetch() {
+    ls -d "$work"/sqlite3-*/ >/dev/null 2>&1 && return
+    cat /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources 2>/dev/null |
+        sed -n 's/^deb \(.*debian.*\)$/deb-src \1/p' >"$work/one.list"
+    sed 's/^Types:.*/Types: deb-src/' /etc/apt/sources.list.d/debian.sources \
+        >"$work/own.sources" 2>/dev/null || rm -f "$work/own.sources"
+    list="$work/one.list"
+    test -s "$work/own.sources" && list="$work/own.sources"
+    set -- -q -o "Dir::Etc::SourceList=$list" -o Dir::Etc::SourceParts=/dev/null \
+        -o "Dir::State::Lists=$work/lists" -o "Dir::Cache::Archives=$work/archives"
+    (cd "$work" && apt-get "$@" update && apt-get "$@" source sqlite3)
+}
+
+build() {
+    (cd "$root" && cargo build --release -p innerspace-sqlite)
+    source=$(ls -d "$work"/sqlite3-*/ | head -1)
+    cd "$source"
+    cp "$own/default_vfs.c" .
+    cp "$target/release/libinnerspace_sqlite.so" .
+    test -e Makefile || ./configure >"$work/configure.log" 2>&1
+    gcc -O2 -c default_vfs.c -I. -o default_vfs.o 2>"$work/shim.log" ||
+        { make sqlite3.h >"$work/make.log" 2>&1 && gcc -O2 -c default_vfs.c -I. -o default_vfs.o; }
+    # Both VFSs are in the same program, so the compiler and its options are the same for both.
+    link="$source/default_vfs.o -L$source -linnerspace_sqlite -Wl,-rpath,$source"
+    make OPTS="-DSQLITE_EXTRA_INIT=innerspace_default" LIBS="$link -lpthread -ldl -lm -lz" \
+        TLIBS="$link -lpthread -ldl -lm -lz" \
+        speedtest1 testfixture >"$work/make.log" 2>&1 || { tail -20 "$work/make.log"; exit 1; }
+    cd "$root"
+}
+
+# Total of speedtest1: the last line has it.
+speed() {
+    cd "$work"
+    for mode in "--journal delete" "--journal wal" "--journal wal --mmap 1000000000"; do
+        for vfs in unix innerspace; do
+            best=
+            for round in 1 2 3; do
+                rm -f speed.db*
+                INNERSPACE_VFS=$vfs "$source/speedtest1" --size 100 --verify $mode speed.db \
+                    >"$results/speed.$vfs.$(echo "$mode" | tr -d ' -').$round" 2>&1
+                total=$(sed -n 's/.*TOTAL[. ]*\([0-9.]*\)s.*/\1/p' \
+                    "$results/speed.$vfs.$(echo "$mode" | tr -d ' -').$round")
+                best=$(printf '%s\n%s\n' "$best" "$total" | grep . | sort -n | head -1)
+            done
+            echo "speedtest1 --size 100 --verify $mode, $vfs: $best s (best of 3)"
+        done
+    done
+    rm -f speed.db*
+    cd "$root"
+}
+
+# Runs a test file by a VFS. Prints the number of errors, and the tests that failed.
+one() {
+    folder="$work/run.$1"
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    (cd "$folder" && INNERSPACE_VFS=$1 timeout 900 "$source/testfixture" "$source/test/$2.test" \
+        >"$results/$2.$1.log" 2>&1) || true
+    sed -n 's/^!Failures on these tests: //p' "$results/$2.$1.log" | tr ' ' '\n' | sort \
+        >"$results/$2.$1.failed"
+    sed -n 's/^\([0-9]* errors out of [0-9]* tests\).*/\1/p' "$results/$2.$1.log" |
+        grep . || echo "did not end: $(tail -1 "$results/$2.$1.log")"
+}
+
+tests() {
+    differ=0
+    for file in "$@"; do
+        own_vfs=$(one unix "$file")
+        ours=$(one innerspace "$file")
+        if test "$own_vfs" = "$ours" && cmp -s "$results/$file.unix.failed" \
+            "$results/$file.innerspace.failed"; then
+            echo "$file: $ours; the same"
+        else
+            differ=1
+            echo "$file: unix $own_vfs; innerspace $ours"
+            diff "$results/$file.unix.failed" "$results/$file.innerspace.failed" | sed 's/^/    /' || true
+        fi
+    done
+}
+
+fetch
+build
+differ=0
+echo "SQLite $(cat "$source/VERSION") of $(basename "$(ls "$work"/sqlite3_*.dsc)" .dsc)," \
+    "$(gcc --version | head -1), $(rustc --version), Linux $(uname -r)," \
+    "$(df --output=fstype "$work" | tail -1)"
+case "${1:-all}" in
+all) speed; tests $files ;;
+speed) speed ;;
+tests) tests $files ;;
+*) tests "$@" ;;
+esac
+exit $differ

@@ -1,0 +1,324 @@
+//! Making and ending branches: what a connection to the parent does.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use innerspace::store::read_exact_or_eof;
+
+use crate::branch::{Branch, Moment, join};
+use crate::database::Database;
+use crate::disk::{self, Opening};
+use crate::error::{Failure, Outcome};
+use crate::ffi::raw;
+use crate::file::{BranchAnswer, BranchCall};
+use crate::gate::{Kept, Writer};
+use crate::history::History;
+use crate::index::Index;
+use crate::locks::{DATABASE, Kind, Locks, RESERVED, SHARED};
+use crate::wal::{Generation, WalState};
+
+/// How often a moment without a writer is looked for, and the time in between.
+const TRIES: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The region of a WAL's index that has its state.
+const REGION: usize = 32 << 10;
+
+/// Makes a call for a connection to `database`. `path` is where it is in the file system.
+pub(crate) fn answer(
+    call: BranchCall<'_>,
+    database: &Arc<Database>,
+    path: Option<&Path>,
+    connection: u64,
+) -> Outcome<BranchAnswer> {
+    let root = match &database.of_branch {
+        Some(branch) => branch.root.clone(),
+        None => database.clone(),
+    };
+    match call {
+        BranchCall::Begin(name) => {
+            root.branches.check_new(name)?;
+            begin(name, &root, database, path)?;
+            Ok(BranchAnswer::Done)
+        }
+        BranchCall::Changes(name) => {
+            let branch = root.branches.named(name)?;
+            branch.changed_pages().map(BranchAnswer::Pages)
+        }
+        BranchCall::Discard(name) => {
+            root.branches.discard(name)?;
+            Ok(BranchAnswer::Done)
+        }
+        BranchCall::BeginCommit(name) => {
+            let branch = root.branches.named(name)?;
+            begin_commit(&branch, database, connection)?;
+            Ok(BranchAnswer::Path(join(&root.name, name)))
+        }
+        BranchCall::Stats => Ok(BranchAnswer::Text(root.memory.stats().to_string())),
+        BranchCall::EndCommit => {
+            database.gate.end_reserve();
+            Ok(BranchAnswer::Done)
+        }
+    }
+}
+
+/// Makes a branch at the first moment at which that can be.
+fn begin(name: &str, root: &Arc<Database>, parent: &Arc<Database>, path: Option<&Path>) -> Outcome {
+    let is_in_vain = |failure: &Failure| failure.code != raw::BUSY;
+    for _ in 0..TRIES {
+        match try_begin(name, root, parent, path) {
+            Err(failure) if !is_in_vain(&failure) => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    let reason = format!(
+        "no branch of {} could begin: another connection was writing all the time; try again",
+        parent.name
+    );
+    Err(Failure::new(raw::BUSY, reason))
+}
+
+fn try_begin(
+    name: &str,
+    root: &Arc<Database>,
+    parent: &Arc<Database>,
+    path: Option<&Path>,
+) -> Outcome {
+    let has_wal = has_wal(parent)?;
+    if parent.of_branch.is_some() && has_wal {
+        return Err(Failure::new(
+            raw::ERROR,
+            format!(
+                "{} has a WAL of its own; set its journal_mode to DELETE first",
+                parent.name
+            ),
+        ));
+    }
+    parent.gate.close(|| keep_out(parent, path, has_wal))?;
+    let is_writing = parent.gate.is_taken(Writer::Reserved, u64::MAX);
+    let begun = parent.gate.with(|kept| match (&kept.index, has_wal) {
+        (Some(index), true) => begin_with_wal(name, root, parent, index),
+        (None, false) => {
+            let is_writing = is_writing == Some(true);
+            begin_with_journal(name, root, parent, kept, is_writing)
+        }
+        // Connections changed the journal mode while there are branches.
+        _ => Err(Failure::new(
+            raw::ERROR,
+            format!(
+                "the journal mode of {} was changed since its first branch; discard its branches",
+                parent.name
+            ),
+        )),
+    });
+    let begun = begun.unwrap_or_else(|| Err(Failure::busy()));
+    if begun.is_err() && root.branches.is_empty() {
+        parent.gate.open();
+    }
+    begun
+}
+
+/// Takes the writers' locks against other processes, and makes sure that the cache is current.
+fn keep_out(parent: &Database, path: Option<&Path>, has_wal: bool) -> Outcome<Kept> {
+    let failed = |error: io::Error| parent.failure(raw::IOERR_LOCK, "cannot lock", &error);
+    let how = Opening {
+        write: true,
+        create: false,
+        exclusive: false,
+        mode: 0,
+    };
+    let file: Option<Arc<File>> = match path {
+        Some(path) => Some(Arc::new(disk::open(path, how).map_err(failed)?)),
+        None => None,
+    };
+    let locks = match &file {
+        Some(file) => Locks::host(file.clone(), &DATABASE),
+        None => Locks::process(&parent.table),
+    };
+    let (kind, unit) = match has_wal {
+        true => (Kind::Shared, SHARED),
+        false => (Kind::Exclusive, RESERVED),
+    };
+    if !locks.take(kind, unit..unit + 1).map_err(failed)? {
+        return Err(Failure::busy());
+    }
+    let mut index = None;
+    if has_wal {
+        let mut opened = match (path, &file) {
+            (Some(path), Some(file)) => Index::host(path, file, false)?,
+            _ => Index::heap(&parent.index),
+        };
+        if opened.region(0, REGION, false)?.start.is_none() {
+            return Err(Failure::new(
+                raw::ERROR,
+                format!(
+                    "the WAL of {} is not in use; read the database once first",
+                    parent.name
+                ),
+            ));
+        }
+        opened.lock(0, 2, raw::SHM_LOCK | raw::SHM_EXCLUSIVE)?;
+        index = Some(opened);
+    }
+    if let Some(file) = &file {
+        parent.check_header(file)?;
+        if let Some(index) = &index {
+            parent.check_progress(index.progress());
+        }
+    }
+    Ok(Kept { locks, index })
+}
+
+/// Begins a branch of a database with a rollback journal: nobody is changing the file, and none of
+/// its changes is left to be undone.
+fn begin_with_journal(
+    name: &str,
+    root: &Arc<Database>,
+    parent: &Arc<Database>,
+    kept: &Kept,
+    is_writing: bool,
+) -> Outcome {
+    let failed = |error: io::Error| parent.failure(raw::IOERR_LOCK, "cannot lock", &error);
+    let shared = SHARED..SHARED + 1;
+    if !kept
+        .locks
+        .take(Kind::Shared, shared.clone())
+        .map_err(failed)?
+    {
+        return Err(Failure::busy());
+    }
+    let begun = check_journal(parent, is_writing).and_then(|()| {
+        let mut history = parent.history();
+        let len = parent.len()?;
+        let mut page_size = [0; 2];
+        parent.read_now(&mut page_size, 16)?;
+        let page_size = match u16::from_be_bytes(page_size) {
+            1 => 65_536,
+            0 => 4096,
+            size => u64::from(size),
+        };
+        let moment = Moment {
+            epoch: history.begin(),
+            len,
+            page_size,
+            wal: None,
+            change: None,
+        };
+        drop(history);
+        Branch::begin(name, root, parent, moment)
+    });
+    kept.locks.release(shared).map_err(failed)?;
+    begun
+}
+
+/// Checks that no journal is left of a transaction that did not end. A writer that is at work has
+/// one too, and has not touched the file as long as others may share it.
+fn check_journal(parent: &Database, is_writing: bool) -> Outcome {
+    if is_writing {
+        return Ok(());
+    }
+    let mut first = [0];
+    let is_hot = (parent.beside)("-journal")
+        .and_then(|journal| read_exact_or_eof(&*journal, &mut first, 0))
+        .is_ok_and(|read| read == 1 && first[0] != 0);
+    match is_hot {
+        true => Err(Failure::new(
+            raw::BUSY,
+            format!(
+                "{} has a journal to be undone; read the database once first",
+                parent.name
+            ),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Begins a branch of a database with a WAL, at its last committed transaction.
+fn begin_with_wal(
+    name: &str,
+    root: &Arc<Database>,
+    parent: &Arc<Database>,
+    index: &Index,
+) -> Outcome {
+    let mut history = parent.history();
+    // A writer is changing the state just now.
+    let state = index.state().ok_or_else(Failure::busy)?;
+    let wal = match state.last {
+        0 => None,
+        last => Some((generation(&mut history, parent, &state)?, last)),
+    };
+    if let Some((wal, last)) = &wal {
+        wal.need(*last);
+    }
+    let page_size = u64::from(state.page_size);
+    let len = match state.last {
+        0 => parent.len()?,
+        _ => u64::from(state.pages) * page_size,
+    };
+    let moment = Moment {
+        epoch: history.begin(),
+        len,
+        page_size,
+        wal,
+        change: Some(state.change),
+    };
+    drop(history);
+    Branch::begin(name, root, parent, moment)
+}
+
+/// Returns the WAL as it is since it last started over.
+fn generation(
+    history: &mut History,
+    parent: &Database,
+    state: &WalState,
+) -> Outcome<Arc<Generation>> {
+    if let Some(wal) = history.wal.as_ref().filter(|wal| wal.is(state)) {
+        return Ok(wal.clone());
+    }
+    let wal = (parent.beside)("-wal");
+    let wal =
+        wal.map_err(|error| parent.failure(raw::IOERR_READ, "cannot open the WAL of", &error))?;
+    let wal = Arc::new(Generation::new(state, wal));
+    history.wal = Some(wal.clone());
+    Ok(wal)
+}
+
+fn has_wal(database: &Database) -> Outcome<bool> {
+    let mut version = [0];
+    database.read_now(&mut version, 18)?;
+    Ok(version == [2])
+}
+
+/// Lets `connection` alone write the parent, if the branch can be written back.
+fn begin_commit(branch: &Branch, database: &Arc<Database>, connection: u64) -> Outcome {
+    let name = &branch.name;
+    if !Arc::ptr_eq(&branch.parent, database) {
+        let reason = format!("{} is not the parent of branch {name:?}", database.name);
+        return Err(Failure::new(raw::ERROR, reason));
+    }
+    if !database.gate.reserve(connection) {
+        let reason = format!("another connection is writing {}; try again", database.name);
+        return Err(Failure::new(raw::BUSY, reason));
+    }
+    let has_moved = match branch.moment.change {
+        Some(change) => {
+            let state = database
+                .gate
+                .with(|kept| kept.index.as_ref().and_then(Index::state));
+            state.flatten().is_none_or(|state| state.change != change)
+        }
+        None => database.history().was_written_since(branch.moment.epoch),
+    };
+    if has_moved {
+        database.gate.end_reserve();
+        let reason = format!(
+            "{} has moved on since branch {name:?} began; make a new branch of it, and change that",
+            database.name
+        );
+        return Err(Failure::new(raw::ERROR, reason));
+    }
+    Ok(())
+}
