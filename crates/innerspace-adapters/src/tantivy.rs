@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use innerspace::{FileOpener, OpenError, PagedFile, file::Cursor, store};
+use innerspace::file::{Cursor, FileError};
+use innerspace::{FileOpener, OpenError, PagedFile, store};
 use tantivy::HasLen;
 use tantivy::directory::error::{
     DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError,
@@ -20,6 +21,10 @@ use tantivy::directory::{
 ///
 /// Names, locks, and the small files that are replaced as a whole (`meta.json`) are tantivy's own
 /// [`MmapDirectory`]'s, so that both open the same index. Nothing is mapped.
+///
+/// tantivy asks for some ranges as one slice that a small limit has no room for: for all stored
+/// documents of a segment when it is merged. Such a range is a copy on the heap, outside the limit,
+/// until tantivy drops it.
 ///
 /// ```
 /// use innerspace::{MIB, Memory};
@@ -139,8 +144,19 @@ impl HasLen for PagedHandle {
 
 impl FileHandle for PagedHandle {
     fn read_bytes(&self, range: Range<usize>) -> io::Result<OwnedBytes> {
-        let view = self.0.view(range.start as u64..range.end as u64)?;
-        Ok(OwnedBytes::new(view))
+        let (start, len) = (range.start as u64, range.len());
+        match self.0.view(start..start + len as u64) {
+            Ok(view) => Ok(OwnedBytes::new(view)),
+            // Merging asks for all of a segment's stored documents as one slice.
+            Err(error) if error.is_limit() || matches!(error, FileError::ViewTooLarge { .. }) => {
+                let mut bytes = vec![0; len];
+                match self.0.read_at_uncached(&mut bytes, start)? {
+                    read if read == len => Ok(OwnedBytes::new(bytes)),
+                    _ => Err(error.into()),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

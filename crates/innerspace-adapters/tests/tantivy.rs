@@ -94,6 +94,47 @@ fn an_index_gives_the_answers_that_it_gives_to_tantivy_itself() {
 }
 
 #[test]
+fn segments_with_more_stored_documents_than_the_limit_are_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = Memory::with_limit(MIB).unwrap();
+    let (schema, text, number) = schema();
+    let directory = on_library(&memory, folder.path());
+    let index = Index::create(directory, schema, IndexSettings::default()).unwrap();
+    let mut writer = index.writer_with_num_threads(1, 60_000_000).unwrap();
+    // Words that do not compress: a store of more than 1 MiB for each segment.
+    let mut state = 1_u64;
+    let mut word = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        format!("{:016x} ", state ^ state >> 29)
+    };
+    for segment in 0..2_u64 {
+        for at in 0..300 {
+            let words: String = (0..400).map(|_| word()).collect();
+            writer
+                .add_document(doc!(text => words, number => segment * 300 + at))
+                .unwrap();
+        }
+        writer.commit().unwrap();
+    }
+    let segments = index.searchable_segment_ids().unwrap();
+    assert_eq!(segments.len(), 2);
+    writer.merge(&segments).wait().unwrap();
+    writer.wait_merging_threads().unwrap();
+    let searcher = index.reader().unwrap().searcher();
+    assert_eq!(searcher.segment_readers().len(), 1);
+    let mut numbers: Vec<_> = (0..600)
+        .map(|id| {
+            let document: TantivyDocument = searcher.doc(tantivy::DocAddress::new(0, id)).unwrap();
+            document.get_first(number).unwrap().as_u64().unwrap()
+        })
+        .collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..600));
+}
+
+#[test]
 fn what_is_missing_or_there_already_is_tantivys_error() {
     let folder = tempfile::tempdir().unwrap();
     let memory = Memory::with_limit(MIB).unwrap();
