@@ -6,7 +6,7 @@
 //! - read without a copy: [`View`], an immutable slice; [`ScatterView`] and [`Chunks`] for what
 //!   need not be one slice; [`Array`] for numbers; [`BlockReader`] for many small reads
 //! - read and write as `std::io` does: [`Cursor`]
-//! - choose when it is written: [`WriteOrder`]
+//! - say in which order it will be read: [`Reading`]; choose when it is written: [`WriteOrder`]
 //! - wait without a thread: [`Ready`], [`Task`]
 //! - what can go wrong: [`FileError`], [`CloseError`]
 //!
@@ -14,6 +14,7 @@
 
 pub use crate::cache::{
     Array, BlockReader, Chunks, CloseError, Cursor, Element, FileAccess, FileError, FileStats,
-    HeldReason, PagedFile, Ready, ScatterView, StoreAction, Task, TimedOut, View, WriteOrder,
+    HeldReason, PagedFile, Reading, Ready, ScatterView, StoreAction, Task, TimedOut, View,
+    WriteOrder,
 };
 pub use crate::memory::{FileOpener, OpenError};

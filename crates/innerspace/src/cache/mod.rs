@@ -107,7 +107,7 @@ pub(crate) use map::fault::{FaultKind, FaultPage, Hole, LockedBlock};
 pub(crate) use map::fault_around::FaultAround;
 pub(crate) use map::mappers::{MapperId, MapperList, Mappers, Revoke};
 pub use read::block_reader::BlockReader;
-pub(crate) use read::read_ahead::Reading;
+pub use read::read_ahead::Reading;
 pub use read::scatter::{Chunks, ScatterView};
 pub use read::view::View;
 pub use ready::Ready;

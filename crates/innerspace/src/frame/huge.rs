@@ -104,6 +104,7 @@ impl HugeParts {
     }
 
     /// Checks the counts of holes, those behind the last frame included.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn validate(&self, holes: u32) {
         let counted: u32 = self.holes.iter().sum();
         assert!(self.holes.is_empty() || counted == holes, "{counted} holes");

@@ -124,6 +124,7 @@ impl Drop for Window<'_> {
 
 impl Buddy {
     /// Returns the number of holes, those of windows included.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn count_holes(&self, metas: &[Meta]) -> u32 {
         let holes = self.holes + self.windows.iter().map(Range::len).sum::<usize>() as u32;
         let behind = self

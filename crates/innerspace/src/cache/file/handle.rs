@@ -23,6 +23,7 @@ use crate::cache::file::options::FileOptions;
 use crate::cache::file::stats::FileStats;
 use crate::cache::map::evict::Evicting;
 use crate::cache::read::copy::prefetch;
+use crate::cache::read::read_ahead::Reading;
 use crate::cache::read::view::View;
 use crate::cache::service::Cache;
 use crate::cache::truncate;
@@ -603,6 +604,27 @@ impl PagedFile {
         self.core().check_process()?;
         let blocks = self.core().blocks_of(self.bytes(range)?);
         Ok(self.core().evict_range(blocks, Evicting::All))
+    }
+
+    /// Says in which order this handle will read. Other handles of the file, and mappings
+    /// ([`Advice`](crate::space::Advice)), read ahead as they were told. [`Reading::Normal`], the
+    /// default, finds the order out.
+    ///
+    /// ```
+    /// # use innerspace::{MIB, Memory, file::Reading};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("table.db");
+    /// # std::fs::write(&path, vec![7; MIB as usize])?;
+    /// let memory = Memory::with_limit(4 * MIB)?;
+    /// let lookups = memory.open(&path)?;
+    /// lookups.set_reading(Reading::Random);
+    /// let scan = lookups.clone();                        // a handle of its own
+    /// scan.set_reading(Reading::Sequential);
+    /// # Ok(()) }
+    /// ```
+    pub fn set_reading(&self, reading: Reading) {
+        self.handle.stream.set_reading(reading);
     }
 
     /// Reads a range into the cache ahead of use. This is a hint: blocks that do not fit are

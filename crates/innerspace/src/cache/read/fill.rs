@@ -39,11 +39,11 @@ pub(crate) struct Miss<'s> {
 }
 
 impl<'s> Miss<'s> {
-    /// Creates a miss of one block.
+    /// Creates a miss of one block, in the order that the stream was told.
     pub(crate) fn of(stream: &'s Stream) -> Miss<'s> {
         Miss {
             stream,
-            reading: Reading::Normal,
+            reading: stream.reading(),
             wanted: 1,
         }
     }

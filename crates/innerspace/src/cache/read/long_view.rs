@@ -63,7 +63,6 @@ use crate::cache::lookup::block::{BlockRef, NewBlock};
 use crate::cache::lookup::get::{Basis, Get, Got};
 use crate::cache::read::fill::Miss;
 use crate::cache::read::holes::Content;
-use crate::cache::read::read_ahead::Reading;
 use crate::cache::read::take_view::take_found;
 use crate::cache::read::view::{MAX_ZEROS, View};
 use crate::cache::wait::Wait;
@@ -489,7 +488,7 @@ impl<'f> LineUp<'f> {
             let wanted = self.blocks.end - run[0].block();
             let tuning = core.tuning();
             let stream = &handle.stream;
-            let ahead = stream.miss(run[0].block(), wanted, Reading::Normal, &tuning);
+            let ahead = stream.miss(run[0].block(), wanted, stream.reading(), &tuning);
             core.read_ahead(stream, ahead, Get::NONE, &mut drop);
         }
         drop(core.read_run(run)?);

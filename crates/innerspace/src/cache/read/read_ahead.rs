@@ -15,17 +15,19 @@
 use std::ops::Range;
 
 use super::window::{FIRST_WINDOW, Tuning};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// The order in which the pages of a mapping will be read.
+/// The order in which a handle, or the pages of a mapping, will read a file:
+/// [`PagedFile::set_reading`](crate::PagedFile::set_reading).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) enum Reading {
+#[non_exhaustive]
+pub enum Reading {
     /// Unknown: the order is found out by the misses.
     #[default]
     Normal,
-    /// In no order: there is neither read-ahead nor fault-around.
+    /// In no order: nothing is read ahead.
     Random,
-    /// In order: all of a window is read ahead from the first miss on.
+    /// From start to end: all of a window is read ahead from the first miss on.
     Sequential,
 }
 
@@ -80,6 +82,8 @@ pub(crate) struct Stream {
     most: u64,
     /// The number of uses so far.
     clock: AtomicU64,
+    /// The order that the handle has been told, as a number.
+    reading: AtomicU8,
 }
 
 impl Default for Stream {
@@ -287,7 +291,27 @@ impl Stream {
             one: Default::default(),
             most,
             clock: AtomicU64::new(0),
+            reading: AtomicU8::new(0),
         }
+    }
+
+    /// Returns the order in which the handle's owner reads.
+    pub(crate) fn reading(&self) -> Reading {
+        match self.reading.load(Ordering::Relaxed) {
+            1 => Reading::Random,
+            2 => Reading::Sequential,
+            _ => Reading::Normal,
+        }
+    }
+
+    /// Sets the order in which the handle's owner reads.
+    pub(crate) fn set_reading(&self, reading: Reading) {
+        let number = match reading {
+            Reading::Normal => 0,
+            Reading::Random => 1,
+            Reading::Sequential => 2,
+        };
+        self.reading.store(number, Ordering::Relaxed);
     }
 
     fn bounded(&self, tuning: &Tuning) -> Tuning {

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::cache::{FaultKind, FileError, View};
+use crate::cache::{FaultKind, FileError, Reading, View};
 use crate::frame::FlagSet;
 use crate::store::faulty::{Failure, Fault, OperationKind, Record, Release, Rule};
 use crate::sync::{Arc, thread};
@@ -220,7 +220,7 @@ fn a_fault_leaves_it_to_the_mapping_to_say_that_a_page_was_used() {
                     1,
                     FaultKind::Read,
                     &(1..2),
-                    crate::cache::Reading::Normal,
+                    Reading::Normal,
                     crate::cache::Wait::Yes,
                 )
                 .unwrap(),
@@ -249,6 +249,28 @@ fn a_stream_is_read_ahead_and_jumps_are_not() {
         64 + 2,
         "blocks 131 and 200 are outside the scan: {stats}"
     );
+}
+
+#[test]
+fn two_handles_of_a_file_read_ahead_as_each_was_told() {
+    let cache = memory(512);
+    let file = open(&cache, &patterned(1 << 20), &options(4096));
+    let (lookups, scan) = (file.clone(), file.clone());
+    lookups.set_reading(Reading::Random);
+    scan.set_reading(Reading::Sequential);
+    let byte = |handle: &PagedFile, block: u64| {
+        let mut byte = [0];
+        handle.read_at(&mut byte, block * 4096).unwrap();
+        file.stats().read_ahead
+    };
+    for block in 0..8 {
+        assert_eq!(byte(&lookups, block), 0);
+    }
+    assert!(byte(&scan, 100) > 0, "from the first miss on");
+    let before = byte(&lookups, 0);
+    for block in 16..24 {
+        assert_eq!(byte(&lookups, block), before, "block {block}");
+    }
 }
 
 #[test]

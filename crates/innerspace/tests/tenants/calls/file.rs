@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use innerspace::file::{FileAccess, WriteOrder};
+use innerspace::file::{FileAccess, Reading, WriteOrder};
 use innerspace::store::FileLock;
 
 use super::{Arguments, Entry, PAGE, calls};
@@ -91,6 +91,10 @@ calls! {
         discard: |h, _| h.file()?.discard()?;
         invalidate: |h, x| h.file()?.invalidate(x.range())?;
         evict: |h, x| h.file()?.evict(x.range())?;
+        set_reading: |h, x| {
+            let orders = [Reading::Normal, Reading::Random, Reading::Sequential];
+            h.file()?.set_reading(x.one_of(&orders))
+        };
         prefetch: |h, x| h.file()?.prefetch(x.range())?;
         set_barrier: |h, x| h.file()?.set_barrier(x.number());
         release_through: |h, x| h.file()?.release_through(x.number());
