@@ -26,7 +26,7 @@ use vm_memory::{
 /// use vm_memory::{Bytes, GuestAddress};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let space = Memory::with_limit(8 * MIB)?.space()?;
+/// let space = Memory::with_limit(8 * MIB)?.create_space()?;
 /// let at = space.map(Map::anonymous(MIB))?;
 /// let guest = guest_memory(&space, at, MIB)?;
 /// guest.write_obj(7_u32, GuestAddress(at.0 + 4094))?;      // across two pages
@@ -41,10 +41,10 @@ pub struct PinnedRegion {
     _pin: Arc<Pinned>,
 }
 
-/// Pins `len` bytes at `at`, and makes guest memory of them.
+/// Pins `len` bytes at `at`, and returns them as guest memory.
 ///
 /// # Errors
-/// Those of [`Space::pin`].
+/// The errors of [`Space::pin`].
 pub fn guest_memory(
     space: &Space,
     at: VirtAddr,

@@ -33,8 +33,8 @@
 //!   other processes, foreign code and system calls do not. Each access costs a translation. If
 //!   your files fit in memory on a machine of your own, mmap reads them faster.
 //! - **The limit covers what a `Memory` uses**: file contents, anonymous pages, page tables, index
-//!   nodes, metadata. It does not limit the process. Small bookkeeping on the heap (lists of
-//!   mappings, of dirty blocks; tens of bytes each) is outside it, and so are
+//!   nodes, metadata, and what handles, files, spaces and futures have on the heap. It does not
+//!   limit the process. The lists of dirty blocks (tens of bytes each) are outside it, and so are
 //!   the bytes of a [`MemoryStore`](store::MemoryStore).
 //! - **There is no swap.** Anonymous memory and private copies stay until they are unmapped, and
 //!   file blocks stay while they are viewed. When nothing else is left to evict, an operation that
@@ -50,29 +50,30 @@
 //! - **Only a view of one block is stable.** A [`PagedFile::read_at`], a load, and the taking
 //!   of a view of several blocks may see part of a concurrent write. Loads and stores of up to 8
 //!   bytes, at addresses that are multiples of their size, are never torn.
-//! - **Changes that others make to a file are not followed.** What is cached stays as it was read.
-//!   A read of blocks that are not cached yet fails, and says that the file shrank or changed.
-//!   [`PagedFile::invalidate`] makes the cache look again. The lock that keeps other processes away
-//!   from a writable file is advisory.
+//! - **Changes that others make to a file are not noticed in what is cached**, which stays as it
+//!   was read. A read of blocks that are not cached yet fails, and says that the file shrank or
+//!   changed. [`PagedFile::invalidate`] makes the cache look again. The lock that keeps other
+//!   processes away from a writable file is advisory.
 //! - **A direct access file over a host file can end the process.** If another process cuts the
 //!   host file short, the bytes under our mapping go away, and the next access to them is a SIGBUS.
 //!   [`OnShrink::Error`] turns that into an error, at the price of a system call per access. A
-//!   [`DaxDevice`] of memory or memfd cannot be cut. On a full disk a store is an error, too.
-//!   It can be a SIGBUS in two cases: on a copy-on-write file system; and on a page that was stored
-//!   to, written out by the system, and read in again by another program.
+//!   [`DaxDevice`] of memory or memfd cannot be cut. A store that finds the disk full is an error.
+//!   It is a SIGBUS instead in two cases: on a copy-on-write file system; and if the page had been
+//!   stored to before, was written out by the system, and was read in again by another program.
 //! - **A write beyond `ulimit -f`** raises the kernel's SIGXFSZ, which ends the process. If you
 //!   ignore that signal, the write fails with an error instead.
 //! - **Files bypass the kernel's page cache**, as far as the file system lets them, so a second run
 //!   of the program reads the disk again. [`store::CacheMode`] has the other choices.
-//! - **A [`Session`] makes others wait.** Unmap and fork of its space, and syncs, cuts and
-//!   evictions of the files that are mapped there, wait for its next access or its end. Do not
-//!   block in one.
+//! - **A [`Session`] makes others wait.** Until its next access, or its end, these wait: unmap and
+//!   fork of its space, and syncs, truncations and evictions of the files that are mapped there. Do
+//!   not block in one.
 //! - **A dropped fork parent can stay charged** in part. Memory that it shares with its children
 //!   stays charged until the last of them is gone.
 //! - **A `Memory` does not work across fork(2).** The child process has neither the memory nor its
 //!   threads; use a `Memory` only in the process that made it. Calls in the child return errors
-//!   ([`FileError::OtherProcess`] and its like), drops there leave everything as it is, and no file
-//!   is written. A view, pin or coalesced translation from before the fork reads as zeros there.
+//!   ([`FileError::OtherProcess`] and its like), a handle that is dropped there changes nothing,
+//!   and no file is written. A view, a pin or a remembered translation from before the fork reads
+//!   as zeros there.
 //! - **The error of a full group is expensive to make**, because it counts who holds the memory. Do
 //!   not poll with it.
 //! - The library is tested on x86-64 Linux. For aarch64 Linux, macOS, Windows and wasm32 it is
@@ -82,15 +83,15 @@
 //!
 //! - set the limit, and choose who does the background work: [`Memory`], [`MemoryBuilder`],
 //!   [`Threads`]
-//! - divide it among tenants with a tree of [`Group`]s: a scan in one evicts nothing of another.
-//!   `SECURITY.md` in the repository says what a hostile tenant cannot do to the others, and what
-//!   it can
+//! - divide the limit among tenants with a tree of [`Group`]s: a scan in one evicts nothing of
+//!   another. `SECURITY.md` in the repository says what a hostile tenant cannot do to the others,
+//!   and what it can
 //! - read and write a file: [`PagedFile`]: [`view`](PagedFile::view), [`scan`](PagedFile::scan),
 //!   [`array`](PagedFile::array), [`read_at`](PagedFile::read_at),
 //!   [`block_reader`](PagedFile::block_reader), [`chunks`](PagedFile::chunks),
 //!   [`scatter`](PagedFile::scatter), [`write_at`](PagedFile::write_at),
 //!   [`cursor`](PagedFile::cursor)
-//! - never wait: the `try_` forms, and [`PagedFile::ready`], a future that needs no runtime
+//! - never wait: the `try_` forms, and [`PagedFile::ready`], a future that works in any executor
 //! - make any call in the background: [`PagedFile::defer`], [`Space::defer`], [`DaxFile::defer`]:
 //!   each returns a [`Task`], which is a future
 //! - decide when blocks are written: [`WriteOrder`], [`PagedFile::set_barrier`],
@@ -107,25 +108,25 @@
 //! - understand a failed access: [`Fault`], 8 bytes and `Copy`; [`Accessor::explain`] gives the
 //!   full story
 //! - see what is going on: [`Memory::stats`], [`Group::stats`], [`PagedFile::stats`],
-//!   [`Space::stats`]; the structs print themselves
+//!   [`Space::stats`]; the structs implement `Display`
 //!
-//! Below them are layers that import only downwards: `space`, `dax`, `cache`, `store`, `reclaim`,
-//! `group`, `frame`, `exec`, `sync` and `sys`. `ARCHITECTURE.md` in the repository shows how a call
-//! passes through them; each module's page has its rules.
+//! The layers of the code import only downwards: `memory`, `space`, `dax`, `cache`, `store`,
+//! `reclaim`, `group`, `frame`, `exec`, and `stats`, `sync` and `sys`. `ARCHITECTURE.md` in the
+//! repository shows how a call passes through them; each module's page has its rules.
 //!
 //! # Sizes
 //!
 //! | | at least | at most |
 //! |---|---|---|
 //! | limit of a memory | 256 KiB ([`MINIMUM_LIMIT`]) | what the machine or the container has |
-//! | limit of a group | 8 pages, and 2 more for each accessor | its parent's limit holds too |
+//! | limit of a group | 8 pages, 2 more for each accessor (at least one) | that of its parent |
 //! | groups | | 65,536, 8 deep ([`MAX_DEPTH`]); at most 4,096 below any group except the root |
 //! | block of a file | 4 KiB, the default | 2 MiB, a power of two |
 //! | file | | 2^63 - 1 bytes |
 //! | address | 4 KiB; 0 on request | 2^48 - 1, or 2^32 - 1 ([`AddressWidth`]) |
 //!
 //! The first page of addresses is not mapped unless a program asks for it, so that null stays an
-//! error. A group without accessors is counted as having one.
+//! error.
 //!
 //! Pages are 4 KiB, whatever the host's are. A group works well only if its limit is several times
 //! the block size of its files.
@@ -134,10 +135,14 @@
 //!
 //! `io-uring` is on by default; the others are not.
 //!
-//! - `io-uring`: reads in flight go by io_uring(7), on Linux. Without it, or where the kernel
-//!   refuses it, threads make them.
+//! - `io-uring`: reads in the background use io_uring(7), on Linux. Without it, or where the kernel
+//!   refuses it, threads do them.
 //! - `test-util`: `store::FaultyStore`, a store that fails, hangs, tears, loses and rots on demand.
 //! - `serde`: `Serialize` for the structs of counters.
+//! - `bytes_1`: a [`View`] as `Bytes`, without a copy; a [`ScatterView`](file::ScatterView) as
+//!   `Buf`.
+//! - `stable_deref_trait_1`: `StableDeref` for views, for crates such as yoke and ouroboros.
+//! - `tracing_0_1`: events of memories, groups and files, and of lost writes.
 //! - `layout`: where an accessor keeps its translations, for programs that generate code
 //!   (`TranslationLayout`).
 //! - `zerocopy_0_8`: loads and stores of a program's own types, through the traits of `zerocopy`

@@ -1,4 +1,4 @@
-//! Charges groups for bytes on the heap: files, handles, futures, groups.
+//! Charges groups for bytes on the heap: files, handles, futures, spaces, groups.
 //!
 //! These objects are smaller than a page. So each group has a ledger of bytes, and is charged for
 //! the whole pages among them; less than a page is free. A ledger with bytes keeps the number of a

@@ -20,7 +20,8 @@
 //! | [`scope`] | a thread's state towards a pool: in a call of a store, in a trial |
 //! | [`watched`] | pages of files that code was fetched from |
 //!
-//! Rooms use those below them in this table, never those above.
+//! Several rooms implement a part of [`Pool`]. Apart from that, rooms use those below them in this
+//! table, never those above.
 //!
 //! # Who decides what
 //!

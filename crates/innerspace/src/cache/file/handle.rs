@@ -131,7 +131,7 @@ impl Drop for FileInner {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("table.db");
 /// let memory = Memory::with_limit(4 * MIB)?;
-/// let file = memory.create(&path)?;                  // open, open_rw, or options() for more
+/// let file = memory.create(&path)?;                  // open, open_rw, or file_options()
 /// file.write_at(b"hello", 8192)?;                    // in the cache; zeros before it
 /// assert_eq!(file.append(b", world")?, 8197);
 /// file.sync_all()?;                                  // in the file, durably

@@ -15,8 +15,8 @@ use crate::units::{KIB, MIB};
 pub(super) const FIRST_WINDOW: u64 = 4;
 
 /// The largest window of read-ahead is this part of the nearest limit, but at most [`MOST_WINDOW`].
-/// It may be larger, as far as the larger part allows, if that is less than twice the store's
-/// preferred size, or less than Linux's own window.
+/// It is at least [`LEAST_WINDOW`], Linux's own, and twice the store's preferred request, as far as
+/// larger parts of the limit allow: see [`largest`].
 const WINDOW_PART: u64 = 16;
 const MOST_WINDOW: u64 = 8 * MIB;
 const LEAST_WINDOW: u64 = 128 * KIB;

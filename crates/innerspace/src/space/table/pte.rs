@@ -44,7 +44,7 @@
 //! |---|---|---|
 //! | `change/revoke.rs`, `revoke_word` | writeback of a file's block | a grace period |
 //! | `change/revoke.rs`, `age_part`, `sample_use` | (aging: all validity) | none: the page stays |
-//! | `change/advise.rs` | (`Advice::Cold`: the same) | none: the page stays |
+//! | `change/advise.rs`, `make_old` | (`Advice::Cold`: the same) | none: the page stays |
 //! | `table/edit.rs`, `edit_slot` | less protection | the closed gate |
 //! | `snapshot/restore.rs`, `bring_back` | a store that a restore has to see | the closed gate |
 //! | `access/watch_code.rs`, `end_writes` | a fetch of code | the closed gate |
@@ -52,7 +52,7 @@
 //! | `table/leaf.rs`, `end_writes_in_place` | a second owner of the frame | none: it is shared |
 //!
 //! All of them go through [`take_write_validity`], or through [`take_valid`] and
-//! [`take_valid_of_file`] when other validity goes with it. The words of a copied leaf are made
+//! [`take_valid_of_file`], which can take other validity with it. The words of a copied leaf are made
 //! without it ([`Pte::borrowed`], [`Pte::owned`]).
 //!
 //! # The copy of a page that others share

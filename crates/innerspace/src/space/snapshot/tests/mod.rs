@@ -556,7 +556,7 @@ fn devices_go_back_with_the_memory() {
         refused.to_string(),
         format!("a snapshot with a device at {device} cannot be saved; unmap it first")
     );
-    // The restore also removes a mapping that has replaced the device's since.
+    // The restore also brings back the device's mapping, which was removed since.
     space.unmap(device, PAGE).unwrap();
     *register.value.lock() = 99;
     space.restore(&snapshot).unwrap();
