@@ -1,6 +1,7 @@
 //! Units as types, so that a frame number, an address and a count of pages are never mixed up.
 
 use std::fmt;
+use std::ops::{Bound, RangeBounds};
 
 /// One kibibyte, in bytes.
 pub const KIB: u64 = 1 << 10;
@@ -13,6 +14,21 @@ pub const GIB: u64 = 1 << 30;
 pub const PAGE_SHIFT: u32 = 12;
 /// The page size: 4096 bytes, whatever the host's page size is.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
+
+/// Returns the first number of a range, and the number after its last; `None` for an open end.
+pub(crate) fn start_and_end(range: &impl RangeBounds<u64>) -> (u64, Option<u64>) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => Some(last.saturating_add(1)),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => None,
+    };
+    (start, end)
+}
 
 /// The number of a frame of the arena. It means nothing outside its `Memory`. Frame 0 is the zero
 /// frame.

@@ -1,7 +1,7 @@
 //! The handle on a direct-access file.
 
 use std::io::ErrorKind;
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::store::Locked;
 use crate::store::shown_name;
 use crate::sync::Arc;
-use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE};
+use crate::units::{ByteSize, Grouped, PAGE_SHIFT, PAGE_SIZE, start_and_end};
 
 /// The least address space that a writable host file takes by default. With addresses of 47 bits
 /// there is room for two thousand such files.
@@ -503,17 +503,8 @@ impl DaxFile {
 
     /// Returns the bytes that `range` means: an open end is the end of the file.
     pub(super) fn bytes(&self, range: &impl RangeBounds<u64>) -> Range<u64> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(start) => start.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(end) => end.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len().max(start),
-        };
-        start..end
+        let (start, end) = start_and_end(range);
+        start..end.unwrap_or_else(|| self.len().max(start))
     }
 }
 

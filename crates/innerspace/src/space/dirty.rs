@@ -22,6 +22,10 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{PAGE_SHIFT, PageCount};
 
+#[cfg(any(test, feature = "test-util"))]
+#[path = "tests/dirty.rs"]
+mod validate;
+
 /// The number of ranges and leaves that fit in a page of memory. The group is charged for whole
 /// pages.
 const A_PAGE: usize = 32;
@@ -93,12 +97,6 @@ impl DirtyLog {
         self.log.lock().take(payer, range)
     }
 
-    /// Checks the log. No other thread uses the space.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn validate(&self) {
-        self.log.lock().validate();
-    }
-
     /// Gives back the charges of a space that is gone.
     pub(crate) fn end(&self, payer: Payer<'_>) {
         let mut log = self.log.lock();
@@ -126,26 +124,6 @@ impl Log {
         }
         let slot = slot_index(page, 0);
         self.stored.entry(leaf).or_default()[slot / 64] |= 1 << (slot % 64);
-    }
-
-    /// Checks that all entries are charged, and are for watched pages.
-    #[cfg(any(test, feature = "test-util"))]
-    fn validate(&self) {
-        let entries = self.watched.len() + self.stored.len();
-        assert!(
-            entries <= self.charged * A_PAGE,
-            "I3: {entries} entries of the log, and {} pages charged",
-            self.charged
-        );
-        for (leaf, bits) in &self.stored {
-            let pages =
-                (0..SLOTS as u64).filter(|slot| bits[*slot as usize / 64] >> (slot % 64) & 1 > 0);
-            let mut pages = pages.map(|slot| leaf * table::span(1) + (slot << PAGE_SHIFT));
-            assert!(
-                pages.all(|page| self.watches(page)),
-                "a page of leaf {leaf} is noted and not watched"
-            );
-        }
     }
 
     fn watches(&self, page: u64) -> bool {

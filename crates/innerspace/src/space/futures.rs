@@ -1,4 +1,4 @@
-//! Futures of a space: [`Space::defer`] makes any call in the background, [`Space::ready`] waits
+//! How a space is used: [`Space::accessor`] accesses it, [`Space::defer`] makes any call in the background, [`Space::ready`] waits
 //! until an access can be made without waiting.
 //!
 //! `ready` brings in pages as accesses do, by an accessor of its own. The first poll does so
@@ -14,13 +14,24 @@ use crate::VirtAddr;
 use crate::cache::{Task, TimedOut, wait_for};
 use crate::exec::Turn;
 use crate::group::LimitError;
+use crate::reclaim::AllocMode;
+use crate::space::access::accessor::Accessor;
 use crate::space::access::forms::NonBlocking;
-use crate::space::access::single::{Core, Sectioned, Single};
+use crate::space::access::single::{Sectioned, Single};
 use crate::space::core::error::{AccessKind, Fault, SpaceError};
 use crate::space::core::space::Space;
 use crate::sync::Arc;
 
 impl Space {
+    /// Creates an accessor: the handle through which one thread at a time loads and stores. It
+    /// takes the memory of two pages, for which the space's group is charged.
+    ///
+    /// # Errors
+    /// [`LimitError`] if the group has no room for it.
+    pub fn accessor(&self) -> Result<Accessor, LimitError> {
+        Accessor::new(self, AllocMode::Wait)
+    }
+
     /// Makes `call` with this space in the background, once: see [`Task`].
     ///
     /// Calls of one space are made one at a time, in the order in which their tasks were first
@@ -110,41 +121,23 @@ impl Space {
             call: None,
         }
     }
-
-    fn take_ready<S: Sectioned>(
-        &self,
-        at: VirtAddr,
-        len: usize,
-        access: AccessKind,
-    ) -> Result<(), Fault> {
-        let accessor = self.accessor_in(S::WAIT.alloc_mode());
-        let mut accessor = accessor.map_err(|error| self.0.limit_fault(at, access, error))?;
-        accessor.core.take_all::<S>(at, len, access)
-    }
-
-    fn not_ready(&self, fault: Fault) -> SpaceError {
-        SpaceError::Access {
-            what: "ready",
-            explanation: self.explain(fault),
-        }
-    }
 }
 
-impl Core {
-    fn take_all<S: Sectioned>(
-        &mut self,
-        at: VirtAddr,
-        len: usize,
-        access: AccessKind,
-    ) -> Result<(), Fault> {
-        for (start, _) in self.space.pieces(at, len) {
-            if let Err(fault) = self.ensure_page_in::<S>(VirtAddr(start), access) {
-                // Each access to a device's page is a call, so there is nothing to prepare.
-                self.device_of(fault)?;
-            }
+/// Brings in the pages of `len` bytes at `at` for this kind of access.
+fn ensure_ready<S: Sectioned>(
+    space: &Space,
+    (at, len, access): (VirtAddr, usize, AccessKind),
+) -> Result<(), Fault> {
+    let accessor = Accessor::new(space, S::WAIT.alloc_mode());
+    let mut accessor = accessor.map_err(|error| space.0.limit_fault(at, access, error))?;
+    let core = &mut accessor.core;
+    for (start, _) in space.0.pieces(at, len) {
+        if let Err(fault) = core.ensure_page_in::<S>(VirtAddr(start), access) {
+            // Each access to a device's page is a call, so there is nothing to prepare.
+            core.device_of(fault)?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// A future that waits for pages of a space; see [`Space::ready`].
@@ -178,22 +171,16 @@ impl Future for SpaceReady {
     type Output = Result<(), SpaceError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let SpaceReady {
-            space,
-            at,
-            len,
-            access,
-            call,
-        } = &mut *self;
-        let (at, len, access) = (*at, *len, *access);
+        let wanted = (self.at, self.len, self.access);
+        let not_ready = |space: &Space, fault| space.0.access_error("ready", fault);
+        let SpaceReady { space, call, .. } = &mut *self;
         let call = match call {
             Some(call) => call,
-            None => match space.take_ready::<Single<NonBlocking>>(at, len, access) {
+            None => match ensure_ready::<Single<NonBlocking>>(space, wanted) {
                 Err(fault) if fault.would_block() => call.insert(space.defer(move |space| {
-                    let taken = space.take_ready::<Single>(at, len, access);
-                    taken.map_err(|fault| space.not_ready(fault))
+                    ensure_ready::<Single>(space, wanted).map_err(|fault| not_ready(space, fault))
                 })),
-                taken => return Poll::Ready(taken.map_err(|fault| space.not_ready(fault))),
+                taken => return Poll::Ready(taken.map_err(|fault| not_ready(space, fault))),
             },
         };
         Pin::new(call).poll(context)

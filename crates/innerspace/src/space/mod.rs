@@ -18,7 +18,7 @@
 //! - `pin`, `report`: pages that stay at their address in the process; the contents of a space, in
 //!   the manner of smaps
 //! - `snapshot`: frozen spaces; restoring one, and what differs from one
-//! - `futures`: calls in the background, and waiting for pages
+//! - `futures`: creating accessors, calls in the background, and waiting for pages
 //!
 //! # States and locking
 //!
@@ -61,14 +61,17 @@ mod table;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 mod tlb;
+#[cfg(any(test, feature = "test-util"))]
+#[path = "tests/validate.rs"]
+mod validate;
 mod vma;
 
 pub use self::access::accessor::Accessor;
 #[cfg(all(feature = "layout", not(shuttle)))]
 pub use self::access::layout::TranslationLayout;
 pub use self::access::session::Session;
-pub use self::change::advise::Advice;
 pub use self::change::map::Map;
+pub use self::change::pages::Advice;
 pub use self::change::region::Region;
 pub use self::change::remap::Remap;
 pub use self::code::CodePage;

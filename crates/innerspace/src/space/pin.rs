@@ -4,10 +4,10 @@
 //! The effect of each operation on a pinned page:
 //!
 //! - load, store: accessors and the pin use the same bytes
-//! - [`Space::fork`], [`Space::freeze`]: the space keeps the page, and stores to it with no fault;
+//! - `Space::fork`, `Space::freeze`: the space keeps the page, and stores to it with no fault;
 //!   the fork or snapshot gets a copy of its own. With [`AtFork::Refuse`] the operation is refused,
 //!   [`SpaceError::PinnedAlone`]
-//! - [`Space::restore`]: refused, [`SpaceError::Pinned`]
+//! - `Space::restore`: refused, [`SpaceError::Pinned`]
 //! - unmap, map over it, `Advice::DontNeed`, the end of the space: the page leaves the space, stays
 //!   charged, and exists until it is unpinned
 //! - remap: the page moves to the new address, and stays pinned
@@ -37,13 +37,13 @@ use std::ops::Range;
 use crate::exec::reentry::InCallback;
 use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::reclaim::{AllocMode, PoolFrame};
-use crate::space::core::error::{AccessKind, Fault, FaultKind, SpaceError, checked_range};
-use crate::space::core::space::{Space, SpaceInner};
+use crate::space::core::error::{AccessKind, Fault, FaultKind, SpaceError};
+use crate::space::core::space::SpaceInner;
 use crate::space::core::structure::Structure;
 use crate::space::table::nodes::{Nodes, TooManyForks};
 use crate::space::table::pinned::{NotPinned, Pins};
 use crate::space::table::{self};
-use crate::space::vma::area::{Backing, Vma};
+use crate::space::vma::area::Vma;
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::space::vma::set::VmaSet;
 use crate::sync::gate::Writer;
@@ -66,8 +66,8 @@ pub enum AtFork {
     Refuse,
 }
 
-/// Pages of a space that keep their address in the process while this value lives; [`Space::pin`]
-/// makes it.
+/// Pages of a space that keep their address in the process while this value lives;
+/// [`Space::pin`](crate::Space::pin) makes it.
 ///
 /// A pin does not need the space: pages that were unmapped meanwhile stay readable and writable by
 /// the pin, and by nothing else.
@@ -106,106 +106,81 @@ pub(super) struct PinnedCopies<'pool> {
     pages: Vec<PoolFrame<'pool>>,
 }
 
-impl Space {
-    /// Brings in the pages of `len` bytes (rounded up to whole pages) at `at`, as stores would, and
-    /// keeps them at their addresses in the process until the returned value is dropped. They count
-    /// against the limit meanwhile.
-    ///
-    /// Accessors can load and store in the pages as before. They see bytes that are written through
-    /// the pin. Watches do not: [`Space::take_dirty`] does not name these pages, and a
-    /// [`CodePage`](crate::space::CodePage) does not count these writes.
-    ///
-    /// # Errors
-    /// [`SpaceError::NotMapped`] unless all of the range is mapped; [`SpaceError::NotPinnable`] for
-    /// anything but private writable memory, anonymous or of a file; [`SpaceError::Access`] if a
-    /// page cannot be brought in, or has 2^20 - 1 pins already; [`SpaceError::Frozen`],
-    /// [`SpaceError::Reentered`], [`SpaceError::Empty`], [`SpaceError::Unaligned`],
-    /// [`SpaceError::OutOfRange`], [`SpaceError::Limit`]. Nothing is pinned then.
-    pub fn pin(&self, at: VirtAddr, len: u64, at_fork: AtFork) -> Result<Pinned, SpaceError> {
-        const WHAT: &str = "pin";
-        let space = &self.0;
-        space.check_live(WHAT, at, len)?;
-        let range = checked_range(WHAT, at, len, space.end())?;
-        let check = |vmas: &VmaSet| match vmas.covers(&range) {
-            true => check_pinnable(vmas.overlapping(&range), at),
-            false => Err(SpaceError::NotMapped {
-                what: WHAT,
-                at,
-                len,
-            }),
-        };
-        let pages = ((range.end - range.start) / PAGE_SIZE as u64) as usize;
-        let noted = match at_fork {
-            AtFork::Copy => 0,
-            AtFork::Refuse => NOTED_BYTES,
-        };
-        let bytes = (ARC_BYTES + pages * size_of::<FrameId>()).next_multiple_of(8) + noted;
-        let heap = self.group().charge_heap(bytes, MayReclaim::Yes)?;
-        loop {
-            space.inside(|tables| check(tables.vmas))?;
-            self.ensure_pages(WHAT, at, len)?;
-            let mut writer = space.gate.write();
-            check(&writer.vmas)?;
-            match space.pin_pages(&range) {
-                Ok(pins) => {
-                    writer
-                        .pins
-                        .add(&range, pins.frames(), at_fork == AtFork::Copy);
-                    if writer.pins.is_look_due() {
-                        let _found = space.look_for_pins(&mut writer);
-                    }
-                    return Ok(Pinned {
-                        pins,
-                        at,
-                        _heap: heap,
-                    });
+/// Does [`Space::pin`](crate::Space::pin). `ensure_pages` brings in the pages as stores would.
+pub(super) fn pin(
+    space: &SpaceInner,
+    at: VirtAddr,
+    len: u64,
+    at_fork: AtFork,
+    ensure_pages: impl Fn(&'static str) -> Result<(), SpaceError>,
+) -> Result<Pinned, SpaceError> {
+    let what = "pin";
+    let range = space.live_range(what, at, len)?;
+    let check = |vmas: &VmaSet| {
+        vmas.check_covers(&range, what, len)?;
+        check_pinnable(vmas.overlapping(&range), at)
+    };
+    let pages = ((range.end - range.start) / PAGE_SIZE as u64) as usize;
+    let noted = match at_fork {
+        AtFork::Copy => 0,
+        AtFork::Refuse => NOTED_BYTES,
+    };
+    let bytes = (ARC_BYTES + pages * size_of::<FrameId>()).next_multiple_of(8) + noted;
+    let _heap = space.group.charge_heap(bytes, MayReclaim::Yes)?;
+    loop {
+        space.inside(|tables| check(tables.vmas))?;
+        ensure_pages(what)?;
+        let mut writer = space.gate.write();
+        check(&writer.vmas)?;
+        match pin_pages(space, &range) {
+            Ok(pins) => {
+                let is_copied = at_fork == AtFork::Copy;
+                writer.pins.add(&range, pins.frames(), is_copied);
+                if writer.pins.is_look_due() {
+                    let _found = look_for_pins(space, &mut writer);
                 }
-                // A fork or a restore came in between.
-                Err(NotPinned::NotStoredTo) => {}
-                Err(NotPinned::TooMany(page)) => {
-                    let page = VirtAddr(page);
-                    let fault = Fault::new(FaultKind::TooManyOwners, page, AccessKind::Store, 0);
-                    return Err(SpaceError::Access {
-                        what: WHAT,
-                        explanation: self.explain(fault),
-                    });
-                }
+                return Ok(Pinned { pins, at, _heap });
+            }
+            // A fork or a restore came in between.
+            Err(NotPinned::NotStoredTo) => {}
+            Err(NotPinned::TooMany(page)) => {
+                let page = VirtAddr(page);
+                let fault = Fault::new(FaultKind::TooManyOwners, page, AccessKind::Store, 0);
+                return Err(space.access_error(what, fault));
             }
         }
     }
 }
 
-impl SpaceInner {
-    /// Pins the pages if they are as a store leaves them. The caller holds the gate's writer lock.
-    pub(super) fn pin_pages(&self, range: &Range<u64>) -> Result<Pins, NotPinned> {
-        let nodes = self.nodes();
-        self.inside(|tables| {
-            // The lock is taken for the same reason as in `zap`: otherwise the leaf could by now be
-            // a fork's alone.
-            let _paths = self.paths.lock();
-            nodes.pin_range(&self.pool, tables.root, range.start, range.end)
-        })
-    }
+/// Pins the pages if they are as a store leaves them. The caller holds the gate's writer lock.
+pub(super) fn pin_pages(space: &SpaceInner, range: &Range<u64>) -> Result<Pins, NotPinned> {
+    let nodes = space.nodes();
+    space.inside(|tables| {
+        // The lock is taken for the same reason as in `zap`: otherwise the leaf could by now be a
+        // fork's alone.
+        let _paths = space.paths.lock();
+        nodes.pin_range(&space.pool, tables.root, range.start, range.end)
+    })
+}
 
-    /// Returns all pinned pages, by address.
-    fn look_for_pins(&self, writer: &mut Writer<'_, Structure>) -> Vec<(u64, FrameId)> {
-        let nodes = self.nodes();
-        self.inside(|tables| writer.pins.look(nodes, tables.root))
-    }
+/// Returns all pinned pages, by address.
+fn look_for_pins(space: &SpaceInner, writer: &mut Writer<'_, Structure>) -> Vec<(u64, FrameId)> {
+    let nodes = space.nodes();
+    space.inside(|tables| writer.pins.look(nodes, tables.root))
+}
 
-    /// Refuses the operation if the space has a pinned page.
-    pub(super) fn check_no_pins(
-        &self,
-        writer: &mut Writer<'_, Structure>,
-        what: &'static str,
-    ) -> Result<(), SpaceError> {
-        match self.look_for_pins(writer).first() {
-            None => Ok(()),
-            Some((at, _)) => Err(SpaceError::Pinned {
-                what,
-                at: VirtAddr(*at),
-            }),
-        }
+/// Refuses the operation if the space has a pinned page.
+pub(super) fn check_no_pins(
+    space: &SpaceInner,
+    writer: &mut Writer<'_, Structure>,
+    what: &'static str,
+) -> Result<(), SpaceError> {
+    match look_for_pins(space, writer).first() {
+        None => Ok(()),
+        Some((at, _)) => Err(SpaceError::Pinned {
+            what,
+            at: VirtAddr(*at),
+        }),
     }
 }
 
@@ -213,12 +188,9 @@ fn check_pinnable<'a>(
     mut vmas: impl Iterator<Item = &'a Vma>,
     at: VirtAddr,
 ) -> Result<(), SpaceError> {
-    let cannot = |vma: &&Vma| {
-        let has_pages = !matches!(vma.backing, Backing::Device { .. });
-        let private = vma.sharing == Sharing::Private && vma.protection.allows(Protection::WRITE);
-        !(has_pages && private)
-    };
-    match vmas.find(cannot) {
+    let is_writable = |vma: &Vma| vma.protection.allows(Protection::WRITE);
+    let can = |vma: &Vma| vma.has_pages() && vma.sharing == Sharing::Private && is_writable(vma);
+    match vmas.find(|vma| !can(vma)) {
         None => Ok(()),
         Some(vma) => Err(SpaceError::NotPinnable {
             at: VirtAddr(vma.start.max(at.0)),
@@ -321,7 +293,7 @@ impl<'pool> PinnedCopies<'pool> {
         what: &'static str,
         group: &Group,
     ) -> Result<PinnedCopies<'pool>, SpaceError> {
-        let found = space.look_for_pins(writer);
+        let found = look_for_pins(space, writer);
         if found.is_empty() {
             return Ok(PinnedCopies::default());
         }

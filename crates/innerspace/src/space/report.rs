@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::VirtAddr;
 use crate::cache::Reading;
-use crate::space::change::advise::Advice;
+use crate::space::change::pages::Advice;
 use crate::space::core::space::{Space, Tables};
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::Pte;
@@ -212,45 +212,6 @@ impl Space {
             let vma = tables.vmas.find_containing(at.0)?;
             Some(mapping_info(tables, nodes, vma))
         })
-    }
-
-    /// Checks all state of the space that can be recomputed. No other thread may use the space
-    /// meanwhile, or another space that shares leaves with it, as forks do: a store there may
-    /// change a shared leaf by taking pages over.
-    ///
-    /// # Panics
-    /// Panics if an invariant is broken.
-    #[cfg(any(test, feature = "test-util"))]
-    pub fn validate(&self) {
-        self.0.dirty.validate();
-        let nodes = self.0.nodes();
-        let resident = |root, start, end| nodes.resident(root, start, end, |_, _| false);
-        self.0.inside(|tables| {
-            tables.vmas.validate();
-            nodes.validate(tables.root);
-            let mapped = resident(tables.root, 0, 1 << crate::space::table::ADDRESS_BITS).total();
-            let in_vmas: u64 = tables
-                .vmas
-                .iter()
-                .map(|vma| resident(tables.root, vma.start, vma.end).total())
-                .sum();
-            assert_eq!(
-                mapped, in_vmas,
-                "I9: a page is mapped outside every mapping"
-            );
-            for vma in tables.vmas.iter() {
-                assert!(
-                    vma.ceiling.allows(vma.protection),
-                    "{vma} may do more than its ceiling"
-                );
-                let found = resident(tables.root, vma.start, vma.end);
-                let readable = vma.protection.allows(Protection::READ);
-                assert!(
-                    readable || found.referenced == crate::PageCount(0),
-                    "{vma} has readable pages"
-                );
-            }
-        });
     }
 }
 

@@ -74,24 +74,13 @@ pub struct Accessor {
     pub(crate) core: Core,
 }
 
-impl Space {
-    /// Creates an accessor: the handle through which one thread at a time loads and stores. It
-    /// takes the memory of two pages, for which the space's group is charged.
-    ///
-    /// # Errors
-    /// [`LimitError`] if the group has no room for it.
-    pub fn accessor(&self) -> Result<Accessor, LimitError> {
-        self.accessor_in(AllocMode::Wait)
-    }
-
-    /// Creates an accessor, with memory allocated in `mode`.
-    pub(crate) fn accessor_in(&self, mode: AllocMode) -> Result<Accessor, LimitError> {
-        let core = Core::new(&self.0, mode)?;
+impl Accessor {
+    /// Creates an accessor of the space, with memory allocated in `mode`.
+    pub(crate) fn new(space: &Space, mode: AllocMode) -> Result<Accessor, LimitError> {
+        let core = Core::new(&space.0, mode)?;
         Ok(Accessor { core })
     }
-}
 
-impl Accessor {
     /// Returns the space of this accessor.
     pub fn space(&self) -> Space {
         Space(self.core.space.clone())

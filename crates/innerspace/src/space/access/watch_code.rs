@@ -4,29 +4,12 @@ use crate::exec::reentry::is_in_callback;
 use crate::space::access::accessor::Accessor;
 use crate::space::access::single::Single;
 use crate::space::code::{Code, CodePage};
-use crate::space::core::address::{page_start, slot_index};
+use crate::space::core::address::page_start;
 use crate::space::core::error::{AccessKind, Fault, FaultKind};
-use crate::space::core::space::SpaceInner;
-use crate::space::table::pte;
 use crate::space::vma::area::MappedFile;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::{PAGE_SIZE, VirtAddr};
-
-impl SpaceInner {
-    /// Takes the write validity of the page, and returns whether it had any. The gate is
-    /// closed on the page.
-    fn end_writes(&self, page: u64) -> bool {
-        let nodes = self.nodes();
-        self.inside(|tables| {
-            let leaf = nodes.find(tables.root, page);
-            leaf.is_some_and(|leaf| {
-                let word = &nodes.words(leaf.frame)[slot_index(page, 0)];
-                pte::take_write_validity(word)
-            })
-        })
-    }
-}
 
 impl Accessor {
     /// Watches the page of `at`, whose mapping has to allow execution, for changes: call it, then
@@ -72,10 +55,7 @@ impl Accessor {
         let counted = generation.load(Ordering::Acquire);
         let closed = writer.close(domain, &(page..page + PAGE_SIZE as u64), || ());
         failpoint!(PageGated);
-        if space.end_writes(page) {
-            space.changes.doubt();
-            space.post_coalesced(page);
-        }
+        space.end_writes([page..page + 1]);
         if let Some((file, number)) = &file {
             // No session uses a mapping that has not faulted it in.
             domain.synchronize_with(|_| false);

@@ -22,93 +22,64 @@ use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
 use crate::sync::domain::Post;
 
-impl Space {
-    /// Makes a copy-on-write copy of this space, in the same group, with the same mappings and the
-    /// same bytes. Afterwards neither side sees what the other stores to private memory. Shared
-    /// file mappings stay shared. A fork takes microseconds, whatever is mapped, and waits for no
-    /// accessor longer than its current access. Locks ([`Space::lock`]) are not inherited, as on
-    /// Linux.
-    ///
-    /// # Errors
-    /// [`SpaceError::Limit`] if the group has no page for the child's root, or for a copy of each
-    /// pinned page; [`SpaceError::PinnedAlone`] while a page is pinned with
-    /// [`AtFork::Refuse`](crate::space::AtFork::Refuse); [`SpaceError::TooManyForks`];
-    /// [`SpaceError::Reentered`]. After an error the space is unchanged.
-    pub fn fork(&self) -> Result<Space, SpaceError> {
-        self.fork_into(&self.0.group.clone())
+/// Makes a space with the same mappings that shares all of the parent's table.
+pub(crate) fn copy(parent: &SpaceInner, group: &Group, role: Role) -> Result<Space, SpaceError> {
+    let (event, what) = match role {
+        Role::Live { .. } => (Event::Fork, "fork"),
+        Role::Frozen { .. } => (Event::Freeze, "freeze"),
+    };
+    parent.check_entry(what, VirtAddr(0), parent.end())?;
+    check_group(what, group, &parent.pool)?;
+    let pool = &parent.pool;
+    let nodes = parent.nodes();
+    let ledger = Ledger::new(group, SpaceInner::HEAP)?;
+    let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
+    root.zero();
+    let mut writer = parent.gate.write();
+    let mut pinned = PinnedCopies::set_aside(parent, &mut writer, what, group)?;
+    let mut vmas = writer.vmas.with_ledger(ledger.clone());
+    if matches!(role, Role::Live { .. }) && vmas.has_locked() {
+        unlock_all(&mut vmas);
     }
-
-    /// Forks like [`Space::fork`], with the child's own pages and tables charged to `group`, which
-    /// must be of the same `Memory`.
-    ///
-    /// # Errors
-    /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
-    pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
-        // This may be a snapshot: an accessor of a snapshot gives out the snapshot's space.
-        let born_of = self.0.is_frozen().then_some(self.0.id);
-        self.copy(group, Role::Live { born_of })
-    }
-
-    /// Makes a space with the same mappings that shares all of this one's table.
-    pub(crate) fn copy(&self, group: &Group, role: Role) -> Result<Space, SpaceError> {
-        let parent = &*self.0;
-        let (event, what) = match role {
-            Role::Live { .. } => (Event::Fork, "fork"),
-            Role::Frozen { .. } => (Event::Freeze, "freeze"),
-        };
-        parent.check_entry(what, VirtAddr(0), parent.end())?;
-        check_group(what, group, &parent.pool)?;
-        let pool = &parent.pool;
-        let nodes = parent.nodes();
-        let ledger = Ledger::new(group, SpaceInner::HEAP)?;
-        let mut root = pool.alloc(group.id(), 0, AllocMode::Wait)?;
-        root.zero();
-        let mut writer = parent.gate.write();
-        let mut pinned = PinnedCopies::set_aside(parent, &mut writer, what, group)?;
-        let mut vmas = writer.vmas.with_ledger(ledger.clone());
-        if matches!(role, Role::Live { .. }) && vmas.has_locked() {
-            unlock_all(&mut vmas);
-        }
-        let files = Entry::new(&ledger, writer.files.bytes());
-        let inside = InCallback::begin(parent.id);
-        ledger.settle(pool, MayReclaim::Yes)?;
-        drop(inside);
-        let root = nodes.publish(root);
-        let child = Space(SpaceInner::new(
-            &parent.cache,
-            group,
-            role,
-            parent.width,
-            root,
-            vmas,
-        ));
-        writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
-        // The child counts its files itself now.
-        drop(files);
-        if parent.is_frozen() {
-            // A snapshot's table gains children and loses none, and no thread writes to the nodes
-            // below, so no translation has to end.
-            let shared = nodes.share_root(parent.root, root);
-            drop(writer);
-            shared.map_err(|_| SpaceError::TooManyForks)?;
-            pool.counters.count(event);
-            return Ok(child);
-        }
-        writer.revision += 1;
-        let closed = writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
+    let files = Entry::new(&ledger, writer.files.bytes());
+    let inside = InCallback::begin(parent.id);
+    ledger.settle(pool, MayReclaim::Yes)?;
+    drop(inside);
+    let root = nodes.publish(root);
+    let child = Space(SpaceInner::new(
+        &parent.cache,
+        group,
+        role,
+        parent.width,
+        root,
+        vmas,
+    ));
+    writer.register_fork(&mut child.0.gate.write_new(), |file| mapper(&child.0, file));
+    // The child counts its files itself now.
+    drop(files);
+    if parent.is_frozen() {
+        // A snapshot's table gains children and loses none, and no thread writes to the nodes
+        // below, so no translation has to end.
         let shared = nodes.share_root(parent.root, root);
-        let shared = shared.and_then(|()| pinned.put(nodes, root));
-        if shared.is_err() {
-            // The root is cleared while the gate is closed: a store must not find the path to a
-            // pinned page shared.
-            nodes.clear_root(root);
-        }
-        drop(closed);
         drop(writer);
         shared.map_err(|_| SpaceError::TooManyForks)?;
         pool.counters.count(event);
-        Ok(child)
+        return Ok(child);
     }
+    writer.revision += 1;
+    let closed = writer.close(&pool.domain, &EVERYWHERE, || parent.post(Post::All));
+    let shared = nodes.share_root(parent.root, root);
+    let shared = shared.and_then(|()| pinned.put(nodes, root));
+    if shared.is_err() {
+        // The root is cleared while the gate is closed: a store must not find the path to a
+        // pinned page shared.
+        nodes.clear_root(root);
+    }
+    drop(closed);
+    drop(writer);
+    shared.map_err(|_| SpaceError::TooManyForks)?;
+    pool.counters.count(event);
+    Ok(child)
 }
 
 /// Unlocks all mappings, so that reclaim may take every page.

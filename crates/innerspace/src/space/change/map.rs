@@ -1,21 +1,29 @@
 //! The choices of a program about a mapping, checked and made into a `Vma` that has no address yet.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Range, RangeBounds};
 
 use crate::cache::{PagedFile, Reading};
 use crate::dax::{DaxFile, DaxRef};
 use crate::reclaim::Pool;
 use crate::space::core::address::ADDRESS_BITS;
 use crate::space::core::error::SpaceError;
+use crate::space::core::space::SpaceInner;
 use crate::space::vma::area::{Backing, MappedFile, Residence, Vma};
 use crate::space::vma::device::{Device, DeviceRef};
 use crate::space::vma::protection::{Protection, Sharing};
+use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
-use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+use crate::units::start_and_end;
+use crate::{MIB, PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// The lowest address that the space chooses, if its addresses go that far.
-pub(crate) const CHOSEN: u64 = 0x7f00_0000_0000;
+const CHOSEN: u64 = 0x7f00_0000_0000;
 
+/// The lowest address that the space ever chooses, so that a null pointer with a small offset is an
+/// error.
+const LOWEST: u64 = 1 << 16;
+/// The lowest address that a narrow space chooses first.
+const CHOSEN_NARROW: u64 = 0x4000_0000;
 /// The end of the widest space: the first address past its last.
 const END: u64 = 1 << ADDRESS_BITS;
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -46,14 +54,14 @@ pub struct Map {
     what: What,
     protection: Protection,
     sharing: Sharing,
-    pub(crate) place: Place,
-    pub(crate) null: Null,
+    place: Place,
+    null: Null,
     pub(crate) population: Population,
 }
 
 /// Whether page 0 may be mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Null {
+enum Null {
     KeptFree,
     Mapped,
 }
@@ -87,7 +95,7 @@ enum What {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+enum Place {
     Chosen,
     Free(VirtAddr),
     Replacing(VirtAddr),
@@ -97,32 +105,18 @@ impl Map {
     /// Describes anonymous memory of `len` bytes, rounded up to whole pages. Its pages are zeros
     /// until they are stored to, and are charged then.
     pub fn anonymous(len: u64) -> Map {
-        let what = What::Anonymous { len };
-        Map {
-            what,
-            protection: Protection::READ_WRITE,
-            sharing: Sharing::Private,
-            place: Place::Chosen,
-            null: Null::KeptFree,
-            population: Population::OnDemand,
-        }
+        Map::of(
+            What::Anonymous { len },
+            Protection::READ_WRITE,
+            Sharing::Private,
+        )
     }
 
     /// Describes a mapping of all of a file, with the file's present length; see [`Map::range`].
     pub fn file(file: &PagedFile) -> Map {
-        let what = What::File {
-            file: file.clone(),
-            offset: 0,
-            len: None,
-        };
-        Map {
-            what,
-            protection: Protection::READ,
-            sharing: Sharing::Private,
-            place: Place::Chosen,
-            null: Null::KeptFree,
-            population: Population::OnDemand,
-        }
+        let (file, offset, len) = (file.clone(), 0, None);
+        let what = What::File { file, offset, len };
+        Map::of(what, Protection::READ, Sharing::Private)
     }
 
     /// Describes a mapping of all of a direct-access file, with the file's present length; see
@@ -130,19 +124,9 @@ impl Map {
     /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic ones
     /// too, and there is no atomic read-modify-write, no execution, and no private mapping.
     pub fn direct(file: &DaxFile) -> Map {
-        let what = What::Direct {
-            file: file.clone(),
-            offset: 0,
-            len: None,
-        };
-        Map {
-            what,
-            protection: Protection::READ,
-            sharing: Sharing::Private,
-            place: Place::Chosen,
-            null: Null::KeptFree,
-            population: Population::OnDemand,
-        }
+        let (file, offset, len) = (file.clone(), 0, None);
+        let what = What::Direct { file, offset, len };
+        Map::of(what, Protection::READ, Sharing::Private)
     }
 
     /// Describes a mapping of a device of `len` bytes: loads and stores there are calls of
@@ -184,10 +168,15 @@ impl Map {
     /// ```
     pub fn device(device: impl Device, len: u64) -> Map {
         let device = DeviceRef::new(device, len);
+        let what = What::Device { device, len };
+        Map::of(what, Protection::READ_WRITE, Sharing::Shared)
+    }
+
+    fn of(what: What, protection: Protection, sharing: Sharing) -> Map {
         Map {
-            what: What::Device { device, len },
-            protection: Protection::READ_WRITE,
-            sharing: Sharing::Shared,
+            what,
+            protection,
+            sharing,
             place: Place::Chosen,
             null: Null::KeptFree,
             population: Population::OnDemand,
@@ -199,16 +188,9 @@ impl Map {
     /// grown. No effect on anonymous memory.
     pub fn range(mut self, bytes: impl RangeBounds<u64>) -> Map {
         if let What::File { offset, len, .. } | What::Direct { offset, len, .. } = &mut self.what {
-            *offset = match bytes.start_bound() {
-                Bound::Included(&start) => start,
-                Bound::Excluded(&start) => start.saturating_add(1),
-                Bound::Unbounded => 0,
-            };
-            *len = match bytes.end_bound() {
-                Bound::Included(&end) => Some(end.saturating_add(1).saturating_sub(*offset)),
-                Bound::Excluded(&end) => Some(end.saturating_sub(*offset)),
-                Bound::Unbounded => None,
-            };
+            let (start, end) = start_and_end(&bytes);
+            *offset = start;
+            *len = end.map(|end| end.saturating_sub(start));
         }
         self
     }
@@ -428,5 +410,50 @@ impl Map {
             wanted: self.protection,
             reason: backing.rules_out(self.protection),
         })
+    }
+}
+
+/// Returns the start of a free range of `len` bytes.
+pub(super) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
+    // A large mapping starts at the beginning of a leaf, so that its tables, and their copies by
+    // forks, are few.
+    let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
+    let from = if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW };
+    vmas.gap(from, end, len, align)
+        .or_else(|| vmas.gap(LOWEST, end, len, PAGE))
+        .ok_or(SpaceError::NoRoom { len })
+}
+
+/// Refuses an address in page 0.
+pub(super) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
+    match at.0 < PAGE {
+        true => Err(SpaceError::NullPage { what, at }),
+        false => Ok(()),
+    }
+}
+
+/// Chooses the range of a mapping of `len` bytes.
+pub(super) fn place(
+    space: &SpaceInner,
+    vmas: &VmaSet,
+    map: &Map,
+    len: u64,
+) -> Result<Range<u64>, SpaceError> {
+    match map.place {
+        Place::Chosen => {
+            let at = free_place(vmas, space.end(), len)?;
+            Ok(at..at + len)
+        }
+        Place::Free(at) | Place::Replacing(at) => {
+            let range = space.range("map", at, len)?;
+            if map.null == Null::KeptFree {
+                check_lowest("map", at)?;
+            }
+            let mapping = vmas.overlapping(&range).next().map(Vma::to_string);
+            match (map.place, mapping) {
+                (Place::Free(_), Some(mapping)) => Err(SpaceError::Overlaps { at, len, mapping }),
+                _ => Ok(range),
+            }
+        }
     }
 }

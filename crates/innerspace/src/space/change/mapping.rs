@@ -1,9 +1,10 @@
 //! Mapping, unmapping and changing protections: structural changes, made with the gate closed.
 
-use crate::space::core::error::checked_range;
 use std::ops::Range;
 
-use super::map::{CHOSEN, Map, Null, Place, Population};
+use super::map::{Map, Population, place};
+use super::region::Region;
+use super::remap::{self, Remap};
 use super::steps::Payment;
 use crate::group::SetAside;
 use crate::reclaim::{AllocMode, StoreScope};
@@ -15,14 +16,7 @@ use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::protection::Protection;
 use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
-use crate::{MIB, PAGE_SIZE, PageCount, VirtAddr};
-
-/// The lowest address that the space ever chooses, so that a null pointer with a small offset is an
-/// error.
-const LOWEST: u64 = 1 << 16;
-/// The lowest address that a narrow space chooses first.
-const CHOSEN_NARROW: u64 = 0x4000_0000;
-const PAGE: u64 = PAGE_SIZE as u64;
+use crate::{PageCount, VirtAddr};
 
 impl Space {
     /// Maps a file, a device or anonymous memory, and returns its first address.
@@ -73,12 +67,10 @@ impl Space {
         if let Backing::Device { device, .. } = &vma.backing {
             device.pay(self.group())?;
         }
-        let mut writer = space.gate.write();
-        let range = place(&writer.vmas, map, vma.end, space.end())?;
+        let writer = space.gate.write();
+        let range = place(space, &writer.vmas, map, vma.end)?;
         (vma.start, vma.end) = (range.start, range.end);
-        let changed = space.change(&mut writer, &range, edit, |vmas| vmas.put(vma));
-        drop(writer);
-        space.finish(changed?);
+        space.change(writer, &range, edit, |vmas| vmas.put(vma))?;
         Ok(range)
     }
 
@@ -94,8 +86,7 @@ impl Space {
     /// [`SpaceError::Limit`] (a shared table has to be copied if only a part of it is unmapped).
     /// Nothing is changed then.
     pub fn unmap(&self, at: VirtAddr, len: u64) -> Result<(), SpaceError> {
-        self.0.check_live("unmap", at, len)?;
-        let range = checked_range("unmap", at, len, self.0.end())?;
+        let range = self.0.live_range("unmap", at, len)?;
         self.unmap_paid(Payment::Own, None, &range)
     }
 
@@ -166,18 +157,11 @@ impl Space {
         len: u64,
         protection: Protection,
     ) -> Result<(), SpaceError> {
-        let space = &self.0;
-        space.check_live("protect", at, len)?;
-        let range = checked_range("protect", at, len, space.end())?;
-        let mut writer = space.gate.write();
+        let (space, what) = (&self.0, "protect");
+        let range = space.live_range(what, at, len)?;
+        let writer = space.gate.write();
         let vmas = &writer.vmas;
-        if !vmas.covers(&range) {
-            return Err(SpaceError::NotMapped {
-                what: "protect",
-                at,
-                len,
-            });
-        }
+        vmas.check_covers(&range, what, len)?;
         for vma in vmas.overlapping(&range) {
             if !vma.ceiling.allows(protection) {
                 let mapping = vma.to_string();
@@ -211,51 +195,40 @@ impl Space {
             // There is no right to take away, and a fault gives an access its new rights.
             (true, true) => None,
         };
-        let changed = space.change(&mut writer, &range, edit, |vmas| {
-            vmas.update(&range, |part| part.protection = protection)
-        });
-        drop(writer);
-        space.finish(changed?);
-        Ok(())
+        let set = |vmas: &mut VmaSet| vmas.update(&range, |part| part.protection = protection);
+        space.change(writer, &range, edit, set)
     }
-}
 
-/// Returns the start of a free range of `len` bytes.
-pub(crate) fn free_place(vmas: &VmaSet, end: u64, len: u64) -> Result<u64, SpaceError> {
-    // A large mapping starts at the beginning of a leaf, so that its tables, and their copies by
-    // forks, are few.
-    let align = if len >= 2 * MIB { 2 * MIB } else { PAGE };
-    let from = if CHOSEN < end { CHOSEN } else { CHOSEN_NARROW };
-    vmas.gap(from, end, len, align)
-        .or_else(|| vmas.gap(LOWEST, end, len, PAGE))
-        .ok_or(SpaceError::NoRoom { len })
-}
-
-/// Refuses an address in page 0.
-pub(crate) fn check_lowest(what: &'static str, at: VirtAddr) -> Result<(), SpaceError> {
-    match at.0 < PAGE {
-        true => Err(SpaceError::NullPage { what, at }),
-        false => Ok(()),
+    /// Changes the length of the mapping at `at` from `old_len` to `new_len` bytes, both rounded up
+    /// to whole pages, and returns its address. The bytes move with the mapping; added pages have
+    /// the content that a mapping of that length would have there.
+    ///
+    /// A call that shrinks unmaps the end, and may cover several mappings. A call that keeps length
+    /// and address changes nothing. In all other cases the old range has to be in one mapping.
+    ///
+    /// # Errors
+    /// [`SpaceError::NotMapped`]; [`SpaceError::NoRoom`] if the mapping cannot grow where it is and
+    /// may not move; [`SpaceError::Overlaps`] if the new range overlaps the old;
+    /// [`SpaceError::DeviceEnds`] if a mapping of a device would become longer;
+    /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],
+    /// [`SpaceError::Limit`]. Nothing is changed then.
+    pub fn remap(
+        &self,
+        at: VirtAddr,
+        old_len: u64,
+        new_len: u64,
+        to: Remap,
+    ) -> Result<VirtAddr, SpaceError> {
+        remap::remap(&self.0, at, old_len, new_len, to)
     }
-}
 
-/// Chooses the range of a mapping of `len` bytes.
-fn place(vmas: &VmaSet, map: &Map, len: u64, end: u64) -> Result<Range<u64>, SpaceError> {
-    match map.place {
-        Place::Chosen => {
-            let at = free_place(vmas, end, len)?;
-            Ok(at..at + len)
-        }
-        Place::Free(at) | Place::Replacing(at) => {
-            let range = checked_range("map", at, len, end)?;
-            if map.null == Null::KeptFree {
-                check_lowest("map", at)?;
-            }
-            let mapping = vmas.overlapping(&range).next().map(Vma::to_string);
-            match (map.place, mapping) {
-                (Place::Free(_), Some(mapping)) => Err(SpaceError::Overlaps { at, len, mapping }),
-                _ => Ok(range),
-            }
-        }
+    /// Reserves `most` bytes (rounded up to whole pages), at an address that the space chooses, for
+    /// a region that is empty at first.
+    ///
+    /// # Errors
+    /// As for [`Space::map`].
+    pub fn region(&self, most: u64) -> Result<Region, SpaceError> {
+        let start = self.map(Map::anonymous(most).protection(Protection::NONE))?;
+        Ok(Region::new(self, start, most))
     }
 }

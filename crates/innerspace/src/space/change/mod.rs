@@ -6,13 +6,13 @@
 //! | `steps` | a structural change, step by step |
 //! | `map`, `mapping` | what to map, and how; mapping, unmapping, protecting |
 //! | `remap`, `region`, `fork` | moving and growing mappings; a range that grows; forks |
-//! | `zap`, `advise` | dropping anonymous pages with the gate open; advice, populating, locking |
-//! | `take_dirty` | taking the pages that were stored to |
+//! | `zap`, `take_dirty` | dropping anonymous pages with the gate open; the pages that were stored to |
+//! | `pages` | the calls about the pages of a range: advice, populating, locking, pinning |
 
-pub(crate) mod advise;
 pub(crate) mod fork;
 pub(crate) mod map;
 pub(crate) mod mapping;
+pub(crate) mod pages;
 pub(crate) mod region;
 pub(crate) mod remap;
 pub(crate) mod revoke;

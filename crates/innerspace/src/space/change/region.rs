@@ -55,24 +55,17 @@ fn whole(len: u64) -> u64 {
     len.next_multiple_of(PAGE_SIZE as u64)
 }
 
-impl Space {
-    /// Reserves `most` bytes (rounded up to whole pages), at an address that the space chooses, for
-    /// a region that is empty at first.
-    ///
-    /// # Errors
-    /// As for [`Space::map`].
-    pub fn region(&self, most: u64) -> Result<Region, SpaceError> {
-        let start = self.map(Map::anonymous(most).protection(Protection::NONE))?;
-        Ok(Region {
-            space: self.clone(),
+impl Region {
+    /// Returns an empty region of up to `most` bytes, which are reserved from `start` on.
+    pub(super) fn new(space: &Space, start: VirtAddr, most: u64) -> Region {
+        Region {
+            space: space.clone(),
             start,
             most: whole(most),
             last: Arc::default(),
-        })
+        }
     }
-}
 
-impl Region {
     /// Returns the first address.
     pub fn start(&self) -> VirtAddr {
         self.start
@@ -80,45 +73,30 @@ impl Region {
 
     /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
-        let (last, pages) = (self.last.len.load(Ordering::Relaxed), self.pages());
+        let (last, (pages, _)) = (self.last.len.load(Ordering::Relaxed), self.pages());
         match whole(last) == pages {
             true => last,
             false => pages,
         }
     }
 
-    /// Returns the length in whole pages, by the space's mappings: the reserve follows after it.
-    fn pages(&self) -> u64 {
+    /// Returns the length in whole pages, by the space's mappings, and that of the part that was not
+    /// unmapped or mapped over; the difference is the reserve that is left.
+    fn pages(&self) -> (u64, u64) {
         let range = self.start.0..self.start.0 + self.most;
         self.space.0.inside(|tables| {
             // The search ends where something was unmapped, because anything may be mapped after
             // that.
-            let mut end = range.start;
-            let parts = tables.vmas.overlapping(&range).take_while(|vma| {
-                let follows = vma.start <= end && matches!(vma.backing, Backing::Anonymous);
-                end = vma.end;
-                follows
-            });
-            let usable = parts.filter(|vma| vma.protection != Protection::NONE);
-            usable
-                .last()
-                .map_or(0, |vma| vma.end.min(range.end) - range.start)
-        })
-    }
-
-    /// Returns the length, in whole pages from the start, of the part that was not unmapped or
-    /// mapped over.
-    fn reserved(&self) -> u64 {
-        let range = self.start.0..self.start.0 + self.most;
-        self.space.0.inside(|tables| {
-            let mut end = range.start;
-            for vma in tables.vmas.overlapping(&range) {
-                if vma.start > end || !matches!(vma.backing, Backing::Anonymous) {
-                    break;
+            let run = tables.vmas.run(&range);
+            let own = run.take_while(|vma| matches!(vma.backing, Backing::Anonymous));
+            let (mut usable, mut reserved) = (0, 0);
+            for vma in own {
+                reserved = vma.end.min(range.end) - range.start;
+                if vma.protection != Protection::NONE {
+                    usable = reserved;
                 }
-                end = vma.end;
             }
-            end.min(range.end) - range.start
+            (usable, reserved)
         })
     }
 
@@ -142,9 +120,9 @@ impl Region {
             .0
             .check_live("moving the end of a region", self.start, len)?;
         let _moving = self.last.moving.lock();
-        let (old, new) = (self.pages(), whole(len));
+        let ((old, reserved), new) = (self.pages(), whole(len));
         if old < new {
-            if new > self.reserved() {
+            if new > reserved {
                 return Err(SpaceError::NotMapped {
                     what: "moving the end of a region",
                     at: self.start + old,

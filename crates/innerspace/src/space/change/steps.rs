@@ -31,11 +31,12 @@ use super::revoke::mapper;
 use crate::exec::reentry::InCallback;
 use crate::group::{LimitError, MayReclaim};
 use crate::reclaim::{AllocMode, Pool, Retired};
+use crate::space::core::address::LEAF_BYTES;
 use crate::space::core::error::SpaceError;
 use crate::space::core::space::SpaceInner;
 use crate::space::table::edit::Edit;
 use crate::space::table::nodes::{Detached, Nodes, PATH_NODES, Spares};
-use crate::space::table::pte::{self, Holds};
+use crate::space::table::pte::{self, Holds, VALID_W};
 use crate::space::table::{self};
 use crate::space::vma::area::{Backing, Vma};
 use crate::space::vma::device::DeviceRef;
@@ -44,6 +45,7 @@ use crate::space::vma::set::{Changed, VmaSet};
 use crate::sync::domain::Post;
 use crate::sync::gate::Writer;
 use crate::sync::panics::caught;
+use crate::sync::raw::AtomicU64;
 use crate::sync::{Arc, failpoint};
 
 /// The range of the whole gate.
@@ -112,23 +114,26 @@ impl std::ops::DerefMut for Underway<'_> {
 }
 
 impl SpaceInner {
-    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. The
-    /// caller passes the result to [`SpaceInner::finish`] once it has dropped the writer.
+    /// Changes the mappings of `range` by `change` and, with `edit`, the words of its pages. Then
+    /// releases the writer lock, and does the work that is left.
     ///
     /// # Errors
     /// [`SpaceError::Limit`]; nothing is changed then.
     pub(crate) fn change(
         self: &Arc<SpaceInner>,
-        writer: &mut Writer<'_, Structure>,
+        mut writer: Writer<'_, Structure>,
         range: &Range<u64>,
         edit: Option<Edit>,
         change: impl FnOnce(&mut VmaSet) -> Changed,
-    ) -> Result<Leftover, SpaceError> {
-        self.change_paid(Payment::Own, writer, range, edit, change)
+    ) -> Result<(), SpaceError> {
+        let changed = self.change_paid(Payment::Own, &mut writer, range, edit, change);
+        drop(writer);
+        self.finish(changed?);
+        Ok(())
     }
 
-    /// Does the same as [`SpaceInner::change`], with the nodes of the mappings paid for in this
-    /// way.
+    /// Changes the mappings and words, with the nodes of the mappings paid for in this way. The
+    /// caller passes the result to [`SpaceInner::finish`] once it has dropped the writer.
     pub(crate) fn change_paid(
         self: &Arc<SpaceInner>,
         payment: Payment,
@@ -147,13 +152,10 @@ impl SpaceInner {
             change,
             |writer, vmas, changed| match edit {
                 Some(edit) if mapped => self.edit(writer, range, edit, vmas, changed),
-                Some(edit) => {
-                    self.part_from_sharers(range, edit)?;
-                    self.publish(vmas, changed);
-                    Ok(Detached::default())
-                }
-                None => {
-                    if !vmas.shows_as(&writer.vmas, range) {
+                _ => {
+                    if let Some(edit) = edit {
+                        self.part_from_sharers(range, edit)?;
+                    } else if !vmas.shows_as(&writer.vmas, range) {
                         self.code.changed(range);
                     }
                     self.publish(vmas, changed);
@@ -291,6 +293,32 @@ impl SpaceInner {
         empty
     }
 
+    /// Takes the write validity of the pages in these ranges, which makes the next store to each a
+    /// fault, and notes that restores have to compare such pages. The gate is closed on them, and
+    /// the caller waits for a grace period next.
+    pub(crate) fn end_writes(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
+        let nodes = self.nodes();
+        let mut leaves: Vec<u64> = Vec::new();
+        self.inside(|tables| {
+            let mut each = |at, word: &AtomicU64| {
+                let ended = pte::load(word).has(VALID_W) && pte::take_write_validity(word);
+                let leaf = at - at % LEAF_BYTES;
+                if ended && leaves.last() != Some(&leaf) {
+                    leaves.push(leaf);
+                }
+            };
+            for range in ranges {
+                nodes.for_each_slot(tables.root, range.start, range.end, &mut each);
+            }
+        });
+        if !leaves.is_empty() {
+            self.changes.doubt();
+        }
+        for leaf in leaves {
+            self.post_coalesced(leaf);
+        }
+    }
+
     /// Allocates spare frames until there are `wanted`. The caller holds the gate's writer lock.
     pub(crate) fn ensure_nodes<'s>(
         &'s self,
@@ -390,12 +418,12 @@ impl SpaceInner {
 
     /// Replaces the mappings by another set, and the table by `take_table`, with the gate closed
     /// everywhere. If that fails, nothing is changed.
-    pub(crate) fn replace_all<E: From<LimitError>>(
+    pub(crate) fn replace_all(
         self: &Arc<SpaceInner>,
         writer: &mut Writer<'_, Structure>,
         vmas: &VmaSet,
-        take_table: impl FnOnce(&mut Detached) -> Result<(), E>,
-    ) -> (Result<(), E>, Leftover) {
+        take_table: impl FnOnce(&mut Detached) -> Result<(), SpaceError>,
+    ) -> (Result<(), SpaceError>, Leftover) {
         writer.revision += 1;
         let vmas = vmas.with_ledger(writer.vmas.ledger().clone());
         let changed = Changed {

@@ -35,73 +35,70 @@ use crate::space::vma::area::{Backing, Vma};
 use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 
-impl SpaceInner {
-    /// Drops the pages of a mapped range, if they can be dropped with the gate open. Otherwise
-    /// gives the writer back, with nothing changed.
-    pub(crate) fn zap<'gate>(
-        &self,
-        mut writer: Writer<'gate, Structure>,
-        range: &Range<u64>,
-    ) -> Result<(), Writer<'gate, Structure>> {
-        let anonymous = |vma: &Vma| matches!(vma.backing, Backing::Anonymous);
-        if has_whole_leaf(range) || !writer.vmas.overlapping(range).all(anonymous) {
-            return Err(writer);
-        }
-        self.code.changed(range);
-        let Some(taken) = self.take_words(range) else {
-            return Err(writer);
-        };
-        // The revision changes, because a restore must not assume that only stores have changed
-        // pages.
-        writer.revision += 1;
-        self.dirty.forget(self.payer(), range);
-        drop(writer);
-        if !taken.is_empty() {
-            self.grace();
-            self.nodes().release(taken);
-        }
-        self.pool.flush_retired_if_due();
-        Ok(())
+/// Drops the pages of a mapped range, if they can be dropped with the gate open. Otherwise gives the
+/// writer back, with nothing changed.
+pub(super) fn zap<'gate>(
+    space: &SpaceInner,
+    mut writer: Writer<'gate, Structure>,
+    range: &Range<u64>,
+) -> Result<(), Writer<'gate, Structure>> {
+    let anonymous = |vma: &Vma| matches!(vma.backing, Backing::Anonymous);
+    if has_whole_leaf(range) || !writer.vmas.overlapping(range).all(anonymous) {
+        return Err(writer);
     }
+    space.code.changed(range);
+    let Some(taken) = take_words(space, range) else {
+        return Err(writer);
+    };
+    // The revision changes, because a restore must not assume that only stores have changed pages.
+    writer.revision += 1;
+    space.dirty.forget(space.payer(), range);
+    drop(writer);
+    if !taken.is_empty() {
+        space.grace();
+        space.nodes().release(taken);
+    }
+    space.pool.flush_retired_if_due();
+    Ok(())
+}
 
-    /// Empties the words of the range, and returns the pages to be released. Returns `None`, and
-    /// changes nothing, if a leaf of the range is shared, or an accessor may have one coalesced.
-    /// The caller holds the gate's writer lock.
-    fn take_words(&self, range: &Range<u64>) -> Option<Detached> {
-        let nodes = self.nodes();
-        let section = self.pool.domain.reader();
-        let paths = self.paths.lock();
-        // If there is no leaf, there is nothing to drop. A leaf that is linked meanwhile may be in
-        // a shared node.
-        let parts = parts_by_leaf(range).map(|part| (nodes.find(self.root, part.start), part));
-        let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
-        let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
-        let is_left = |leaf: &Leaf| !leaf.exclusive || nodes.is_coalesced(leaf.frame);
-        if parts.iter().any(|(leaf, _)| is_left(leaf)) {
-            return None;
-        }
-        let mut taken = Detached::default();
-        for (leaf, part) in parts {
-            // The leaf takes over the pages that it alone borrows: if they were dropped here
-            // without that, a shadow without a parent would keep them.
-            while nodes.collapse_shadow(leaf.frame, Borrower::Exclusive) {}
-            let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
-            for word in &nodes.words(leaf.frame)[slots] {
-                if pte::load(word) != Pte::EMPTY {
-                    failpoint!(Zap);
-                    let page = pte::take(word);
-                    if page.needs_letting_go() {
-                        taken.pages.push(page);
-                    }
+/// Empties the words of the range, and returns the pages to be released. Returns `None`, and
+/// changes nothing, if a leaf of the range is shared, or an accessor may have one coalesced.
+/// The caller holds the gate's writer lock.
+fn take_words(space: &SpaceInner, range: &Range<u64>) -> Option<Detached> {
+    let nodes = space.nodes();
+    let section = space.pool.domain.reader();
+    let paths = space.paths.lock();
+    // If there is no leaf, there is nothing to drop. A leaf that is linked meanwhile may be in
+    // a shared node.
+    let parts = parts_by_leaf(range).map(|part| (nodes.find(space.root, part.start), part));
+    let parts = parts.filter_map(|(leaf, part)| Some((leaf?, part)));
+    let parts: Vec<(Leaf, Range<u64>)> = parts.collect();
+    let is_left = |leaf: &Leaf| !leaf.exclusive || nodes.is_coalesced(leaf.frame);
+    if parts.iter().any(|(leaf, _)| is_left(leaf)) {
+        return None;
+    }
+    let mut taken = Detached::default();
+    for (leaf, part) in parts {
+        // The leaf takes over the pages that it alone borrows: if they were dropped here
+        // without that, a shadow without a parent would keep them.
+        while nodes.collapse_shadow(leaf.frame, Borrower::Exclusive) {}
+        let slots = slot_index(part.start, 0)..=slot_index(part.end - 1, 0);
+        for word in &nodes.words(leaf.frame)[slots] {
+            if pte::load(word) != Pte::EMPTY {
+                failpoint!(Zap);
+                let page = pte::take(word);
+                if page.needs_letting_go() {
+                    taken.pages.push(page);
                 }
             }
-            if nodes.borrows_in_vain(leaf.frame) {
-                taken.shadows.extend(nodes.part(leaf.frame));
-            }
         }
-        drop((paths, section));
-        Some(taken)
+        if nodes.borrows_in_vain(leaf.frame) {
+            taken.shadows.extend(nodes.part(leaf.frame));
+        }
     }
+    drop((paths, section));
+    Some(taken)
 }
 
 /// Splits a range by leaves.

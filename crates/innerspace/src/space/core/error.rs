@@ -6,20 +6,19 @@
 //! space). [`crate::space::Space::explain`] adds the rest: the nearest mapping, or the file's
 //! error.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::{fmt, io};
 
 use thiserror::Error;
 
 use super::address::ADDRESS_BITS;
+use crate::VirtAddr;
 use crate::cache::FileError;
 use crate::dax::DaxError;
 use crate::group::LimitError;
 use crate::space::vma::protection::Protection;
 use crate::sys::process::OtherProcess;
 use crate::units::Bytes;
-use crate::{PAGE_SIZE, VirtAddr};
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -617,33 +616,6 @@ impl SpaceError {
 impl From<SpaceError> for io::Error {
     fn from(error: SpaceError) -> io::Error {
         io::Error::new(error.kind(), error)
-    }
-}
-
-/// Checks `at..at + len` and rounds it up to whole pages.
-pub(crate) fn checked_range(
-    what: &'static str,
-    at: VirtAddr,
-    len: u64,
-    end: u64,
-) -> Result<Range<u64>, SpaceError> {
-    if len == 0 {
-        return Err(SpaceError::Empty { what, at });
-    }
-    if !at.is_page_aligned() {
-        return Err(SpaceError::Unaligned { what, at });
-    }
-    let last = len
-        .checked_next_multiple_of(PAGE_SIZE as u64)
-        .and_then(|len| at.0.checked_add(len));
-    match last {
-        Some(last) if last <= end => Ok(at.0..last),
-        _ => Err(SpaceError::OutOfRange {
-            what,
-            at,
-            len,
-            end: VirtAddr(end),
-        }),
     }
 }
 

@@ -316,6 +316,41 @@ impl SpaceInner {
         }
     }
 
+    /// Returns the range of `len` bytes at `at`, rounded up to whole pages. `what` is the operation,
+    /// for the error.
+    pub(crate) fn range(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+    ) -> Result<Range<u64>, SpaceError> {
+        if len == 0 {
+            return Err(SpaceError::Empty { what, at });
+        }
+        if !at.is_page_aligned() {
+            return Err(SpaceError::Unaligned { what, at });
+        }
+        let end = VirtAddr(self.end());
+        let len_in_pages = len.checked_next_multiple_of(PAGE_SIZE as u64);
+        let last = len_in_pages.and_then(|len| at.0.checked_add(len));
+        match last.filter(|last| *last <= end.0) {
+            Some(last) => Ok(at.0..last),
+            None => Err(SpaceError::OutOfRange { what, at, len, end }),
+        }
+    }
+
+    /// Returns a range that a structural change is asked for: see [`SpaceInner::check_live`] and
+    /// [`SpaceInner::range`].
+    pub(crate) fn live_range(
+        &self,
+        what: &'static str,
+        at: VirtAddr,
+        len: u64,
+    ) -> Result<Range<u64>, SpaceError> {
+        self.check_live(what, at, len)?;
+        self.range(what, at, len)
+    }
+
     pub(crate) fn group_id(&self) -> GroupId {
         self.group.id()
     }
@@ -471,6 +506,12 @@ impl SpaceInner {
             }),
         };
         Explanation { fault, text }
+    }
+
+    /// Returns the error of an operation that could not access a page.
+    pub(crate) fn access_error(&self, what: &'static str, fault: Fault) -> SpaceError {
+        let explanation = self.explain(fault);
+        SpaceError::Access { what, explanation }
     }
 }
 

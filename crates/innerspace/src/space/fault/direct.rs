@@ -163,7 +163,7 @@ impl FaultState<'_> {
         }
         // The other pages of the entry are those that the mapping has in this leaf where the gate
         // is open.
-        let around = vma.start.max(self.around.start)..vma.end.min(self.around.end);
+        let around = vma.part_in(&self.around);
         let around = vma.file_page(around.start)..vma.file_page(around.end - 1) + 1;
         let acquired = pages.pages();
         for other in acquired.start.max(around.start)..acquired.end.min(around.end) {

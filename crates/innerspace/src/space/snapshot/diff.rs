@@ -4,42 +4,16 @@
 use crate::space::core::address::merged;
 use std::ops::Range;
 
-use super::frozen::Snapshot;
 use crate::space::core::error::SpaceError;
-use crate::space::core::space::{Space, SpaceInner, Tables};
+use crate::space::core::space::{SpaceInner, Tables};
 use crate::space::table::nodes::Nodes;
 use crate::space::vma::area::Vma;
 use crate::space::vma::set::VmaSet;
 use crate::sync::Arc;
 use crate::{PAGE_SIZE, VirtAddr};
 
-impl Space {
-    /// Returns the ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the
-    /// time is in proportion to the tables that were changed. A page that was changed before the
-    /// call is always named. A page may be named although its bytes are equal, if the same bytes
-    /// were stored or a restore has copied them back. Bytes of files are not compared, but the
-    /// addresses at which files are mapped are. Protections, locks and advice are not compared,
-    /// though a restore brings them back: a mapping that differs only in these is not named.
-    ///
-    /// # Errors
-    /// [`SpaceError::OtherMemory`].
-    pub fn changed_since(&self, snapshot: &Snapshot) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
-        differences("changed_since", &self.0, &snapshot.0.0)
-    }
-}
-
-impl Snapshot {
-    /// Returns the ranges of pages that may differ between this snapshot and `other`, of the same
-    /// space or of another; see [`Space::changed_since`].
-    ///
-    /// # Errors
-    /// [`SpaceError::OtherMemory`].
-    pub fn diff(&self, other: &Snapshot) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
-        differences("diff", &self.0.0, &other.0.0)
-    }
-}
-
-fn differences(
+/// Returns the ranges of pages that may differ between two spaces or snapshots, by address.
+pub(super) fn differences(
     what: &'static str,
     a: &SpaceInner,
     b: &SpaceInner,

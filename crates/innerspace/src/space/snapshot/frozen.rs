@@ -1,12 +1,16 @@
-//! Taking a snapshot, reading from it, and forking from it.
+//! The copies of a space: forking, taking a snapshot, reading from it, and going back to it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::devices::DeviceStates;
+use super::{diff, restore};
+use crate::VirtAddr;
 use crate::group::{Group, LimitError};
 use crate::space::access::accessor::Accessor;
+use crate::space::change::fork;
 use crate::space::core::error::SpaceError;
-use crate::space::core::space::{Role, Space};
+use crate::space::core::space::{Role, Space, SpaceInner};
 use crate::space::report::SpaceStats;
 use crate::space::vma::area::Backing;
 use crate::space::vma::device::DeviceRef;
@@ -40,6 +44,32 @@ use crate::sync::Arc;
 pub struct Snapshot(pub(super) Space, pub(super) Option<Arc<DeviceStates>>);
 
 impl Space {
+    /// Makes a copy-on-write copy of this space, in the same group, with the same mappings and the
+    /// same bytes. Afterwards neither side sees what the other stores to private memory. Shared
+    /// file mappings stay shared. A fork takes microseconds, whatever is mapped, and waits for no
+    /// accessor longer than its current access. Locks ([`Space::lock`]) are not inherited, as on
+    /// Linux.
+    ///
+    /// # Errors
+    /// [`SpaceError::Limit`] if the group has no page for the child's root, or for a copy of each
+    /// pinned page; [`SpaceError::PinnedAlone`] while a page is pinned with
+    /// [`AtFork::Refuse`](crate::space::AtFork::Refuse); [`SpaceError::TooManyForks`];
+    /// [`SpaceError::Reentered`]. After an error the space is unchanged.
+    pub fn fork(&self) -> Result<Space, SpaceError> {
+        self.fork_into(&self.0.group.clone())
+    }
+
+    /// Forks like [`Space::fork`], with the child's own pages and tables charged to `group`, which
+    /// must be of the same `Memory`.
+    ///
+    /// # Errors
+    /// As [`Space::fork`]; [`SpaceError::OtherMemorysGroup`].
+    pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
+        // This may be a snapshot: an accessor of a snapshot gives out the snapshot's space.
+        let born_of = self.0.is_frozen().then_some(self.0.id);
+        fork::copy(&self.0, group, Role::Live { born_of })
+    }
+
     /// Freezes the space as it is now. It takes microseconds, whatever is mapped, and waits for no
     /// accessor longer than its current access. The snapshot costs a page, the states of devices,
     /// and then the old copy of each page that the space changes while the snapshot lives.
@@ -48,27 +78,55 @@ impl Space {
     /// As [`Space::fork`].
     pub fn freeze(&self) -> Result<Snapshot, SpaceError> {
         let role = Role::Frozen { of: self.0.id };
-        let frozen = self.copy(&self.0.group, role)?;
-        let states = DeviceStates::of(&self.0, frozen.devices())?;
+        let frozen = fork::copy(&self.0, &self.0.group, role)?;
+        let states = DeviceStates::of(&self.0, devices(&frozen.0))?;
         Ok(Snapshot(frozen, states))
+    }
+
+    /// Takes the space back to `snapshot`: mappings, protections, locks and private bytes are as
+    /// they were then. Bytes of files are not part of a snapshot. The snapshot must be one of this
+    /// space, or the one from which this space was forked.
+    ///
+    /// The time is in proportion to the pages changed since. If a space is restored to the same
+    /// snapshot again and again, and stores to about the same pages each time, a restore costs a
+    /// copy of each of these pages and little more.
+    ///
+    /// # Errors
+    /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned;
+    /// [`SpaceError::Limit`] if the group has no room for mappings of files that the space has lost
+    /// since; [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]; [`SpaceError::Reentered`].
+    /// After an error the space is unchanged.
+    pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
+        restore::restore(&self.0, &snapshot.0.0, snapshot.1.as_deref())
+    }
+
+    /// Returns the ranges of pages that may differ from `snapshot`, by address. Reads no bytes: the
+    /// time is in proportion to the tables that were changed. A page that was changed before the
+    /// call is always named. A page may be named although its bytes are equal, if the same bytes
+    /// were stored or a restore has copied them back. Bytes of files are not compared, but the
+    /// addresses at which files are mapped are. Protections, locks and advice are not compared,
+    /// though a restore brings them back: a mapping that differs only in these is not named.
+    ///
+    /// # Errors
+    /// [`SpaceError::OtherMemory`].
+    pub fn changed_since(&self, snapshot: &Snapshot) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
+        diff::differences("changed_since", &self.0, &snapshot.0.0)
     }
 }
 
-impl Space {
-    /// Returns the devices that are mapped, each once.
-    fn devices(&self) -> Vec<DeviceRef> {
-        self.0.inside(|tables| {
-            let (mut found, mut known) = (Vec::new(), BTreeSet::new());
-            for vma in tables.vmas.iter() {
-                if let Backing::Device { device, .. } = &vma.backing
-                    && known.insert(device.address())
-                {
-                    found.push(device.clone());
-                }
+/// Returns the devices that are mapped, each once.
+fn devices(space: &SpaceInner) -> Vec<DeviceRef> {
+    space.inside(|tables| {
+        let (mut found, mut known) = (Vec::new(), BTreeSet::new());
+        for vma in tables.vmas.iter() {
+            if let Backing::Device { device, .. } = &vma.backing
+                && known.insert(device.address())
+            {
+                found.push(device.clone());
             }
-            found
-        })
-    }
+        }
+        found
+    })
 }
 
 impl Snapshot {
@@ -88,6 +146,15 @@ impl Snapshot {
     /// As [`Space::fork_into`].
     pub fn fork_into(&self, group: &Group) -> Result<Space, SpaceError> {
         self.0.fork_into(group)
+    }
+
+    /// Returns the ranges of pages that may differ between this snapshot and `other`, of the same
+    /// space or of another; see [`Space::changed_since`].
+    ///
+    /// # Errors
+    /// [`SpaceError::OtherMemory`].
+    pub fn diff(&self, other: &Snapshot) -> Result<Vec<Range<VirtAddr>>, SpaceError> {
+        diff::differences("diff", &self.0.0, &other.0.0)
     }
 
     /// Creates an accessor for reading: its stores fail with

@@ -35,19 +35,21 @@
 //! looks at the gate.
 
 use super::changes::{Changed, Record};
-use super::frozen::Snapshot;
+use super::devices::DeviceStates;
 use super::ghosts::{Ghosts, IDLE};
 use crate::space::change::steps::EVERYWHERE;
 use crate::space::core::address::slot_index;
 use crate::space::core::error::SpaceError;
-use crate::space::core::space::{Role, Space, SpaceInner};
+use crate::space::core::space::{Role, SpaceInner};
 use crate::space::core::structure::Structure;
+use crate::space::pin::check_no_pins;
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::{self, Holds, Pte, VALID_W};
 use crate::space::table::still::Image;
 use crate::space::tlb::translator::GATE_MAIL;
 use crate::space::vma::set::VmaSet;
 use crate::stats::Event;
+use crate::sync::Arc;
 use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 use crate::sync::panics::Panics;
@@ -60,133 +62,121 @@ const AUDIT: u32 = 16;
 /// restore is expected.
 const STEADY: u8 = 3;
 
-impl Space {
-    /// Takes the space back to `snapshot`: mappings, protections, locks and private bytes are as
-    /// they were then. Bytes of files are not part of a snapshot. The snapshot must be one of this
-    /// space, or the one from which this space was forked.
-    ///
-    /// The time is in proportion to the pages changed since. If a space is restored to the same
-    /// snapshot again and again, and stores to about the same pages each time, a restore costs a
-    /// copy of each of these pages and little more.
-    ///
-    /// # Errors
-    /// [`SpaceError::OtherSpace`]; [`SpaceError::Pinned`] while a page is pinned;
-    /// [`SpaceError::Limit`] if the group has no room for mappings of files that the space has lost
-    /// since; [`SpaceError::TooManyForks`]; [`SpaceError::Frozen`]; [`SpaceError::Reentered`].
-    /// After an error the space is unchanged.
-    pub fn restore(&self, snapshot: &Snapshot) -> Result<(), SpaceError> {
-        let space = &self.0;
-        space.check_live("restore", VirtAddr(0), space.end())?;
-        let image = &*snapshot.0.0;
-        let (of, is) = (image.role, image.id);
-        let own = of == Role::Frozen { of: space.id };
-        if !own && space.role != (Role::Live { born_of: Some(is) }) {
-            return Err(SpaceError::OtherSpace);
-        }
-        let mut writer = space.gate.write();
-        space.check_no_pins(&mut writer, "restore")?;
-        if space.changes.is_since(is) && space.restore_in_place(image, &mut writer) {
-            drop(writer);
-            space.pool.flush_retired_if_due();
-        } else {
-            self.restore_by_dropping(image, writer)?;
-        }
-        // If a device panics, the others are restored all the same.
-        let mut panics = Panics::default();
-        for device in snapshot.1.iter().flat_map(|devices| devices.iter()) {
-            panics.catch(|| device.bring_back(space));
-        }
-        panics.go_on();
-        Ok(())
+/// Does [`Space::restore`](crate::Space::restore), to the snapshot of this space and these devices.
+pub(super) fn restore(
+    space: &Arc<SpaceInner>,
+    image: &SpaceInner,
+    devices: Option<&DeviceStates>,
+) -> Result<(), SpaceError> {
+    space.check_live("restore", VirtAddr(0), space.end())?;
+    let (of, is) = (image.role, image.id);
+    let own = of == Role::Frozen { of: space.id };
+    if !own && space.role != (Role::Live { born_of: Some(is) }) {
+        return Err(SpaceError::OtherSpace);
     }
-
-    fn restore_by_dropping(
-        &self,
-        image: &SpaceInner,
-        mut writer: Writer<'_, Structure>,
-    ) -> Result<(), SpaceError> {
-        let space = &self.0;
-        let nodes = space.nodes();
-        // The image never changes its mappings, and never loses a part of its table.
-        let vmas = image.inside(|tables| tables.vmas.clone());
-        let revision = writer.revision + 1;
-        let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
-            space.changes.end(space.payer());
-            let plan = nodes.plan_restore(space.root, image.root);
-            let plan = plan.map_err(|_| SpaceError::TooManyForks)?;
-            failpoint!(GateClosed);
-            nodes.apply_plan(plan, detached);
-            space.changes.set(Record::new(image.id, revision));
-            Ok::<(), SpaceError>(())
-        });
+    let mut writer = space.gate.write();
+    check_no_pins(space, &mut writer, "restore")?;
+    if space.changes.is_since(is) && restore_in_place(space, image, &mut writer) {
         drop(writer);
-        space.finish(leftover);
-        restored?;
-        space.pool.counters.count(Event::RestoreDrop);
-        Ok(())
+        space.pool.flush_retired_if_due();
+    } else {
+        restore_by_dropping(space, image, writer)?;
     }
+    // If a device panics, the others are restored all the same.
+    let mut panics = Panics::default();
+    for device in devices.iter().flat_map(|devices| devices.iter()) {
+        panics.catch(|| device.bring_back(space));
+    }
+    panics.go_on();
+    Ok(())
 }
 
-impl SpaceInner {
-    /// Copies the recorded pages back. Returns false, with nothing changed, if a restore in place
-    /// is not right or not worthwhile.
-    fn restore_in_place(&self, image: &SpaceInner, writer: &mut Writer<'_, Structure>) -> bool {
-        let nodes = self.nodes();
-        writer.revision += 1;
-        let _closed = writer.close(&self.pool.domain, &EVERYWHERE, || self.post(GATE_MAIL));
-        // The record is read only now, with the gate closed, when it has every installed page.
-        let Some(mut known) = self.changes.take() else {
-            return false;
-        };
-        if self.copy_back(image, writer, nodes, &mut known) {
-            self.changes.set(known);
-            return true;
-        }
-        known.uncharge(self.payer());
-        false
-    }
+fn restore_by_dropping(
+    space: &Arc<SpaceInner>,
+    image: &SpaceInner,
+    mut writer: Writer<'_, Structure>,
+) -> Result<(), SpaceError> {
+    let nodes = space.nodes();
+    // The image never changes its mappings, and never loses a part of its table.
+    let vmas = image.inside(|tables| tables.vmas.clone());
+    let revision = writer.revision + 1;
+    let (restored, leftover) = space.replace_all(&mut writer, &vmas, |detached| {
+        space.changes.end(space.payer());
+        let plan = nodes.plan_restore(space.root, image.root);
+        let plan = plan.map_err(|_| SpaceError::TooManyForks)?;
+        failpoint!(GateClosed);
+        nodes.apply_plan(plan, detached);
+        space.changes.set(Record::new(image.id, revision));
+        Ok(())
+    });
+    drop(writer);
+    space.finish(leftover);
+    restored?;
+    space.pool.counters.count(Event::RestoreDrop);
+    Ok(())
+}
 
-    fn copy_back(
-        &self,
-        image: &SpaceInner,
-        writer: &Writer<'_, Structure>,
-        nodes: Nodes<'_>,
-        known: &mut Record,
-    ) -> bool {
-        if known.snapshot != image.id || known.revision + 1 != writer.revision {
-            return false; // something else has changed the structure
-        }
-        let is_alone = |page: &Changed| nodes.frame_alone(Walk::load(nodes, page)).is_some();
-        if !known.pages.iter().all(is_alone) {
-            return false;
-        }
-        known.restores = known.restores.wrapping_add(1);
-        let mut walk = Walk {
-            space: self,
-            nodes,
-            vmas: &writer.vmas,
-            theirs: image.root,
-            audit: known.restores.is_multiple_of(AUDIT),
-            doubtful: std::mem::take(&mut known.doubtful),
-            copied: 0,
-            freed: Vec::new(),
-            ghosts: known.ghosts.take(),
-            restore: known.restores,
-        };
-        known.pages.retain_mut(|page| walk.bring_back(page));
-        known.ghosts = walk.ghosts.take();
-        let freed = std::mem::take(&mut walk.freed);
-        // No thread has used these pages since the gate was closed. They are freed in reverse, so
-        // that frames are allocated again in the order of the pages.
-        nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
-        for (at, _) in freed.into_iter().rev() {
-            known.add_ghost(self.payer(), at);
-        }
-        known.revision = writer.revision;
-        self.pool.counters.count(Event::RestoreInPlace);
-        self.pool.counters.add(Event::RestorePages, walk.copied);
-        true
+/// Copies the recorded pages back. Returns false, with nothing changed, if a restore in place is not
+/// right or not worthwhile.
+fn restore_in_place(
+    space: &SpaceInner,
+    image: &SpaceInner,
+    writer: &mut Writer<'_, Structure>,
+) -> bool {
+    writer.revision += 1;
+    let _closed = writer.close(&space.pool.domain, &EVERYWHERE, || space.post(GATE_MAIL));
+    // The record is read only now, with the gate closed, when it has every installed page.
+    let Some(mut known) = space.changes.take() else {
+        return false;
+    };
+    if copy_back(space, image, writer, &mut known) {
+        space.changes.set(known);
+        return true;
     }
+    known.uncharge(space.payer());
+    false
+}
+
+fn copy_back(
+    space: &SpaceInner,
+    image: &SpaceInner,
+    writer: &Writer<'_, Structure>,
+    known: &mut Record,
+) -> bool {
+    if known.snapshot != image.id || known.revision + 1 != writer.revision {
+        return false; // something else has changed the structure
+    }
+    let nodes = space.nodes();
+    let is_alone = |page: &Changed| nodes.frame_alone(Walk::load(nodes, page)).is_some();
+    if !known.pages.iter().all(is_alone) {
+        return false;
+    }
+    known.restores = known.restores.wrapping_add(1);
+    let mut walk = Walk {
+        space,
+        nodes,
+        vmas: &writer.vmas,
+        theirs: image.root,
+        audit: known.restores.is_multiple_of(AUDIT),
+        doubtful: std::mem::take(&mut known.doubtful),
+        copied: 0,
+        freed: Vec::new(),
+        ghosts: known.ghosts.take(),
+        restore: known.restores,
+    };
+    known.pages.retain_mut(|page| walk.bring_back(page));
+    known.ghosts = walk.ghosts.take();
+    let freed = std::mem::take(&mut walk.freed);
+    // No thread has used these pages since the gate was closed. They are freed in reverse, so that
+    // frames are allocated again in the order of the pages.
+    nodes.put_pages(freed.iter().rev().map(|(_, page)| *page));
+    for (at, _) in freed.into_iter().rev() {
+        known.add_ghost(space.payer(), at);
+    }
+    known.revision = writer.revision;
+    space.pool.counters.count(Event::RestoreInPlace);
+    space.pool.counters.add(Event::RestorePages, walk.copied);
+    true
 }
 
 /// A walk over the recorded pages that restores them.

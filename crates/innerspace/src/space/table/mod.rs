@@ -33,6 +33,8 @@ pub(crate) mod pte;
 pub(crate) mod report;
 pub(crate) mod shadow;
 pub(crate) mod still;
+#[cfg(any(test, feature = "test-util"))]
+mod tests;
 pub(crate) mod zero_leaf;
 
 pub(crate) use self::nodes::PATH_NODES;

@@ -44,11 +44,10 @@
 //! |---|---|---|
 //! | `change/revoke.rs`, `revoke_word` | writeback of a file's block | a grace period |
 //! | `change/revoke.rs`, `age_part`, `sample_use` | (aging: all validity) | none: the page stays |
-//! | `change/advise.rs`, `make_old` | (`Advice::Cold`: the same) | none: the page stays |
+//! | `change/pages.rs`, `make_old` | (`Advice::Cold`: the same) | none: the page stays |
 //! | `table/edit.rs`, `edit_slot` | less protection | the closed gate |
 //! | `snapshot/restore.rs`, `bring_back` | a store that a restore has to see | the closed gate |
-//! | `access/watch_code.rs`, `end_writes` | a fetch of code | the closed gate |
-//! | `change/take_dirty.rs`, `end_writes_of` | a store that the log has to note | the closed gate |
+//! | `change/steps.rs`, `end_writes` | a fetch of code; a store to be noted | the closed gate |
 //! | `table/leaf.rs`, `end_writes_in_place` | a second owner of the frame | none: it is shared |
 //!
 //! All of them go through [`take_write_validity`], or through [`take_valid`] and

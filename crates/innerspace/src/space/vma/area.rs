@@ -178,6 +178,16 @@ impl Vma {
         self.start <= at && at < self.end
     }
 
+    /// Returns the addresses of this range that are in `range`.
+    pub(crate) fn part_in(&self, range: &Range<u64>) -> Range<u64> {
+        self.start.max(range.start)..self.end.min(range.end)
+    }
+
+    /// Returns whether the mapping has pages: accesses to a device are calls.
+    pub(crate) fn has_pages(&self) -> bool {
+        !matches!(self.backing, Backing::Device { .. })
+    }
+
     pub(crate) fn is_locked(&self) -> bool {
         self.residence == Residence::Locked
     }
@@ -239,15 +249,14 @@ impl Vma {
         (from < to).then(|| address(from)..address(to))
     }
 
-    /// Returns the part of the range inside `start..end`. Its backing begins further on
-    /// accordingly.
-    pub(crate) fn slice(&self, start: u64, end: u64) -> Vma {
+    /// Returns the mapping that this one is, or would be if it were longer, at these addresses: its
+    /// backing begins further on accordingly.
+    pub(crate) fn slice(&self, addresses: Range<u64>) -> Vma {
         let mut part = self.clone();
         if let Some(first_page) = part.backing.first_page_mut() {
-            *first_page = self.file_page(start);
+            *first_page = self.file_page(addresses.start);
         }
-        part.start = start;
-        part.end = end;
+        (part.start, part.end) = (addresses.start, addresses.end);
         part
     }
 

@@ -221,7 +221,7 @@ impl Copy {
     /// Copies a mapping of anything but a device.
     #[inline]
     fn of(vma: &Vma) -> Copy {
-        debug_assert!(!matches!(vma.backing, Backing::Device { .. }), "{vma}");
+        debug_assert!(vma.has_pages(), "{vma}");
         let file = match &vma.backing {
             Backing::File { file, first_page } => Some((file.downgrade(), *first_page)),
             _ => None,
@@ -428,7 +428,7 @@ impl VmaCache {
         };
         // Devices are not cached: a slot would keep a device of the user's alive, and accesses to
         // it are calls, which are slow anyway.
-        if !matches!(found.backing, Backing::Device { .. }) {
+        if found.has_pages() {
             self.hinted.hints[hint(at)] = own as u8;
             let (copy, len) = (Copy::of(found), found.end - found.start);
             self.hinted.starts[own] = found.start;

@@ -16,6 +16,10 @@ use super::tree::{Key, RangeTree, Ranged};
 use crate::PAGE_SHIFT;
 use crate::sync::Arc;
 
+#[cfg(any(test, feature = "test-util"))]
+#[path = "tests/rmap.rs"]
+mod validate;
+
 /// The ranges of files; see the module.
 #[derive(Clone)]
 pub(crate) struct FileRanges(RangeTree<RmapEntry>);
@@ -182,18 +186,6 @@ impl FileRanges {
         };
         let near = self.0.iter_from(from).take_while(is_near);
         near.map(move |entry| (entry, entry.end > pages.start))
-    }
-
-    /// Checks that these are exactly the ranges of files among `all`.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn validate<'a>(&self, all: impl Iterator<Item = &'a Vma>) {
-        self.0.validate();
-        let mut known: Vec<RmapEntry> = all.filter_map(RmapEntry::by).collect();
-        known.sort_unstable_by_key(|entry| entry.key);
-        assert!(
-            self.0.iter().eq(known.iter()),
-            "the ranges of files by page"
-        );
     }
 }
 

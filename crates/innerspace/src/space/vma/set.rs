@@ -10,7 +10,13 @@ use super::area::Vma;
 use super::ledger::Ledger;
 use super::rmap::FileRanges;
 use super::tree::RangeTree;
+use crate::VirtAddr;
+use crate::space::core::error::SpaceError;
 use crate::sync::Arc;
+
+#[cfg(any(test, feature = "test-util"))]
+#[path = "tests/set.rs"]
+mod validate;
 
 /// The set; see the module.
 #[derive(Clone)]
@@ -139,23 +145,36 @@ impl VmaSet {
         from_there.take_while(move |vma| vma.start < end)
     }
 
-    /// Returns whether every page of `range` is mapped.
-    pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
-        let mut at = range.start;
-        for vma in self.overlapping(range) {
-            if vma.start > at {
-                return false;
-            }
-            at = vma.end;
+    /// Returns the mappings in `range`, from its start on, up to the first gap.
+    pub(crate) fn run(&self, range: &Range<u64>) -> impl Iterator<Item = &Vma> {
+        let mut end = range.start;
+        self.overlapping(range).take_while(move |vma| {
+            let follows = vma.start <= end;
+            end = vma.end;
+            follows
+        })
+    }
+
+    /// Checks that every page of `range` is mapped. `what` and `len` are the operation and the length
+    /// as the caller gave them, for the error.
+    pub(crate) fn check_covers(
+        &self,
+        range: &Range<u64>,
+        what: &'static str,
+        len: u64,
+    ) -> Result<(), SpaceError> {
+        let at = VirtAddr(range.start);
+        match self.run(range).last() {
+            Some(last) if last.end >= range.end => Ok(()),
+            _ => Err(SpaceError::NotMapped { what, at, len }),
         }
-        at >= range.end
     }
 
     /// Returns whether each page of `range` that is mapped in both sets has the same content and
     /// protection in both.
     pub(crate) fn shows_as(&self, other: &VmaSet, range: &Range<u64>) -> bool {
         self.overlapping(range).all(|vma| {
-            let part = vma.start.max(range.start)..vma.end.min(range.end);
+            let part = vma.part_in(range);
             other.overlapping(&part).all(|before| {
                 vma.protection == before.protection
                     && vma.shows_same(before, part.start.max(before.start))
@@ -210,14 +229,14 @@ impl VmaSet {
         let mut parts: Vec<Vma> = Vec::with_capacity(old.len() + 3);
         for vma in &old {
             if vma.start < range.start {
-                parts.push(vma.slice(vma.start, vma.end.min(range.start)));
+                parts.push(vma.slice(vma.start..vma.end.min(range.start)));
             }
-            let inside = vma.start.max(range.start)..vma.end.min(range.end);
-            if inside.start < inside.end {
-                parts.extend(change(vma.slice(inside.start, inside.end)));
+            let inside = vma.part_in(range);
+            if !inside.is_empty() {
+                parts.extend(change(vma.slice(inside)));
             }
             if range.end < vma.end {
-                parts.push(vma.slice(vma.start.max(range.end), vma.end));
+                parts.push(vma.slice(vma.start.max(range.end)..vma.end));
             }
         }
         if let Some(new) = new {
@@ -261,23 +280,6 @@ impl VmaSet {
         Changed {
             removed: old,
             added: new,
-        }
-    }
-
-    /// Checks order, alignment and merging.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn validate(&self) {
-        self.tree.validate();
-        self.files.validate(self.iter());
-        let locked = self.iter().filter(|vma| vma.is_locked()).count();
-        assert_eq!(self.locked, locked, "the number of locked ranges");
-        let mut last: Option<&Vma> = None;
-        for vma in self.iter() {
-            let aligned = (vma.start | vma.end) % crate::PAGE_SIZE as u64 == 0;
-            assert!(aligned, "unaligned: {vma}");
-            let merges = last.is_some_and(|last| last.merges_with(vma));
-            assert!(!merges, "{vma} should merge with the one below it");
-            last = Some(vma);
         }
     }
 }
@@ -400,8 +402,8 @@ mod tests {
         assert!(set.find_containing(15 << 12).is_none());
         assert!(set.find_containing((14 << 12) - 1).is_some());
         assert!(set.find(30 << 12).is_none());
-        assert!(!set.covers(&pages(10, 30)));
-        assert!(set.covers(&pages(16, 30)));
+        assert!(set.check_covers(&pages(10, 30), "map", 1).is_err());
+        assert!(set.check_covers(&pages(16, 30), "map", 1).is_ok());
         assert_eq!(set.nearest(15 << 12).unwrap().start, 16 << 12);
         assert_eq!(set.nearest(14 << 12).unwrap().start, 10 << 12);
         assert_eq!(set.nearest(99 << 12).unwrap().start, 16 << 12);

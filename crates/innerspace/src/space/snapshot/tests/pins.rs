@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
+use crate::space::pin::pin_pages;
 use crate::space::{Advice, AtFork, Pinned, Remap};
 use crate::sync::failpoint;
 
@@ -447,7 +448,7 @@ fn a_pin_beside_the_copy_of_its_leaf_takes_nothing_of_the_fork() {
         hand_over.send(storing).unwrap();
     });
     let writer = space.0.gate.write();
-    let pinned = space.0.pin_pages(&(at.0..at.0 + PAGE));
+    let pinned = pin_pages(&space.0, &(at.0..at.0 + PAGE));
     assert!(pinned.is_err(), "a page that the fork shares");
     drop(writer);
     storing.recv().unwrap().join().unwrap();

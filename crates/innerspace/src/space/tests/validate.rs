@@ -1,0 +1,45 @@
+//! Checks of a space.
+
+use crate::space::core::space::Space;
+use crate::space::table::ADDRESS_BITS;
+use crate::space::vma::protection::Protection;
+
+impl Space {
+    /// Checks all state of the space that can be recomputed. No other thread may use the space
+    /// meanwhile, or another space that shares leaves with it, as forks do: a store there may
+    /// change a shared leaf by taking pages over.
+    ///
+    /// # Panics
+    /// Panics if an invariant is broken.
+    pub fn validate(&self) {
+        self.0.dirty.validate();
+        let nodes = self.0.nodes();
+        let resident = |root, start, end| nodes.resident(root, start, end, |_, _| false);
+        self.0.inside(|tables| {
+            tables.vmas.validate();
+            nodes.validate(tables.root);
+            let mapped = resident(tables.root, 0, 1 << ADDRESS_BITS).total();
+            let in_vmas: u64 = tables
+                .vmas
+                .iter()
+                .map(|vma| resident(tables.root, vma.start, vma.end).total())
+                .sum();
+            assert_eq!(
+                mapped, in_vmas,
+                "I9: a page is mapped outside every mapping"
+            );
+            for vma in tables.vmas.iter() {
+                assert!(
+                    vma.ceiling.allows(vma.protection),
+                    "{vma} may do more than its ceiling"
+                );
+                let found = resident(tables.root, vma.start, vma.end);
+                let readable = vma.protection.allows(Protection::READ);
+                assert!(
+                    readable || found.referenced == crate::PageCount(0),
+                    "{vma} has readable pages"
+                );
+            }
+        });
+    }
+}
