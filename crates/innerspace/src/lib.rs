@@ -178,7 +178,11 @@
 
 #[cfg(not(loom))]
 mod cache;
+#[cfg(not(loom))]
 pub mod dax;
+#[cfg(loom)]
+#[path = "dax/loom.rs"]
+mod dax;
 #[cfg(not(loom))]
 pub mod error;
 mod exec;

@@ -7,14 +7,13 @@ use super::device::DaxDevice;
 use super::entries::{Entries, Found, Locked};
 use super::entry::{Content, Entry, Size};
 use super::error::{DaxAction, DaxError};
-use super::extents::ExtentMap;
+use super::extents::{Extent, ExtentMap};
 use super::grab::Wanted;
 use super::open::HostFile;
 use super::pins::Pins;
 use super::stripes::{Count, Counts, DirtyRanges};
 use crate::cache::{
-    Cache, ErrorSequence, FaultKind, FileAccess, MapperId, MapperList, Mappers, Revoke, Wait,
-    with_room,
+    Cache, ErrorSequence, FaultKind, FileAccess, MapperList, Revoke, Wait, with_room,
 };
 use crate::group::{Group, LimitError};
 use crate::reclaim::{AllocMode, HeapCharge, Pool};
@@ -49,7 +48,9 @@ pub(super) struct Parts {
     pub(super) name: Arc<str>,
     pub(super) device: DaxDevice,
     pub(super) extents: Box<dyn ExtentMap>,
+    /// The length in bytes at the time of opening.
     pub(super) size: u64,
+    /// The most bytes that the file can have.
     pub(super) most: u64,
     /// The host file, if there is one.
     pub(super) host: Option<Arc<HostFile>>,
@@ -96,27 +97,17 @@ pub enum OnShrink {
 
 /// An open file. Handles and mappings keep it open.
 pub(crate) struct DaxCore {
-    pub(super) name: Arc<str>,
+    pub(super) parts: Parts,
+    pub(crate) setup: DaxSetup,
     pub(super) pool: Arc<Pool>,
     /// Runs the file's calls that are made in the background.
     pub(super) cache: Arc<Cache>,
-    pub(super) device: DaxDevice,
-    pub(super) extents: Box<dyn ExtentMap>,
-    pub(super) access: FileAccess,
-    pub(super) hole_writes: HoleWrites,
-    pub(super) host: Option<Arc<HostFile>>,
-    pub(crate) on_shrink: OnShrink,
-    /// Whether other groups may open the file, too.
-    pub(crate) shared: bool,
-    /// The most bytes that the file can have.
-    pub(super) most: u64,
-    /// The length in bytes at the time of opening.
-    pub(super) opened_len: u64,
     /// The length in bytes. A fault reads it after locking an entry; a truncate stores it before it
     /// locks entries.
     pub(super) size: AtomicU64,
     pub(super) entries: Entries,
-    mappers: MapperList,
+    /// The spaces that map the file.
+    pub(crate) mappers: MapperList,
     /// Shared by reads and writes by call; exclusive for truncate and punch. Taken before entries
     /// are locked.
     pub(super) layout: RwLock<()>,
@@ -134,7 +125,7 @@ pub(crate) struct DaxCore {
     /// dirty. Unless this is 0, the host may take dirty pages for clean.
     pub(super) host_forgot: AtomicU64,
     /// The ranges in which an entry may be dirty.
-    dirty: DirtyRanges,
+    pub(super) dirty: DirtyRanges,
     /// The charge for the heap memory of the extent map and the set of dirty ranges. No thread
     /// waits for memory with this locked.
     heap: Mutex<HeapCharge>,
@@ -156,36 +147,13 @@ impl DaxCore {
         parts: Parts,
         setup: DaxSetup,
     ) -> Arc<DaxCore> {
-        let Parts {
-            name,
-            device,
-            extents,
-            size,
-            most,
-            host,
-        } = parts;
-        let DaxSetup {
-            access,
-            hole_writes,
-            on_shrink,
-            capacity: _,
-            shared,
-        } = setup;
         let pool = cache.pool();
         Arc::new(DaxCore {
-            name,
+            size: AtomicU64::new(parts.size),
+            parts,
+            setup,
             pool: pool.clone(),
             cache: cache.clone(),
-            device,
-            extents,
-            access,
-            hole_writes,
-            host,
-            on_shrink,
-            shared,
-            most,
-            opened_len: size,
-            size: AtomicU64::new(size),
             entries: Entries::new(pool, group),
             mappers: MapperList::default(),
             layout: RwLock::ranked(Rank::Invalidate, ()),
@@ -222,7 +190,7 @@ impl DaxCore {
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
+        &self.parts.name
     }
 
     /// Returns whether the file belongs to this memory.
@@ -232,12 +200,12 @@ impl DaxCore {
 
     /// Returns whether the file takes writes.
     pub(crate) fn writable(&self) -> bool {
-        self.access == FileAccess::ReadWrite
+        self.setup.access == FileAccess::ReadWrite
     }
 
     /// Returns whether every access asks the host for the file's length first.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.on_shrink == OnShrink::Error && self.host.is_some()
+        self.setup.on_shrink == OnShrink::Error && self.parts.host.is_some()
     }
 
     /// Returns the length in bytes.
@@ -256,7 +224,7 @@ impl DaxCore {
         match self.pool.foreign_maker() {
             None => Ok(()),
             Some(maker) => Err(DaxError::OtherProcess {
-                file: self.name.clone(),
+                file: self.parts.name.clone(),
                 pid: maker.id(),
             }),
         }
@@ -264,10 +232,10 @@ impl DaxCore {
 
     pub(super) fn check_writable(&self, offset: u64) -> Result<(), DaxError> {
         self.check_process()?;
-        match self.access {
+        match self.setup.access {
             FileAccess::ReadWrite => Ok(()),
             FileAccess::ReadOnly => Err(DaxError::ReadOnly {
-                file: self.name.clone(),
+                file: self.parts.name.clone(),
                 offset,
             }),
         }
@@ -275,31 +243,49 @@ impl DaxCore {
 
     pub(super) fn past_end(&self, offset: u64, len: u64) -> DaxError {
         DaxError::PastEnd {
-            file: self.name.clone(),
+            file: self.parts.name.clone(),
             offset,
             len,
             size: self.size(),
         }
     }
 
-    /// Wraps an error of the host or the device at `offset`.
-    pub(super) fn host_error(&self, what: DaxAction, offset: u64, error: io::Error) -> DaxError {
-        DaxError::from_extents(&self.name, what, offset, PAGE_SIZE as u64, error)
+    /// Returns what wraps an error of the host or the device at `offset`.
+    pub(super) fn failed(&self, what: DaxAction, offset: u64) -> impl Fn(io::Error) -> DaxError {
+        move |error| DaxError::from_extents(&self.parts.name, what, offset, PAGE_SIZE as u64, error)
+    }
+
+    /// Looks up the extent that begins at `page`, of at most `most` pages, for an access at
+    /// `offset`.
+    pub(super) fn look_up_extent(
+        &self,
+        page: u64,
+        most: u64,
+        offset: u64,
+    ) -> Result<Extent, DaxError> {
+        let extent = self.parts.extents.lookup(page, most);
+        extent.map_err(self.failed(DaxAction::Query, offset))
+    }
+
+    /// Sets the length in the extent map.
+    pub(super) fn set_len_of_map(&self, len: u64) -> Result<(), DaxError> {
+        let set = self.parts.extents.set_len(len);
+        set.map_err(self.failed(DaxAction::Resize, len))
     }
 
     pub(super) fn too_long(&self, offset: u64, len: u64) -> DaxError {
         DaxError::TooLong {
-            file: self.name.clone(),
+            file: self.parts.name.clone(),
             offset,
             len,
-            most: self.most,
+            most: self.parts.most,
         }
     }
 
     /// Returns the error of a call that would have to wait and may not.
     pub(super) fn would_block(&self, offset: u64) -> DaxError {
         DaxError::WouldBlock {
-            file: self.name.clone(),
+            file: self.parts.name.clone(),
             offset,
         }
     }
@@ -319,21 +305,6 @@ impl DaxCore {
         }
     }
 
-    /// Registers a space that maps the file.
-    pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
-        self.mappers.add(mapper)
-    }
-
-    /// Returns whether the space with this number maps the file.
-    pub(crate) fn is_mapped_by(&self, space: u64) -> bool {
-        self.mappers.has_owner(space)
-    }
-
-    /// Unregisters a space that has no translations of the file left.
-    pub(crate) fn remove_mapper(&self, id: MapperId) {
-        self.mappers.remove(id);
-    }
-
     /// Revokes all translations of a locked entry. The caller still has to wait for a grace period.
     pub(super) fn revoke(&self, pages: Range<u64>, entry: Entry) {
         let how = match (entry.size(), entry.content()) {
@@ -346,11 +317,6 @@ impl DaxCore {
     /// Returns whether a sync that ran now would write the page.
     pub(crate) fn is_dirty(&self, page: u64) -> bool {
         self.entries.peek(page).is_some_and(Entry::is_dirty)
-    }
-
-    /// Revokes write validity of these pages in every space.
-    pub(crate) fn revoke_write(&self, pages: Range<u64>) {
-        self.mappers.revoke(pages, Revoke::Write);
     }
 
     /// Marks code that was translated from these pages as stale. A call has changed their bytes,
@@ -380,7 +346,7 @@ impl DaxCore {
     /// Waits until no thread uses a revoked translation any more.
     pub(super) fn grace(&self) {
         let domain = &self.pool.domain;
-        domain.synchronize_with(|owner| self.is_mapped_by(owner));
+        domain.synchronize_with(|owner| self.mappers.has_owner(owner));
     }
 
     /// Records that an entry in this page's range became dirty. The caller has the entry locked.
@@ -437,12 +403,7 @@ impl DaxCore {
     }
 
     fn heap_bytes(&self) -> u64 {
-        self.extents.heap_bytes() + self.dirty.len() * DIRTY_RANGE_BYTES
-    }
-
-    /// Returns the ranges that may have dirty entries.
-    pub(super) fn all_dirty(&self) -> Vec<u64> {
-        self.dirty.all()
+        self.parts.extents.heap_bytes() + self.dirty.len() * DIRTY_RANGE_BYTES
     }
 
     /// Removes and returns the ranges that may have dirty entries in `pages`.
@@ -545,7 +506,7 @@ impl Drop for DaxCore {
         self.entries.end();
         #[cfg(feature = "tracing_0_1")]
         self.cache.defer_event({
-            let file = self.name.clone();
+            let file = self.parts.name.clone();
             move || tracing::debug!(target: "innerspace", %file, "direct file closed")
         });
         self.pool.kick();
@@ -555,7 +516,7 @@ impl Drop for DaxCore {
 impl std::fmt::Debug for DaxCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DaxCore")
-            .field("name", &self.name)
+            .field("name", &self.parts.name)
             .field("size", &self.size())
             .finish_non_exhaustive()
     }

@@ -43,7 +43,7 @@ impl DaxCore {
     /// Shortens or lengthens the file. Waits for pins until `until`, or without limit for `None`.
     pub(super) fn set_len(&self, new: u64, until: Option<Instant>) -> Result<(), DaxError> {
         self.check_writable(new)?;
-        if new > self.most {
+        if new > self.parts.most {
             return Err(self.too_long(new, 0));
         }
         let first = new.div_ceil(PAGE_SIZE as u64);
@@ -57,9 +57,7 @@ impl DaxCore {
         let gone = first..self.pages().max(first);
         if new >= old {
             self.clear_tail(old)?;
-            self.extents
-                .set_len(new)
-                .map_err(|error| self.host_error(DaxAction::Resize, new, error))?;
+            self.set_len_of_map(new)?;
             self.size.store(new, Ordering::SeqCst);
             return Ok(());
         }
@@ -67,15 +65,13 @@ impl DaxCore {
         match self.clear_tail(new) {
             // The host clears the rest of the page when it cuts the file, and needs no room for
             // that.
-            Err(error) if self.host.is_some() && is_full(&error) => {}
+            Err(error) if self.parts.host.is_some() && is_full(&error) => {}
             cleared => cleared?,
         }
         self.size.store(new, Ordering::SeqCst);
         let _no_sync = self.no_sync();
-        let cut = self.cut_out(gone, Removal::Free).and_then(|()| {
-            let shortened = self.extents.set_len(new);
-            shortened.map_err(|error| self.host_error(DaxAction::Resize, new, error))
-        });
+        let cut = self.cut_out(gone, Removal::Free);
+        let cut = cut.and_then(|()| self.set_len_of_map(new));
         if cut.is_err() {
             // The remaining part of the tail belongs to the file again, with its bytes as they are.
             self.size.store(old, Ordering::SeqCst);
@@ -108,7 +104,7 @@ impl DaxCore {
             true => [bytes.start..first * page, last * page..end],
             false => [bytes, end..end],
         };
-        if self.extents.is_parted_by(&(first..last)) {
+        if self.parts.extents.is_parted_by(&(first..last)) {
             self.pay_ahead(Wait::Yes)?;
         }
         // The step for which the host may have no room comes first: if it has none, nothing is
@@ -138,7 +134,7 @@ impl DaxCore {
     pub(super) fn invalidate(&self, pages: Range<u64>) -> Result<(), DaxError> {
         let (_layout, _holding) = (self.layout.write(), FileLocked::begin());
         let _no_sync = self.no_sync();
-        self.extents.forget(pages.clone());
+        self.parts.extents.forget(pages.clone());
         self.cut_out(pages, Removal::ForgetClean)
     }
 
@@ -161,34 +157,40 @@ impl DaxCore {
             let _no_sync = self.no_sync();
             self.cut_out(self.pages()..planned, Removal::Free)?;
         }
-        let size = self.size();
-        self.extents
-            .set_len(size)
-            .map_err(|error| self.host_error(DaxAction::Resize, size, error))
+        self.set_len_of_map(self.size())
     }
 
     /// Makes the host provide room for [`DaxCore::clear`] in these pages. The pages are dirty
     /// afterwards.
     fn make_clearable(&self, bytes: Range<u64>) -> Result<(), DaxError> {
-        let len = bytes.end.saturating_sub(bytes.start) as usize;
-        pieces(bytes.start, len).try_for_each(|(page, ..)| {
-            let mut locked = self.lock_for_change(page, Wanted::Cover, Wait::Yes)?;
-            self.look_up(&mut locked, page)?;
+        self.for_each_part(bytes, |locked, page, _| {
             let has_block = matches!(locked.content(), Content::Block(_));
             match has_block && !self.is_storable(locked.entry()) {
-                true => self.make_block(&mut locked, page, |_| Ok(())),
+                true => self.make_block(locked, page, |_| Ok(())),
                 false => Ok(()), // a hole stays a hole
             }
         })
     }
 
     /// Zeroes bytes of pages that are not removed.
-    fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
+    pub(super) fn clear(&self, bytes: Range<u64>) -> Result<(), DaxError> {
+        self.for_each_part(bytes, |locked, page, part| {
+            self.clear_in(locked, page, part)
+        })
+    }
+
+    /// Calls `work` with the locked entry of each page that has some of these bytes, and with the
+    /// part of the page.
+    fn for_each_part(
+        &self,
+        bytes: Range<u64>,
+        work: impl Fn(&mut Locked<'_>, u64, Range<usize>) -> Result<(), DaxError>,
+    ) -> Result<(), DaxError> {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
         pieces(bytes.start, len).try_for_each(|(page, inside, part)| {
             let mut locked = self.lock_for_change(page, Wanted::Cover, Wait::Yes)?;
             self.look_up(&mut locked, page)?;
-            self.clear_in(&mut locked, page, inside..inside + part)
+            work(&mut locked, page, inside..inside + part)
         })
     }
 
@@ -210,7 +212,7 @@ impl DaxCore {
             let own = self.pins.holds_own(&pages);
             if own || !self.pins.wait_for_end(&pages, until) {
                 return Err(DaxError::Busy {
-                    file: self.name.clone(),
+                    file: self.parts.name.clone(),
                     range: DaxCore::offset(pinned.start)..DaxCore::offset(pinned.end),
                     what,
                     holder: match own {
@@ -281,9 +283,9 @@ impl DaxCore {
                 if locked.entry().is_dirty() {
                     let offset = DaxCore::offset(own.start);
                     let len = locked.entry().size().pages() << PAGE_SHIFT;
-                    let flushed = self.device.flush(block << PAGE_SHIFT, len);
+                    let flushed = self.parts.device.flush(block << PAGE_SHIFT, len);
                     flushed
-                        .and_then(|()| self.device.fence())
+                        .and_then(|()| self.parts.device.fence())
                         .map_err(|error| self.host_failed(offset, error))?;
                 }
             }
@@ -297,9 +299,10 @@ impl DaxCore {
 
     fn free_blocks(&self, pages: Range<u64>) -> Result<(), DaxError> {
         let offset = DaxCore::offset(pages.start);
-        self.extents
+        self.parts
+            .extents
             .free(pages)
-            .map_err(|error| self.host_error(DaxAction::Punch, offset, error))?;
+            .map_err(self.failed(DaxAction::Punch, offset))?;
         self.settle_heap();
         Ok(())
     }

@@ -40,14 +40,12 @@ pub(super) struct Entries {
 }
 
 /// A locked entry, unlocked when dropped.
-#[derive(Debug)]
 pub(super) struct Locked<'e> {
     entries: &'e Entries,
     held: Option<Held>,
 }
 
 /// The result of a lookup.
-#[derive(Debug)]
 pub(super) enum Found<'e> {
     Locked(Locked<'e>),
     /// A hole of 2 MiB is in the way of a block for one page: revoke its translations, then
@@ -62,7 +60,6 @@ pub(super) enum Found<'e> {
 }
 
 /// A locked large hole, with the node that is to replace it.
-#[derive(Debug)]
 pub(super) struct Downgrade<'e> {
     locked: Locked<'e>,
     node: SpareNodes<'e>,
@@ -171,11 +168,7 @@ impl Entries {
     /// Locks the entry that covers `page` if it is `wanted` and not locked. Never waits.
     pub(super) fn try_lock(&self, page: u64, wanted: impl Fn(Entry) -> bool) -> Option<Locked<'_>> {
         let _section = self.pool.domain.reader();
-        let words = Words {
-            pool: &self.pool,
-            range: self.range_word(page)?,
-        };
-        let held = grab::try_cover(&words, &self.waits, page, wanted)?;
+        let held = grab::try_cover(&self.words(page)?, &self.waits, page, wanted)?;
         Some(self.adopt(held))
     }
 
@@ -240,12 +233,8 @@ impl Entries {
         mut each: impl FnMut(Locked<'e>),
     ) -> u64 {
         let _section = self.pool.domain.reader();
-        let Some(range) = self.range_word(pages.start) else {
+        let Some(words) = self.words(pages.start) else {
             return pages.start;
-        };
-        let words = Words {
-            pool: &self.pool,
-            range,
         };
         let end = pages.end.min(range_start(pages.start) + LARGE_PAGES);
         grab::run(&words, &self.waits, pages.start..end, wanted, |held| {
@@ -262,16 +251,18 @@ impl Entries {
     ) -> Option<Step> {
         let before = spare.len();
         let _section = self.pool.domain.reader();
-        let range = self.range_word(page)?;
-        let words = Words {
-            pool: &self.pool,
-            range,
-        };
-        let step = grab::step(&words, &self.waits, page, wanted, spare);
+        let step = grab::step(&self.words(page)?, &self.waits, page, wanted, spare);
         if spare.len() < before {
             self.nodes.fetch_add(1, Ordering::Relaxed);
         }
         Some(step)
+    }
+
+    /// Returns the words of the page's range, if there are any yet. The caller is in a section.
+    fn words(&self, page: u64) -> Option<Words<'_>> {
+        let range = self.range_word(page)?;
+        let pool = &self.pool;
+        Some(Words { pool, range })
     }
 
     /// Returns the word of the page's range, if there is one yet.
@@ -347,17 +338,13 @@ impl Entries {
         let mut at = range_start(pages.start);
         while at < pages.end {
             let section = self.pool.domain.reader();
-            let Some(range) = self.range_word(at) else {
+            let Some(words) = self.words(at) else {
                 drop(section);
                 match self.next_range(at, pages.end) {
                     Some(next) => at = next,
                     None => return,
                 }
                 continue;
-            };
-            let words = Words {
-                pool: &self.pool,
-                range,
             };
             let empty = grab::prune(&words);
             drop(section);
@@ -494,11 +481,6 @@ impl<'e> Locked<'e> {
         held.entry = entry;
     }
 
-    /// Changes and unlocks the entry.
-    pub(super) fn replace(mut self, entry: Entry) {
-        self.set(entry);
-    }
-
     /// Removes the entry.
     pub(super) fn remove(mut self) {
         let held = self.held.take().expect("taken on the way out alone");
@@ -543,14 +525,6 @@ impl Downgrade<'_> {
     }
 }
 
-impl std::fmt::Debug for Entries {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entries")
-            .field("nodes", &self.node_count())
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod for_tests {
     use super::*;
@@ -562,6 +536,13 @@ mod for_tests {
                 Some(Step::Wait(asleep, _)) => asleep,
                 _ => panic!("the entry of page {page} is not locked"),
             }
+        }
+    }
+
+    impl Locked<'_> {
+        /// Changes and unlocks the entry.
+        pub(crate) fn replace(mut self, entry: Entry) {
+            self.set(entry);
         }
     }
 }

@@ -91,14 +91,15 @@ impl DaxPages {
     /// Copies a page of the file out.
     pub(crate) fn copy_to(&self, page: u64, to: &mut [u8]) {
         match self.device_page(page) {
-            Some(at) => self.file.device.read(DaxCore::offset(at), to),
+            Some(at) => self.file.parts.device.read(DaxCore::offset(at), to),
             None => to.fill(0),
         }
     }
 
     /// Returns the address of a page of the file; `None` for a hole.
     pub(crate) fn host(&self, page: u64) -> Option<u64> {
-        self.device_page(page).map(|at| self.file.device.host(at))
+        self.device_page(page)
+            .map(|at| self.file.parts.device.host(at))
     }
 
     fn device_page(&self, page: u64) -> Option<u64> {
@@ -186,10 +187,7 @@ impl DaxCore {
         if locked.content() != Content::Empty {
             return Ok(());
         }
-        let extent = self
-            .extents
-            .lookup(page, 1)
-            .map_err(|error| self.host_error(DaxAction::Query, DaxCore::offset(page), error))?;
+        let extent = self.look_up_extent(page, 1, DaxCore::offset(page))?;
         let content = extent.at.map_or(Content::Zero, Content::Block);
         locked.set(Entry::new(Size::Small, content));
         Ok(())
@@ -269,20 +267,20 @@ impl DaxCore {
     /// `block`. Without that room, a store could end the process with a signal.
     fn make_storable(&self, page: u64, block: u64, pages: u64) -> Result<(), DaxError> {
         let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
-        let Err(error) = self.device.make_storable(at, len) else {
+        let Err(error) = self.parts.device.make_storable(at, len) else {
             return Ok(());
         };
         let offset = DaxCore::offset(page);
         self.check_host_len(offset)?;
-        if let Some(host) = &self.host {
+        if let Some(host) = &self.parts.host {
             // A page that cannot be read cannot be stored to either.
             let read = host.read_at(&mut [0], offset);
-            read.map_err(|error| self.host_error(DaxAction::Read, offset, error))?;
+            read.map_err(self.failed(DaxAction::Read, offset))?;
             // All refusals look the same here. A call that asks for room gives the reason.
             host.find_room(offset, pages << PAGE_SHIFT)
-                .map_err(|error| self.host_error(DaxAction::Allocate, offset, error))?;
+                .map_err(self.failed(DaxAction::Allocate, offset))?;
         }
-        Err(self.host_error(DaxAction::Allocate, offset, error))
+        Err(self.failed(DaxAction::Allocate, offset)(error))
     }
 
     /// Returns the block that the extent map has for an entry that is not a block.
@@ -290,10 +288,8 @@ impl DaxCore {
         if let Content::Block(_) = locked.content() {
             return Ok(None);
         }
-        let extent = self
-            .extents
-            .lookup(locked.first(), locked.entry().size().pages())
-            .map_err(|error| self.host_error(DaxAction::Query, DaxCore::offset(page), error))?;
+        let (first, pages) = (locked.first(), locked.entry().size().pages());
+        let extent = self.look_up_extent(first, pages, DaxCore::offset(page))?;
         Ok(extent.at)
     }
 
@@ -301,8 +297,8 @@ impl DaxCore {
     /// [`DaxCore::end_allocation`] reports whether the block is used.
     fn new_block(&self, locked: &Locked<'_>, page: u64) -> Result<u64, DaxError> {
         let (first, pages) = (locked.first(), locked.entry().size().pages());
-        let failed = |error| self.host_error(DaxAction::Allocate, DaxCore::offset(page), error);
-        let block = self.extents.allocate(first, pages).map_err(failed)?;
+        let failed = self.failed(DaxAction::Allocate, DaxCore::offset(page));
+        let block = self.parts.extents.allocate(first, pages).map_err(&failed)?;
         if pages == LARGE_PAGES && block % LARGE_PAGES != 0 {
             self.end_allocation(locked, Used::Dropped);
             return Err(failed(std::io::ErrorKind::StorageFull.into()));
@@ -313,7 +309,7 @@ impl DaxCore {
 
     fn end_allocation(&self, locked: &Locked<'_>, used: Used) {
         let pages = locked.entry().size().pages();
-        self.extents.finish(locked.first(), pages, used);
+        self.parts.extents.finish(locked.first(), pages, used);
         if used == Used::Kept {
             self.counts.add(Count::Allocated, pages);
         }
@@ -371,7 +367,7 @@ impl DaxCore {
                 Some(Content::Block(_))
             ))
         };
-        match self.hole_writes {
+        match self.setup.hole_writes {
             HoleWrites::Large => Ok(true),
             HoleWrites::OnePage => in_a_block(),
         }
@@ -392,7 +388,7 @@ impl DaxCore {
         match (content, kind) {
             (None, _) => return Ok(false),
             (Some(Content::Zero), FaultKind::Write) => {
-                return Ok(self.hole_writes == HoleWrites::Large);
+                return Ok(self.setup.hole_writes == HoleWrites::Large);
             }
             (Some(found), _) if locked.content() == Content::Empty => {
                 locked.set(Entry::new(Size::Large, found));
@@ -405,10 +401,7 @@ impl DaxCore {
     /// Returns the content of the 2 MiB from `first` on, if it is uniform: a hole, or a run of the
     /// device that begins at a multiple of 2 MiB.
     pub(super) fn large_content(&self, first: u64, page: u64) -> Result<Option<Content>, DaxError> {
-        let extent = self
-            .extents
-            .lookup(first, LARGE_PAGES)
-            .map_err(|error| self.host_error(DaxAction::Query, DaxCore::offset(page), error))?;
+        let extent = self.look_up_extent(first, LARGE_PAGES, DaxCore::offset(page))?;
         if extent.pages < LARGE_PAGES {
             return Ok(None);
         }
@@ -423,10 +416,7 @@ impl DaxCore {
     /// dirty. Never waits for a locked entry, and allocates nothing.
     fn blocks_behind(&self, page: u64, end: u64) -> Vec<Held> {
         // The blocks are all in one range, which is the one recorded as dirty.
-        let end = end
-            .min(page + STORES_AROUND)
-            .min(range_start(page) + LARGE_PAGES)
-            .min(self.pages());
+        let end = self.end_around(page, end, STORES_AROUND);
         if page + 1 >= end {
             return Vec::new();
         }
@@ -454,10 +444,17 @@ impl DaxCore {
         held
     }
 
+    /// Returns the end of the pages that a fault at `page` may map: before `end`, at most `most`
+    /// pages, in the page's range and in the file.
+    fn end_around(&self, page: u64, end: u64, most: u64) -> u64 {
+        let end = end.min(page + most).min(range_start(page) + LARGE_PAGES);
+        end.min(self.pages())
+    }
+
     /// Returns how many of these blocks, from the first on, can be stored to: see
     /// [`DaxCore::make_storable`].
     fn storable(&self, held: &[Held]) -> usize {
-        if self.device.durability() == Durability::Lines {
+        if self.parts.device.durability() == Durability::Lines {
             return held.len(); // no host has to provide room
         }
         let mut done = 0;
@@ -470,7 +467,7 @@ impl DaxCore {
             let count = run.take_while(follows).count();
             let storable = |block: u64, pages: u64| {
                 let (at, len) = (block << PAGE_SHIFT, pages << PAGE_SHIFT);
-                self.device.make_storable(at, len).is_ok()
+                self.parts.device.make_storable(at, len).is_ok()
             };
             if !storable(block, count as u64) {
                 // The blocks before the one that is refused are kept.
@@ -485,10 +482,7 @@ impl DaxCore {
     /// Locks the holes that follow `page`, as far as one query of the extent map names them. Never
     /// waits for a locked entry.
     fn holes_behind(&self, page: u64, end: u64) -> Vec<Held> {
-        let end = end
-            .min(page + AROUND)
-            .min(range_start(page) + LARGE_PAGES)
-            .min(self.pages());
+        let end = self.end_around(page, end, AROUND);
         let mut held: Vec<Held> = Vec::new();
         if page + 1 >= end {
             return held;
@@ -533,7 +527,11 @@ impl DaxCore {
         if pages.is_empty() {
             return 0;
         }
-        match self.extents.lookup(pages.start, pages.end - pages.start) {
+        match self
+            .parts
+            .extents
+            .lookup(pages.start, pages.end - pages.start)
+        {
             Ok(extent) if extent.at.is_none() => extent.pages,
             _ => 0,
         }

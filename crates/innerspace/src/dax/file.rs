@@ -241,15 +241,15 @@ impl DaxFile {
 
     /// Returns the device that has the file's bytes.
     pub fn device(&self) -> &DaxDevice {
-        &self.0.core.device
+        &self.0.core.parts.device
     }
 
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file. Holes read as
     /// zeros, and nothing is allocated for them.
     ///
     /// # Errors
-    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::dax::OnShrink::Error), [`DaxError::Shrank`] for
-    /// bytes that another process has cut off.
+    /// [`DaxError::Io`]; with [`OnShrink::Error`](crate::dax::OnShrink::Error),
+    /// [`DaxError::Shrank`] for bytes that another process has cut off.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, DaxError> {
         self.0.core.read_at(buf, offset, Wait::Yes)
     }
@@ -298,7 +298,7 @@ impl DaxFile {
         let len = usize::try_from(end - start).unwrap_or(usize::MAX);
         if bytes.try_reserve_exact(len).is_err() {
             let error = ErrorKind::OutOfMemory.into();
-            return Err(self.0.core.host_error(DaxAction::Read, start, error));
+            return Err(self.0.core.failed(DaxAction::Read, start)(error));
         }
         bytes.resize(len, 0);
         self.read_exact_at(&mut bytes, start)?;
@@ -549,7 +549,7 @@ impl DaxPin {
     pub fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         let mut skip = self.bytes.start % PAGE_SIZE as u64;
         let mut left = self.bytes.end - self.bytes.start;
-        let device = &self.file.device;
+        let device = &self.file.parts.device;
         self.parts.iter().map(move |(page, count)| {
             let len = ((count << PAGE_SHIFT) - skip).min(left);
             let address = device.host(*page) + skip;

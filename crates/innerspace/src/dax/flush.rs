@@ -29,6 +29,7 @@ use super::entry::{Content, Entry, LARGE_PAGES};
 use super::error::{DaxAction, DaxError};
 use super::pins::overlap;
 use super::stripes::Count;
+use crate::cache::Revoke;
 use crate::sync::atomic::Ordering;
 use crate::sync::failpoint;
 use crate::units::{PAGE_SHIFT, PAGE_SIZE};
@@ -59,7 +60,7 @@ impl DaxCore {
                 first_error.get_or_insert(error);
             }
         }
-        if let Err(error) = self.extents.sync_metadata() {
+        if let Err(error) = self.parts.extents.sync_metadata() {
             first_error.get_or_insert(self.host_failed(bytes.start, error));
         }
         if self.errors.count() == failures {
@@ -76,7 +77,7 @@ impl DaxCore {
 
     /// Records that the host could not write, and may have forgotten other pending writes.
     pub(super) fn host_failed(&self, offset: u64, error: io::Error) -> DaxError {
-        let error = self.host_error(DaxAction::Sync, offset, error);
+        let error = self.failed(DaxAction::Sync, offset)(error);
         // `host_forgot` is incremented before the failure is counted: a sync that does not see the
         // failure counted sees `host_forgot` when it runs next.
         self.host_forgot.fetch_add(1, Ordering::SeqCst);
@@ -114,7 +115,7 @@ impl DaxCore {
     ) -> Result<Left, DaxError> {
         let runs = runs(batch);
         for pages in &runs {
-            self.revoke_write(pages.clone());
+            self.mappers.revoke(pages.clone(), Revoke::Write);
         }
         self.grace();
         let covered = runs[0].start..runs[runs.len() - 1].end;
@@ -128,14 +129,13 @@ impl DaxCore {
         failpoint!(Flushed);
         cleaned.extend(runs);
         let mut left = Left::Nothing;
-        for locked in batch.drain(..) {
+        for mut locked in batch.drain(..) {
             let own = locked.pages();
             if pinned.iter().any(|pin| overlap(pin, &own)) {
                 left = Left::Dirty;
                 continue;
             }
-            let clean = locked.entry().clean();
-            locked.replace(clean);
+            locked.set(locked.entry().clean());
         }
         Ok(left)
     }
@@ -153,10 +153,10 @@ impl DaxCore {
                 locked.entry().size().pages() << PAGE_SHIFT,
             );
             flushed += len;
-            match self.device.durability() {
+            match self.parts.device.durability() {
                 // No atomic operation comes between the flushes: it would wait for the lines of
                 // each block separately.
-                Durability::Lines => self.device.flush(at, len)?,
+                Durability::Lines => self.parts.device.flush(at, len)?,
                 // One request covers all blocks. Pages between them are written early, which does
                 // no harm.
                 Durability::HostSync => {
@@ -166,9 +166,9 @@ impl DaxCore {
             }
         }
         if let Some(all) = hull {
-            self.device.flush(all.start, all.end - all.start)?;
+            self.parts.device.flush(all.start, all.end - all.start)?;
         }
-        self.device.fence()?;
+        self.parts.device.fence()?;
         Ok(flushed)
     }
 
@@ -208,11 +208,11 @@ impl DaxCore {
     }
 
     fn show_dirty(&self) -> io::Result<()> {
-        if self.device.durability() != Durability::HostSync {
+        if self.parts.device.durability() != Durability::HostSync {
             return Ok(()); // there is no host that writes
         }
         let mut batch = Vec::new();
-        for range in self.all_dirty() {
+        for range in self.dirty.all() {
             let (mut at, end) = (range, range + LARGE_PAGES);
             let dirty = |entry: Entry| entry.is_dirty();
             while at < end {
@@ -235,7 +235,7 @@ impl DaxCore {
         let mut end = pages.end;
         while pages.start < end {
             let len = (end - pages.start) << PAGE_SHIFT;
-            let Err(error) = self.device.touch(block << PAGE_SHIFT, len) else {
+            let Err(error) = self.parts.device.touch(block << PAGE_SHIFT, len) else {
                 return Ok(());
             };
             if error.kind() == io::ErrorKind::Unsupported {
@@ -263,7 +263,7 @@ impl DaxCore {
             // Foreign code may store to a pinned page at any time: a byte that was read may be old
             // when it is written back.
             let by_store = pinned.iter().any(|pin| pin.contains(&page));
-            match self.host.as_ref().filter(|_| self.is_guarded()) {
+            match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
                 // All other stores to a guarded file are calls that lock the entry, so none comes
                 // in between.
                 Some(host) if !by_store => {
@@ -274,7 +274,7 @@ impl DaxCore {
                     }
                     host.write_at(&byte, offset)?;
                 }
-                _ => self.device.touch_by_store(block << PAGE_SHIFT),
+                _ => self.parts.device.touch_by_store(block << PAGE_SHIFT),
             }
         }
         Ok(())
@@ -283,7 +283,7 @@ impl DaxCore {
     /// Returns the number of pages that the host file has now; the last one may be partly past its
     /// end.
     fn host_pages(&self) -> io::Result<u64> {
-        match &self.host {
+        match &self.parts.host {
             Some(host) => Ok(host.len_now()?.div_ceil(PAGE_SIZE as u64)),
             None => Ok(u64::MAX),
         }

@@ -270,11 +270,7 @@ pub(super) fn run(
     mut each: impl FnMut(Held),
 ) -> u64 {
     let now = words.range().load();
-    let Word::Node {
-        frame,
-        locked: false,
-    } = Word::decode(now)
-    else {
+    let Some(frame) = unlocked_node(now) else {
         return pages.start;
     };
     let all = words.pages(frame);
@@ -297,6 +293,14 @@ pub(super) fn run(
         each(held);
     }
     pages.end
+}
+
+/// Returns the node to which a range's word leads, unless the word is locked.
+fn unlocked_node(word: u64) -> Option<FrameId> {
+    match Word::decode(word) {
+        Word::Node { frame, locked } if !locked => Some(frame),
+        _ => None,
+    }
 }
 
 /// Locks the entry that covers `page` if it is `wanted` and not locked. Never waits.
@@ -350,13 +354,7 @@ fn whole(words: &impl RangeWords, now: u64, node: FrameId, page: u64) -> Step {
 pub(super) fn prune(words: &impl RangeWords) -> Option<FrameId> {
     let range = words.range();
     let now = range.load();
-    let Word::Node {
-        frame,
-        locked: false,
-    } = Word::decode(now)
-    else {
-        return None;
-    };
+    let frame = unlocked_node(now)?;
     range.exchange(now, now | LOCKED).ok()?;
     let empty = words.pages(frame).iter().all(|word| word.load() == 0);
     range.store(if empty { 0 } else { now });

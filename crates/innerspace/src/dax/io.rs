@@ -46,7 +46,7 @@ struct Run<'e> {
 
 /// Splits `offset..offset + len` by pages. Yields the page, the offset in it, and the length of
 /// each part.
-pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         if done == len {
@@ -77,15 +77,12 @@ impl DaxCore {
             let (page, inside) = (at >> PAGE_SHIFT, at % PAGE);
             let wanted = (inside + left.len() as u64).div_ceil(PAGE);
             let extent = match wait {
-                Wait::Yes => self
-                    .extents
-                    .lookup(page, wanted)
-                    .map_err(|error| self.host_error(DaxAction::Query, at, error))?,
+                Wait::Yes => self.look_up_extent(page, wanted, at)?,
                 Wait::No => {
                     // Each access to a guarded file is a call of the host.
                     let known = match self.is_guarded() {
                         true => None,
-                        false => self.extents.known(page, wanted),
+                        false => self.parts.extents.known(page, wanted),
                     };
                     known.ok_or_else(|| self.would_block(at))?
                 }
@@ -189,7 +186,7 @@ impl DaxCore {
     fn end_of_write(&self, buf: &[u8], offset: u64) -> Result<u64, DaxError> {
         offset
             .checked_add(buf.len() as u64)
-            .filter(|end| *end <= self.most)
+            .filter(|end| *end <= self.parts.most)
             .ok_or_else(|| self.too_long(offset, buf.len() as u64))
     }
 
@@ -204,9 +201,7 @@ impl DaxCore {
         let growth = (end > self.size()).then(|| self.growth.lock());
         if growth.is_some() && end > self.size() {
             self.clear_tail(self.size())?;
-            self.extents
-                .set_len(end)
-                .map_err(|error| self.host_error(DaxAction::Resize, end, error))?;
+            self.set_len_of_map(end)?;
         }
         let mut done = 0;
         while done < buf.len() {
@@ -244,7 +239,7 @@ impl DaxCore {
             return Ok(None);
         }
         // A host would have to provide room for the block.
-        if wait == Wait::No && self.host.is_some() {
+        if wait == Wait::No && self.parts.host.is_some() {
             return Ok(None);
         }
         let first = offset >> PAGE_SHIFT;
@@ -279,10 +274,10 @@ impl DaxCore {
         while let Some((at, part)) = places.next() {
             // The processor fetches ahead by itself, but not past the end of a page.
             if let Some(&(next, _)) = places.peek() {
-                self.device.prefetch_page(next);
+                self.parts.device.prefetch_page(next);
             }
             let (piece, rest) = left.split_at(part);
-            self.device.write(at, piece);
+            self.parts.device.write(at, piece);
             left = rest;
         }
     }
@@ -388,13 +383,13 @@ impl DaxCore {
     }
 
     fn read_device(&self, at: u64, to: &mut [u8], offset: u64) -> Result<(), DaxError> {
-        match self.host.as_ref().filter(|_| self.is_guarded()) {
-            None => self.device.read(at, to),
+        match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
+            None => self.parts.device.read(at, to),
             Some(host) => {
                 host.read_at(to, offset)
                     .map_err(|error| match error.kind() {
                         ErrorKind::UnexpectedEof => self.shrank(offset, to.len() as u64),
-                        _ => self.host_error(DaxAction::Read, offset, error),
+                        _ => self.failed(DaxAction::Read, offset)(error),
                     })?;
             }
         }
@@ -402,14 +397,14 @@ impl DaxCore {
     }
 
     fn write_device(&self, at: u64, from: &[u8], offset: u64) -> Result<(), DaxError> {
-        match self.host.as_ref().filter(|_| self.is_guarded()) {
-            None => self.device.write(at, from),
+        match self.parts.host.as_ref().filter(|_| self.is_guarded()) {
+            None => self.parts.device.write(at, from),
             Some(host) => {
                 // A write past the end would lengthen the file again, over a range that another
                 // process has cut off.
                 self.check_host_len(offset)?;
                 host.write_at(from, offset)
-                    .map_err(|error| self.host_error(DaxAction::Write, offset, error))?;
+                    .map_err(self.failed(DaxAction::Write, offset))?;
             }
         }
         Ok(())
@@ -417,12 +412,12 @@ impl DaxCore {
 
     /// Fails if the host file has lost the byte at `offset`, which is inside the file.
     pub(super) fn check_host_len(&self, offset: u64) -> Result<(), DaxError> {
-        let Some(host) = &self.host else {
+        let Some(host) = &self.parts.host else {
             return Ok(());
         };
         let now = host
             .len_now()
-            .map_err(|error| self.host_error(DaxAction::Query, offset, error))?;
+            .map_err(self.failed(DaxAction::Query, offset))?;
         if now > offset || offset >= self.size() {
             return Ok(());
         }
@@ -431,13 +426,13 @@ impl DaxCore {
 
     /// Makes the error for a host file that another process has cut.
     pub(super) fn shrank(&self, offset: u64, wanted: u64) -> DaxError {
-        let now = self.host.as_ref().map(|host| host.len_now());
-        let since = match self.size() == self.opened_len {
+        let now = self.parts.host.as_ref().map(|host| host.len_now());
+        let since = match self.size() == self.parts.size {
             true => KnownSince::Opened,
             false => KnownSince::Changed,
         };
         DaxError::Shrank {
-            file: self.name.clone(),
+            file: self.parts.name.clone(),
             offset,
             wanted,
             now: now.and_then(Result::ok).unwrap_or(0),
@@ -449,13 +444,7 @@ impl DaxCore {
     /// Zeroes the bytes of the last page past `size`: a store through a mapping may have changed
     /// them.
     pub(super) fn clear_tail(&self, size: u64) -> Result<(), DaxError> {
-        if size.is_multiple_of(PAGE) {
-            return Ok(());
-        }
-        let page = size >> PAGE_SHIFT;
-        let mut locked = self.lock_for_change(page, Wanted::Cover, Wait::Yes)?;
-        self.look_up(&mut locked, page)?;
-        self.clear_in(&mut locked, page, (size % PAGE) as usize..PAGE_SIZE)
+        self.clear(size..size.next_multiple_of(PAGE))
     }
 
     /// Zeroes bytes of a page, if it has a block.
@@ -471,7 +460,7 @@ impl DaxCore {
         let first = locked.first();
         self.make_block(locked, page, |block| {
             let at = (block + (page - first)) * PAGE + bytes.start as u64;
-            self.device.zero(at, bytes.len() as u64);
+            self.parts.device.zero(at, bytes.len() as u64);
             Ok(())
         })?;
         self.written_in_place(page..page + 1);
@@ -507,7 +496,7 @@ impl DaxCore {
     /// Returns the error of an atomic read-modify-write of a guarded mapping.
     pub(crate) fn no_atomic_access(&self, offset: u64) -> DaxError {
         DaxError::NotAtomic {
-            file: self.name.clone(),
+            file: self.parts.name.clone(),
             offset,
         }
     }

@@ -60,61 +60,37 @@
 //! [`OnShrink::Error`] the access is an error, at the price of a system call for each access. A
 //! full disk is an error, or a signal in the few cases that `extents::identity` names.
 
-#[cfg(not(loom))]
 mod core;
-#[cfg(not(loom))]
 mod cut;
-#[cfg(not(loom))]
 mod device;
-#[cfg(not(loom))]
 mod entries;
 mod entry;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod extents;
-#[cfg(not(loom))]
 mod fault;
-#[cfg(not(loom))]
 mod file;
-#[cfg(not(loom))]
 mod flush;
 mod grab;
-#[cfg(not(loom))]
 mod io;
-#[cfg(all(test, loom))]
-mod loom_models;
-#[cfg(not(loom))]
 mod nonblocking;
-#[cfg(not(loom))]
 mod open;
-#[cfg(not(loom))]
 mod pins;
-#[cfg(not(loom))]
 mod reference;
-#[cfg(not(loom))]
 mod stripes;
-#[cfg(all(test, not(loom), not(shuttle)))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
-#[cfg(not(loom))]
 mod try_forms;
 mod waits;
 
-#[cfg(all(test, not(loom), not(shuttle)))]
+#[cfg(all(test, not(shuttle)))]
 pub(crate) use self::open::HostFile;
 
-#[cfg(not(loom))]
 pub(crate) use self::core::{DaxCore, DaxSetup};
-#[cfg(not(loom))]
 pub use self::core::{HoleWrites, OnShrink};
-#[cfg(not(loom))]
 pub use device::{DaxDevice, Durability};
 pub(crate) use entry::LARGE_PAGES;
-#[cfg(not(loom))]
 pub use error::{DaxAction, DaxError, DaxFeature, PinHolder};
-#[cfg(not(loom))]
 pub(crate) use fault::{DaxPages, Reach};
-#[cfg(not(loom))]
 pub use file::{DaxFile, DaxPin, DaxStats};
-#[cfg(not(loom))]
+pub(crate) use io::pieces;
 pub(crate) use reference::{DaxRef, WeakDaxRef};

@@ -20,9 +20,9 @@ impl DaxCore {
     pub(super) fn is_put_nonblocking(&self, entry: Entry) -> bool {
         match entry.content() {
             Content::Block(_) => {
-                self.is_storable(entry) || self.device.durability() == Durability::Lines
+                self.is_storable(entry) || self.parts.device.durability() == Durability::Lines
             }
-            Content::Empty => self.host.is_none(),
+            Content::Empty => self.parts.host.is_none(),
             Content::Zero => false,
         }
     }

@@ -22,7 +22,7 @@
 use std::io;
 
 use super::error::{DaxError, DaxFeature};
-use crate::store::{Emptying, FileAccess, Locked, LockedFile, shown};
+use crate::store::{Emptying, FileAccess, Locked, LockedFile, shown, uninterrupted};
 use crate::sync::Arc;
 use crate::sys::file::{self as sys, Keep};
 use crate::sys::shared;
@@ -108,17 +108,10 @@ impl HostFile {
     /// # Errors
     /// `UnexpectedEof` if the file ends before.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let mut done = 0;
-        while done < buf.len() {
-            let rest = &mut buf[done..];
-            match sys::read_at(&self.file, rest, offset + done as u64, Keep::Cached) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        transfer(buf.len(), io::ErrorKind::UnexpectedEof, |done| {
+            let at = offset + done as u64;
+            sys::read_at(&self.file, &mut buf[done..], at, Keep::Cached)
+        })
     }
 
     /// Asks the host to provide room for these bytes, which are inside the file.
@@ -152,17 +145,28 @@ impl HostFile {
             shared::faulty::Call::Write,
             offset as usize..offset as usize + buf.len(),
         )?;
-        let mut done = 0;
-        while done < buf.len() {
-            match sys::write_at(&self.file, &buf[done..], offset + done as u64, Keep::Cached) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        transfer(buf.len(), io::ErrorKind::WriteZero, |done| {
+            let at = offset + done as u64;
+            sys::write_at(&self.file, &buf[done..], at, Keep::Cached)
+        })
     }
+}
+
+/// Repeats `call`, which transfers bytes from the one with the given number on, until `len` bytes
+/// are transferred. If it transfers none, the error is `ended`.
+fn transfer(
+    len: usize,
+    ended: io::ErrorKind,
+    mut call: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        match uninterrupted(|| call(done))? {
+            0 => return Err(ended.into()),
+            count => done += count,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(all(test, not(loom), not(shuttle)))]

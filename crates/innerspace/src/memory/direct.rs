@@ -221,14 +221,14 @@ impl DirectOpener {
         if create == Create::Truncate {
             return Err(DaxError::NotEmptied { file: file() });
         }
-        let both_share = self.setup.shared && open.shared;
+        let both_share = self.setup.shared && open.setup.shared;
         if !both_share && is_another(self.group.as_ref(), open.group()) {
             return otherwise(OF_ANOTHER_GROUP);
         }
         if self.setup.access == FileAccess::ReadWrite && !open.writable() {
             return otherwise("read-only");
         }
-        if self.setup.on_shrink != open.on_shrink {
+        if self.setup.on_shrink != open.setup.on_shrink {
             return otherwise("with another choice for being cut short");
         }
         Ok(DaxFile::new(open))

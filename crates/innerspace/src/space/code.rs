@@ -98,24 +98,26 @@ impl Code {
 
     /// Notes that pages which begin in the range have another content now.
     pub(crate) fn changed(&self, range: &Range<u64>) {
-        if !self.is_watching() {
-            return;
-        }
-        for (_, page) in self.pages.lock().range(range.clone()) {
-            // Release: a thread that sees the new number sees that the page has changed.
-            page.generation.fetch_add(1, Ordering::AcqRel);
+        if self.is_watching() {
+            self.count(range, |_| true);
         }
     }
 
     /// Notes that watched pages of files in the range may have another content now. No mapper
     /// reports such a change.
     pub(crate) fn left_out(&self, vmas: &VmaSet, range: &Range<u64>) {
-        for (at, page) in self.pages.lock().range(range.clone()) {
-            let mapped = vmas.find_containing(*at);
-            if mapped.is_some_and(|vma| vma.file().is_some()) {
-                // Release: as in `changed`.
-                page.generation.fetch_add(1, Ordering::AcqRel);
-            }
+        self.count(range, |page| {
+            let mapped = vmas.find_containing(page);
+            mapped.is_some_and(|vma| vma.file().is_some())
+        });
+    }
+
+    fn count(&self, range: &Range<u64>, is_changed: impl Fn(u64) -> bool) {
+        let pages = self.pages.lock();
+        let pages = pages.range(range.clone());
+        for (_, watched) in pages.filter(|(page, _)| is_changed(**page)) {
+            // Release: a thread that sees the new number sees that the page has changed.
+            watched.generation.fetch_add(1, Ordering::AcqRel);
         }
     }
 

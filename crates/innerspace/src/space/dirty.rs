@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::group::LimitError;
-use crate::reclaim::AllocMode;
 use crate::space::core::address::{SLOTS, leaf_number, page_start, slot_index};
 use crate::space::table::{self};
 use crate::sync::Mutex;
@@ -108,7 +107,7 @@ impl DirtyLog {
     pub(crate) fn make_room(&self, payer: Payer<'_>) -> Result<(), LimitError> {
         let mut log = self.log.lock();
         log.shrink(payer);
-        log.make_room(payer, AllocMode::NoWait)
+        log.make_room(payer)
     }
 }
 
@@ -118,7 +117,7 @@ impl Log {
             return;
         }
         let leaf = leaf_number(page);
-        if !self.stored.contains_key(&leaf) && self.make_room(payer, AllocMode::NoWait).is_err() {
+        if !self.stored.contains_key(&leaf) && self.make_room(payer).is_err() {
             let start = leaf * table::span(1);
             return self.forget(payer, &(start..start + table::span(1)));
         }
@@ -132,11 +131,11 @@ impl Log {
     }
 
     /// Charges for one more entry than there are.
-    fn make_room(&mut self, payer: Payer<'_>, mode: AllocMode) -> Result<(), LimitError> {
+    fn make_room(&mut self, payer: Payer<'_>) -> Result<(), LimitError> {
         let wanted = (self.watched.len() + self.stored.len() + 1).div_ceil(A_PAGE);
         if wanted > self.charged {
             let more = PageCount((wanted - self.charged) as u64);
-            payer.charge(more, mode)?;
+            payer.charge(more)?;
             self.charged = wanted;
         }
         Ok(())
@@ -169,7 +168,7 @@ impl Log {
             }
             // Cutting a range in two adds an entry.
             let cut_in_two = known.start < range.start && range.end < known.end;
-            let has_room = !cut_in_two || self.make_room(payer, AllocMode::NoWait).is_ok();
+            let has_room = !cut_in_two || self.make_room(payer).is_ok();
             if range.end < known.end && has_room {
                 self.watched.insert(range.end, known.end);
             }
@@ -180,7 +179,7 @@ impl Log {
     }
 
     fn take(&mut self, payer: Payer<'_>, range: &Range<u64>) -> Taken {
-        let has_room = self.make_room(payer, AllocMode::NoWait).is_ok();
+        let has_room = self.make_room(payer).is_ok();
         let mut taken = Taken::default();
         let (mut from, mut whole) = (range.start, range.clone());
         for known in self.meeting(range) {

@@ -1,5 +1,5 @@
-//! How a space is used: [`Space::accessor`] accesses it, [`Space::defer`] makes any call in the background, [`Space::ready`] waits
-//! until an access can be made without waiting.
+//! How a space is used: [`Space::accessor`] accesses it, [`Space::defer`] makes any call in the
+//! background, [`Space::ready`] waits until an access can be made without waiting.
 //!
 //! `ready` brings in pages as accesses do, by an accessor of its own. The first poll does so
 //! without waiting. If a page would block, a [`Task`] brings in all of them again, by the blocking
@@ -115,9 +115,7 @@ impl Space {
     pub fn ready(&self, at: VirtAddr, len: usize, access: AccessKind) -> SpaceReady {
         SpaceReady {
             space: self.clone(),
-            at,
-            len,
-            access,
+            wanted: (at, len, access),
             call: None,
         }
     }
@@ -147,9 +145,7 @@ fn ensure_ready<S: Sectioned>(
 #[must_use = "futures do nothing unless polled"]
 pub struct SpaceReady {
     space: Space,
-    at: VirtAddr,
-    len: usize,
-    access: AccessKind,
+    wanted: (VirtAddr, usize, AccessKind),
     /// The blocking call, which is made if the first poll would block.
     call: Option<Task<(), SpaceError>>,
 }
@@ -171,7 +167,7 @@ impl Future for SpaceReady {
     type Output = Result<(), SpaceError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let wanted = (self.at, self.len, self.access);
+        let wanted = self.wanted;
         let not_ready = |space: &Space, fault| space.0.access_error("ready", fault);
         let SpaceReady { space, call, .. } = &mut *self;
         let call = match call {

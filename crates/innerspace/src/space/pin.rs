@@ -34,6 +34,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::dax::pieces;
 use crate::exec::reentry::InCallback;
 use crate::group::{Group, HeapBytes, MayReclaim};
 use crate::reclaim::{AllocMode, PoolFrame};
@@ -236,7 +237,7 @@ impl Pinned {
         let mut rest = buffer;
         for (page, start, len) in self.split(offset, rest.len()) {
             let (piece, more) = rest.split_at_mut(len);
-            self.pins.copy_out(page, start, piece);
+            self.pins.copy_out(page as usize, start, piece);
             rest = more;
         }
     }
@@ -249,30 +250,19 @@ impl Pinned {
         let mut rest = bytes;
         for (page, start, len) in self.split(offset, rest.len()) {
             let (piece, more) = rest.split_at(len);
-            self.pins.copy_in(page, start, piece);
+            self.pins.copy_in(page as usize, start, piece);
             rest = more;
         }
     }
 
     /// Splits a range by pages. Yields the page, the offset in it, and the length of each part.
-    fn split(
-        &self,
-        offset: usize,
-        len: usize,
-    ) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+    fn split(&self, offset: usize, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let size = self.pins.frames().len() * PAGE_SIZE;
         assert!(
             offset <= size && len <= size - offset,
             "{len} bytes at {offset} of {size} pinned ones"
         );
-        let mut at = offset;
-        let end = offset + len;
-        std::iter::from_fn(move || {
-            let (page, start) = (at / PAGE_SIZE, at % PAGE_SIZE);
-            let len = (PAGE_SIZE - start).min(end - at);
-            at += len;
-            (len > 0).then_some((page, start, len))
-        })
+        pieces(offset as u64, len)
     }
 }
 

@@ -6,8 +6,10 @@ use crate::VirtAddr;
 use crate::cache::Reading;
 use crate::space::change::pages::Advice;
 use crate::space::core::space::{Space, Tables};
+use crate::space::table::ROOT_LEVEL;
 use crate::space::table::nodes::Nodes;
 use crate::space::table::pte::Pte;
+use crate::space::table::report::PageStats;
 use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::cache::VmaLookups;
 use crate::space::vma::protection::{Protection, Sharing};
@@ -60,34 +62,6 @@ pub enum MappingKind {
     Device,
 }
 
-/// Numbers of pages of 4 KiB, by kind and state.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct PageStats {
-    /// Mapped pages that take memory, so without those of devices and the zero frame: like Linux's
-    /// Rss.
-    pub resident: u64,
-    /// Pages of files in the page cache.
-    pub file: u64,
-    /// Anonymous pages that only this space has.
-    pub own: u64,
-    /// Anonymous pages shared with forks, or once shared with a fork that is gone, and not stored
-    /// to since.
-    pub shared: u64,
-    /// Pages of direct-access files: they belong to the device, and take no memory.
-    pub direct: u64,
-    /// Pages of files that were stored to since they were last written back or synced: like Linux's
-    /// Shared_Dirty. All mapped pages of a dirty block count.
-    pub dirty: u64,
-    /// Pages that map the zero frame; they take no memory.
-    pub zero: u64,
-    /// Pages that were used since reclaim last checked: like Linux's Referenced.
-    pub referenced: u64,
-    /// Pages to which a store needs no fault.
-    pub writable: u64,
-}
-
 /// A space in numbers. Collecting them walks the page table, so the cost grows with the mapped
 /// pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,31 +80,17 @@ pub struct SpaceStats {
     pub lookups: VmaLookups,
 }
 
-impl PageStats {
-    fn add(&mut self, other: &PageStats) {
-        self.resident += other.resident;
-        self.file += other.file;
-        self.own += other.own;
-        self.shared += other.shared;
-        self.direct += other.direct;
-        self.dirty += other.dirty;
-        self.zero += other.zero;
-        self.referenced += other.referenced;
-        self.writable += other.writable;
-    }
-}
-
 fn kind_and_file(backing: &Backing) -> (MappingKind, Option<String>) {
     let (kind, name) = match backing {
         Backing::Anonymous => (MappingKind::Anonymous, None),
-        Backing::File { file, .. } => {
+        Backing::File(file) => {
             let kind = match file {
                 MappedFile::Cached(_) => MappingKind::File,
                 MappedFile::Direct(_) => MappingKind::Direct,
             };
             (kind, Some(file.name()))
         }
-        Backing::Device { device, .. } => match device.file() {
+        Backing::Device(device) => match device.file() {
             Some(file) => (MappingKind::Guarded, Some(file.core().name())),
             None => (MappingKind::Device, None),
         },
@@ -147,16 +107,15 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
         Some(MappedFile::Direct(file)) => file.is_dirty(vma.file_page(at)),
         None => false,
     };
-    let found = nodes.resident(tables.root, vma.start, vma.end, is_dirty);
-    let [file, own, shared] = [found.file, found.own, found.shared].map(|pages| pages.0);
-    let (kind, file_name) = kind_and_file(&vma.backing);
+    let pages = nodes.count_pages(tables.root, vma.start, vma.end, is_dirty);
+    let (kind, file) = kind_and_file(&vma.backing);
     MappingInfo {
         start: VirtAddr(vma.start),
         end: VirtAddr(vma.end),
         protection: vma.protection,
         shared: vma.sharing == Sharing::Shared,
         kind,
-        file: file_name,
+        file,
         offset: vma.file_page(vma.start) * PAGE_SIZE as u64,
         locked: vma.is_locked(),
         reading: match vma.reading {
@@ -164,17 +123,7 @@ fn mapping_info(tables: Tables<'_>, nodes: Nodes<'_>, vma: &Vma) -> MappingInfo 
             Reading::Random => Advice::Random,
             Reading::Sequential => Advice::Sequential,
         },
-        pages: PageStats {
-            resident: file + own + shared,
-            file,
-            own,
-            shared,
-            direct: found.direct.0,
-            dirty: found.dirty.0,
-            zero: found.zero.0,
-            referenced: found.referenced.0,
-            writable: found.writable.0,
-        },
+        pages,
     }
 }
 
@@ -197,7 +146,7 @@ impl Space {
                     .iter()
                     .map(|mapping| mapping.end - mapping.start)
                     .sum(),
-                tables: nodes.count_nodes(tables.root).0,
+                tables: nodes.count_nodes(tables.root, ROOT_LEVEL),
                 lookups: self.0.sequence.lookups(),
                 mappings,
                 pages,

@@ -425,11 +425,6 @@ impl FileCore {
         id
     }
 
-    /// Removes a mapper, whose translations of this file have all been taken away.
-    pub(crate) fn remove_mapper(&self, id: MapperId) {
-        self.mappers.remove(id);
-    }
-
     /// Whether a mapping locks a page of the block in memory.
     pub(crate) fn is_locked_in_memory(&self, block: u64) -> bool {
         self.mappers.has_locked(self.pages_in(block))
@@ -438,12 +433,6 @@ impl FileCore {
     /// Takes away the translations of whole blocks. A grace period has to follow.
     pub(crate) fn revoke(&self, blocks: Range<u64>, how: Revoke) {
         self.mappers.revoke(self.pages_of(blocks), how);
-    }
-
-    /// Takes away the right to store to these pages. That makes the next store fault; a caller that
-    /// needs more has to wait for a grace period.
-    pub(crate) fn revoke_write(&self, pages: Range<u64>) {
-        self.mappers.revoke(pages, Revoke::Write);
     }
 
     /// Waits until no access uses a translation of the file that was taken away before this call.

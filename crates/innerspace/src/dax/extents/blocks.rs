@@ -63,19 +63,8 @@ struct Region {
 pub(crate) struct Taken {
     /// The first page of the run.
     pub(crate) page: u64,
-    /// The pages that have to be zeroed.
-    pub(crate) stale: Stale,
-}
-
-/// The pages of a run that were in use before; the others are zeros.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Stale {
-    /// No page was.
-    Nothing,
-    /// The first page was.
-    First,
-    /// These pages were.
-    Some(Vec<u64>),
+    /// The pages that were in use before, and so have to be zeroed.
+    pub(crate) stale: Vec<u64>,
 }
 
 fn word_and_bit(slot: u64) -> (usize, u64) {
@@ -102,11 +91,8 @@ impl Region {
     fn take_single(&mut self, number: u64) -> Option<Taken> {
         let slot = self.next_free(self.cursor)?;
         self.cursor = (slot + STRIDE) % REGION;
-        let stale = match self.take(slot) {
-            true => Stale::First,
-            false => Stale::Nothing,
-        };
         let page = number * REGION + slot;
+        let stale = self.take(slot).then_some(page).into_iter().collect();
         Some(Taken { page, stale })
     }
 
@@ -255,7 +241,6 @@ impl Blocks {
             region.take_page(page, &mut stale);
         }
         sets.sort(number, region);
-        let stale = Stale::Some(stale);
         Some(Taken { page, stale })
     }
 
@@ -314,10 +299,8 @@ mod for_tests {
                 region.take_page(page, &mut stale);
                 sets.sort(page / REGION, region);
             }
-            Taken {
-                page: pages.start,
-                stale: Stale::Some(stale),
-            }
+            let page = pages.start;
+            Taken { page, stale }
         }
 
         /// Returns the first run of this many free pages that does not start at a multiple of 512.

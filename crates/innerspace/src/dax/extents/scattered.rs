@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::super::device::DaxDevice;
 use super::super::stripes::{Stripe, stripe_of, stripes, stripes_of};
-use super::blocks::{Blocks, Stale, Taken};
+use super::blocks::{Blocks, Taken};
 use super::range::{Left, RangeMap, Run};
 use super::{Extent, ExtentMap, LARGE_PAGES, NoBlock, Used};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -132,12 +132,7 @@ impl ScatteredMap {
 
     /// Zeroes the stale pages of `taken`, and maps the file's pages from `page` on to `taken`.
     pub(super) fn place(&self, page: u64, pages: u64, taken: Taken) -> u64 {
-        let stale = match &taken.stale {
-            Stale::Nothing => &[],
-            Stale::First => std::slice::from_ref(&taken.page),
-            Stale::Some(pages) => pages.as_slice(),
-        };
-        for &page in stale {
+        for page in &taken.stale {
             self.device.zero(page << PAGE_SHIFT, PAGE_SIZE as u64);
         }
         let mut done = 0;

@@ -263,7 +263,7 @@ fn new_bytes_are_put_into_a_block_when_nobody_sees_the_hole_any_more() {
     drop(core.fault(3, FaultKind::Read, reach, 0).unwrap());
     let recorder: Arc<Recorder> = Arc::default();
     let mapper: Arc<dyn Mappers> = recorder.clone();
-    core.add_mapper(Arc::downgrade(&mapper));
+    core.mappers.add(Arc::downgrade(&mapper));
     let mut locked = core.lock_page(3, FaultKind::Write, Wait::Yes).unwrap();
     let filled = core.make_block(&mut locked, 3, |_| {
         let revoked = recorder.0.lock().unwrap().pop();

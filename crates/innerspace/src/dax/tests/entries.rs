@@ -8,7 +8,7 @@ use super::*;
 fn locked(found: Found<'_>) -> Locked<'_> {
     match found {
         Found::Locked(locked) => locked,
-        other => panic!("{other:?}"),
+        _ => panic!("the entry is not locked"),
     }
 }
 
@@ -27,7 +27,7 @@ fn a_small_entry_anywhere_in_the_range_is_a_conflict() {
         let page = 5 * LARGE + slot;
         put(&entries, page, Wanted::Cover, Content::Block(77));
         let found = entries.lock(5 * LARGE + 200, Wanted::Large).unwrap();
-        assert!(matches!(found, Found::Conflict), "slot {slot}: {found:?}");
+        assert!(matches!(found, Found::Conflict), "slot {slot}");
         let there = entries.peek(page);
         assert_eq!(there, Some(Entry::new(Size::Small, Content::Block(77))));
         // An entry of the neighbouring range does not matter.

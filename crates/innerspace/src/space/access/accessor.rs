@@ -24,8 +24,8 @@ use crate::{Space, VirtAddr};
 /// Each access has a `try_` form that never waits; a hit costs the same. The access succeeds if it
 /// needs no waiting: for a page of zeros, for a new page or a copy if a frame is free, for a cached
 /// page of a file. Otherwise it fails with a [`Fault`] of the kind
-/// [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock), and no byte at or after the fault's
-/// address is changed. It does so if
+/// [`FaultKind::WouldBlock`](crate::space::FaultKind::WouldBlock), and no byte at or after the
+/// fault's address is changed. It does so if
 ///
 /// - bytes have to be read from a store, or memory has to be evicted first;
 /// - a block is locked, being written, or, for a store, viewed;
@@ -38,9 +38,9 @@ use crate::{Space, VirtAddr};
 /// necessary.
 ///
 /// The calls of a [`Device`](crate::space::Device), or of a file with
-/// [`OnShrink::Error`](crate::dax::OnShrink::Error), are made as usual, and may take time. A `try_` form
-/// does two more things that may take a moment. If a group is near its limit, it takes back the
-/// charges that other threads hold in stock before it fails for lack of a frame; that may mean
+/// [`OnShrink::Error`](crate::dax::OnShrink::Error), are made as usual, and may take time. A `try_`
+/// form does two more things that may take a moment. If a group is near its limit, it takes back
+/// the charges that other threads hold in stock before it fails for lack of a frame; that may mean
 /// waiting briefly for threads in the middle of a charge. And if only a mapping keeps a
 /// direct-access file open, and is unmapped during the access, the access closes the file: it gives
 /// back the file's blocks, or unmaps and closes the host file.
@@ -154,8 +154,8 @@ forms! { Accessor, Single; Session<'_>, InSession => {
     /// Stores a value at any alignment, wholly or not at all.
     ///
     /// If a value lies in two pages, nothing is stored before both are known to take it. A
-    /// [`Device`](crate::space::Device) refuses only when it is called. If one part of the value is in
-    /// memory, the device is called first, and memory stays as it was if the device refuses. If
+    /// [`Device`](crate::space::Device) refuses only when it is called. If one part of the value is
+    /// in memory, the device is called first, and memory stays as it was if the device refuses. If
     /// both parts go to devices, the second may refuse when the first has taken its part. A
     /// direct-access file that is guarded counts as a device here; of a value in two of its pages,
     /// the last page gets its part first, so that a file that was cut short takes all or nothing.

@@ -10,7 +10,7 @@ use super::what::What;
 use crate::space::core::error::{AccessKind, Fault};
 use crate::space::tlb::page;
 use crate::space::tlb::translator::Need;
-use crate::space::vma::device::DeviceCall;
+use crate::space::vma::device::{DeviceCall, Transfer};
 use crate::sys::copy::Scalar;
 use crate::{PAGE_SIZE, VirtAddr};
 
@@ -55,7 +55,7 @@ impl Core {
             let at = VirtAddr(at);
             let what = What::piece(access, len, whole);
             let done = self.access::<S, ()>(at, what, |page| page.read(piece));
-            done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
+            done.or_else(|fault| self.device_bulk::<S>(at, Transfer::Load(piece), fault))?;
             bytes = rest;
         }
         Ok(())
@@ -143,7 +143,7 @@ impl Core {
         };
         for Part { at, bytes, device } in parts {
             match device {
-                Some(call) => self.store_run::<S>(at, bytes, &call)?,
+                Some(call) => self.run_of_calls::<S>(at, Transfer::Store(bytes), &call)?,
                 None => self.write::<S>(at, bytes)?,
             }
         }

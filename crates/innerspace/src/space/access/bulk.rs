@@ -7,6 +7,7 @@ use super::forms::forms;
 use super::single::{Core, Sectioned, Single};
 use super::what::What;
 use crate::space::core::error::{AccessKind, Fault};
+use crate::space::vma::device::Transfer;
 use crate::{PAGE_SIZE, VirtAddr};
 
 forms! { Accessor, Single => {
@@ -62,7 +63,7 @@ impl Core {
             let at = VirtAddr(at);
             let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
             let done = self.access_before::<S, ()>(at, what, next, |page| page.read(piece));
-            done.or_else(|fault| self.device_read::<S>(at, piece, fault))?;
+            done.or_else(|fault| self.device_bulk::<S>(at, Transfer::Load(piece), fault))?;
             buffer = rest;
         }
         Ok(())
@@ -80,7 +81,7 @@ impl Core {
             let at = VirtAddr(at);
             let next = (!rest.is_empty()).then(|| self.space.after(at, len as u64));
             let done = self.access_before::<S, ()>(at, what, next, |page| page.write(piece));
-            done.or_else(|fault| self.device_write::<S>(at, piece, fault))?;
+            done.or_else(|fault| self.device_bulk::<S>(at, Transfer::Store(piece), fault))?;
             bytes = rest;
         }
         Ok(())
@@ -96,7 +97,9 @@ impl Core {
             let what = What::buffer(AccessKind::Store, len);
             let at = VirtAddr(at);
             let done = self.access::<S, ()>(at, what, |page| page.fill(byte, len));
-            done.or_else(|fault| self.device_write::<S>(at, &vec![byte; len], fault))?;
+            done.or_else(|fault| {
+                self.device_bulk::<S>(at, Transfer::Store(&vec![byte; len]), fault)
+            })?;
         }
         Ok(())
     }
@@ -113,7 +116,7 @@ impl Core {
             let order = self.access::<S, Ordering>(at, what, |page| page.compare(piece));
             let order = order.or_else(|fault| {
                 let mut bytes = vec![0; len];
-                self.device_read::<S>(at, &mut bytes, fault)?;
+                self.device_bulk::<S>(at, Transfer::Load(&mut bytes), fault)?;
                 Ok::<_, Fault>(bytes.as_slice().cmp(piece))
             })?;
             if order != Ordering::Equal {

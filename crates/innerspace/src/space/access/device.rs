@@ -14,8 +14,8 @@
 
 use super::single::{Core, Interrupted, Sectioned};
 use crate::VirtAddr;
-use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
-use crate::space::vma::device::{DeviceCall, DeviceRef};
+use crate::space::core::error::{Cause, Fault, FaultKind};
+use crate::space::vma::device::{DeviceCall, DeviceRef, Transfer};
 
 /// Splits a run of bytes into accesses of at most 8 bytes, each aligned to its size. Yields the
 /// offset and length of each.
@@ -69,69 +69,40 @@ impl Core {
         done.map_err(|cause| self.failed(wanted, cause))
     }
 
-    /// Completes a load of a value that met `fault`.
+    /// Completes an access to a value that met `fault`.
     #[cold]
-    pub(crate) fn device_load<S: Sectioned>(
+    pub(crate) fn device_value<S: Sectioned>(
         &mut self,
-        bytes: &mut [u8],
+        bytes: Transfer<'_>,
         fault: Fault,
     ) -> Result<(), Fault> {
         let call = self.device_of(fault)?;
-        self.call::<S>(fault, || call.device.load(call.offset, bytes))
+        self.call::<S>(fault, || call.device.transfer(call.offset, bytes))
     }
 
-    /// Completes a store of a value that met `fault`.
+    /// Completes a bulk access inside one page that met `fault`.
     #[cold]
-    pub(crate) fn device_store<S: Sectioned>(
-        &mut self,
-        bytes: &[u8],
-        fault: Fault,
-    ) -> Result<(), Fault> {
-        let call = self.device_of(fault)?;
-        self.call::<S>(fault, || call.device.store(call.offset, bytes))
-    }
-
-    /// Completes a bulk load inside one page that met `fault`.
-    #[cold]
-    pub(crate) fn device_read<S: Sectioned>(
+    pub(crate) fn device_bulk<S: Sectioned>(
         &mut self,
         at: VirtAddr,
-        bytes: &mut [u8],
+        bytes: Transfer<'_>,
         fault: Fault,
     ) -> Result<(), Fault> {
         let call = self.device_of(fault)?;
-        let DeviceCall { device, offset, .. } = &call;
-        for (start, size) in runs(device, *offset, at, bytes.len()) {
-            let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Load, 0);
-            let piece = &mut bytes[start..start + size];
-            self.call::<S>(wanted, || device.load(offset + start as u64, piece))?;
-        }
-        Ok(())
+        self.run_of_calls::<S>(at, bytes, &call)
     }
 
-    /// Completes a bulk store inside one page that met `fault`.
-    #[cold]
-    pub(crate) fn device_write<S: Sectioned>(
+    /// Loads or stores bytes of one page by calls of the device that is mapped there.
+    pub(crate) fn run_of_calls<S: Sectioned>(
         &mut self,
         at: VirtAddr,
-        bytes: &[u8],
-        fault: Fault,
-    ) -> Result<(), Fault> {
-        let call = self.device_of(fault)?;
-        self.store_run::<S>(at, bytes, &call)
-    }
-
-    /// Stores bytes of one page to the device that is mapped there.
-    pub(crate) fn store_run<S: Sectioned>(
-        &mut self,
-        at: VirtAddr,
-        bytes: &[u8],
+        mut bytes: Transfer<'_>,
         DeviceCall { device, offset, .. }: &DeviceCall,
     ) -> Result<(), Fault> {
         for (start, size) in runs(device, *offset, at, bytes.len()) {
-            let wanted = Fault::new(FaultKind::Device, at + start as u64, AccessKind::Store, 0);
-            let piece = &bytes[start..start + size];
-            self.call::<S>(wanted, || device.store(offset + start as u64, piece))?;
+            let wanted = Fault::new(FaultKind::Device, at + start as u64, bytes.access(), 0);
+            let piece = bytes.part(start, size);
+            self.call::<S>(wanted, || device.transfer(offset + start as u64, piece))?;
         }
         Ok(())
     }

@@ -86,15 +86,13 @@ impl Core {
         let mut files: Vec<(Arc<FileInner>, Vec<u64>)> = Vec::new();
         self.space.inside(|tables| {
             for at in addresses {
-                let Some(vma) = tables.vmas.find_containing(*at) else {
+                let vma = tables.vmas.find_containing(*at);
+                let readable = vma.filter(|vma| vma.protection.allows(Protection::READ));
+                let Some((vma, Some(MappedFile::Cached(file)))) =
+                    readable.map(|vma| (vma, vma.file()))
+                else {
                     continue;
                 };
-                let Some(MappedFile::Cached(file)) = vma.file() else {
-                    continue;
-                };
-                if !vma.protection.allows(Protection::READ) {
-                    continue;
-                }
                 let page = vma.file_page(*at);
                 match files.iter_mut().find(|(known, _)| Arc::ptr_eq(known, file)) {
                     Some((_, pages)) => pages.push(page),

@@ -57,12 +57,6 @@ impl<M: Mode> Sectioned for InSession<M> {
     const WAIT: Wait = M::WAIT;
 
     #[inline(always)]
-    fn enter(_: &mut Translator) {}
-
-    #[inline(always)]
-    fn enter_to_hit(_: &mut Translator) {}
-
-    #[inline(always)]
     fn look(translator: &Translator) -> Look<'_> {
         translator.look()
     }
@@ -76,12 +70,6 @@ impl<M: Mode> Sectioned for InSession<M> {
     ) -> Option<R> {
         translator.hit_past_beginning(translator.look(), of, need, act)
     }
-
-    #[inline(always)]
-    fn order(_: &mut Translator) {}
-
-    #[inline(always)]
-    fn leave(_: &mut Translator) {}
 
     fn pause(translator: &mut Translator) {
         translator.sections.end_session();

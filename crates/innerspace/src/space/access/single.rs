@@ -27,6 +27,7 @@ use crate::space::table::{self};
 use crate::space::tlb::page::Page;
 use crate::space::tlb::translator::{Look, Need, Translator};
 use crate::space::vma::cache::VmaCache;
+use crate::space::vma::device::Transfer;
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::members::Ticket;
@@ -58,15 +59,17 @@ enum Gate {
 }
 
 /// How an access opens and closes its section, and whether it may wait, outside the section, for a
-/// page that it misses.
+/// page that it misses. What a mode does not define, it does not need.
 pub(crate) trait Sectioned {
     /// Whether the access may wait. Read only on a miss.
     const WAIT: Wait;
     /// Called before an access.
-    fn enter(translator: &mut Translator);
+    #[inline(always)]
+    fn enter(_: &mut Translator) {}
     /// Called before an access that begins by checking whether it hits. If it does not hit, the
     /// next call is `order`.
-    fn enter_to_hit(translator: &mut Translator);
+    #[inline(always)]
+    fn enter_to_hit(_: &mut Translator) {}
     /// Returns the state that such a check reads.
     fn look(translator: &Translator) -> Look<'_>;
     /// Makes a whole access of a value that is not at a page's beginning, if it hits. After a miss,
@@ -78,18 +81,20 @@ pub(crate) trait Sectioned {
         act: impl Fn(Page) -> R,
     ) -> Option<R>;
     /// Does the rest of `enter`, after `enter_to_hit`.
-    fn order(translator: &mut Translator);
+    #[inline(always)]
+    fn order(_: &mut Translator) {}
     /// Called after an access.
-    fn leave(translator: &mut Translator);
+    #[inline(always)]
+    fn leave(_: &mut Translator) {}
     /// Called before anything that may take a lock. The section is open, and stays open until this
     /// access leaves it. Passes a safepoint if there is mail.
-    fn pause(translator: &mut Translator);
+    fn pause(_: &mut Translator) {}
     /// Ends a `pause`.
-    fn resume(translator: &mut Translator);
+    fn resume(_: &mut Translator) {}
     /// Called between two accesses, before a callback: no section is open until `unsuspend`.
-    fn suspend(translator: &mut Translator);
+    fn suspend(_: &mut Translator) {}
     /// Ends a `suspend`.
-    fn unsuspend(translator: &mut Translator);
+    fn unsuspend(_: &mut Translator) {}
 }
 
 /// The mode of an access that has its own section.
@@ -132,14 +137,6 @@ impl<M: Mode> Sectioned for Single<M> {
     fn leave(translator: &mut Translator) {
         translator.sections.leave();
     }
-
-    fn pause(_: &mut Translator) {}
-
-    fn resume(_: &mut Translator) {}
-
-    fn suspend(_: &mut Translator) {}
-
-    fn unsuspend(_: &mut Translator) {}
 }
 
 /// A part of an access that may call a store or a device, from `pause` to `resume` or from
@@ -336,8 +333,7 @@ impl Core {
                 self.translator.sections.enter();
                 continue;
             }
-            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
-                self.sample(at, what);
+            if let Some(page) = self.hit_and_sample(at, what) {
                 return Some(page);
             }
             self.translator.sections.leave();
@@ -349,8 +345,7 @@ impl Core {
                 return None;
             }
             // The fault has filled the translator with its leaf.
-            if let Some(page) = self.translator.hit(at.0, what.size(), what.need()) {
-                self.sample(at, what);
+            if let Some(page) = self.hit_and_sample(at, what) {
                 return Some(page);
             }
         }
@@ -372,9 +367,7 @@ impl Core {
                 self.translator.sections.enter();
             }
         }
-        let page = self.translator.hit(at.0, what.size(), Need::Write)?;
-        self.sample(at, what);
-        Some(page)
+        self.hit_and_sample(at, what)
     }
 
     /// Returns the page for a load that needs only the zero frame, or `None`: then the page has to
@@ -386,18 +379,19 @@ impl Core {
         {
             return None;
         }
-        let page = self.translator.hit(at.0, what.size(), Need::Read)?;
-        self.sample(at, what);
-        Some(page)
+        self.hit_and_sample(at, what)
     }
 
-    /// Counts a use of the page, if uses are sampled. The access may use its page while its section
-    /// is open; the next access may have to take this path, too.
+    /// Returns the page, if it is there now, and counts a use of it, if uses are sampled. The
+    /// access may use its page while its section is open; the next access may have to take this
+    /// path, too.
     #[inline]
-    fn sample(&self, at: VirtAddr, what: What) {
+    fn hit_and_sample(&self, at: VirtAddr, what: What) -> Option<Page> {
+        let page = self.translator.hit(at.0, what.size(), what.need())?;
         if self.space.pool.samples() && what.uses_page() {
             self.space.sample_use(at.0);
         }
+        Some(page)
     }
 
     /// Reads the mail and looks up the leaf of `at` in the table, if the gate is open. The caller
@@ -509,7 +503,7 @@ impl Core {
         &mut self,
         fault: Fault,
     ) -> Result<T, Fault> {
-        value_of(|bytes| self.device_load::<S>(bytes, fault))
+        value_of(|bytes| self.device_value::<S>(Transfer::Load(bytes), fault))
     }
 
     #[cold]
@@ -522,7 +516,7 @@ impl Core {
         let mut bytes = [0; 16];
         let bytes = &mut bytes[..size_of::<T>()];
         page::to_bytes(value, bytes);
-        self.device_store::<S>(bytes, fault)
+        self.device_value::<S>(Transfer::Store(bytes), fault)
     }
 
     /// Fetches an instruction: a load that needs the right to execute.

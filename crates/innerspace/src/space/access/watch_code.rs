@@ -1,5 +1,6 @@
 //! Watching a page from which code is fetched; `code` has the protocol.
 
+use crate::cache::Revoke;
 use crate::exec::reentry::is_in_callback;
 use crate::space::access::accessor::Accessor;
 use crate::space::access::single::Single;
@@ -59,10 +60,10 @@ impl Accessor {
         if let Some((file, number)) = &file {
             // No session uses a mapping that has not faulted it in.
             domain.synchronize_with(|_| false);
-            file.revoke_write(*number..number + 1);
+            file.mappers().revoke(*number..number + 1, Revoke::Write);
         }
         domain.synchronize_with(|owner| {
-            let of_file = |(file, _): &(MappedFile, u64)| file.is_mapped_by(owner);
+            let of_file = |(file, _): &(MappedFile, u64)| file.mappers().has_owner(owner);
             owner == space.id || file.as_ref().is_some_and(of_file)
         });
         let seen = match &file {

@@ -121,8 +121,8 @@ impl Map {
 
     /// Describes a mapping of all of a direct-access file, with the file's present length; see
     /// [`Map::range`]. If it is a host file opened with
-    /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic ones
-    /// too, and there is no atomic read-modify-write, no execution, and no private mapping.
+    /// [`OnShrink::Error`](crate::dax::OnShrink::Error), every load and store is a call, atomic
+    /// ones too, and there is no atomic read-modify-write, no execution, and no private mapping.
     pub fn direct(file: &DaxFile) -> Map {
         let (file, offset, len) = (file.clone(), 0, None);
         let what = What::Direct { file, offset, len };
@@ -134,9 +134,9 @@ impl Map {
     /// executable. An `Arc` of a device is a device too: keep a clone to have access to it.
     ///
     /// A mapping takes whole pages of addresses. An access that goes beyond `len` is a fault of the
-    /// kind [`FaultKind::PastDevice`](crate::space::FaultKind::PastDevice), and the device is not asked. A
-    /// second device in the same page is refused when it is mapped: map one device that divides
-    /// the offsets among them.
+    /// kind [`FaultKind::PastDevice`](crate::space::FaultKind::PastDevice), and the device is not
+    /// asked. A second device in the same page is refused when it is mapped: map one device that
+    /// divides the offsets among them.
     ///
     /// ```
     /// use innerspace::{MIB, Map, Memory, space::{Device, DeviceError}};
@@ -283,32 +283,52 @@ impl Map {
             .checked_next_multiple_of(PAGE)
             .filter(|len| *len <= end)
             .ok_or_else(too_long)?;
-        let everything = Protection::READ_WRITE | Protection::EXECUTE;
+        let first_page = match &self.what {
+            What::File { offset, .. } | What::Direct { offset, .. } => {
+                if !offset.is_multiple_of(PAGE) {
+                    let (what, at) = ("map of a file from an offset", VirtAddr(*offset));
+                    return Err(SpaceError::Unaligned { what, at });
+                }
+                if *offset > MAX_OFFSET {
+                    return Err(too_long());
+                }
+                offset >> PAGE_SHIFT
+            }
+            What::Anonymous { .. } | What::Device { .. } => 0,
+        };
+        let of_file = |writable: bool| match self.sharing == Sharing::Shared && !writable {
+            true => Protection::READ | Protection::EXECUTE,
+            false => Protection::READ_WRITE | Protection::EXECUTE,
+        };
         let (backing, ceiling, sharing) = match &self.what {
-            What::Anonymous { .. } => (Backing::Anonymous, everything, Sharing::Private),
+            What::Anonymous { .. } => (Backing::Anonymous, of_file(true), Sharing::Private),
             What::Device { device, .. } => {
-                let device = device.clone();
-                let backing = Backing::Device {
-                    device,
-                    first_page: 0,
-                };
-                self.check_ceiling(Protection::READ_WRITE, "device", &backing)?;
+                let backing = Backing::Device(device.clone());
                 (backing, Protection::READ_WRITE, Sharing::Shared)
             }
-            What::File { file, offset, .. } => {
-                let writable = file.inner().writable();
+            What::File { file, .. } => {
+                let ceiling = of_file(file.inner().writable());
                 let file = MappedFile::Cached(file.inner().clone());
-                self.file_backing(file, writable, *offset, too_long)?
+                (Backing::File(file), ceiling, self.sharing)
             }
-            What::Direct { file, offset, .. } if file.core().is_guarded() => {
-                self.guarded_backing(file, *offset, too_long)?
+            What::Direct { file, .. } if file.core().is_guarded() => {
+                // A device: each access is a call, and a part that another process has cut off is
+                // an error. Only a shared mapping is stored to.
+                let shared = self.sharing == Sharing::Shared;
+                let ceiling = match shared && file.core().writable() {
+                    true => Protection::READ_WRITE,
+                    false => Protection::READ,
+                };
+                let backing = Backing::Device(DeviceRef::guarded(file));
+                (backing, ceiling, Sharing::Shared)
             }
-            What::Direct { file, offset, .. } => {
-                let writable = file.core().writable();
+            What::Direct { file, .. } => {
+                let ceiling = of_file(file.core().writable());
                 let file = MappedFile::Direct(DaxRef::new(file.core().clone()));
-                self.file_backing(file, writable, *offset, too_long)?
+                (Backing::File(file), ceiling, self.sharing)
             }
         };
+        self.check_ceiling(ceiling, &backing)?;
         Ok(Vma {
             start: 0,
             end: len,
@@ -318,64 +338,8 @@ impl Map {
             residence: Residence::Pageable,
             reading: Reading::Normal,
             backing,
+            first_page,
         })
-    }
-}
-
-type Backed = (Backing, Protection, Sharing);
-
-impl Map {
-    fn check_offset(offset: u64, too_long: impl FnOnce() -> SpaceError) -> Result<u64, SpaceError> {
-        if !offset.is_multiple_of(PAGE) {
-            let at = VirtAddr(offset);
-            return Err(SpaceError::Unaligned {
-                what: "map of a file from an offset",
-                at,
-            });
-        }
-        match offset > MAX_OFFSET {
-            true => Err(too_long()),
-            false => Ok(offset >> PAGE_SHIFT),
-        }
-    }
-
-    fn file_backing(
-        &self,
-        file: MappedFile,
-        writable: bool,
-        offset: u64,
-        too_long: impl FnOnce() -> SpaceError,
-    ) -> Result<Backed, SpaceError> {
-        let first_page = Map::check_offset(offset, too_long)?;
-        let read_only = self.sharing == Sharing::Shared && !writable;
-        let ceiling = match read_only {
-            true => Protection::READ | Protection::EXECUTE,
-            false => Protection::READ_WRITE | Protection::EXECUTE,
-        };
-        let name = file.name().clone();
-        let backing = Backing::File { file, first_page };
-        self.check_ceiling(ceiling, &name, &backing)?;
-        Ok((backing, ceiling, self.sharing))
-    }
-
-    /// Describes a guarded file as a device: each access is a call, and a part that another process
-    /// has cut off is an error.
-    fn guarded_backing(
-        &self,
-        file: &DaxFile,
-        offset: u64,
-        too_long: impl FnOnce() -> SpaceError,
-    ) -> Result<Backed, SpaceError> {
-        let first_page = Map::check_offset(offset, too_long)?;
-        let writable = file.core().writable();
-        let ceiling = match (self.sharing, writable) {
-            (Sharing::Shared, true) => Protection::READ_WRITE,
-            _ => Protection::READ,
-        };
-        let device = DeviceRef::guarded(file);
-        let backing = Backing::Device { device, first_page };
-        self.check_ceiling(ceiling, file.name(), &backing)?;
-        Ok((backing, ceiling, Sharing::Shared))
     }
 
     /// Refuses a file of another memory. That has other grace periods, so pages that the file takes
@@ -394,16 +358,11 @@ impl Map {
         }
     }
 
-    fn check_ceiling(
-        &self,
-        ceiling: Protection,
-        name: &str,
-        backing: &Backing,
-    ) -> Result<(), SpaceError> {
+    fn check_ceiling(&self, ceiling: Protection, backing: &Backing) -> Result<(), SpaceError> {
         let mapping = match self.place {
             _ if ceiling.allows(self.protection) => return Ok(()),
-            Place::Chosen => name.to_owned(),
-            Place::Free(at) | Place::Replacing(at) => format!("{name} at {at}"),
+            Place::Chosen => backing.to_string(),
+            Place::Free(at) | Place::Replacing(at) => format!("{backing} at {at}"),
         };
         Err(SpaceError::Forbidden {
             mapping,

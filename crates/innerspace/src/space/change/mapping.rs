@@ -64,7 +64,7 @@ impl Space {
         let space = &self.0;
         let mut vma = map.to_vma(space.end())?;
         map.check_memory(&space.pool)?;
-        if let Backing::Device { device, .. } = &vma.backing {
+        if let Backing::Device(device) = &vma.backing {
             device.pay(self.group())?;
         }
         let writer = space.gate.write();
@@ -76,10 +76,10 @@ impl Space {
 
     /// Unmaps `len` bytes (rounded up to whole pages) at `at`. Parts that are not mapped are
     /// skipped. Once this has returned, no access reads or writes the old pages; dirty shared pages
-    /// stay in their file. One exception: the call of a [`Device`](crate::space::Device), or of a file
-    /// with [`OnShrink::Error`](crate::dax::OnShrink::Error), may still be under way if an access had
-    /// begun it, and then that access succeeds. A handler may take as long as it likes, and may
-    /// want a lock that the caller holds; [`Space::wait_for_calls`] waits for it.
+    /// stay in their file. One exception: the call of a [`Device`](crate::space::Device), or of a
+    /// file with [`OnShrink::Error`](crate::dax::OnShrink::Error), may still be under way if an
+    /// access had begun it, and then that access succeeds. A handler may take as long as it likes,
+    /// and may want a lock that the caller holds; [`Space::wait_for_calls`] waits for it.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::Unaligned`], [`SpaceError::OutOfRange`],

@@ -6,7 +6,7 @@
 //! | `steps` | a structural change, step by step |
 //! | `map`, `mapping` | what to map, and how; mapping, unmapping, protecting |
 //! | `remap`, `region`, `fork` | moving and growing mappings; a range that grows; forks |
-//! | `zap`, `take_dirty` | dropping anonymous pages with the gate open; the pages that were stored to |
+//! | `zap`, `take_dirty` | dropping anonymous pages with the gate open; taking what was stored to |
 //! | `pages` | the calls about the pages of a range: advice, populating, locking, pinning |
 
 pub(crate) mod fork;

@@ -1,5 +1,5 @@
-//! The calls about the pages of a range: whether a program will want them, whether they are to stay in
-//! memory, whether they are to be written, and which of them were stored to.
+//! The calls about the pages of a range: whether a program will want them, whether they are to stay
+//! in memory, whether they are to be written, and which of them were stored to.
 //!
 //! - [`Space::advise`] (madvise) drops pages, reads ahead, makes pages old, evicts, or says in
 //!   which order files will be read.
@@ -258,8 +258,8 @@ impl Accessor {
     }
 }
 
-/// Makes pages of files count as unused until their next access, as aging does. Anonymous pages cannot
-/// be evicted, and keep their validity: a restore depends on it.
+/// Makes pages of files count as unused until their next access, as aging does. Anonymous pages
+/// cannot be evicted, and keep their validity: a restore depends on it.
 fn make_old(space: &SpaceInner, range: &Range<u64>) {
     let nodes = space.nodes();
     space.inside(|tables| {

@@ -112,13 +112,13 @@ pub(super) fn remap(
 /// Refuses a length for which the mapping has no pages from `at` on.
 fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), SpaceError> {
     match vma.backing {
-        Backing::Device { .. } => {
+        Backing::Device(_) => {
             let mapping = vma.to_string();
             Err(SpaceError::DeviceEnds { at, len, mapping })
         }
         // If a part were remapped to the length of the whole again and again, its offsets would at
         // last be greater than any file's.
-        Backing::File { .. } if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
+        Backing::File(_) if (vma.file_page(at.0) << PAGE_SHIFT) + len > LAST_OFFSET => {
             let what = WHAT;
             Err(SpaceError::OutOfRange {
                 what,
@@ -127,12 +127,12 @@ fn check_growth(vma: &Vma, at: VirtAddr, len: u64, end: u64) -> Result<(), Space
                 end: VirtAddr(end),
             })
         }
-        Backing::File { .. } | Backing::Anonymous => Ok(()),
+        Backing::File(_) | Backing::Anonymous => Ok(()),
     }
 }
 
-/// Moves as much of `old` as fits to `new`, replaces what is mapped at `new`, and unmaps all of `old`.
-/// Returns the new address.
+/// Moves as much of `old` as fits to `new`, replaces what is mapped at `new`, and unmaps all of
+/// `old`. Returns the new address.
 fn move_pages(
     space: &Arc<SpaceInner>,
     mut writer: Writer<'_, Structure>,

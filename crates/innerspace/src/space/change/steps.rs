@@ -244,8 +244,8 @@ impl SpaceInner {
         }
         let devices: Vec<DeviceRef> = (changed.removed.iter())
             .filter_map(|vma| match &vma.backing {
-                Backing::Device { device, .. } => Some(device.clone()),
-                Backing::Anonymous | Backing::File { .. } => None,
+                Backing::Device(device) => Some(device.clone()),
+                Backing::Anonymous | Backing::File(_) => None,
             })
             .collect();
         let (cache, group) = (self.cache.clone(), self.group_id());

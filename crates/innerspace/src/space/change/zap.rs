@@ -35,8 +35,8 @@ use crate::space::vma::area::{Backing, Vma};
 use crate::sync::failpoint;
 use crate::sync::gate::Writer;
 
-/// Drops the pages of a mapped range, if they can be dropped with the gate open. Otherwise gives the
-/// writer back, with nothing changed.
+/// Drops the pages of a mapped range, if they can be dropped with the gate open. Otherwise gives
+/// the writer back, with nothing changed.
 pub(super) fn zap<'gate>(
     space: &SpaceInner,
     mut writer: Writer<'gate, Structure>,

@@ -86,12 +86,6 @@ impl Drop for UnderWay {
     }
 }
 
-impl std::fmt::Debug for UnderWay {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("UnderWay")
-    }
-}
-
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests {
     use super::Calls;

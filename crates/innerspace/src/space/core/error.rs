@@ -52,41 +52,54 @@ impl AccessKind {
 }
 
 /// Why an access failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum FaultKind {
     /// Nothing is mapped there.
+    #[error("not mapped")]
     NotMapped,
     /// The mapping's protection forbids the access, or it was an atomic read-modify-write of a file
     /// with [`OnShrink::Error`](crate::dax::OnShrink::Error), which supports none.
+    #[error("forbidden by the mapping's protection")]
     Forbidden,
     /// The page is past the end of the mapped file, or another process has cut it off. With `mmap`
     /// this is a SIGBUS.
+    #[error("past the end of the mapped file")]
     PastEnd,
     /// The file's store failed.
+    #[error("the mapped file's store failed")]
     Io,
     /// The group is full and nothing can be evicted.
+    #[error("the group is full")]
     Limit,
     /// The address of an atomic access is not a multiple of the access's size.
+    #[error("an atomic access must be aligned to its size")]
     Misaligned,
     /// A page has too many owners to count: drop some forks, mappings or pins.
+    #[error("the page has as many owners as can be counted")]
     TooManyOwners,
     /// The space is a snapshot, which never changes and calls no device; fork the snapshot and use
     /// the fork.
+    #[error("a snapshot never changes, and has no devices; fork it")]
     Frozen,
     /// The device that is mapped there refused, or the access was an atomic read-modify-write,
     /// which devices do not have. An atomic load or store of a device is an ordinary call.
+    #[error("the device refused")]
     Device,
     /// The device that is mapped there ends before the access does.
+    #[error("past the end of the device")]
     PastDevice,
     /// The access was made from inside a device's handler, or a store's callback, to the space for
     /// which that was called.
+    #[error("a callback of the space may not use it")]
     Reentered,
     /// A `try_` form would have had to wait. [`Space::ready`](crate::Space::ready) waits until the
     /// access can be made.
+    #[error("it would block")]
     WouldBlock,
     /// The calling process was forked (fork(2)) from the process that made the memory.
+    #[error("this memory belongs to the process that made it")]
     OtherProcess,
 }
 
@@ -138,11 +151,8 @@ impl Fault {
     /// KiB; it still has more than 48 bits.
     pub fn address(self) -> VirtAddr {
         let address = u64::from(self.address_high) << 32 | u64::from(self.address_low);
-        VirtAddr(if self.is_beyond() {
-            address << LOST
-        } else {
-            address
-        })
+        let lost = if self.is_beyond() { LOST } else { 0 };
+        VirtAddr(address << lost)
     }
 
     /// Returns whether the address has more bits than an address of any space.
@@ -190,16 +200,11 @@ impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Wanted(fault) = self;
         f.write_str(fault.access().name())?;
-        match fault.bytes() {
-            0 => {}
-            bytes => write!(f, " of {}", Bytes(bytes as u64))?,
+        if fault.bytes() > 0 {
+            write!(f, " of {}", Bytes(fault.bytes() as u64))?;
         }
-        let place = if fault.is_beyond() {
-            "at or after"
-        } else {
-            "at"
-        };
-        write!(f, " {place} {}", fault.address())
+        let after = if fault.is_beyond() { "or after " } else { "" };
+        write!(f, " at {after}{}", fault.address())
     }
 }
 
@@ -212,26 +217,6 @@ impl fmt::Display for Fault {
             }
             kind => kind.fmt(f),
         }
-    }
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FaultKind::NotMapped => "not mapped",
-            FaultKind::Forbidden => "forbidden by the mapping's protection",
-            FaultKind::PastEnd => "past the end of the mapped file",
-            FaultKind::Io => "the mapped file's store failed",
-            FaultKind::Limit => "the group is full",
-            FaultKind::Misaligned => "an atomic access must be aligned to its size",
-            FaultKind::TooManyOwners => "the page has as many owners as can be counted",
-            FaultKind::Frozen => "a snapshot never changes, and has no devices; fork it",
-            FaultKind::Device => "the device refused",
-            FaultKind::PastDevice => "past the end of the device",
-            FaultKind::Reentered => "a callback of the space may not use it",
-            FaultKind::WouldBlock => "it would block",
-            FaultKind::OtherProcess => "this memory belongs to the process that made it",
-        })
     }
 }
 
@@ -289,13 +274,24 @@ impl DeviceError {
 }
 
 /// The cause of a fault.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Error)]
 pub(crate) enum Cause {
+    #[error("{0}")]
     File(Arc<FileError>),
+    #[error("{0}")]
     Direct(Arc<DaxError>),
+    #[error("{0}")]
     Limit(LimitError),
+    #[error("{0}")]
     Device(DeviceError),
+    #[error("the device has {len} bytes")]
     PastDevice { len: u64 },
+}
+
+impl From<DaxError> for Cause {
+    fn from(error: DaxError) -> Cause {
+        Cause::Direct(Arc::new(error))
+    }
 }
 
 impl Cause {
@@ -318,9 +314,7 @@ impl Cause {
             Cause::PastDevice { .. } => FaultKind::PastDevice,
         }
     }
-}
 
-impl Cause {
     /// Returns whether the cause is that the caller may not wait.
     pub(crate) fn would_block(&self) -> bool {
         match self {
@@ -331,21 +325,10 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cause::File(error) => error.fmt(f),
-            Cause::Direct(error) => error.fmt(f),
-            Cause::Limit(error) => error.fmt(f),
-            Cause::Device(error) => error.fmt(f),
-            Cause::PastDevice { len } => write!(f, "the device has {len} bytes"),
-        }
-    }
-}
-
 /// A fault with all that its space can say about it. It becomes an [`io::Error`] of the fault's
 /// kind.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Error)]
+#[error("{text}")]
 pub struct Explanation {
     pub(crate) fault: Fault,
     pub(crate) text: String,
@@ -357,14 +340,6 @@ impl Explanation {
         self.fault
     }
 }
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Explanation {}
 
 impl From<Explanation> for io::Error {
     fn from(explanation: Explanation) -> io::Error {

@@ -12,11 +12,12 @@ pub(crate) struct Payer<'space> {
 }
 
 impl<'space> Payer<'space> {
-    /// Charges this many pages.
+    /// Charges this many pages, without waiting for memory.
     ///
     /// # Errors
     /// The group has no room.
-    pub(crate) fn charge(self, pages: PageCount, mode: AllocMode) -> Result<(), LimitError> {
+    pub(crate) fn charge(self, pages: PageCount) -> Result<(), LimitError> {
+        let mode = AllocMode::NoWait;
         let charge = self.pool.charge(self.group.id(), pages, mode)?;
         let _group = charge.commit();
         Ok(())

@@ -76,10 +76,16 @@ impl PinnedLeaves {
         self.live = self.leaves.len();
         found
     }
+}
 
-    /// Returns the number of leaves that are remembered.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn known(&self) -> usize {
-        self.leaves.len()
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl PinnedLeaves {
+        /// Returns the number of leaves that are remembered.
+        pub(crate) fn known(&self) -> usize {
+            self.leaves.len()
+        }
     }
 }

@@ -316,8 +316,8 @@ impl SpaceInner {
         }
     }
 
-    /// Returns the range of `len` bytes at `at`, rounded up to whole pages. `what` is the operation,
-    /// for the error.
+    /// Returns the range of `len` bytes at `at`, rounded up to whole pages. `what` is the
+    /// operation, for the error.
     pub(crate) fn range(
         &self,
         what: &'static str,

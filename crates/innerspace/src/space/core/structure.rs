@@ -50,7 +50,7 @@ impl FileUse {
 
     /// Unregisters from the file, and returns the file if it is a cached one.
     pub(crate) fn unregister(self) -> Option<Released> {
-        self.file.remove_mapper(self.id);
+        self.file.mappers().remove(self.id);
         match &self.file {
             MappedFile::Cached(file) => Some(Released::new(file)),
             MappedFile::Direct(_) => None,

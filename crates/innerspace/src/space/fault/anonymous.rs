@@ -248,7 +248,7 @@ impl<'s> OwnSlot<'s> {
     /// Frees a page that no other thread saw.
     #[cold]
     fn throw_away(self, host: u64) {
-        self.nodes().put_page(Pte::own(host));
+        self.nodes().put_pages(std::iter::once(Pte::own(host)));
     }
 
     /// Notes that the leaf borrows less than before. If it borrows nothing more, it forgets its

@@ -7,11 +7,11 @@
 
 use super::driver::{FaultState, FilePage, Step, done_if};
 use crate::cache::{FaultKind as FileAccessKind, Wait};
-use crate::dax::{DaxCore, DaxError, DaxPages, DaxRef, LARGE_PAGES, Reach};
+use crate::dax::{DaxCore, DaxPages, DaxRef, LARGE_PAGES, Reach};
 use crate::exec::reentry::InCallback;
 use crate::space::core::address::{LEAF_BYTES, page_start, slot_index};
-use crate::space::core::error::{AccessKind, Cause, Fault, FaultKind};
-use crate::space::table::pte::{self, Holds, Pte, VALID_R, VALID_W};
+use crate::space::core::error::{AccessKind, Fault, FaultKind};
+use crate::space::table::pte::{self, Holds, Pte};
 use crate::space::vma::area::{MappedFile, Vma};
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::stats::Event;
@@ -37,15 +37,11 @@ impl FaultState<'_> {
                 .map(Some),
             Wait::No => file.try_fault(page, kind),
         };
-        match pages.map_err(|error| self.direct_error(error))? {
+        match pages.map_err(|error| self.error_of(error.into()))? {
             Some(pages) => self.file = FilePage::Direct(pages),
             None => return Err(self.error(FaultKind::WouldBlock, None)),
         }
         Ok(())
-    }
-
-    fn direct_error(&self, error: DaxError) -> Fault {
-        self.error_of(Cause::Direct(std::sync::Arc::new(error)))
     }
 
     /// Does the step before there is a leaf: a load from a hole of 2 MiB needs none, if the mapping
@@ -136,13 +132,7 @@ impl FaultState<'_> {
         let FilePage::Direct(pages) = &self.file else {
             unreachable!("checked by the caller")
         };
-        let valid = match kind {
-            FileAccessKind::Read => self.validity(),
-            FileAccessKind::Write => VALID_R | VALID_W,
-        };
-        if kind == FileAccessKind::Write {
-            self.space.file_written(vma, self.at.0);
-        }
+        let valid = self.validity_of_file(vma, kind);
         let word = |page| match pages.host(page) {
             Some(host) => Pte::direct(host, valid),
             None => Pte::zero(self.space.pool.frames.host(FrameId::ZERO) as u64, valid),

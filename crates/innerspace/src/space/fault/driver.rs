@@ -33,8 +33,8 @@ use super::anonymous::OwnSlot;
 pub(crate) use super::anonymous::{Short, store_by_short_way};
 pub(crate) use super::zero::load_by_short_way;
 use crate::cache::{
-    FaultAround, FaultKind as FileAccessKind, FaultPage, FileError, FileInner, Hole, LockedBlock,
-    Reading, Wait,
+    FaultAround, FaultKind as FileAccessKind, FaultPage, FileInner, Hole, LockedBlock, Reading,
+    Wait,
 };
 use crate::dax::{DaxPages, DaxRef, Reach};
 use crate::exec::reentry::InCallback;
@@ -188,7 +188,13 @@ impl<'space> FaultState<'space> {
                     self.space.pool.counters.count(Event::GateWait);
                     self.space.gate.wait_open(self.at.0);
                 }
-                Step::Nodes => self.ensure_node()?,
+                Step::Nodes => {
+                    self.file = FilePage::None;
+                    // Frames are allocated one at a time: nodes that the step has linked or copied
+                    // stay, so each round needs one node less.
+                    let frame = self.allocate()?;
+                    self.spares.aside.push(frame);
+                }
                 Step::Page => {
                     self.file = FilePage::None; // nothing is allocated while a block is locked
                     self.page = Some(self.allocate()?);
@@ -228,15 +234,6 @@ impl<'space> FaultState<'space> {
         allocated.map_err(|error| self.error_of(Cause::Limit(error)))
     }
 
-    pub(super) fn ensure_node(&mut self) -> Result<(), Fault> {
-        self.file = FilePage::None;
-        // Frames are allocated one at a time: nodes that the step has linked or copied stay, so
-        // each round needs one node less.
-        let frame = self.allocate()?;
-        self.spares.aside.push(frame);
-        Ok(())
-    }
-
     pub(super) fn lock_block(&mut self, want: FileWant) -> Result<(), Fault> {
         self.file = FilePage::None;
         let _inside = InCallback::begin(self.space.id);
@@ -246,16 +243,13 @@ impl<'space> FaultState<'space> {
         let found = want
             .file
             .fault_block(*page, *kind, around, want.reading, self.wait);
-        self.file = match found.map_err(|error| self.file_error(error))? {
+        let failed = |error| self.error_of(Cause::File(std::sync::Arc::new(error)));
+        self.file = match found.map_err(failed)? {
             FaultPage::Block(block) => FilePage::Block(block, want.page, want.kind),
             FaultPage::Hole(hole) => FilePage::Hole(want.file, hole),
         };
         failpoint!(BlockAcquired);
         Ok(())
-    }
-
-    pub(super) fn file_error(&self, error: FileError) -> Fault {
-        self.error_of(Cause::File(std::sync::Arc::new(error)))
     }
 
     /// Runs one step, inside a section with the gate open at the address.
@@ -316,7 +310,7 @@ impl<'space> FaultState<'space> {
         if self.what.access.writes() && self.space.is_frozen() {
             return Step::Denied(FaultKind::Frozen);
         }
-        if let Backing::Device { device, .. } = &vma.backing {
+        if let Backing::Device(device) = &vma.backing {
             if self.space.is_frozen() {
                 return Step::Denied(FaultKind::Frozen);
             }
@@ -391,6 +385,18 @@ impl<'space> FaultState<'space> {
         }
     }
 
+    /// Returns the validity that an access to a page of the mapped file sets. If the access writes,
+    /// notes that the page becomes writable.
+    pub(super) fn validity_of_file(&self, vma: &Vma, kind: FileAccessKind) -> u64 {
+        match kind {
+            FileAccessKind::Read => self.validity(),
+            FileAccessKind::Write => {
+                self.space.file_written(vma, self.at.0);
+                VALID_R | VALID_W
+            }
+        }
+    }
+
     pub(super) fn nodes(&self) -> Nodes<'space> {
         self.space.nodes()
     }
@@ -402,7 +408,7 @@ impl<'space> FaultState<'space> {
         let nodes = self.nodes();
         let at = self.at.0;
         if !self.what.access.writes() {
-            let leaf = nodes.fill_path(self.space.root, at, &mut self.spares)?;
+            let leaf = nodes.fill_path(self.space.root, at, 0, &mut self.spares)?;
             assert!(
                 self.what.access == AccessKind::Load || !nodes.is_zero_leaf(leaf),
                 "I11: the leaf of zeros where execution is allowed"
@@ -476,10 +482,14 @@ impl<'space> FaultState<'space> {
                     && block.carries_barrier() =>
             {
                 let host = block.host_of_page(page);
-                if copy {
-                    self.install_copy(slot, old, host)
-                } else {
-                    self.map_block(vma, leaf, old, kind)
+                match copy {
+                    true => {
+                        let mut page = self.page.take().expect("had before the block");
+                        let slot = self.own_slot(slot, old);
+                        slot.copy(&mut page, host);
+                        done_if(slot.publish(page))
+                    }
+                    false => self.map_block(vma, leaf, old, kind),
                 }
             }
             FilePage::Hole(of, hole)
@@ -503,13 +513,6 @@ impl<'space> FaultState<'space> {
         }
     }
 
-    pub(super) fn install_copy(&mut self, slot: &'space AtomicU64, old: Pte, from: u64) -> Step {
-        let mut page = self.page.take().expect("had before the block");
-        let slot = self.own_slot(slot, old);
-        slot.copy(&mut page, from);
-        done_if(slot.publish(page))
-    }
-
     /// Maps the file's own frame, under its block's lock.
     pub(super) fn map_block(
         &mut self,
@@ -522,13 +525,7 @@ impl<'space> FaultState<'space> {
         let FilePage::Block(block, page, _) = &self.file else {
             unreachable!("checked by the caller")
         };
-        let valid = match kind {
-            FileAccessKind::Read => self.validity(),
-            FileAccessKind::Write => VALID_R | VALID_W,
-        };
-        if kind == FileAccessKind::Write {
-            self.space.file_written(vma, self.at.0);
-        }
+        let valid = self.validity_of_file(vma, kind);
         let new = Pte::file(block.host_of_page(*page), valid);
         if old.holds() == Holds::File && old.host() == new.host() {
             return done_if(pte::replace(slot, old, old.with(valid)));

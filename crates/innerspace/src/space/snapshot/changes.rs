@@ -6,7 +6,6 @@
 //! as long as that is unchanged.
 
 use super::ghosts::Ghosts;
-use crate::reclaim::AllocMode;
 use crate::space::core::payer::Payer;
 use crate::space::table::still::Image;
 use crate::sync::Mutex;
@@ -100,7 +99,7 @@ impl Changes {
             return;
         }
         if known.pages.len() == known.charged * A_PAGE {
-            if known.pages.len() >= MOST || payer.charge(PageCount(1), AllocMode::NoWait).is_err() {
+            if known.pages.len() >= MOST || payer.charge(PageCount(1)).is_err() {
                 known.snapshot = NOBODY;
                 return;
             }
@@ -161,7 +160,7 @@ impl Record {
     /// Remembers that a page was given back at this restore, unless the group has no memory for it.
     pub(super) fn add_ghost(&mut self, payer: Payer<'_>, at: u64) {
         if self.ghosts.is_none() {
-            if payer.charge(GHOST_PAGES, AllocMode::NoWait).is_err() {
+            if payer.charge(GHOST_PAGES).is_err() {
                 return;
             }
             self.ghosts = Some(Ghosts::new());

@@ -35,7 +35,7 @@ use crate::group::Group;
 use crate::space::AddressWidth;
 use crate::space::change::map::Map;
 use crate::space::core::error::SpaceError;
-use crate::space::core::space::Space;
+use crate::space::core::space::{Space, SpaceInner};
 use crate::space::vma::area::{Backing, MappedFile, Vma};
 use crate::space::vma::protection::{Protection, Sharing};
 use crate::sync::Arc;
@@ -62,9 +62,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 impl Snapshot {
     /// Writes the snapshot: its mappings with their protections, and its private bytes. Locks
-    /// ([`Space::lock`]) and advice on reading ([`Advice`](crate::space::Advice)) are left out: a loaded
-    /// snapshot has neither. The call buffers only a batch of pages; pass a `BufWriter` if small
-    /// writes are expensive, and sync the file yourself.
+    /// ([`Space::lock`]) and advice on reading ([`Advice`](crate::space::Advice)) are left out: a
+    /// loaded snapshot has neither. The call buffers only a batch of pages; pass a `BufWriter` if
+    /// small writes are expensive, and sync the file yourself.
     ///
     /// # Errors
     /// [`SnapshotFileError::Io`]; or, for the first mapping that cannot be saved,
@@ -74,67 +74,17 @@ impl Snapshot {
         let mut out = Records::new(to);
         out.header()?;
         out.record(WIDTH, &bits(self.0.0.width).to_le_bytes())?;
-        let vmas: Vec<Vma> = self
-            .0
-            .0
-            .inside(|tables| tables.vmas.iter().cloned().collect());
-        let mut pages = 0;
-        for vma in &vmas {
-            let payload = mapping_payload(vma)?;
-            out.record(MAPPING, &payload)?;
-        }
-        for vma in &vmas {
-            pages += self.save_pages(vma, &mut out)?;
-        }
-        let mut end = [0; 16];
-        end[..8].copy_from_slice(&(vmas.len() as u64).to_le_bytes());
-        end[8..].copy_from_slice(&pages.to_le_bytes());
-        out.record(END, &end)
-    }
-
-    fn save_pages(
-        &self,
-        vma: &Vma,
-        out: &mut Records<impl Write>,
-    ) -> Result<u64, SnapshotFileError> {
-        let mut saved = 0;
-        let mut batch = Batch::default();
-        let mut at = vma.start;
-        while at < vma.end {
-            let end = vma.end.min((at & !(STRIDE - 1)) + STRIDE);
-            for page in self.private_pages(at, end) {
-                saved += self.save_page(vma, page, &mut batch, out)?;
-            }
-            at = end;
-        }
-        batch.flush(out)?;
-        Ok(saved)
-    }
-
-    fn private_pages(&self, start: u64, end: u64) -> Vec<u64> {
         let space = &*self.0.0;
-        space.inside(|tables| space.nodes().private_pages(tables.root, start, end))
-    }
-
-    /// Adds one page to the batch and returns 1; returns 0 if the page need not be saved.
-    fn save_page(
-        &self,
-        vma: &Vma,
-        at: u64,
-        batch: &mut Batch,
-        out: &mut Records<impl Write>,
-    ) -> Result<u64, SnapshotFileError> {
-        let space = &*self.0.0;
-        let nodes = space.nodes();
-        let mut page = [0; PAGE_SIZE];
-        // The page is read by the table, not by an accessor, so that pages without read permission
-        // are saved too.
-        space.inside(|tables| nodes.copy_still_page(tables.root, at, &mut page));
-        if vma.file().is_none() && page == [0; PAGE_SIZE] {
-            return Ok(0);
+        let vmas: Vec<Vma> = space.inside(|tables| tables.vmas.iter().cloned().collect());
+        for vma in &vmas {
+            out.record(MAPPING, &mapping_payload(vma)?)?;
         }
-        batch.add(at, &page, out)?;
-        Ok(1)
+        let mut pages = 0_u64;
+        for vma in &vmas {
+            pages += save_pages(space, vma, &mut out)?;
+        }
+        let end = [vmas.len() as u64, pages].map(u64::to_le_bytes);
+        out.record(END, end.as_flattened())
     }
 
     /// Fills a new space of `group` with the saved pages, and freezes it. `open` returns the file
@@ -170,6 +120,33 @@ impl Snapshot {
             }
         }
     }
+}
+
+/// Writes the private pages of a mapping that are not zeros. Returns their number.
+fn save_pages(
+    space: &SpaceInner,
+    vma: &Vma,
+    out: &mut Records<impl Write>,
+) -> Result<u64, SnapshotFileError> {
+    let nodes = space.nodes();
+    let (mut saved, mut batch) = (0, Batch::default());
+    let mut at = vma.start;
+    while at < vma.end {
+        let end = vma.end.min((at & !(STRIDE - 1)) + STRIDE);
+        for page in space.inside(|tables| nodes.private_pages(tables.root, at, end)) {
+            let mut bytes = [0; PAGE_SIZE];
+            // The page is read by the table, not by an accessor, so that pages without read
+            // permission are saved too.
+            space.inside(|tables| nodes.copy_still_page(tables.root, page, &mut bytes));
+            if vma.file().is_some() || bytes != [0; PAGE_SIZE] {
+                batch.add(page, &bytes, out)?;
+                saved += 1;
+            }
+        }
+        at = end;
+    }
+    batch.flush(out)?;
+    Ok(saved)
 }
 
 /// Adjacent pages, to be written as one record.
@@ -214,30 +191,20 @@ fn mapping_payload(vma: &Vma) -> Result<Vec<u8>, SnapshotFileError> {
     let mut payload = Vec::with_capacity(MAPPING_BYTES + 32);
     payload.extend(vma.start.to_le_bytes());
     payload.extend(vma.end.to_le_bytes());
-    let (first_page, backing, name) = match &vma.backing {
-        Backing::Anonymous => (0, 0, ""),
-        Backing::File { file, first_page } => match file {
-            MappedFile::Cached(file) => (*first_page, 1, &*file.id.own_name),
-            MappedFile::Direct(file) => {
-                let name = file.name().to_string();
-                return Err(SnapshotFileError::Direct { name, at });
-            }
-        },
-        Backing::Device { device, .. } => {
-            return Err(match device.file() {
-                None => SnapshotFileError::Device { at },
-                Some(file) => SnapshotFileError::Direct {
-                    name: file.name().to_string(),
-                    at,
-                },
-            });
+    let (backing, name) = match (&vma.backing, vma.file_of_bytes()) {
+        (_, Some(MappedFile::Direct(file))) => {
+            let name = file.name().to_string();
+            return Err(SnapshotFileError::Direct { name, at });
         }
+        (_, Some(MappedFile::Cached(file))) => (1, file.id.own_name.to_string()),
+        (Backing::Device(_), None) => return Err(SnapshotFileError::Device { at }),
+        _ => (0, String::new()),
     };
     let (bytes, most) = (name.len() as u64, LONGEST_NAME);
     if bytes > most {
         return Err(SnapshotFileError::LongName { at, bytes, most });
     }
-    payload.extend(first_page.to_le_bytes());
+    payload.extend(vma.first_page.to_le_bytes());
     let sharing = u8::from(vma.sharing == Sharing::Shared);
     payload.extend([vma.protection.bits(), sharing, backing, 0]);
     payload.extend(name.as_bytes());

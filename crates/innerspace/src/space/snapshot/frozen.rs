@@ -119,7 +119,7 @@ fn devices(space: &SpaceInner) -> Vec<DeviceRef> {
     space.inside(|tables| {
         let (mut found, mut known) = (Vec::new(), BTreeSet::new());
         for vma in tables.vmas.iter() {
-            if let Backing::Device { device, .. } = &vma.backing
+            if let Backing::Device(device) = &vma.backing
                 && known.insert(device.address())
             {
                 found.push(device.clone());

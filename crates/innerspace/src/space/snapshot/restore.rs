@@ -116,8 +116,8 @@ fn restore_by_dropping(
     Ok(())
 }
 
-/// Copies the recorded pages back. Returns false, with nothing changed, if a restore in place is not
-/// right or not worthwhile.
+/// Copies the recorded pages back. Returns false, with nothing changed, if a restore in place is
+/// not right or not worthwhile.
 fn restore_in_place(
     space: &SpaceInner,
     image: &SpaceInner,

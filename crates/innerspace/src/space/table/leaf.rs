@@ -1,10 +1,11 @@
 //! Copying shared nodes, and the pages that a copied leaf borrows: see the parent module.
 
-use super::nodes::{MAX_BORROW_DEPTH, Nodes, child_word};
+use super::nodes::{MAX_BORROW_DEPTH, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte};
 use super::shadow::Borrower;
 use crate::FrameId;
 use crate::reclaim::PoolFrame;
+use crate::space::core::address::SLOTS;
 use crate::stats::Event;
 use crate::sync::atomic::fence;
 use crate::sync::failpoint;
@@ -44,7 +45,10 @@ impl Nodes<'_> {
         while self.collapse_shadow(old, Borrower::Shared) {}
         let depth = self.shadow(old).map_or(1, |(_, depth)| depth + 1);
         match depth > MAX_BORROW_DEPTH {
-            true => self.copy_flat(old, frame),
+            true => {
+                let copied = self.copy_flat(old, frame, &mut Vec::new());
+                copied.expect("a frame has as many owners as a count can hold")
+            }
             false => self.copy_borrowing(old, depth, frame),
         }
     }
@@ -71,23 +75,41 @@ impl Nodes<'_> {
         self.publish_leaf(frame, shadow)
     }
 
-    /// Copies a leaf; the copy takes a ref on each anonymous page, and so borrows nothing.
-    fn copy_flat(self, old: FrameId, mut frame: PoolFrame<'_>) -> FrameId {
-        for (index, (word, slot)) in self.words(old).iter().zip(frame.words()).enumerate() {
-            let pte = pte::load(word);
-            let copy = match pte.holds() {
+    /// Copies a leaf; the copy takes a ref on each anonymous page, and so borrows nothing. Pinned
+    /// pages are copied into `pages`.
+    pub(super) fn copy_flat(
+        self,
+        old: FrameId,
+        mut frame: PoolFrame<'_>,
+        pages: &mut Vec<PoolFrame<'_>>,
+    ) -> Result<FrameId, TooManyForks> {
+        let mut copies = [Pte::EMPTY; SLOTS];
+        for (index, word) in self.words(old).iter().enumerate() {
+            let page = pte::load(word);
+            let copy = match page.holds() {
                 // As in `copy_borrowing`.
-                Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => 0,
-                Holds::Own | Holds::Borrowed => {
-                    self.end_writes_in_place(old, index);
-                    let more = self.pool.frames.meta(self.frame_of(pte)).hold.try_get();
-                    assert!(more, "a frame has as many owners as a count can hold");
-                    pte.owned().0
-                }
+                Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => continue,
+                Holds::Own if self.is_pinned(page) => Some(self.copy_of(page, pages)),
+                Holds::Own | Holds::Borrowed => self.second_owner(old, index, page),
             };
-            slot.store(copy, Ordering::Relaxed);
+            let Some(copy) = copy else {
+                self.put_pages(copies.into_iter());
+                return Err(TooManyForks);
+            };
+            copies[index] = copy;
         }
-        self.publish_leaf(frame, None)
+        for (slot, page) in frame.words().iter().zip(copies) {
+            slot.store(page.0, Ordering::Relaxed);
+        }
+        Ok(self.publish(frame))
+    }
+
+    /// Returns the word by which another leaf owns the page of this leaf's slot as well; `None` if
+    /// the page has too many owners to count. The caller is in a section.
+    pub(super) fn second_owner(self, leaf: FrameId, index: usize, page: Pte) -> Option<Pte> {
+        self.end_writes_in_place(leaf, index);
+        let hold = &self.pool.frames.meta(self.frame_of(page)).hold;
+        hold.try_get().then(|| page.owned())
     }
 
     /// Takes the write validity of the leaf in this chain that owns a page. The frame is about
@@ -124,11 +146,7 @@ impl Nodes<'_> {
             Some((shadow, _)) if shadow == theirs => page.borrowed(),
             _ => {
                 let _section = self.pool.domain.reader();
-                self.end_writes_in_place(theirs, slot);
-                if !self.pool.frames.meta(self.frame_of(page)).hold.try_get() {
-                    return None;
-                }
-                page.owned()
+                self.second_owner(theirs, slot, page)?
             }
         };
         let word = &self.words(ours)[slot];

@@ -57,11 +57,9 @@ impl Nodes<'_> {
                 Holds::Own => pte::take(word),
                 Holds::Borrowed => {
                     let leaf = self.find(root, at).expect("the slot is in a leaf").frame;
-                    self.end_writes_in_place(leaf, slot_index(at, 0));
-                    let more = self.pool.frames.meta(self.frame_of(page)).hold.try_get();
-                    assert!(more, "a frame has as many owners as a count can hold");
+                    let owned = self.second_owner(leaf, slot_index(at, 0), page);
                     detached.pages.push(pte::take(word));
-                    page.owned()
+                    owned.expect("a frame has as many owners as a count can hold")
                 }
                 Holds::Nothing | Holds::Zero | Holds::File | Holds::Direct => return,
             };

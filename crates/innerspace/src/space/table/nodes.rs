@@ -253,16 +253,17 @@ impl<'pool> Nodes<'pool> {
         })
     }
 
-    /// Returns the leaf of `at`, and creates missing nodes on the way from `spares`. Shared nodes
-    /// stay shared. The caller is inside the gate.
+    /// Returns the node at `level` on the way to `at`, and creates missing nodes from `spares`.
+    /// Shared nodes stay shared. The caller is inside the gate.
     pub(crate) fn fill_path(
         self,
         root: FrameId,
         at: u64,
+        level: u32,
         spares: &mut Spares<'_>,
     ) -> Result<FrameId, NeedNodes> {
         let mut node = root;
-        for level in (1..=ROOT_LEVEL).rev() {
+        for level in (level + 1..=ROOT_LEVEL).rev() {
             let word = &self.words(node)[slot_index(at, level)];
             node = match self.child(word) {
                 Some(child) => child,
@@ -353,15 +354,6 @@ impl<'pool> Nodes<'pool> {
         match page.holds() {
             Holds::Own => self.retire(Retired::Put(self.frame_of(page))),
             Holds::File => self.retire(Retired::Unmap(self.frame_of(page))),
-            Holds::Nothing | Holds::Zero | Holds::Direct | Holds::Borrowed => {}
-        }
-    }
-
-    /// Releases a page without waiting. No accessor can be using it.
-    pub(crate) fn put_page(self, page: Pte) {
-        match page.holds() {
-            Holds::Own => self.pool.put(self.frame_of(page)),
-            Holds::File => self.pool.unmap(self.frame_of(page)),
             Holds::Nothing | Holds::Zero | Holds::Direct | Holds::Borrowed => {}
         }
     }

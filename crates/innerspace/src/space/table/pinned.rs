@@ -11,7 +11,7 @@ use super::nodes::{Detached, Nodes, TooManyForks, child_word};
 use super::pte::{self, Holds, Pte, VALID_R, VALID_W};
 use crate::frame::{HoldState, Kind};
 use crate::reclaim::{Pool, PoolFrame};
-use crate::space::core::address::{ROOT_LEVEL, SLOTS, slot_index, span};
+use crate::space::core::address::{ROOT_LEVEL, slot_index, span};
 use crate::stats::Event;
 use crate::sync::Arc;
 use crate::sync::raw::Ordering;
@@ -80,7 +80,7 @@ pub(crate) enum NotPinned {
 
 impl Nodes<'_> {
     /// Returns whether a page is pinned.
-    fn is_pinned(self, page: Pte) -> bool {
+    pub(super) fn is_pinned(self, page: Pte) -> bool {
         page.holds() == Holds::Own && self.state(self.frame_of(page)).mapped() > 0
     }
 
@@ -164,7 +164,10 @@ impl Nodes<'_> {
                 if self.is_shared(child) {
                     let frame = nodes.pop().expect("as many as were counted");
                     node = match level {
-                        1 => self.copy_pinned_leaf(child, frame, pages)?,
+                        1 => {
+                            self.pool.counters.count(Event::TableUnshare);
+                            self.copy_flat(child, frame, pages)?
+                        }
                         _ => self.copy(child, level - 1, frame),
                     };
                     word.store(child_word(node), Ordering::Release);
@@ -179,43 +182,8 @@ impl Nodes<'_> {
         copied
     }
 
-    fn copy_pinned_leaf(
-        self,
-        old: FrameId,
-        mut frame: PoolFrame<'_>,
-        pages: &mut Vec<PoolFrame<'_>>,
-    ) -> Result<FrameId, TooManyForks> {
-        self.pool.counters.count(Event::TableUnshare);
-        let mut copies = [Pte::EMPTY; SLOTS];
-        let mut copy_slot = |index: usize| {
-            let page = pte::load(&self.words(old)[index]);
-            copies[index] = match page.holds() {
-                // Left out, as in `copy_borrowing`.
-                Holds::Nothing | Holds::File | Holds::Direct | Holds::Zero => Pte::EMPTY,
-                Holds::Own if self.is_pinned(page) => self.copy_of(page, pages),
-                Holds::Own | Holds::Borrowed => {
-                    self.end_writes_in_place(old, index);
-                    let hold = &self.pool.frames.meta(self.frame_of(page)).hold;
-                    if !hold.try_get() {
-                        return Err(TooManyForks);
-                    }
-                    page.owned()
-                }
-            };
-            Ok(())
-        };
-        let copied = (0..SLOTS).try_for_each(&mut copy_slot);
-        if let Err(refused) = copied {
-            copies.into_iter().for_each(|page| self.put_page(page));
-            return Err(refused);
-        }
-        for (slot, page) in frame.words().iter().zip(copies) {
-            slot.store(page.0, Ordering::Relaxed);
-        }
-        Ok(self.publish(frame))
-    }
-
-    fn copy_of(self, page: Pte, pages: &mut Vec<PoolFrame<'_>>) -> Pte {
+    /// Copies a pinned page for a leaf of its own.
+    pub(super) fn copy_of(self, page: Pte, pages: &mut Vec<PoolFrame<'_>>) -> Pte {
         self.pool.counters.count(Event::Cow);
         let mut copy = pages.pop().expect("as many as were counted");
         copy.copy_from(self.frame_of(page));

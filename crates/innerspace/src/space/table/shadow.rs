@@ -236,12 +236,6 @@ impl Nodes<'_> {
         }
     }
 
-    /// Returns the number of leaves that this one borrows through.
-    #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn borrowing_depth(self, leaf: FrameId) -> usize {
-        std::iter::successors(self.shadow(leaf), |(shadow, _)| self.shadow(*shadow)).count()
-    }
-
     /// Returns the shadow that `collapse_shadow` would take over. It stays collapsible until it is
     /// collapsed, because no other thread can reach it.
     pub(crate) fn collapsible_shadow(self, leaf: FrameId) -> Option<FrameId> {
@@ -263,6 +257,18 @@ impl Nodes<'_> {
                 _ if pte::replace(to, ours, ours.owned()) => return,
                 _ => {}
             }
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod for_tests {
+    use super::*;
+
+    impl Nodes<'_> {
+        /// Returns the number of leaves that this one borrows through.
+        pub(crate) fn borrowing_depth(self, leaf: FrameId) -> usize {
+            std::iter::successors(self.shadow(leaf), |(shadow, _)| self.shadow(*shadow)).count()
         }
     }
 }

@@ -19,10 +19,10 @@
 //! never loses one. Spaces whose protections differ there share no node above it (`Edit::Part`),
 //! and that edit leaves it out.
 
-use super::nodes::{Nodes, Spares, child_word, pieces};
+use super::nodes::{Nodes, Spares, child_word};
 use super::pte::{Pte, VALID_R};
 use crate::FrameId;
-use crate::space::core::address::{ROOT_LEVEL, SLOTS, slot_index, span};
+use crate::space::core::address::{ROOT_LEVEL, SLOTS, slot_index};
 use crate::sync::raw::Ordering;
 
 impl Nodes<'_> {
@@ -37,17 +37,9 @@ impl Nodes<'_> {
         let Some(leaf) = self.zero_leaf(spares) else {
             return false;
         };
-        let mut node = root;
-        for level in (2..=ROOT_LEVEL).rev() {
-            let word = &self.words(node)[slot_index(at, level)];
-            node = match self.child(word) {
-                Some(child) => child,
-                None => match self.link_new(word, spares) {
-                    Ok(child) => child,
-                    Err(_) => return false,
-                },
-            };
-        }
+        let Ok(node) = self.fill_path(root, at, 1, spares) else {
+            return false;
+        };
         let word = &self.words(node)[slot_index(at, 1)];
         // Release: publishes the leaf's words; Acquire: a loser may walk into the winner's leaf.
         let linked =
@@ -61,41 +53,14 @@ impl Nodes<'_> {
         let Some(&leaf) = self.pool.zero_leaf.get() else {
             return;
         };
-        let mut node = root;
-        for level in (2..=ROOT_LEVEL).rev() {
-            match self.child(&self.words(node)[slot_index(at, level)]) {
-                Some(child) => node = child,
-                None => return,
-            }
-        }
+        let child = |node, level| self.child(&self.words(node)[slot_index(at, level)]);
+        let Some(node) = (2..=ROOT_LEVEL).rev().try_fold(root, child) else {
+            return;
+        };
         // A thread that copied the leaf meanwhile has put an empty one here.
         let word = &self.words(node)[slot_index(at, 1)];
         let _unlinked =
             word.compare_exchange(child_word(leaf), 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    /// Returns the number of pages of a range that the leaf of zeros maps.
-    pub(crate) fn zero_leaf_pages(self, root: FrameId, start: u64, end: u64) -> u64 {
-        match self.pool.zero_leaf.get() {
-            Some(_) => self.zero_pages_below(root, ROOT_LEVEL, 0, start, end),
-            None => 0,
-        }
-    }
-
-    fn zero_pages_below(self, node: FrameId, level: u32, base: u64, start: u64, end: u64) -> u64 {
-        let mut pages = 0;
-        for (index, from, to) in pieces(level, base, start, end) {
-            let Some(child) = self.child(&self.words(node)[index]) else {
-                continue;
-            };
-            if self.is_zero_leaf(child) {
-                pages += (to - from) / span(0);
-            } else if level > 1 {
-                let base = base + index as u64 * span(level);
-                pages += self.zero_pages_below(child, level - 1, base, from, to);
-            }
-        }
-        pages
     }
 
     /// Returns the leaf of zeros, and creates it at the first use.

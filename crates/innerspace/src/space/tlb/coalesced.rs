@@ -85,14 +85,6 @@ impl Translator {
         words.iter().zip(pages).all(is_in_row).then_some(host)
     }
 
-    /// Returns whether the leaf of `at` is coalesced, ignoring mail.
-    #[cfg(test)]
-    pub(crate) fn has_coalesced(&self, at: u64) -> bool {
-        let leaf = at >> LEAF_SHIFT;
-        let slot = leaf as usize % LEAVES;
-        self.leaves.tags.read[slot] == leaf && self.leaves.places[slot].is_coalesced()
-    }
-
     /// Coalesces the leaf of `at`, whose pages are contiguous from `host` on. The caller is in a
     /// section, holds the gate's writer lock, and has marked the leaf.
     pub(crate) fn coalesce(&mut self, at: u64, host: u64) {
@@ -100,5 +92,19 @@ impl Translator {
         let leaves = &mut *self.leaves;
         leaves.places[leaf as usize % LEAVES] = Place::of_bytes(host, leaf);
         leaves.coalesced = leaves.coalesced.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod for_tests {
+    use super::*;
+
+    impl Translator {
+        /// Returns whether the leaf of `at` is coalesced, ignoring mail.
+        pub(crate) fn has_coalesced(&self, at: u64) -> bool {
+            let leaf = at >> LEAF_SHIFT;
+            let slot = leaf as usize % LEAVES;
+            self.leaves.tags.read[slot] == leaf && self.leaves.places[slot].is_coalesced()
+        }
     }
 }

@@ -148,14 +148,7 @@ impl Drop for LeavesPlace {
     }
 }
 
-impl std::fmt::Debug for LeavesPlace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
 /// An accessor's private state: its sections and the leaves it remembers.
-#[derive(Debug)]
 pub(crate) struct Translator {
     pub(crate) sections: Sections,
     pub(super) leaves: LeavesPlace,
@@ -175,7 +168,7 @@ pub(crate) struct SessionBinding {
 unsafe impl Send for Translator {}
 
 /// The state that tells an access whether it hits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Look<'t> {
     pub(super) leaves: &'t Leaves,
     pub(super) mail: PendingMark,

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::device::DeviceRef;
 use super::tree::Ranged;
-use crate::cache::{FileInner, MapperId, Mappers, Reading};
+use crate::cache::{FileInner, MapperId, MapperList, Mappers, Reading};
 use crate::dax::{DaxRef, WeakDaxRef};
 use crate::sync::{Arc, Weak};
 use crate::{FrameId, PAGE_SHIFT};
@@ -54,30 +54,15 @@ impl MappedFile {
     pub(crate) fn add_mapper(&self, mapper: Weak<dyn Mappers>) -> MapperId {
         match self {
             MappedFile::Cached(file) => file.add_mapper(mapper),
-            MappedFile::Direct(file) => file.add_mapper(mapper),
+            MappedFile::Direct(file) => file.mappers.add(mapper),
         }
     }
 
-    /// Returns whether the space with this number maps the file.
-    pub(crate) fn is_mapped_by(&self, space: u64) -> bool {
+    /// Returns the mappers that are registered.
+    pub(crate) fn mappers(&self) -> &MapperList {
         match self {
-            MappedFile::Cached(file) => file.core().mappers.has_owner(space),
-            MappedFile::Direct(file) => file.core().is_mapped_by(space),
-        }
-    }
-
-    /// Revokes write validity of pages of the file, in every space.
-    pub(crate) fn revoke_write(&self, pages: Range<u64>) {
-        match self {
-            MappedFile::Cached(file) => file.core().revoke_write(pages),
-            MappedFile::Direct(file) => file.core().revoke_write(pages),
-        }
-    }
-
-    pub(crate) fn remove_mapper(&self, id: MapperId) {
-        match self {
-            MappedFile::Cached(file) => file.remove_mapper(id),
-            MappedFile::Direct(file) => file.remove_mapper(id),
+            MappedFile::Cached(file) => &file.core().mappers,
+            MappedFile::Direct(file) => &file.mappers,
         }
     }
 }
@@ -95,57 +80,36 @@ impl WeakFile {
 #[derive(Clone)]
 pub(crate) enum Backing {
     Anonymous,
-    /// A file; the mapping begins at this page of it.
-    File {
-        file: MappedFile,
-        first_page: u64,
-    },
-    /// A device; the mapping begins at this page of it.
-    Device {
-        device: DeviceRef,
-        first_page: u64,
-    },
+    File(MappedFile),
+    Device(DeviceRef),
 }
 
 impl Backing {
-    /// Returns the number of the first page, unless the memory is anonymous.
-    pub(crate) fn first_page_mut(&mut self) -> Option<&mut u64> {
-        match self {
-            Backing::Anonymous => None,
-            Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
-                Some(first_page)
-            }
-        }
-    }
-
     /// Says why a mapping of this backing may not have a protection above its ceiling.
     pub(crate) fn rules_out(&self, wanted: Protection) -> &'static str {
         match self {
-            Backing::Device { device, .. } => device.rules_out(wanted),
-            Backing::Anonymous | Backing::File { .. } => "the file was opened read-only",
+            Backing::Device(device) => device.rules_out(wanted),
+            Backing::Anonymous | Backing::File(_) => "the file was opened read-only",
         }
     }
 
-    /// Returns the first page of `other` if both have the same file or device; 0 if both are
-    /// anonymous.
-    fn same_thing(&self, other: &Backing) -> Option<u64> {
+    /// Returns whether both are the same file or device, or both are anonymous.
+    fn is_same(&self, other: &Backing) -> bool {
         match (self, other) {
-            (Backing::Anonymous, Backing::Anonymous) => Some(0),
-            (
-                Backing::File { file, .. },
-                Backing::File {
-                    file: theirs,
-                    first_page,
-                },
-            ) if file.key() == theirs.key() => Some(*first_page),
-            (
-                Backing::Device { device, .. },
-                Backing::Device {
-                    device: theirs,
-                    first_page,
-                },
-            ) if device.is(theirs) => Some(*first_page),
-            _ => None,
+            (Backing::Anonymous, Backing::Anonymous) => true,
+            (Backing::File(ours), Backing::File(theirs)) => ours.key() == theirs.key(),
+            (Backing::Device(ours), Backing::Device(theirs)) => ours.is(theirs),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Backing::Anonymous => f.write_str("anonymous"),
+            Backing::File(file) => f.write_str(file.name()),
+            Backing::Device(device) => fmt::Debug::fmt(device, f),
         }
     }
 }
@@ -163,6 +127,8 @@ pub(crate) struct Vma {
     /// How the pages will be read. Matters for cached files only.
     pub(crate) reading: Reading,
     pub(crate) backing: Backing,
+    /// The page of the file or device with which the mapping begins; 0 for anonymous memory.
+    pub(crate) first_page: u64,
 }
 
 /// Whether reclaim may take the pages of a mapping.
@@ -185,7 +151,7 @@ impl Vma {
 
     /// Returns whether the mapping has pages: accesses to a device are calls.
     pub(crate) fn has_pages(&self) -> bool {
-        !matches!(self.backing, Backing::Device { .. })
+        !matches!(self.backing, Backing::Device(_))
     }
 
     pub(crate) fn is_locked(&self) -> bool {
@@ -196,17 +162,15 @@ impl Vma {
     pub(crate) fn file_page(&self, at: u64) -> u64 {
         match &self.backing {
             Backing::Anonymous => 0,
-            Backing::File { first_page, .. } | Backing::Device { first_page, .. } => {
-                first_page + ((at - self.start) >> PAGE_SHIFT)
-            }
+            _ => self.first_page + ((at - self.start) >> PAGE_SHIFT),
         }
     }
 
     /// Returns the mapped file, if this is a mapping of one.
     pub(crate) fn file(&self) -> Option<&MappedFile> {
         match &self.backing {
-            Backing::File { file, .. } => Some(file),
-            Backing::Anonymous | Backing::Device { .. } => None,
+            Backing::File(file) => Some(file),
+            Backing::Anonymous | Backing::Device(_) => None,
         }
     }
 
@@ -214,8 +178,8 @@ impl Vma {
     /// it is a call.
     pub(crate) fn file_of_bytes(&self) -> Option<MappedFile> {
         let guarded = match &self.backing {
-            Backing::Device { device, .. } => device.file(),
-            Backing::File { .. } | Backing::Anonymous => return self.file().cloned(),
+            Backing::Device(device) => device.file(),
+            Backing::File(_) | Backing::Anonymous => return self.file().cloned(),
         };
         guarded.map(|file| MappedFile::Direct(file.with_own_count()))
     }
@@ -232,17 +196,10 @@ impl Vma {
     /// Returns the addresses at which this range maps pages of `pages`, if it maps the file with
     /// that key.
     pub(crate) fn addresses_of(&self, file: usize, pages: &Range<u64>) -> Option<Range<u64>> {
-        let Backing::File {
-            file: own,
-            first_page,
-        } = &self.backing
-        else {
-            return None;
-        };
-        if own.key() != file {
+        if self.file()?.key() != file {
             return None;
         }
-        let own_pages = *first_page..first_page + ((self.end - self.start) >> PAGE_SHIFT);
+        let own_pages = self.first_page..self.file_page(self.end);
         let from = pages.start.max(own_pages.start);
         let to = pages.end.min(own_pages.end);
         let address = |page: u64| self.start + ((page - own_pages.start) << PAGE_SHIFT);
@@ -253,9 +210,7 @@ impl Vma {
     /// backing begins further on accordingly.
     pub(crate) fn slice(&self, addresses: Range<u64>) -> Vma {
         let mut part = self.clone();
-        if let Some(first_page) = part.backing.first_page_mut() {
-            *first_page = self.file_page(addresses.start);
-        }
+        part.first_page = self.file_page(addresses.start);
         (part.start, part.end) = (addresses.start, addresses.end);
         part
     }
@@ -269,8 +224,8 @@ impl Vma {
     /// Returns whether both map the same page of the same file or device at `at`, an address of
     /// this range.
     pub(crate) fn shows_same(&self, other: &Vma, at: u64) -> bool {
-        let same_thing = self.backing.same_thing(&other.backing).is_some();
-        same_thing && other.contains(at) && self.file_page(at) == other.file_page(at)
+        let same_pages = || self.file_page(at) == other.file_page(at);
+        self.backing.is_same(&other.backing) && other.contains(at) && same_pages()
     }
 
     fn is_like(&self, other: &Vma) -> bool {
@@ -283,9 +238,11 @@ impl Vma {
 
     /// Returns whether the two can be one range: adjacent, alike, and backed contiguously.
     pub(crate) fn merges_with(&self, next: &Vma) -> bool {
-        let first = self.backing.same_thing(&next.backing);
-        let same_backing = first.is_some_and(|first| first == self.file_page(self.end));
-        self.end == next.start && self.is_like(next) && same_backing
+        let goes_on = || next.first_page == self.file_page(self.end);
+        self.end == next.start
+            && self.is_like(next)
+            && self.backing.is_same(&next.backing)
+            && goes_on()
     }
 }
 
@@ -301,12 +258,7 @@ impl fmt::Display for Vma {
             Sharing::Private => "private",
             Sharing::Shared => "shared",
         };
-        write!(f, "{:#x}..{:#x} ", self.start, self.end)?;
-        match &self.backing {
-            Backing::Anonymous => write!(f, "anonymous")?,
-            Backing::File { file, .. } => write!(f, "{}", file.name())?,
-            Backing::Device { device, .. } => write!(f, "{device:?}")?,
-        }
+        write!(f, "{:#x}..{:#x} {}", self.start, self.end, self.backing)?;
         write!(f, " {} {sharing}", self.protection)?;
         match self.residence {
             Residence::Pageable => {}

@@ -195,7 +195,7 @@ struct Copy {
     vma: Vma,
     /// The file, which `vma` does not name. A direct-access file is named by a count of the cache's
     /// own, which `Shared::kept` keeps above 0.
-    file: Option<(WeakFile, u64)>,
+    file: Option<WeakFile>,
 }
 
 impl Default for Copy {
@@ -211,6 +211,7 @@ impl Default for Copy {
                 residence: Residence::Pageable,
                 reading: Reading::Normal,
                 backing: Backing::Anonymous,
+                first_page: 0,
             },
             file: None,
         }
@@ -222,10 +223,7 @@ impl Copy {
     #[inline]
     fn of(vma: &Vma) -> Copy {
         debug_assert!(vma.has_pages(), "{vma}");
-        let file = match &vma.backing {
-            Backing::File { file, first_page } => Some((file.downgrade(), *first_page)),
-            _ => None,
-        };
+        let file = vma.file().map(MappedFile::downgrade);
         let backing = Backing::Anonymous;
         let vma = Vma { backing, ..*vma };
         Copy { vma, file }
@@ -234,16 +232,13 @@ impl Copy {
     /// Puts the mapping in `named` if it is one of a file. Returns `false` if the file is closed.
     #[inline]
     fn name(&self, named: &mut Option<Vma>) -> bool {
-        let Some((file, first_page)) = &self.file else {
+        let Some(file) = &self.file else {
             return true;
         };
         let Some(file) = file.upgrade() else {
             return false;
         };
-        let backing = Backing::File {
-            file,
-            first_page: *first_page,
-        };
+        let backing = Backing::File(file);
         *named = Some(Vma {
             backing,
             ..self.vma
@@ -280,7 +275,6 @@ struct Hinted {
 }
 
 /// The cache of one accessor; see the module.
-#[derive(Debug)]
 pub(crate) struct VmaCache {
     hinted: Hinted,
     /// The length of each slot's mapping. An empty slot has the length 0, so it contains no
@@ -336,7 +330,7 @@ impl VmaCache {
 
     /// The rest of [`VmaCache::find`], after the hint was of no use.
     #[inline(never)]
-    pub(crate) fn find_without_hint<'t>(
+    fn find_without_hint<'t>(
         &'t mut self,
         sequence: &Sequence,
         at: u64,
@@ -358,7 +352,28 @@ impl VmaCache {
                 return named.as_ref();
             }
         }
-        self.missed(sequence, at, named, tree)
+        count(&self.hinted.shared.misses);
+        let found = tree()?;
+        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
+        // The tree's own reference to a file may be dropped while the caller waits for the file.
+        let found = match found.file() {
+            Some(file) => {
+                let backing = Backing::File(self.keep(sequence, own, file));
+                &*named.insert(Vma { backing, ..*found })
+            }
+            None => found,
+        };
+        // Devices are not cached: a slot would keep a device of the user's alive, and accesses to
+        // it are calls, which are slow anyway.
+        if found.has_pages() {
+            self.hinted.hints[hint(at)] = own as u8;
+            let (copy, len) = (Copy::of(found), found.end - found.start);
+            self.hinted.starts[own] = found.start;
+            self.hinted.lengths[own] = if copy.file.is_none() { len } else { 0 };
+            self.lengths[own] = len;
+            self.copies[own] = copy;
+        }
+        Some(found)
     }
 
     /// Returns the slot that the hint of `at` names, if its mapping contains `at` and is not one of
@@ -402,41 +417,6 @@ impl VmaCache {
             2 * places + u32::from(self.holds(place, at))
         });
         (places != 0).then(|| places.trailing_zeros() as usize % SLOTS)
-    }
-
-    #[inline]
-    fn missed<'t>(
-        &'t mut self,
-        sequence: &Sequence,
-        at: u64,
-        named: &'t mut Option<Vma>,
-        tree: impl FnOnce() -> Option<&'t Vma>,
-    ) -> Option<&'t Vma> {
-        count(&self.hinted.shared.misses);
-        let found = tree()?;
-        let own = (at >> PAGE_SHIFT) as usize % SLOTS;
-        // The tree's own reference to a file may be dropped while the caller waits for the file.
-        let found = match found.file() {
-            Some(file) => {
-                let backing = Backing::File {
-                    file: self.keep(sequence, own, file),
-                    first_page: found.file_page(found.start),
-                };
-                &*named.insert(Vma { backing, ..*found })
-            }
-            None => found,
-        };
-        // Devices are not cached: a slot would keep a device of the user's alive, and accesses to
-        // it are calls, which are slow anyway.
-        if found.has_pages() {
-            self.hinted.hints[hint(at)] = own as u8;
-            let (copy, len) = (Copy::of(found), found.end - found.start);
-            self.hinted.starts[own] = found.start;
-            self.hinted.lengths[own] = if copy.file.is_none() { len } else { 0 };
-            self.lengths[own] = len;
-            self.copies[own] = copy;
-        }
-        Some(found)
     }
 
     /// Returns whether a slot has the mapping that contains `at`, and it is anonymous memory that

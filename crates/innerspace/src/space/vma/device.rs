@@ -7,7 +7,7 @@ use super::protection::Protection;
 use crate::dax::{DaxFile, DaxRef};
 use crate::group::{Group, HeapBytes, LimitError, MayReclaim};
 use crate::space::core::calls::UnderWay;
-use crate::space::core::error::{Cause, DeviceError};
+use crate::space::core::error::{AccessKind, Cause, DeviceError};
 use crate::sync::{Arc, OnceLock};
 
 /// Something that answers loads and stores of a range of addresses; see
@@ -21,13 +21,14 @@ use crate::sync::{Arc, OnceLock};
 /// aligned to their size; an access across the end of a page is two such runs. If a call is
 /// refused, the stores of earlier calls stay. An atomic load or store is one call too. An atomic
 /// read-modify-write is refused. Several threads may call at the same time. A handler may not use
-/// the space in which it is mapped: see [`FaultKind::Reentered`](crate::space::FaultKind::Reentered).
+/// the space in which it is mapped: see
+/// [`FaultKind::Reentered`](crate::space::FaultKind::Reentered).
 pub trait Device: Send + Sync + 'static {
     /// Answers a load of `bytes.len()` bytes at `offset` from the start of the device.
     ///
     /// # Errors
-    /// An error makes the access fail with [`FaultKind::Device`](crate::space::FaultKind::Device), and the
-    /// fault's explanation gives the reason.
+    /// An error makes the access fail with [`FaultKind::Device`](crate::space::FaultKind::Device),
+    /// and the fault's explanation gives the reason.
     fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Takes a store of `bytes` at `offset` from the start of the device.
@@ -176,28 +177,20 @@ impl DeviceRef {
         }
     }
 
-    pub(crate) fn load(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Cause> {
-        match &self.0.target {
-            Target::Device { device, .. } => {
+    /// Calls the device, or the file, for an access at `offset`.
+    pub(crate) fn transfer(&self, offset: u64, bytes: Transfer<'_>) -> Result<(), Cause> {
+        match (&self.0.target, bytes) {
+            (Target::Device { device, .. }, bytes) => {
                 self.check_end(offset, bytes.len())?;
-                device.load(offset, bytes).map_err(Cause::Device)
+                let done = match bytes {
+                    Transfer::Load(to) => device.load(offset, to),
+                    Transfer::Store(from) => device.store(offset, from),
+                };
+                done.map_err(Cause::Device)
             }
-            Target::File(file) => {
-                let loaded = file.core().load_guarded(bytes, offset);
-                loaded.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
-            }
-        }
-    }
-
-    pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Cause> {
-        match &self.0.target {
-            Target::Device { device, .. } => {
-                self.check_end(offset, bytes.len())?;
-                device.store(offset, bytes).map_err(Cause::Device)
-            }
-            Target::File(file) => {
-                let stored = file.core().store_guarded(bytes, offset);
-                stored.map_err(|error| Cause::Direct(std::sync::Arc::new(error)))
+            (Target::File(file), Transfer::Load(to)) => Ok(file.core().load_guarded(to, offset)?),
+            (Target::File(file), Transfer::Store(from)) => {
+                Ok(file.core().store_guarded(from, offset)?)
             }
         }
     }
@@ -212,10 +205,7 @@ impl DeviceRef {
                 }
                 Err(past_device) => past_device,
             },
-            Target::File(file) => {
-                let error = file.core().no_atomic_access(offset);
-                Cause::Direct(std::sync::Arc::new(error))
-            }
+            Target::File(file) => file.core().no_atomic_access(offset).into(),
         }
     }
 
@@ -238,8 +228,38 @@ impl fmt::Debug for DeviceRef {
     }
 }
 
+/// The bytes of an access to a device.
+pub(crate) enum Transfer<'bytes> {
+    Load(&'bytes mut [u8]),
+    Store(&'bytes [u8]),
+}
+
+impl Transfer<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Transfer::Load(to) => to.len(),
+            Transfer::Store(from) => from.len(),
+        }
+    }
+
+    /// Returns the bytes of a part of the access.
+    pub(crate) fn part(&mut self, start: usize, len: usize) -> Transfer<'_> {
+        match self {
+            Transfer::Load(to) => Transfer::Load(&mut to[start..start + len]),
+            Transfer::Store(from) => Transfer::Store(&from[start..start + len]),
+        }
+    }
+
+    /// Returns the kind of the access.
+    pub(crate) fn access(&self) -> AccessKind {
+        match self {
+            Transfer::Load(_) => AccessKind::Load,
+            Transfer::Store(_) => AccessKind::Store,
+        }
+    }
+}
+
 /// A call to the device that a fault found instead of a page.
-#[derive(Debug)]
 pub(crate) struct DeviceCall {
     /// Counts the call. Dropped before the device, whose destructor may be the program's.
     pub(crate) _under_way: UnderWay,

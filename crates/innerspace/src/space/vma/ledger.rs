@@ -61,9 +61,7 @@ impl Ledger {
         pool.flush_retired();
         paid.set(self.bytes() as u64, may)
     }
-}
 
-impl Ledger {
     /// Gives back excess charges, unless another thread is settling. Waits for nothing.
     pub(crate) fn give_back(&self) {
         let Some(mut paid) = self.paid.try_lock() else {
@@ -75,12 +73,6 @@ impl Ledger {
         if let Some(paid) = paid.as_mut().filter(|paid| may && bytes < paid.bytes()) {
             let _given = paid.set(bytes, MayReclaim::No);
         }
-    }
-}
-
-impl std::fmt::Debug for Ledger {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Ledger({} bytes)", self.bytes())
     }
 }
 

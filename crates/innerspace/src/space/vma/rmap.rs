@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::area::{Backing, Vma};
+use super::area::Vma;
 use super::ledger::Ledger;
 use super::tree::{Key, RangeTree, Ranged};
 use crate::PAGE_SHIFT;
@@ -67,20 +67,15 @@ impl Key for RmapKey {
 impl RmapEntry {
     /// Returns the entry of a mapping; `None` if it maps no file.
     fn by(vma: &Vma) -> Option<RmapEntry> {
-        let Backing::File { file, first_page } = &vma.backing else {
-            return None;
-        };
         let pages = (vma.end - vma.start) >> PAGE_SHIFT;
         let key = RmapKey {
-            file: file.key(),
+            file: vma.file()?.key(),
             size: pages.ilog2() as u8,
-            first: *first_page,
+            first: vma.first_page,
             at: vma.start,
         };
-        Some(RmapEntry {
-            key,
-            end: first_page + pages,
-        })
+        let end = vma.first_page + pages;
+        Some(RmapEntry { key, end })
     }
 }
 

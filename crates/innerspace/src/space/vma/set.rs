@@ -155,8 +155,8 @@ impl VmaSet {
         })
     }
 
-    /// Checks that every page of `range` is mapped. `what` and `len` are the operation and the length
-    /// as the caller gave them, for the error.
+    /// Checks that every page of `range` is mapped. `what` and `len` are the operation and the
+    /// length as the caller gave them, for the error.
     pub(crate) fn check_covers(
         &self,
         range: &Range<u64>,
@@ -304,6 +304,7 @@ mod tests {
             residence: Residence::Pageable,
             reading: Reading::Normal,
             backing: Backing::Anonymous,
+            first_page: 0,
         }
     }
 

@@ -68,9 +68,9 @@ pub(crate) trait Ranged: Clone {
 }
 
 /// The tree; see the module.
+#[derive(Clone)]
 pub(crate) struct RangeTree<V: Ranged> {
     root: Option<Arc<Node<V>>>,
-    len: usize,
     /// Counts the nodes that this clone creates.
     ledger: Arc<Ledger>,
 }
@@ -86,11 +86,13 @@ enum Body<V: Ranged> {
 }
 
 /// Items in order, with a copy of their ends, so that a search reads two cache lines.
+#[derive(Clone)]
 struct Row<T: Ranged> {
     ends: [T::Key; WIDTH],
     items: ArrayVec<T, WIDTH>,
 }
 
+#[derive(Clone)]
 struct Child<V: Ranged> {
     node: Arc<Node<V>>,
     /// The start of its first range.
@@ -99,25 +101,6 @@ struct Child<V: Ranged> {
     end: V::Key,
     /// The widest gap between two of its ranges.
     gap: u64,
-}
-
-impl<V: Ranged> Clone for Child<V> {
-    fn clone(&self) -> Child<V> {
-        Child {
-            node: self.node.clone(),
-            ..*self
-        }
-    }
-}
-
-impl<V: Ranged> Clone for RangeTree<V> {
-    fn clone(&self) -> RangeTree<V> {
-        RangeTree {
-            root: self.root.clone(),
-            len: self.len,
-            ledger: self.ledger.clone(),
-        }
-    }
 }
 
 impl<V: Ranged> Ranged for Child<V> {
@@ -198,15 +181,6 @@ impl<T: Ranged> Row<T> {
     }
 }
 
-impl<T: Ranged> Clone for Row<T> {
-    fn clone(&self) -> Row<T> {
-        Row {
-            ends: self.ends,
-            items: self.items.clone(),
-        }
-    }
-}
-
 impl<V: Ranged> Child<V> {
     fn new(body: Body<V>, ledger: &Arc<Ledger>) -> Child<V> {
         let (start, end, gap) = body.bounds();
@@ -260,11 +234,7 @@ impl<V: Ranged> RangeTree<V> {
 
     /// Creates an empty tree whose nodes are counted in `ledger`.
     pub(crate) fn new(ledger: Arc<Ledger>) -> RangeTree<V> {
-        RangeTree {
-            root: None,
-            len: 0,
-            ledger,
-        }
+        RangeTree { root: None, ledger }
     }
 
     /// Returns the same tree. Nodes that this clone creates are counted in `ledger`.
@@ -288,12 +258,6 @@ impl<V: Ranged> RangeTree<V> {
         &self.ledger
     }
 
-    /// Returns the number of ranges.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Returns the first range that ends above `at`; it may start above it as well.
     #[inline]
     pub(crate) fn find(&self, at: V::Key) -> Option<&V> {
@@ -309,28 +273,7 @@ impl<V: Ranged> RangeTree<V> {
 
     /// Returns the last range that ends at or below `at`.
     pub(crate) fn before(&self, at: V::Key) -> Option<&V> {
-        let mut node = self.root.as_deref()?;
-        let mut below: Option<&Node<V>> = None;
-        loop {
-            match &node.body {
-                Body::Leaf(row) => {
-                    if let Some(place) = row.place(at).checked_sub(1) {
-                        return row.items.get(place);
-                    }
-                    return below?.last();
-                }
-                Body::Inner(row) => {
-                    let place = row.place(at);
-                    if let Some(left) = place.checked_sub(1) {
-                        below = Some(&row.items[left].node);
-                    }
-                    match row.items.get(place) {
-                        Some(child) => node = &child.node,
-                        None => return below?.last(),
-                    }
-                }
-            }
-        }
+        self.root.as_deref()?.before(at)
     }
 
     /// Returns the ranges that end above `at`, in order.
@@ -352,7 +295,6 @@ impl<V: Ranged> RangeTree<V> {
 
     /// Adds a range that overlaps no other.
     pub(crate) fn insert(&mut self, value: V) {
-        self.len += 1;
         let Some(root) = &mut self.root else {
             let leaf = Child::new(Body::Leaf(Row::new([value])), &self.ledger);
             self.root = Some(leaf.node);
@@ -377,7 +319,6 @@ impl<V: Ranged> RangeTree<V> {
     pub(crate) fn remove(&mut self, at: V::Key) {
         let root = self.root.as_mut().expect("a range to remove");
         remove_below(root, at, &self.ledger);
-        self.len -= 1;
         let lone = match &root.body {
             Body::Leaf(row) => row.items.is_empty().then_some(None),
             Body::Inner(row) => (row.items.len() == 1).then(|| Some(row.items[0].node.clone())),
@@ -480,6 +421,17 @@ fn shared_out<T: Ranged>(a: &Row<T>, b: &Row<T>) -> (Row<T>, Option<Row<T>>) {
 }
 
 impl<V: Ranged> Node<V> {
+    fn before(&self, at: V::Key) -> Option<&V> {
+        match &self.body {
+            Body::Leaf(row) => row.items.get(row.place(at).checked_sub(1)?),
+            Body::Inner(row) => {
+                let place = row.place(at);
+                let inside = row.items.get(place).and_then(|child| child.node.before(at));
+                inside.or_else(|| row.items[place.checked_sub(1)?].node.last())
+            }
+        }
+    }
+
     fn last(&self) -> Option<&V> {
         match &self.body {
             Body::Leaf(row) => row.items.last(),

@@ -13,6 +13,7 @@ fn vma(start: u64, end: u64) -> Vma {
         residence: Residence::Pageable,
         reading: Reading::Normal,
         backing: Backing::Anonymous,
+        first_page: 0,
     }
 }
 
