@@ -87,6 +87,9 @@ fn try_begin(
     parent: &Arc<Database>,
     path: Option<&Path>,
 ) -> Outcome {
+    if let Some(reason) = &parent.history().lost {
+        return Err(Failure::new(raw::ERROR, reason.clone()));
+    }
     let has_wal = has_wal(parent)?;
     if parent.of_branch.is_some() && has_wal {
         return Err(Failure::new(
@@ -217,14 +220,7 @@ fn begin_with_journal(
 /// Checks that no journal is left of a transaction that did not end. A writer that is at work has
 /// one too, and has not touched the file as long as others may share it.
 fn check_journal(parent: &Database, is_writing: bool) -> Outcome {
-    if is_writing {
-        return Ok(());
-    }
-    let mut first = [0];
-    let is_hot = (parent.beside)("-journal")
-        .and_then(|journal| read_exact_or_eof(&*journal, &mut first, 0))
-        .is_ok_and(|read| read == 1 && first[0] != 0);
-    match is_hot {
+    match !is_writing && has_hot_journal(parent) {
         true => Err(Failure::new(
             raw::BUSY,
             format!(
@@ -233,6 +229,27 @@ fn check_journal(parent: &Database, is_writing: bool) -> Outcome {
             ),
         )),
         false => Ok(()),
+    }
+}
+
+fn has_hot_journal(parent: &Database) -> bool {
+    let mut first = [0];
+    (parent.beside)("-journal")
+        .and_then(|journal| read_exact_or_eof(&*journal, &mut first, 0))
+        .is_ok_and(|read| read == 1 && first[0] != 0)
+}
+
+/// Looks at the journal as a writer ends. If it could not end its transaction, the next
+/// connection has to undo it. Other processes would take the lock that keeps them out for that of a writer at
+/// work, and read the file as it is; so they are let in, and the branches are lost.
+pub(crate) fn check_end(parent: &Database) {
+    if parent.of_branch.is_none() && parent.gate.is_kept() && has_hot_journal(parent) {
+        parent.history().lost = Some(format!(
+            "the branches of {} are lost: a transaction of it could neither end nor be undone; \
+             discard them",
+            parent.name
+        ));
+        parent.gate.force_open();
     }
 }
 

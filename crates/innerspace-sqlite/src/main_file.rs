@@ -178,6 +178,9 @@ impl MainFile {
         {
             self.database.note_own_change(file, self.progress());
         }
+        if self.level == raw::LOCK_EXCLUSIVE && self.index.is_none() {
+            branching::check_end(&self.database);
+        }
         if level == raw::LOCK_SHARED {
             if self.level == raw::LOCK_EXCLUSIVE {
                 let shared = self.locks.take(Kind::Shared, SHARED..SHARED + 1);
@@ -470,8 +473,10 @@ impl OpenFile for MainFile {
         self.lock_index(units.clone(), flags)?;
         if flags & raw::SHM_LOCK != 0 {
             self.is_unchecked |= !is_exclusive && first >= FIRST_READ;
-            if is_exclusive {
-                self.after_lock(units)?;
+            if is_exclusive && let Err(failure) = self.after_lock(units.clone()) {
+                // SQLite takes it that the lock was not given.
+                self.lock_index(units, raw::SHM_UNLOCK | raw::SHM_EXCLUSIVE)?;
+                return Err(failure);
             }
         }
         Ok(())

@@ -3,12 +3,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use innerspace::Memory;
+use innerspace::store::faulty::{Failure, Fault, OperationKind, Rule};
 use innerspace_sqlite::BranchError;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::common::{
     self, child, create, open, open_unix, role, set_journal, transact, verify, vfs,
 };
+use crate::disks::{PowerDisk, register};
 
 fn open_branch(path: &Path, name: &str) -> Connection {
     let connection = common::try_open(path, "innerspace", &format!("&branch={name}")).unwrap();
@@ -316,4 +319,50 @@ fn a_thousand_branches_live_beside_a_parent_that_writes() {
     for name in vfs().branches(&path) {
         vfs().discard_branch(&path, &name).unwrap();
     }
+}
+
+/// A failing disk of the parent: what is left of its transaction has to be undone by the next
+/// connection, which may be another process's. The branches say so, and the parent goes on.
+#[test]
+fn a_parent_that_cannot_end_its_transaction_loses_its_branches() {
+    let memory = Memory::with_limit(2 << 20).unwrap();
+    let disk = PowerDisk::default();
+    register("losing", &disk, &memory);
+    let open = |name: &str| {
+        let flags = OpenFlags::default();
+        Connection::open_with_flags_and_vfs(name, flags, "losing").unwrap()
+    };
+    let parent = open("data.db");
+    parent.execute_batch("PRAGMA cache_size = 10").unwrap();
+    create(&parent);
+    transact(&parent, "parent").unwrap();
+    call(&parent, "branch", "one").unwrap();
+    transact(&parent, "parent").unwrap();
+    let branch = open("data.db/branch:one");
+    assert_eq!(verify(&branch), 1);
+
+    let file = disk.file("data.db").unwrap();
+    file.add(
+        Rule::new(Fault::Fail(Failure::Io))
+            .on(&[OperationKind::Write])
+            .nth(2)
+            .forever(),
+    );
+    transact(&parent, "parent").unwrap_err();
+    let lost = branch.query_row("SELECT sum(balance) FROM accounts", [], |_| Ok(()));
+    assert_eq!(
+        lost.unwrap_err().sqlite_error_code(),
+        Some(ErrorCode::SystemIoFailure)
+    );
+    assert!(common::is_logged(&[
+        "the branches of data.db are lost",
+        "discard them"
+    ]));
+    assert!(call(&parent, "branch", "two").is_err());
+    file.heal();
+    assert_eq!(verify(&parent), 2);
+    drop(branch);
+    call(&parent, "discard", "one").unwrap();
+    call(&parent, "branch", "two").unwrap();
+    assert_eq!(verify(&open("data.db/branch:two")), 2);
 }
