@@ -25,7 +25,7 @@ use crate::harness::{Measured, Plan};
 
 const MEMORY: u64 = 32 * MIB;
 /// Room for the program: its code, its stacks, and what tantivy allocates.
-const PROGRAM: u64 = 24 * MIB;
+const PROGRAM: u64 = 12 * MIB;
 /// The same for merging, which collects the new segment's dictionary in memory.
 const PROGRAM_MERGING: u64 = 96 * MIB;
 /// Documents of the index: at least 500 MB.
